@@ -97,9 +97,13 @@ def bert() -> Built:
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
         vocab_size=VOCABULARY,
-    )  # fmt: skip
+    )
     mask = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])
     return Output(BertModel(config), "input_ids attention_mask", "last_hidden_state"), lambda: (*tokens(), mask)
 

@@ -13,12 +13,12 @@ from typing import Any
 
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false " + os.environ.get("XLA_FLAGS", "")
 
-import torch  # noqa: E402
+import torch
 
-from benchmarks import backend_errors, backend_training  # noqa: E402
-from benchmarks.backend_models import FULL, SMALL, built  # noqa: E402
-import decomp  # noqa: E402
-from decomp_rules import backends  # noqa: E402
+from benchmarks import backend_errors, backend_training
+from benchmarks.backend_models import FULL, SMALL, built
+import decomp
+from decomp_rules import backends
 
 
 def measured(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:

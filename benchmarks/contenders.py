@@ -101,8 +101,13 @@ def floor(graph: fx.Graph, named: bool = False) -> Run:
     so that looking up arguments costs nothing."""
     only = fx.Graph().placeholder("x")
     recipe = [
-        (n.op, n.target, fx.map_arg(n.args, lambda _: only), fx.map_arg(n.kwargs, lambda _: only),
-         n.name if named else None)
+        (
+            n.op,
+            n.target,
+            fx.map_arg(n.args, lambda _: only),
+            fx.map_arg(n.kwargs, lambda _: only),
+            n.name if named else None,
+        )
         for n in graph.nodes
     ]
 

@@ -64,8 +64,10 @@ def built(case: Case) -> Any:
     """The program of a case."""
     name, size = case
     make = {
-        "stack": programs.stack, "exported stack": programs.exported_stack,
-        "exported transformer": programs.transformer, "synthetic": programs.synthetic,
+        "stack": programs.stack,
+        "exported stack": programs.exported_stack,
+        "exported transformer": programs.transformer,
+        "synthetic": programs.synthetic,
     }
     return make[name](size)
 
@@ -96,8 +98,10 @@ def section(rows: Iterable[Row], case: Case) -> Iterator[str]:
     yield "|---|--:|--:|--:|--:|--:|"
     for r in rows:
         if (r.case.name, r.case.size) == (name, f"{size:,}") and r.seconds is not None and r.to_baseline is not None:
-            yield (f"| {r.variant} | {r.nodes:,} | {r.seconds.median * 1e3:.1f} | {microseconds(r):.2f} | "
-                   f"{r.to_baseline.median:.2f} | {r.seconds.rounds} |")
+            yield (
+                f"| {r.variant} | {r.nodes:,} | {r.seconds.median * 1e3:.1f} | {microseconds(r):.2f} | "
+                f"{r.to_baseline.median:.2f} | {r.seconds.rounds} |"
+            )
 
 
 def closing(rows: Sequence[Row], memory: dict[str, float]) -> Iterator[str]:
@@ -108,8 +112,13 @@ def closing(rows: Sequence[Row], memory: dict[str, float]) -> Iterator[str]:
         warm = at[case, "lower, warm"]
         ratios = [
             f"{name} {at[case, name] / warm:.2f} ×"
-            for name in ("lower, warm, verified", "lower, warm, code generated", "make_fx on fakes",
-                         "run_decompositions", "run_decompositions, default table")
+            for name in (
+                "lower, warm, verified",
+                "lower, warm, code generated",
+                "make_fx on fakes",
+                "run_decompositions",
+                "run_decompositions, default table",
+            )
             if (case, name) in at
         ]
         yield f"- {case.name}, {case.size}: time per node over that of `lower`, warm: {', '.join(ratios)}"
@@ -119,17 +128,25 @@ def closing(rows: Sequence[Row], memory: dict[str, float]) -> Iterator[str]:
         yield f"- time per node at {sizes[-1].case.size} nodes over that at {sizes[0].case.size}: {growth:.2f}"
     for name, count in memory.items():
         yield f"- {name}: {count:,.0f} bytes a node without metadata"
-    yield ("- Lowered programs get their code when they are first run; `make_fx`, `run_decompositions` and "
-           "`fx.Transformer` generate it at once, as the row \"code generated\" does")
-    yield (f"- `make_fx` and `run_decompositions` sit out above {SLOW_LIMIT:,} source nodes, `fx.Transformer` above "
-           "20,000, cold runs and `decompose` above 50,000")
+    yield (
+        "- Lowered programs get their code when they are first run; `make_fx`, `run_decompositions` and "
+        '`fx.Transformer` generate it at once, as the row "code generated" does'
+    )
+    yield (
+        f"- `make_fx` and `run_decompositions` sit out above {SLOW_LIMIT:,} source nodes, `fx.Transformer` above "
+        "20,000, cold runs and `decompose` above 50,000"
+    )
 
 
 def save(folder: Path, results: Results) -> None:
     """`lowering.json` (which `decomp bench --compare` reads), `lowering.md` and, with matplotlib, two plots."""
     results.save(folder / "lowering.json")
-    lines = ["# Cost of lowering", "", f"`{results.command}`, torch {results.machine['torch']}, one thread. Medians; "
-             "the collector is paused, contenders take turns, in a new order each round."]
+    lines = [
+        "# Cost of lowering",
+        "",
+        f"`{results.command}`, torch {results.machine['torch']}, one thread. Medians; "
+        "the collector is paused, contenders take turns, in a new order each round.",
+    ]
     for case in results.cases():
         lines += section(results.rows, (case.name, int(case.size.replace(",", ""))))
     text = "\n".join([*lines, *closing(results.rows, dict(results.notes.get("bytes_per_node", {})))]) + "\n"

@@ -44,8 +44,16 @@ def growth(rows: Sequence[Row], path: Path) -> Path:
         line = sorted((row.nodes or 0, microseconds(row)) for row in rows if row.variant == variant)
         if line:
             axes.plot(*zip(*line), marker="o", markersize=4, color=colour)
-            axes.annotate(variant, line[-1], xytext=(6, 0), textcoords="offset points", fontsize=8, va="center",
-                          color=colour, annotation_clip=False)  # fmt: skip
+            axes.annotate(
+                variant,
+                line[-1],
+                xytext=(6, 0),
+                textcoords="offset points",
+                fontsize=8,
+                va="center",
+                color=colour,
+                annotation_clip=False,
+            )
     axes.set(xscale="log", xlabel="nodes emitted", ylabel="µs per emitted node", ylim=0)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.grid(True, alpha=0.2)

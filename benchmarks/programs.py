@@ -97,7 +97,7 @@ def synthetic(emitted: int) -> fx.GraphModule:
     """GELU and addition in turn, over values that stay live for a while: about `emitted` nodes when lowered."""
     graph = fx.Graph()
     values = [graph.placeholder("x")]
-    for i in range(emitted // 6):
+    for _ in range(emitted // 6):
         new = graph.call_function(F.gelu, (values[-1],))
         values.append(graph.call_function(torch.add, (new, values[-min(len(values), 7)])))
         del values[:-16]

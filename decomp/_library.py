@@ -49,7 +49,7 @@ def is_shipped(function: Any) -> bool:
     return function in _shipped_functions()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _shipped_functions() -> frozenset[Any]:
     return frozenset(function for rule in library() if (function := getattr(rule, "function", None)) is not None)
 
@@ -104,7 +104,7 @@ def certificate_of(rule: Any) -> Certificate | None:
     return _certificates(certificates.family(name)).get(name) if name.startswith("decomp_rules.") else None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _certificates(family: str) -> dict[str, Certificate]:
     certificates = importlib.import_module("decomp.tools.certification.certificates")
     path = certificates.directory() / f"{family}{certificates.SUFFIX}"

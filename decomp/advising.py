@@ -147,8 +147,10 @@ class Advice:
     def _programs(self) -> Iterator[str]:
         if len(self.calls) > _MOST_NAMES:
             calls = sorted(self.calls.values())
-            yield (f"the {len(calls)} programs then have {calls[0]:,} to {calls[-1]:,} calls, half of them "
-                   f"{calls[len(calls) // 2]:,} or fewer")
+            yield (
+                f"the {len(calls)} programs then have {calls[0]:,} to {calls[-1]:,} calls, half of them "
+                f"{calls[len(calls) // 2]:,} or fewer"
+            )
         elif self.calls:
             yield "the programs then have: " + ", ".join(f"{name} {counted(n)}" for name, n in self.calls.items())
         for name, reason in self.out_of_reach.items():
@@ -159,7 +161,7 @@ def _few(names: Sequence[str]) -> str:
     """`a, b, c and 37 more`."""
     if len(names) <= _MOST_NAMES:
         return listed(names, "and")
-    return f"{', '.join(names[:_MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
+    return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
 
 
 def _require_programs(value: Any) -> None:
@@ -294,11 +296,16 @@ class Search:
         calls = {name: answer.calls for name, answer in answers.items() if answer.calls is not None}
         milestones = tuple(self._milestones(sets, wishes, chosen.leaves, reachable, len(lowers)))
         return Advice(
-            self.target.name, lowers, milestones, chosen.smallest and self.found.complete, chosen.least,
+            self.target.name,
+            lowers,
+            milestones,
+            chosen.smallest and self.found.complete,
+            chosen.least,
             _savings(answers.values(), savings, self.refused),
             {name: calls[name] for name in self.programs if name in calls},
-            self.out_of_reach, with_wishes(self.target, (wishes[number] for number in chosen.leaves)),
-        )  # fmt: skip
+            self.out_of_reach,
+            with_wishes(self.target, (wishes[number] for number in chosen.leaves)),
+        )
 
     def _basis(
         self, sets: SmallestSets, wishes: Mapping[int, Wish], names: Sequence[str], savings: int
@@ -316,7 +323,11 @@ class Search:
         return chosen, answers(chosen.leaves) if found is None else found
 
     def _milestones(
-        self, sets: SmallestSets, wishes: Mapping[int, Wish], leaves: frozenset[int], reachable: Mapping[str, int],
+        self,
+        sets: SmallestSets,
+        wishes: Mapping[int, Wish],
+        leaves: frozenset[int],
+        reachable: Mapping[str, int],
         reached: int,
     ) -> Iterator[Milestone]:
         """The set in the order in which it pays: next what is needed for the program that needs least; of those that

@@ -76,9 +76,16 @@ def backend(
     to = when_fused(to) if compiler == "inductor" else to
     kept = tuple(keep) if not isinstance(keep, str) and not callable(keep) else (keep,)
     settings = {
-        "to": to, "rules": rules, "keep": kept, "accuracy": accuracy, "cost": cost, "max_ulp": max_ulp,
-        "verify": verify, "simplify": simplify, "narrow": narrow,
-    }  # fmt: skip
+        "to": to,
+        "rules": rules,
+        "keep": kept,
+        "accuracy": accuracy,
+        "cost": cost,
+        "max_ulp": max_ulp,
+        "verify": verify,
+        "simplify": simplify,
+        "narrow": narrow,
+    }
     return _Lowers(settings, partial, compiler)
 
 

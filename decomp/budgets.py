@@ -205,9 +205,7 @@ def _loss(levels: Levels, op: Op, choice: Choice, due: Error, share: float) -> L
     apart = {(other.calls, other.cost, other.error): other for other in others if other.error is not choice.error}
     options = tuple(Option(str(other.level), other.calls, other.cost, other.error.size) for other in apart.values())
     own = levels.own(op).size
-    return Loss(
-        str(op), str(choice.level), choice.rules, choice.calls, choice.cost, due.size, own, share, options
-    )
+    return Loss(str(op), str(choice.level), choice.rules, choice.calls, choice.cost, due.size, own, share, options)
 
 
 def _advice(error: float, losses: Sequence[Loss]) -> Iterator[Advice]:
@@ -247,8 +245,11 @@ def rows_of(found: Budget) -> list[tuple[str, ...]]:
 def notes_of(found: Budget) -> Iterator[str]:
     """What the rows do not say."""
     exact = [loss.op for loss in found.losses if not _matters(loss)]
-    for what, ops in (("without error", exact), ("random, the same in all runs", found.random),
-                      ("not in float64, taken as exact", found.unknown)):  # fmt: skip
+    for what, ops in (
+        ("without error", exact),
+        ("random, the same in all runs", found.random),
+        ("not in float64, taken as exact", found.unknown),
+    ):
         if ops:
             yield f"{what}: {', '.join(op.rpartition('.')[2] for op in ops)}"
 
@@ -267,8 +268,15 @@ def _lines(found: Budget) -> Iterator[str]:
 def _row(found: Budget, loss: Loss) -> tuple[str, ...]:
     others = "; ".join(f"{o.level}: {o.calls} calls, {o.error:.2g}" for o in loss.others)
     of_calls = f"{loss.calls / found.calls:.0%}" if found.calls else ""
-    return (loss.op.rpartition(".")[2], f"{loss.share:.0%}", str(loss.calls), of_calls, f"{loss.error:.2g}",
-            f"{loss.own:.2g}", others)  # fmt: skip
+    return (
+        loss.op.rpartition(".")[2],
+        f"{loss.share:.0%}",
+        str(loss.calls),
+        of_calls,
+        f"{loss.error:.2g}",
+        f"{loss.own:.2g}",
+        others,
+    )
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -147,7 +147,7 @@ class AssumptionBroken(InputMismatch):
         DecompError.__init__(
             self,
             f"{inputs}, the program was lowered for {assumption}\n"
-            "  to do: lower it with inputs as these, or export it so that it does not assume this of its sizes"
+            "  to do: lower it with inputs as these, or export it so that it does not assume this of its sizes",
         )
 
 
@@ -155,7 +155,11 @@ class InputMissing(InputMismatch, TypeError):
     """A lowered module was called without some of its inputs, with more than it takes, or with others."""
 
     def __init__(
-        self, missing: Sequence[str], names: Sequence[str], given: int = 0, unknown: Sequence[str] = (),
+        self,
+        missing: Sequence[str],
+        names: Sequence[str],
+        given: int = 0,
+        unknown: Sequence[str] = (),
         twice: bool = False,
     ) -> None:
         lacks = f"lacks {', '.join(map(repr, missing))}" if missing else f"has {given} inputs"
@@ -173,7 +177,7 @@ class GradientLost(InputMismatch):
             self,
             f"input {name!r} requires a gradient, and the program was lowered for inference (training=False or "
             "freeze=True), without what gradients need\n"
-            "  to do: call it under torch.no_grad(), pass the input's detach(), or lower it without these options"
+            "  to do: call it under torch.no_grad(), pass the input's detach(), or lower it without these options",
         )
 
 
@@ -194,7 +198,7 @@ class InputsOverlap(InputMismatch):
         DecompError.__init__(
             self,
             f"{written} and {other} share memory, and the program writes {written}: it would not see its own write in "
-            f"{other}\n  to do: call it with a clone of one of them, or with tensors that do not overlap"
+            f"{other}\n  to do: call it with a clone of one of them, or with tensors that do not overlap",
         )
 
 

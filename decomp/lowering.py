@@ -405,9 +405,7 @@ def again(lowering: Lowering, settings: Settings | None, verify: bool = True) ->
     return replace(new, picked=lowering.picked)
 
 
-def _affordable(
-    program: Program, matching: Matching, source: Source, policy: Policy, max_error: float
-) -> Picked:
+def _affordable(program: Program, matching: Matching, source: Source, policy: Policy, max_error: float) -> Picked:
     """The cheapest levels for the ops whose level the user has not named."""
     # Imported here, for not everybody measures.
     from decomp.validation.choosing_levels import cheapest_levels
@@ -447,10 +445,21 @@ def _through(
         proof = prove_program(rewritten.graphs, rebuilt.returned_program, target, verify == "full") if verify else None
     plan = _answering(planned, program, matching, policy)
     lowering = Lowering(
-        rebuilt.result, target, plan, rewritten.graphs, proof, clock.times, planned.runs,
-        rebuilt.returned_program, source, matching, policy, program,
-        snapshots_of(rewritten.graphs, rebuilt.result), planned.memory.verdicts,
-    )  # fmt: skip
+        rebuilt.result,
+        target,
+        plan,
+        rewritten.graphs,
+        proof,
+        clock.times,
+        planned.runs,
+        rebuilt.returned_program,
+        source,
+        matching,
+        policy,
+        program,
+        snapshots_of(rewritten.graphs, rebuilt.result),
+        planned.memory.verdicts,
+    )
     if proof is not None and verify == "values":
         with clock.stage("values"):
             lowering.proof = proof.also(measured(source.model, lowering, None, None))

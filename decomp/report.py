@@ -141,7 +141,7 @@ def report_of(lowering: Lowering) -> Report:
             _count(node, piece.origin(source) if source is not None else node, after, modules, 1)
         plain += sum(node.op.startswith("call") for node in piece.retraced.graph.nodes)
         removed.update(piece.simplified.counts if piece.simplified is not None else {})
-        rules.update(str(getattr(d, "rule")) for d in piece.decisions.values() if hasattr(d, "rule"))
+        rules.update(str(d.rule) for d in piece.decisions.values() if hasattr(d, "rule"))
         if piece.writes:
             effects[WRITE_BACK] += len(piece.writes)
         stamped += sum(piece.retraced.stamps.values())

@@ -150,10 +150,7 @@ def program_of(sample: Sample) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]
 def samples_of(rule: Rule, given: Any = None) -> tuple[Sample, ...]:
     """The sample calls of a rule's op: those given (`Sample`s, or tuples of arguments), else those of the library.
     Raises `ArgumentError`, a `ValueError`, if there are none."""
-    if given is not None:
-        found = tuple(_sample(rule, one) for one in given)
-    else:
-        found = _from_library(rule)
+    found = tuple(_sample(rule, one) for one in given) if given is not None else _from_library(rule)
     if not found:
         raise ArgumentError(
             f"there are no sample calls of {rule.op}; pass samples=[(torch.randn(3, 4), 1), …], the arguments of a "

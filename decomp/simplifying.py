@@ -73,7 +73,11 @@ def simplify(
         return again(program, settings)
     with exclusively(Rules(), program, captures=args is not None) as sizes, neutral(), collector_paused():
         captured = frontends.capture(
-            program, args, kwargs, tracer_class=tracer_class, dynamic_shapes=dynamic_shapes,
+            program,
+            args,
+            kwargs,
+            tracer_class=tracer_class,
+            dynamic_shapes=dynamic_shapes,
             trains=lambda _: settings.training is not False,
         )
         with without_guards(captured.mode):
@@ -115,17 +119,25 @@ class _Simplification:
         if program.by_example:
             check_inputs(result, program.graph, None)
         returned = ReturnedProgram(
-            result, parts.graph, exported, program.exported, program.root, parts.submodules, parts.constants,
+            result,
+            parts.graph,
+            exported,
+            program.exported,
+            program.root,
+            parts.submodules,
+            parts.constants,
             hooks=ReturnedProgram.hooks_of(result),
-        )  # fmt: skip
+        )
         check_returned_program(returned)
         if found is not None:
             check_simplified(found, rebuild_exported.input_names(found.constants))
         module = result.graph_module if hasattr(result, "graph_module") else result
         module.meta["simplified"] = {
-            "before": self.before, "after": self.before - self.removed.total(), "removed": dict(self.removed),
+            "before": self.before,
+            "after": self.before - self.removed.total(),
+            "removed": dict(self.removed),
             "laws": dict(self.laws.most_common()),
-        }  # fmt: skip
+        }
         return result
 
     def _parts(

@@ -130,8 +130,9 @@ def _sample(items, config):
 
 def pytest_terminal_summary(terminalreporter):
     reports = (report for found in terminalreporter.stats.values() for report in found)
-    verdicts = [value for report in reports for name, value in getattr(report, "user_properties", ())
-                if name == "verdict"]
+    verdicts = [
+        value for report in reports for name, value in getattr(report, "user_properties", ()) if name == "verdict"
+    ]
     if not verdicts:
         return
     from tests.opinfo.table import Row, summaries

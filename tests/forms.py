@@ -88,9 +88,14 @@ def ops(program):
 def same(one, two):
     """Equal to the last bit, with dtypes and structure; NaN equals NaN."""
     if isinstance(one, torch.Tensor):
-        return isinstance(two, torch.Tensor) and one.dtype == two.dtype and one.shape == two.shape and bool(
-            torch.equal(torch.nan_to_num(one, nan=0.5), torch.nan_to_num(two, nan=0.5))
-            and torch.equal(one.isnan(), two.isnan())
+        return (
+            isinstance(two, torch.Tensor)
+            and one.dtype == two.dtype
+            and one.shape == two.shape
+            and bool(
+                torch.equal(torch.nan_to_num(one, nan=0.5), torch.nan_to_num(two, nan=0.5))
+                and torch.equal(one.isnan(), two.isnan())
+            )
         )
     if isinstance(one, (list, tuple)):
         return type(one) is type(two) and len(one) == len(two) and all(map(same, one, two))

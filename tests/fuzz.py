@@ -45,8 +45,19 @@ EVERY = 198
 UNUSABLE = 70
 """The status of a process in which PyTorch computes nothing any more. AOTAutograd does that to views of
 parameters that are written in inference mode (torch 2.13)."""
-SLOW = ("exported", "graph with args", "module", "compiled", "graph with args", "exported graph", "module", "exported",
-        "graph with args", "decomposed", "graph with args")
+SLOW = (
+    "exported",
+    "graph with args",
+    "module",
+    "compiled",
+    "graph with args",
+    "exported graph",
+    "module",
+    "exported",
+    "graph with args",
+    "decomposed",
+    "graph with args",
+)
 """Their number is odd, and no multiple of 3: a seed's remainders by it, by 3 (targets) and by 4 are independent."""
 FAST = ("graph", "module without args", "decomposed graph")
 
@@ -129,8 +140,13 @@ class Worker:
 
     def start(self) -> None:
         command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz", "--worker", f"{self.seed}:{self.step}"]
-        self.process = subprocess.Popen(command + self.options, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                        env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True)
+        self.process = subprocess.Popen(
+            command + self.options,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            text=True,
+        )
         self.since = time.monotonic()
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
 
@@ -159,8 +175,9 @@ def _pytorch_dies_of(seed: int) -> bool:
     """Whether a program ends a process in which PyTorch alone captures and runs it."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz", "--alone", str(seed)]
     try:
-        ended = subprocess.run(command, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-                               timeout=2 * SECONDS)
+        ended = subprocess.run(
+            command, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=2 * SECONDS
+        )
     except subprocess.TimeoutExpired:
         return False
     return ended.returncode < 0 or ended.returncode == UNUSABLE
@@ -195,8 +212,11 @@ class Tally:
     def lines(self) -> list[str]:
         """The summary."""
         faulty = {seed for found in self.faults.values() for seed, _ in found}
-        out = [f"{self.programs} programs, {len(faulty)} with a fault, "
-               f"{self.seconds / max(1, self.programs):.2f} s of the processor each", ""]
+        out = [
+            f"{self.programs} programs, {len(faulty)} with a fault, "
+            f"{self.seconds / max(1, self.programs):.2f} s of the processor each",
+            "",
+        ]
         statuses = ("right", "copied", "refused", "torch", "fault")
         out += [f"{'form':22}{'target':12}" + "".join(f"{status:>9}" for status in statuses)]
         for (form, target), counts in self.by_form.items():
@@ -206,8 +226,10 @@ class Tally:
             out += ["", f"{title}:"]
             found = [(count, text) for (kind, text), count in self.reasons.most_common() if kind == status]
             out += [f"{count:7} {text}" for count, text in found[:60]]
-        out += ["", "faults:"] + [f"{len(found):7} {kind}; seeds {sorted({seed for seed, _ in found})[:8]}"
-                                  for kind, found in sorted(self.faults.items(), key=lambda item: -len(item[1]))]
+        out += ["", "faults:"] + [
+            f"{len(found):7} {kind}; seeds {sorted({seed for seed, _ in found})[:8]}"
+            for kind, found in sorted(self.faults.items(), key=lambda item: -len(item[1]))
+        ]
         return out
 
 
@@ -262,8 +284,9 @@ def replay(seed: int, wanted: list[Pair], shrink: bool) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--programs", type=int, default=10**9, help="at most so many")

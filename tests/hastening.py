@@ -71,7 +71,8 @@ def _stacks():
     if stacks is not None:
         frame = functools.cache(traceback.FrameSummary)
         stacks._extract_symbolized_tb = lambda found, skip: traceback.StackSummary(
-            frame(each["filename"], each["line"], each["name"]) for each in reversed(found[skip:]))
+            frame(each["filename"], each["line"], each["name"]) for each in reversed(found[skip:])
+        )
     fakes = sys.modules.get("torch._subclasses.fake_tensor")
     if fakes is not None:
         fakes.traceback = types.SimpleNamespace(extract_stack=list, format_list=traceback.format_list)

@@ -16,8 +16,11 @@ class Held(TorchDispatchMode):
         self.seen = set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        given = {a.untyped_storage().data_ptr() for a in fx.node.map_aggregate(args, lambda a: a) if
-                 isinstance(a, torch.Tensor)}  # fmt: skip
+        given = {
+            a.untyped_storage().data_ptr()
+            for a in fx.node.map_aggregate(args, lambda a: a)
+            if isinstance(a, torch.Tensor)
+        }
         result = function(*args, **(kwargs or {}))
         for made in result if isinstance(result, (list, tuple)) else [result]:
             storage = made.untyped_storage()

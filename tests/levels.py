@@ -98,8 +98,13 @@ def _derivatives(function: Callable[..., Tensor], points: Sequence[Tensor], orde
     found = {"value": function(*leaves)}
     level = dict(found)
     for _ in range(orders):
-        level = {f"{name}, by {i}": gradient for name, value in level.items() if value.requires_grad
-                 for i, gradient in enumerate(_gradients(value, leaves)) if gradient is not None}  # fmt: skip
+        level = {
+            f"{name}, by {i}": gradient
+            for name, value in level.items()
+            if value.requires_grad
+            for i, gradient in enumerate(_gradients(value, leaves))
+            if gradient is not None
+        }
         found |= level
     return {name: value.detach() for name, value in found.items()}
 

@@ -32,8 +32,9 @@ class Python(subprocess.Popen):
     def _execute_child(self, *given: Any) -> None:
         """Start it: the one method of `Popen` that does so (Python 3.11 to 3.13)."""
         asked = inspect.signature(subprocess.Popen._execute_child).bind(self, *given).arguments
-        streams = [asked[name] if asked[name] != -1 else own
-                   for own, name in enumerate(("p2cread", "c2pwrite", "errwrite"))]  # fmt: skip
+        streams = [
+            asked[name] if asked[name] != -1 else own for own, name in enumerate(("p2cread", "c2pwrite", "errwrite"))
+        ]
         program, *words = map(os.fspath, asked["args"])
         assert program == sys.executable and words[0] in ("-m", "-c")
         environment = dict(os.environ if asked["env"] is None else asked["env"])
@@ -81,8 +82,12 @@ def _first() -> tuple[socket.socket, object]:
     """A connection to the process that the others are forked from, and that process. It ends with this one."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DECOMP_CACHE": "off"}
-    first = subprocess.Popen([sys.executable, "-m", "tests.processes", str(its.fileno())], env=environment,
-                             pass_fds=[its.fileno()], start_new_session=True)  # fmt: skip
+    first = subprocess.Popen(
+        [sys.executable, "-m", "tests.processes", str(its.fileno())],
+        env=environment,
+        pass_fds=[its.fileno()],
+        start_new_session=True,
+    )
     its.close()
     atexit.register(_end, mine, first)
     return mine, first

@@ -20,8 +20,9 @@ def becomes(before: Callable[..., Any], after: Callable[..., Any], rules: Any, f
     return result
 
 
-def lowers_to(before: Callable[..., Any], after: Callable[..., Any], to: decomp.Target, args: Any = None,
-              **options: Any) -> decomp.Lowering:
+def lowers_to(
+    before: Callable[..., Any], after: Callable[..., Any], to: decomp.Target, args: Any = None, **options: Any
+) -> decomp.Lowering:
     """Assert that `lower` makes `after` of `before`, call by call and in value; the lowering."""
     args = (x(),) if args is None else args
     lowered = decomp.lower(program(before, args, ATEN), to=to, **options)

@@ -213,10 +213,16 @@ def test_autocast_around_the_call_casts_as_in_eager(target: decomp.Target) -> No
     torch.testing.assert_close(compiled(x), model(x))
 
 
-@pytest.mark.parametrize("around", [
-    lambda: torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode, lambda: torch.device("meta"),
-    lambda: torch.overrides.BaseTorchFunctionMode(),
-], ids=["autocast", "inference_mode", "device", "function_mode"])  # fmt: skip
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.inference_mode,
+        lambda: torch.device("meta"),
+        lambda: torch.overrides.BaseTorchFunctionMode(),
+    ],
+    ids=["autocast", "inference_mode", "device", "function_mode"],
+)
 def test_a_lowering_does_not_depend_on_the_modes_around_it(around: Callable[[], Any]) -> None:
     model, x = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Softmax(-1)), torch.randn(3, 4)
     expected = decomp.lower(model, to=targets.tinygrad, args=(x,)).result
@@ -234,9 +240,7 @@ def test_inductor_compiles_what_a_target_keeps(dynamic: bool) -> None:
         nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.LeakyReLU(), nn.ELU(), nn.Hardtanh(), nn.ReLU6(),
         nn.GroupNorm(2, 8), nn.Softmax(-1),
     )  # fmt: skip
-    compiled = torch.compile(
-        model, backend=decomp.backend(to=targets.core_aten, compiler="inductor"), dynamic=dynamic
-    )
+    compiled = torch.compile(model, backend=decomp.backend(to=targets.core_aten, compiler="inductor"), dynamic=dynamic)
     x = torch.randn(3, 4)
     torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(model, x), rtol=1e-4, atol=1e-5)
 

@@ -113,7 +113,7 @@ def test_an_input_that_was_written_unseen_hands_on_gradients(compiler):
 
 def turned_and_cut(x):
     x[:, ::2] = 2
-    return x.reshape(x.shape[2], x.shape[1], x.shape[0]).diagonal(), x.view(-1)[x.shape[0]:]
+    return x.reshape(x.shape[2], x.shape[1], x.shape[0]).diagonal(), x.view(-1)[x.shape[0] :]
 
 
 def several_views_of_one_result(x):
@@ -130,7 +130,8 @@ def test_outputs_of_dynamic_sizes_are_the_views_that_they_were_traced_as(functio
         found, expected = run(mine), function(theirs)
         assert all(map(torch.equal, (*found, mine), (*expected, theirs)))
         assert [out.data_ptr() - mine.data_ptr() for out in found if out._is_view() and out._base is mine] == [
-            out.data_ptr() - theirs.data_ptr() for out in expected if out._is_view() and out._base is theirs]
+            out.data_ptr() - theirs.data_ptr() for out in expected if out._is_view() and out._base is theirs
+        ]
 
 
 def diagonal_of_a_result(x):
@@ -166,8 +167,15 @@ def one_of_several_views_of_an_input(x):
     return x.diagonal().split([1, 3])[1], x
 
 
-SHARING = [diagonal_of_a_result, two_views_of_one_result, diagonal_of_an_input, bits_of_a_result,
-           one_of_several_results, one_of_several_views, one_of_several_views_of_an_input]  # fmt: skip
+SHARING = [
+    diagonal_of_a_result,
+    two_views_of_one_result,
+    diagonal_of_an_input,
+    bits_of_a_result,
+    one_of_several_results,
+    one_of_several_views,
+    one_of_several_views_of_an_input,
+]
 
 
 def same_after_a_write(function, backend, x, **options):
@@ -190,8 +198,9 @@ def test_outputs_share_memory_where_the_target_has_no_such_view(function, tracke
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("compiler, options", [("inductor", {"options": CALLS}), (backends.numpy, {})],
-                         ids=["inductor", "numpy"])  # fmt: skip
+@pytest.mark.parametrize(
+    "compiler, options", [("inductor", {"options": CALLS}), (backends.numpy, {})], ids=["inductor", "numpy"]
+)
 @pytest.mark.parametrize("function", SHARING)
 def test_outputs_share_memory_whatever_runs_the_graph(function, compiler, options):
     x = torch.linspace(-1, 2, 16).reshape(4, 4)
@@ -213,7 +222,7 @@ def test_a_view_of_an_input_is_of_the_one_that_is_given_wherever_that_begins():
     compiled = torch.compile(one_of_several_views_of_an_input, backend=decomp.backend(to=targets.tinygrad))
     whole = torch.linspace(-1, 2, 20, requires_grad=True)
     for start in (0, 4):
-        x = (whole * 1)[start:start + 16].view(4, 4)
+        x = (whole * 1)[start : start + 16].view(4, 4)
         found, expected = compiled(x)[0], one_of_several_views_of_an_input(x)[0]
         assert found.data_ptr() == expected.data_ptr() and torch.equal(found, expected)
 

@@ -96,9 +96,7 @@ def _same(
     expected = _results(module, module, inputs)
     other = copy.deepcopy(module)
     compiled = torch.compile(other, backend=decomp.backend(to=to, compiler=compiler), dynamic=dynamic, fullgraph=True)
-    torch.testing.assert_close(
-        _results(compiled, other, inputs), expected, rtol=near, atol=near, equal_nan=True
-    )
+    torch.testing.assert_close(_results(compiled, other, inputs), expected, rtol=near, atol=near, equal_nan=True)
 
 
 @pytest.mark.sampled(3)

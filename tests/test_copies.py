@@ -95,20 +95,26 @@ def test_a_backend_for_torch_compile_comes_back_and_lowers():
 HOLDS = "it holds nodes of your program\n  to do: pickle "
 BOUND = {
     "a Match": (
-        lambda: decomp.match(TRACED, lambda x: F.gelu(x))[0], f"{HOLDS}str(match), or the names of match.nodes"),
+        lambda: decomp.match(TRACED, lambda x: F.gelu(x))[0],
+        f"{HOLDS}str(match), or the names of match.nodes",
+    ),
     "a NearMiss": (
         lambda: decomp.match(torch.fx.symbolic_trace(read_beside), lambda x: F.relu(x) + 1).refused[0],
-        f"{HOLDS}str(miss)"),
+        f"{HOLDS}str(miss)",
+    ),
     "a Call": (
         lambda: next(iter(decomp.ir.call.calls(MODULE, "mul"))),
-        f"{HOLDS}str(call.op) and what you need of call.arguments"),
+        f"{HOLDS}str(call.op) and what you need of call.arguments",
+    ),
     "a MemoryPlan": (
         lambda: decomp.memory_plan(LOWERING),
-        f"{HOLDS}str(plan), or plan the program's memory in the other process"),
+        f"{HOLDS}str(plan), or plan the program's memory in the other process",
+    ),
     "a Refolding": (
         lambda: decomp.refold(LOWERING),
         f"{HOLDS}refolding.report(); save refolding.result by torch.export.save where it is an ExportedProgram, or "
-        "pickle it where it is a GraphModule"),
+        "pickle it where it is a GraphModule",
+    ),
 }
 
 
@@ -130,11 +136,13 @@ def test_a_program_on_a_backend_says_what_to_do_instead():
         pickle.dumps(loaded)
     assert str(said.value) == (
         "a program on the backend numpy cannot be pickled: it holds arrays and code of this process\n"
-        "  to do: save the lowered program, and load it on the backend in the other process")
+        "  to do: save the lowered program, and load it on the backend in the other process"
+    )
     with pytest.raises(decomp.NotPortable) as said:
         copy.deepcopy(loaded)
     assert str(said.value) == (
-        "a program on the backend numpy cannot be copied with its arrays\n  to do: load the lowered program once more")
+        "a program on the backend numpy cannot be copied with its arrays\n  to do: load the lowered program once more"
+    )
 
 
 def test_what_is_made_of_local_functions_says_where_to_define_them():
@@ -147,7 +155,8 @@ def test_what_is_made_of_local_functions_says_where_to_define_them():
         messages.append(re.sub(" at 0x[0-9a-f]+", "", str(said.value)))
     assert messages[0] == (
         "the backend mine cannot be pickled: it is a table of functions\n"
-        "  to do: define it at the top level of a module, and import it in the other process")
+        "  to do: define it at the top level of a module, and import it in the other process"
+    )
     assert messages[1].startswith("pattern relu cannot be pickled: ")
     assert messages[1].endswith("\n  to do: define its function at the top level of a module, under a name of its own")
     assert messages[2].startswith("a backend for torch.compile cannot be pickled: ")

@@ -11,11 +11,11 @@ from torch import fx
 import decomp
 from decomp.errors import Blocker, describe, located, remedies, source_line, spelled
 
-TRACE = '''  File "/site/torch/nn/modules/module.py", line 1, in _call
+TRACE = """  File "/site/torch/nn/modules/module.py", line 1, in _call
     return forward(x)
   File "/home/me/model.py", line 12, in forward
     return x.sort()
-'''
+"""
 
 
 def node(trace=None):
@@ -58,23 +58,31 @@ def test_a_rule_error_keeps_the_first_node_it_was_told_and_its_class():
 def test_not_lowered_lists_every_blocker_and_the_remedies():
     sorts = ("sort", "sort_1", "sort_2", "sort_3")
     sort = Blocker("aten.sort", sorts, "model.py:12: x.sort()", (), None, "depends on data")
-    conv = Blocker("aten.convolution", ("conv",), None, (("conv (convolution.py:3)", "needs shapes; pass args="),),
-                   "groups is 1", needs_metadata=True)
+    conv = Blocker(
+        "aten.convolution",
+        ("conv",),
+        None,
+        (("conv (convolution.py:3)", "needs shapes; pass args="),),
+        "groups is 1",
+        needs_metadata=True,
+    )
     error = decomp.NotLowered("chip", [sort, conv])
     assert error.blockers == (sort, conv) and error.target == "chip"
-    assert str(error) == "\n".join([
-        "2 ops cannot be lowered to chip; the program is unchanged",
-        "",
-        "  aten.sort at sort, sort_1, sort_2 and 1 more",
-        "      model.py:12: x.sort()",
-        "      cannot be decomposed: depends on data",
-        "  ",
-        "  aten.convolution at conv",
-        "      the target knows it under a condition: groups is 1",
-        "      tried conv (convolution.py:3): needs shapes; pass args=",
-        "  ",
-        *remedies([sort, conv]),
-    ]).replace("\n  \n", "\n\n")
+    assert str(error) == "\n".join(
+        [
+            "2 ops cannot be lowered to chip; the program is unchanged",
+            "",
+            "  aten.sort at sort, sort_1, sort_2 and 1 more",
+            "      model.py:12: x.sort()",
+            "      cannot be decomposed: depends on data",
+            "  ",
+            "  aten.convolution at conv",
+            "      the target knows it under a condition: groups is 1",
+            "      tried conv (convolution.py:3): needs shapes; pass args=",
+            "  ",
+            *remedies([sort, conv]),
+        ]
+    ).replace("\n  \n", "\n\n")
 
 
 def test_remedies_come_in_order_of_ease():
@@ -93,8 +101,12 @@ def test_remedies_come_in_order_of_ease():
 @pytest.mark.parametrize(
     "target, text",
     [
-        (torch.relu, "torch.relu"), (operator.add, "operator.add"), (torch.ops.aten.relu.default, "aten.relu.default"),
-        (torch.nn.functional.gelu, "torch.nn.functional.gelu"), ("sort", "sort"), (len, "len"),
+        (torch.relu, "torch.relu"),
+        (operator.add, "operator.add"),
+        (torch.ops.aten.relu.default, "aten.relu.default"),
+        (torch.nn.functional.gelu, "torch.nn.functional.gelu"),
+        ("sort", "sort"),
+        (len, "len"),
     ],
 )
 def test_functions_are_spelled_as_users_write_them(target, text):
@@ -105,7 +117,7 @@ def test_a_node_is_described_and_its_line_found():
     assert describe(node()) == "node 'sort' (call_method sort)"
     assert source_line(node()) is None
     assert source_line(node(TRACE)) == 'File "/home/me/model.py", line 12, in forward: return x.sort()'
-    inside = TRACE.split("  File \"/home")[0]
+    inside = TRACE.split('  File "/home')[0]
     assert source_line(node(inside)) == 'File "/site/torch/nn/modules/module.py", line 1, in _call: return forward(x)'
     assert source_line(node("nothing of a trace")) is None
 
@@ -116,8 +128,15 @@ def test_a_rule_is_located():
 
 
 def test_all_errors_are_one_family():
-    family = [decomp.UnknownOp, decomp.TargetError, decomp.CaptureError, decomp.MutationError, decomp.RuleError,
-              decomp.RuleCycle, decomp.NotLowered]
+    family = [
+        decomp.UnknownOp,
+        decomp.TargetError,
+        decomp.CaptureError,
+        decomp.MutationError,
+        decomp.RuleError,
+        decomp.RuleCycle,
+        decomp.NotLowered,
+    ]
     assert all(issubclass(error, decomp.DecompError) for error in family)
     assert issubclass(decomp.UnknownOp, LookupError) and issubclass(decomp.TargetError, ValueError)
 

@@ -100,11 +100,14 @@ def test_a_constant_that_the_model_makes_keeps_its_numbers():
     assert [0.5, 0.25] * 4 in [known_value(each).tolist() for each in tables(lowered) if known_value(each) is not None]
 
 
-@pytest.mark.parametrize("rule", [
-    lambda x: torch.maximum(x, torch.tensor([0.0] * 4, device=x.device)),
-    lambda x: torch.maximum(x, torch.as_tensor([0.0] * 4, device=x.device)),
-    lambda x: torch.maximum(x, x.new_tensor([0.0] * 4)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda x: torch.maximum(x, torch.tensor([0.0] * 4, device=x.device)),
+        lambda x: torch.maximum(x, torch.as_tensor([0.0] * 4, device=x.device)),
+        lambda x: torch.maximum(x, x.new_tensor([0.0] * 4)),
+    ],
+)
 @pytest.mark.parametrize("form", [ATEN, EXAMPLES])
 def test_a_rule_of_a_user_makes_tensors_of_numbers_there(form, rule):
     x = torch.randn(3, 4, device="meta")

@@ -208,8 +208,11 @@ def test_a_spectral_convolution_trains(target: str, compiled: bool) -> None:
     torch.compiler.reset()
     model, x = FourierLayer(), torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(1))
     reference, to = copy.deepcopy(model), getattr(targets, target)
-    lowered = torch.compile(model, backend=decomp.backend(to=to)) if compiled else decomp.lower(
-        exported(model, (x,)), to=to).result.module()
+    lowered = (
+        torch.compile(model, backend=decomp.backend(to=to))
+        if compiled
+        else decomp.lower(exported(model, (x,)), to=to).result.module()
+    )
     out, wanted = lowered(x), reference(x)
     torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
     (grad,) = torch.autograd.grad(out.square().sum(), list(lowered.parameters()))

@@ -174,8 +174,10 @@ def test_targets_of_the_library_come_back(name):
 
 def test_a_target_from_a_file_decides_alike_when_it_comes_back(tmp_path):
     path = tmp_path / "chip.toml"
-    path.write_text('ops = ["relu"]\n[[when]]\nop = "softmax"\nargument = "dim"\none_of = [1, 2]\n'
-                    '[[when]]\nop = "exp"\ndtype = "float"\n')
+    path.write_text(
+        'ops = ["relu"]\n[[when]]\nop = "softmax"\nargument = "dim"\none_of = [1, 2]\n'
+        '[[when]]\nop = "exp"\ndtype = "float"\n'
+    )
     for target in (decomp.Target.load(path), again(decomp.Target.load(path))):
         for dim, legal in ((1, True), (0, False)):
             program = torch.export.export(nn.Softmax(dim), (torch.ones(2, 2, 2),))
@@ -186,7 +188,9 @@ def test_a_target_from_a_file_decides_alike_when_it_comes_back(tmp_path):
 def test_a_target_with_a_predicate_travels_where_the_predicate_can():
     chip = decomp.Target("chip", ["exp"])
     assert again(chip.legal_if("softmax", is_wide, "dim is 1")).conditions() == [
-        ("aten.exp", ""), ("aten.softmax", "dim is 1")]
+        ("aten.exp", ""),
+        ("aten.softmax", "dim is 1"),
+    ]
     local = chip.legal_if("softmax", lambda call: True, "dim is 1")
     with pytest.raises(errors.NotPortable, match="target chip, legal only if dim is 1, cannot be pickled: (.|\n)*TOML"):
         pickle.dumps(local)

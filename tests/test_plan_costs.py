@@ -87,8 +87,10 @@ def test_another_cost_is_shown_beside_the_calls():
 
 
 def test_the_phrase_has_the_error_of_the_certificates():
-    best, mid, fast = (Price(level, "rule", calls, calls, ulp) for level, calls, ulp in
-                       (("exact", 50, 2.14), ("standard", 21, 2.9), ("fast", 12, 41.3)))  # fmt: skip
+    best, mid, fast = (
+        Price(level, "rule", calls, calls, ulp)
+        for level, calls, ulp in (("exact", 50, 2.14), ("standard", 21, 2.9), ("fast", 12, 41.3))
+    )
     assert str(Priced("aten.gelu", 1, mid, (best, fast))) == "21 calls at 2.9 ULP; exact: 50 at 2.1; fast: 12 at 41"
     assert str(Priced("aten.gelu", 1, Price("fast", "rule", 1, 1.0, None), ())) == "1 call"
     tail = Price("standard", "rule", 31, 31.0, 1.67e7, 1.68e7)

@@ -131,8 +131,11 @@ def test_the_times_of_the_comparison_are_those_measured():
 def test_the_map_names_every_package_and_no_file_that_does_not_exist():
     named = set(re.findall(r"`((?:decomp|decomp_rules|tests|benchmarks)/[\w./]*)`", README.text))
     assert len(named) > 30 and [name for name in named if not (ROOT / name).exists()] == []
-    packages = {path.parent.relative_to(ROOT).as_posix() for part in ("decomp", "decomp_rules")
-                for path in (ROOT / part).rglob("__init__.py")}
+    packages = {
+        path.parent.relative_to(ROOT).as_posix()
+        for part in ("decomp", "decomp_rules")
+        for path in (ROOT / part).rglob("__init__.py")
+    }
     section = README.section("A map of the code")
     assert [package for package in packages - {"decomp"} if f"`{package}/`" not in section] == []
 

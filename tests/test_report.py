@@ -113,7 +113,9 @@ REPORT = Report(
 
 
 def test_it_reads_as_a_table():
-    assert str(REPORT) == """\
+    assert (
+        str(REPORT)
+        == """\
 lowered to chip: 3 calls of 2 ops became 5 of 3
 
   before                calls    after              calls
@@ -132,6 +134,7 @@ lowered to chip: 3 calls of 2 ops became 5 of 3
   expansions  3 stamped, 2 of them distinct; 2 rules run
   time        251 ms: capture 250, plan 1.2
   verified    it is acyclic; all 5 calls are legal"""
+    )
 
 
 def test_long_lists_are_folded_and_add_up():

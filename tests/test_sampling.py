@@ -41,7 +41,7 @@ def test_of_a_long_table_an_eighth_of_the_rows_is_drawn_and_of_others_all():
     rows = [{case["function"] for case in kept} for kept in drawn]
     assert all(len(kept) == 3 for kept in rows) and len(set(map(frozenset, rows))) > 1
     assert all(len(kept) == 3 * len(own) for kept, own in zip(drawn, rows))
-    assert shortened(cases[:3 * LONG], 0) == list(range(3 * LONG))
+    assert shortened(cases[: 3 * LONG], 0) == list(range(3 * LONG))
     assert shortened(cases, 3) == shortened(cases, 3)
 
 
@@ -96,9 +96,14 @@ def test_fact(): ...
 """
 
 
-@pytest.mark.parametrize("options, cases", [
-    ([], 5 + 2 + 3 + 4), (["--whole"], 15 + 9 + 6 + 4), (["test_sweep.py::test_product"], 15),
-])
+@pytest.mark.parametrize(
+    "options, cases",
+    [
+        ([], 5 + 2 + 3 + 4),
+        (["--whole"], 15 + 9 + 6 + 4),
+        (["test_sweep.py::test_product"], 15),
+    ],
+)
 def test_products_and_what_is_marked_are_sampled_unless_they_are_asked_for(pytester, request, options, cases):
     conftest = (request.config.rootpath / "tests" / "conftest.py").read_text(encoding="utf-8")
     pytester.makeconftest(conftest)

@@ -43,8 +43,9 @@ def given(source):
 
 VERBS = {
     "lower": lambda source: decomp.lower(source, to=CHIP, args=given(source)).result,
-    "lower in part": lambda source: decomp.lower(
-        source, to=decomp.Target("few", ["mul", "add"]), args=given(source), partial=True).result,
+    "lower in part": lambda source: (
+        decomp.lower(source, to=decomp.Target("few", ["mul", "add"]), args=given(source), partial=True).result
+    ),
     "decompose": lambda source: decomp.decompose(source, {F.gelu: lambda x, approximate="none": x * 2}),
     "simplify": lambda source: decomp.simplify(source, args=given(source)),
     "refold": lambda source: decomp.refold(source, args=given(source)).result,
@@ -80,22 +81,34 @@ def mutable(program):
     if isinstance(program, torch.export.ExportedProgram):
         signature = program.graph_signature
         specs = [*signature.input_specs, *signature.output_specs]
-        parts = [signature, *specs, program.module_call_graph, *program.module_call_graph, program.state_dict,
-                 program.constants, program.range_constraints]
+        parts = [
+            signature,
+            *specs,
+            program.module_call_graph,
+            *program.module_call_graph,
+            program.state_dict,
+            program.constants,
+            program.range_constraints,
+        ]
         found += [(part, type(part).__name__) for part in parts]
     return {id(each): (each, what) for each, what in found}
 
 
 def described(program):
     """What a program says of itself."""
+
     def spec(node):
         return sorted((key, str(value)) for key, value in node.meta.items())
 
     module = program.graph_module if isinstance(program, torch.export.ExportedProgram) else program
     known = [(str(each.graph), [spec(node) for node in each.graph.nodes], str(each.meta)) for each in graphs(program)]
     modes = [getattr(node.meta.get("val"), "fake_mode", None) for each in graphs(program) for node in each.graph.nodes]
-    guards = [str(guard.expr) for mode in modes if mode is not None and mode.shape_env is not None
-              for guard in mode.shape_env.guards]
+    guards = [
+        str(guard.expr)
+        for mode in modes
+        if mode is not None and mode.shape_env is not None
+        for guard in mode.shape_env.guards
+    ]
     hooks = [(len(each._forward_hooks), len(each._forward_pre_hooks)) for each in module.modules()]
     state = [(name, value.tolist()) for name, value in module.state_dict().items()]
     rest = str(getattr(program, "graph_signature", "")), str(getattr(program, "range_constraints", ""))

@@ -38,8 +38,11 @@ def imported(path, tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])] if node.level
-                            else [node.module])
+            base = ".".join(
+                [*package[: len(package) - node.level + 1], *filter(None, [node.module])]
+                if node.level
+                else [node.module]
+            )
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
@@ -69,8 +72,10 @@ class Source(NamedTuple):
 def source(path):
     """Parsed once, for all tests."""
     tree = ast.parse(text_of(path))
-    by_name = any(isinstance(node, ast.Call) and last_name(node.func).endswith(("import_module", "__import__"))
-                  for node in ast.walk(tree))
+    by_name = any(
+        isinstance(node, ast.Call) and last_name(node.func).endswith(("import_module", "__import__"))
+        for node in ast.walk(tree)
+    )
     return Source(ast.get_docstring(tree), list(imported(path, tree)), by_name, list(private_api(tree)))
 
 
@@ -87,8 +92,7 @@ def test_files_are_short_and_their_lines_are_too():
 
 def test_a_module_opens_by_saying_what_it_is():
     modules = [path for path in FILES if "tests" not in path.relative_to(ROOT).parts and path.stem != "__main__"]
-    assert [relative(path) for path in modules
-            if text_of(path).strip() and not source(path).docstring] == []
+    assert [relative(path) for path in modules if text_of(path).strip() and not source(path).docstring] == []
 
 
 def contracts_of(root):
@@ -129,15 +133,24 @@ def test_planted_upward_imports_are_seen(packages):
     status, said = contracts_of(packages)
     edges = [line.strip("- ").partition(" (")[0] for line in said.splitlines()]
     assert status == 1
-    for edge in ("decomp.ir.ops -> decomp.derive.planner", "decomp.proof.reachability -> decomp.tools.cli",
-                 "decomp.lowering -> decomp_rules", "decomp_rules.nn.softmax -> decomp.ir.ops"):
+    for edge in (
+        "decomp.ir.ops -> decomp.derive.planner",
+        "decomp.proof.reachability -> decomp.tools.cli",
+        "decomp.lowering -> decomp_rules",
+        "decomp_rules.nn.softmax -> decomp.ir.ops",
+    ):
         assert any(edge in line for line in edges), edge
 
 
 def test_only_the_door_imports_by_name():
     """A module imported by its name as a string escapes the contracts on imports."""
-    found = {relative(path) for path in FILES if path.relative_to(ROOT).parts[0] == "decomp"
-             and "tools" not in path.relative_to(ROOT).parts and source(path).imports_by_name}
+    found = {
+        relative(path)
+        for path in FILES
+        if path.relative_to(ROOT).parts[0] == "decomp"
+        and "tools" not in path.relative_to(ROOT).parts
+        and source(path).imports_by_name
+    }
     assert found == {"decomp/_library.py", "decomp/torch_internals/modes.py"}
 
 
@@ -166,8 +179,13 @@ def private_api(tree):
     known = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            known.update({a.asname or "torch": a.name if a.asname else "torch" for a in node.names
-                          if a.name.split(".")[0] == "torch"})
+            known.update(
+                {
+                    a.asname or "torch": a.name if a.asname else "torch"
+                    for a in node.names
+                    if a.name.split(".")[0] == "torch"
+                }
+            )
             yield from (alias.name for alias in node.names if is_private(alias.name))
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
             known.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
@@ -193,8 +211,7 @@ def is_private(path):
 
 def test_private_api_of_torch_has_one_home():
     modules = [path for path in FILES if path.relative_to(ROOT).parts[0] == "decomp"]
-    found = {relative(path): source(path).private_api for path in modules
-             if "torch_internals" not in path.parts}
+    found = {relative(path): source(path).private_api for path in modules if "torch_internals" not in path.parts}
     assert {path: names for path, names in found.items() if names} == {}
 
 

@@ -22,8 +22,23 @@ from decomp.torch_internals import (
 from tests.torch_pieces import PIECES, piece, symbolic
 
 MODULES = (archives, compiling, fakes, graphs, modes, pytree, schemas, sizes, transforms)
-LATE = ("annotations", "torch", "fx", "nn", "Any", "Callable", "Iterator", "contextlib", "importlib", "sys", "dispatch",
-        "functools", "predispatch", "pyfunctorch", "TorchFunctionMode")
+LATE = (
+    "annotations",
+    "torch",
+    "fx",
+    "nn",
+    "Any",
+    "Callable",
+    "Iterator",
+    "contextlib",
+    "importlib",
+    "sys",
+    "dispatch",
+    "functools",
+    "predispatch",
+    "pyfunctorch",
+    "TorchFunctionMode",
+)
 """Names that a module needs for itself."""
 
 
@@ -112,8 +127,16 @@ def puts_state_back():
         assert torch.ones(2).requires_grad_().requires_grad
 
 
-@piece("transforms.depth", "transforms.current_level", "transforms.enter_vmap", "transforms.leave_vmap",
-       "transforms.is_wrapped", "transforms.unwrapped", "transforms.outside_of_all", "transforms.unwrap_for_grad")
+@piece(
+    "transforms.depth",
+    "transforms.current_level",
+    "transforms.enter_vmap",
+    "transforms.leave_vmap",
+    "transforms.is_wrapped",
+    "transforms.unwrapped",
+    "transforms.outside_of_all",
+    "transforms.unwrap_for_grad",
+)
 def knows_the_levels_of_transforms():
     x = torch.ones(2, 3)
     level = transforms.enter_vmap(2, "error")
@@ -335,8 +358,13 @@ def test_a_piece_is_there_and_does_what_it_says(name, tmp_path):
 
 def test_every_piece_is_tried():
     assert {info.name for info in pkgutil.iter_modules(torch_internals.__path__)} == {
-        *(module.__name__.rpartition(".")[2] for module in MODULES), "versions"
+        *(module.__name__.rpartition(".")[2] for module in MODULES),
+        "versions",
     }
-    found = {f"{module.__name__.rpartition('.')[2]}.{name}" for module in MODULES
-             for name in getattr(module, "__all__", vars(module)) if not name.startswith("_") and name not in LATE}
+    found = {
+        f"{module.__name__.rpartition('.')[2]}.{name}"
+        for module in MODULES
+        for name in getattr(module, "__all__", vars(module))
+        if not name.startswith("_") and name not in LATE
+    }
     assert found == set(PIECES)

@@ -252,7 +252,8 @@ def merges_equal_items():
 def is_the_data_of_a_tensor_in_graphs_of_dynamo():
     graphs_of_dynamo = []
     torch.compile(lambda x: x.data + 1, backend=lambda module, _: graphs_of_dynamo.append(module) or module.forward)(
-        torch.ones(2))
+        torch.ones(2)
+    )
     assert graphs.get_data_attr in [node.target for node in graphs_of_dynamo[0].graph.nodes]
 
 

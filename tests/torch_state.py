@@ -23,15 +23,23 @@ PARTS = {
     "default dtype": torch.get_default_dtype,
     "default device": torch.get_default_device,
     "deterministic algorithms": lambda: (
-        torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
+    ),
     "autocast": lambda: (
-        torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_cache_enabled(),
+    ),
     "flushed subnormal numbers": lambda: not (SUBNORMAL * 1).item(),
     "precision of products": torch.get_float32_matmul_precision,
     "threads": torch.get_num_threads,
     "tracing": lambda: (
-        torch.compiler.is_compiling(), torch.compiler.is_exporting(), torch.fx._symbolic_trace._is_fx_tracing_flag),
+        torch.compiler.is_compiling(),
+        torch.compiler.is_exporting(),
+        torch.fx._symbolic_trace._is_fx_tracing_flag,
+    ),
     "calls of modules": lambda: (torch.nn.Module.__call__, torch.nn.Module.__getattr__),
     "garbage collection": gc.isenabled,
 }

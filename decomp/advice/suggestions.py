@@ -277,10 +277,16 @@ class _Search:
         additions = tuple(self._addition(number, chosen, goals, reachable) for number in numbers)
         added = [self.wishes[number] for number in numbers]
         return Suggestion(
-            self.asked.matching.target.name, additions, stages, tuple(ways), chosen.smallest and self.found.complete,
-            chosen.least, calls if len(reachable) == len(ways) else None,
-            with_wishes(self.asked.matching.target, added), self.asked.narrower(added),
-        )  # fmt: skip
+            self.asked.matching.target.name,
+            additions,
+            stages,
+            tuple(ways),
+            chosen.smallest and self.found.complete,
+            chosen.least,
+            calls if len(reachable) == len(ways) else None,
+            with_wishes(self.asked.matching.target, added),
+            self.asked.narrower(added),
+        )
 
     def _calls_with(self, leaves: Iterable[int], ops: Sequence[str]) -> int | None:
         return self.asked.calls_with((self.wishes[number] for number in leaves), ops)
@@ -359,9 +365,7 @@ def blocked_in(planned: Planned) -> Iterator[tuple[fx.Node, Blocked]]:
 
 def calls_of(planned: Planned) -> int:
     """How many calls a planned program comes to."""
-    return sum(
-        _calls(node, decision) for graph in planned.graphs for node, decision in graph.decisions.items()
-    )
+    return sum(_calls(node, decision) for graph in planned.graphs for node, decision in graph.decisions.items())
 
 
 def _calls(node: fx.Node, decision: Decision) -> int:

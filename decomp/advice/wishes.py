@@ -123,7 +123,7 @@ def is_advisable(op: Op, target: Target) -> bool:
     return not name.startswith("_") or known_to(op) > 0
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def known_to(op: Op) -> int:
     """How many shipped targets know an op: a measure of how usual it is."""
     return sum(target.knows(op) for target in shipped_targets() if not _has_prims(target))

@@ -4,6 +4,7 @@ target and version; it is written once, at the end of a lowering."""
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import hashlib
 from pathlib import Path
 import random
@@ -64,10 +65,8 @@ class Kept:
     def note(self, signature: Signature, node: fx.Node, level: str, record: Record) -> None:
         """Keep a derivation, when this is over."""
         if self.store is not None:
-            try:
+            with contextlib.suppress(NotPortable):
                 self._new[_digest(signature, node, level)] = record
-            except NotPortable:
-                pass
 
     def is_drawn(self) -> bool:
         """Whether what was found is to be recorded again."""

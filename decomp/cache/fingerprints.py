@@ -270,7 +270,7 @@ def _content(source: Source) -> Any:
     return (_code_of_package(package) if in_package else "", _code_of_file(file))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _code_of_package(name: str) -> str:
     """The hash of all files of a package."""
     spec = importlib.util.find_spec(name)
@@ -295,7 +295,7 @@ def _files(place: str) -> Iterator[os.DirEntry[str]]:
             yield from _files(entry.path)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _code_of_file(path: str) -> str:
     return hashlib.sha256(_read(path, os.stat(path))).hexdigest()
 

@@ -31,10 +31,19 @@ _DEEPEST = 8
 """Dimensions of a table that is read as a whole. (A list may be part of itself.)"""
 _PLAIN = (int, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _BY_IDENTITY = (
-    enum.Enum, logging.Logger, type(threading.Lock()), type(threading.RLock()), types.GetSetDescriptorType,
-    types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
-    types.ClassMethodDescriptorType, torch._ops.OpOverload, torch._ops.OpOverloadPacket, type(aten),
-)  # fmt: skip
+    enum.Enum,
+    logging.Logger,
+    type(threading.Lock()),
+    type(threading.RLock()),
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    type(aten),
+)
 _SMALL = 256
 """Elements of a tensor whose data is compared: it may be written in ways of which its version says nothing."""
 

@@ -114,9 +114,7 @@ def comparable(text: bytes) -> Any:
     return [nodes, output, [[target, data] for target, (_, *data) in constants], rule, results, price]
 
 
-def _read_graph(
-    nodes: Any, fakes: Fakes, rule: Any, rule_at: Callable[[Any], Any]
-) -> tuple[fx.Graph, list[fx.Node]]:
+def _read_graph(nodes: Any, fakes: Fakes, rule: Any, rule_at: Callable[[Any], Any]) -> tuple[fx.Graph, list[fx.Node]]:
     """A graph without its output, and its nodes."""
     graph = fx.Graph()
     made: list[fx.Node] = []

@@ -52,8 +52,11 @@ _LOG = logging.getLogger(__name__)
 _SWITCHES = ("_set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode")
 """Functions that change the state of PyTorch, and that a graph holds."""
 _IN_TRANSFORMS = (
-    "_autograd_grad", "_saved_tensors_hooks_disable", "_saved_tensors_hooks_enable", "_maybe_load_decompositions"
-)  # fmt: skip
+    "_autograd_grad",
+    "_saved_tensors_hooks_disable",
+    "_saved_tensors_hooks_enable",
+    "_maybe_load_decompositions",
+)
 """Functions that Dynamo calls between those that enter and leave a level of `torch.func`."""
 _LEVELS = ("torch._functorch", "torch._C._functorch", "torch.cuda", "torch.accelerator", "torch.autograd")
 """Where the functions live whose effect is on calls other than themselves, and that no graph of overloads can hold."""

@@ -104,9 +104,7 @@ def _tracked(value: torch.Tensor) -> torch.Tensor:
     return value.detach().requires_grad_().clone() if value.is_floating_point() or value.is_complex() else value
 
 
-def _by_dynamo(
-    model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool]
-) -> ExportedProgram:
+def _by_dynamo(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool]) -> ExportedProgram:
     # Imported here, for few programs need it, and Dynamo takes a while to import.
     from decomp.capture.dynamo_export import export_by_dynamo
     from decomp.torch_internals.compiling import export_config
@@ -177,9 +175,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad) if tensor.is_leaf else tensor.clone()
 
 
-def _exported(
-    model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool]
-) -> ExportedProgram:
+def _exported(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool]) -> ExportedProgram:
     try:
         return _export(model, args, kwargs, dynamic_shapes, lost)
     except SyntaxError:  # of a call of `aten.random_.from`, whose name torch 2.13 writes into Python code

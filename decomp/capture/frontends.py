@@ -235,9 +235,7 @@ def _with_custom_functions(
     return replace(program, by_example=True)
 
 
-def _graph(
-    model: fx.GraphModule, args: Any, kwargs: Any, leaves: Leaves | None, infer: Infer | None
-) -> Program:
+def _graph(model: fx.GraphModule, args: Any, kwargs: Any, leaves: Leaves | None, infer: Infer | None) -> Program:
     given = args is not None or bool(kwargs)
     refuse_changed_graph_module(model, by_example=given)
     _lint(model.graph)

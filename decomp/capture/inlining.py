@@ -102,7 +102,7 @@ def body_of_graph_module(module: fx.GraphModule, call: fx.Node) -> Body:
     if isinstance(graph._codegen, PyTreeCodeGen):
         return Body(graph, tuple(flat_inputs(graph._codegen, call.args, call.kwargs)))
     inputs = graph.find_nodes(op="placeholder")
-    more = {str(node.target): call.kwargs.get(str(node.target), *node.args[:1]) for node in inputs[len(call.args):]}
+    more = {str(node.target): call.kwargs.get(str(node.target), *node.args[:1]) for node in inputs[len(call.args) :]}
     return Body(graph, (*call.args, *more.values()))
 
 

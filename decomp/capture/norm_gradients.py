@@ -22,9 +22,11 @@ def _layer_norm(
     weighted = grad if weight is None else grad * weight
     outer = tuple(range(inner[0]))
     return _masked(
-        mask, lambda: _by_input(weighted, normal, scale, inner), lambda: _total(grad * normal, outer),
+        mask,
+        lambda: _by_input(weighted, normal, scale, inner),
+        lambda: _total(grad * normal, outer),
         lambda: _total(grad, outer),
-    )  # fmt: skip
+    )
 
 
 def _group_norm(
@@ -35,15 +37,25 @@ def _group_norm(
     weighted = grad if weight is None else grad * weight.reshape(1, c, *(1,) * (x.dim() - 2))
     outer = (0, *range(2, x.dim()))
     return _masked(
-        mask, lambda: _by_input(weighted.reshape(rows), normal, scale, (2,)).reshape(x.shape),
-        lambda: _total(grad * normal.reshape(x.shape), outer), lambda: _total(grad, outer),
-    )  # fmt: skip
+        mask,
+        lambda: _by_input(weighted.reshape(rows), normal, scale, (2,)).reshape(x.shape),
+        lambda: _total(grad * normal.reshape(x.shape), outer),
+        lambda: _total(grad, outer),
+    )
 
 
 def _batch_norm(
-    grad: Tensor, x: Tensor, weight: Any, running_mean: Any, running_var: Any, mean: Tensor, rstd: Tensor, train: bool,
-    eps: float, mask: Any,
-) -> tuple[Any, ...]:  # fmt: skip
+    grad: Tensor,
+    x: Tensor,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    mean: Tensor,
+    rstd: Tensor,
+    train: bool,
+    eps: float,
+    mask: Any,
+) -> tuple[Any, ...]:
     outer, along = (0, *range(2, x.dim())), (1, -1, *(1,) * (x.dim() - 2))
     if train:
         normal, scale = _standardised(x, rstd.reshape(along), outer)
@@ -52,9 +64,11 @@ def _batch_norm(
         normal = (x - running_mean.reshape(along)) * scale
     weighted = grad if weight is None else grad * weight.reshape(along)
     return _masked(
-        mask, lambda: _by_input(weighted, normal, scale, outer) if train else weighted * scale,
-        lambda: _total(grad * normal, outer), lambda: _total(grad, outer),
-    )  # fmt: skip
+        mask,
+        lambda: _by_input(weighted, normal, scale, outer) if train else weighted * scale,
+        lambda: _total(grad * normal, outer),
+        lambda: _total(grad, outer),
+    )
 
 
 def _standardised(x: Tensor, rstd: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -138,9 +138,7 @@ def _lift_constants(
         target = str(node.target)
         trained = isinstance(parts.constants[target], torch.nn.Parameter)
         place = _place(specs, trained)
-        anchor = (
-            inputs[place] if place < len(inputs) else next(iter(n for n in graph.nodes if n.op != "placeholder"))
-        )
+        anchor = inputs[place] if place < len(inputs) else next(iter(n for n in graph.nodes if n.op != "placeholder"))
         with graph.inserting_before(anchor):
             lifted = graph.placeholder(lifted_name(target, trained))
         lifted.meta = dict(node.meta)

@@ -103,6 +103,7 @@ def user_line() -> str | None:
 
 # torch.export.
 
+
 @contextlib.contextmanager
 def recorded_modes(model: nn.Module, lost: dict[str, bool]) -> Iterator[None]:
     """While it lasts, calls of `model` are traced with `x.data` as `x.detach()`, and with gradients switched off where

@@ -14,8 +14,18 @@ if TYPE_CHECKING:
     from decomp.costs.tables import Formula as Formula, Table as Table, table as table
 
 __all__ = [
-    "calls", "flops", "bytes", "peak_memory", "fused", "measured", "table", "total", "Formula", "Measured", "Table",
-]  # fmt: skip
+    "Formula",
+    "Measured",
+    "Table",
+    "bytes",
+    "calls",
+    "flops",
+    "fused",
+    "measured",
+    "peak_memory",
+    "table",
+    "total",
+]
 NAMED = ("calls", "flops", "bytes", "peak_memory", "fused", "measured")
 """The costs that have a name and take no file."""
 

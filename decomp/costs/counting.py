@@ -76,11 +76,15 @@ _UNWRITTEN = frozenset("empty empty_like empty_strided new_empty new_empty_strid
 _UNREAD = _UNWRITTEN | frozenset(
     "full_like zeros_like ones_like rand_like randn_like randint_like new_full new_zeros new_ones fill".split()
 )
-_MOVES = _GATHERS | _UNREAD | frozenset(
-    "clone _to_copy to type type_as contiguous copy cat concat stack hstack vstack constant_pad_nd pad flip roll rot90 "
-    "repeat tile repeat_interleave reshape flatten put index_put index_copy index_fill masked_fill masked_scatter "
-    "masked_select scatter select_scatter slice_scatter diagonal_scatter as_strided_scatter tril triu diag_embed "
-    "split_copy unfold_copy nonzero lift_fresh_copy".split()
+_MOVES = (
+    _GATHERS
+    | _UNREAD
+    | frozenset(
+        "clone _to_copy to type type_as contiguous copy cat concat stack hstack vstack constant_pad_nd pad flip roll "
+        "rot90 repeat tile repeat_interleave reshape flatten put index_put index_copy index_fill masked_fill "
+        "masked_scatter masked_select scatter select_scatter slice_scatter diagonal_scatter as_strided_scatter "
+        "tril triu diag_embed split_copy unfold_copy nonzero lift_fresh_copy".split()
+    )
 )
 """Ops that compute no number."""
 

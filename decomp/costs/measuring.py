@@ -62,7 +62,7 @@ class Measured(CostModel):
 MEASURED = Measured()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _times(directory: Path | None, device: torch.device, threads: int) -> _Times:
     machine = json.dumps(described(device), sort_keys=True)
     name = hashlib.sha256(machine.encode()).hexdigest()[:16]

@@ -80,9 +80,7 @@ def homes_in(
     return homes
 
 
-def last_uses(
-    graph: fx.Graph, homes: dict[fx.Node, tuple[fx.Node, ...]]
-) -> dict[fx.Node, list[fx.Node]]:
+def last_uses(graph: fx.Graph, homes: dict[fx.Node, tuple[fx.Node, ...]]) -> dict[fx.Node, list[fx.Node]]:
     """By node, whose memory is used there for the last time. What is returned does not die."""
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:

@@ -33,8 +33,10 @@ def nbytes(tensor: torch.Tensor) -> int:
     """How many bytes of memory the elements of a tensor take: an element that is repeated by a stride of 0 is one."""
     if tensor.layout is not torch.strided:
         return numel(tensor) * int(tensor.element_size())
-    apart = (size(n) if type(stride) is not int or stride != 0 else min(size(n), 1)
-             for n, stride in zip(tensor.shape, tensor.stride()))  # fmt: skip
+    apart = (
+        size(n) if type(stride) is not int or stride != 0 else min(size(n), 1)
+        for n, stride in zip(tensor.shape, tensor.stride())
+    )
     return int(tensor.element_size()) * math.prod(apart)
 
 

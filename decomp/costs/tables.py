@@ -19,8 +19,9 @@ from dataclasses import dataclass, fields
 import functools
 import math
 from pathlib import Path
-import tomllib
 from typing import Any
+
+import tomllib
 
 from decomp.costs.counting import BYTES, FLOPS
 from decomp.costs.model import CostModel

@@ -156,7 +156,12 @@ class Candidates:
     """Runs rules, each once a signature."""
 
     def __init__(
-        self, rules: Rules, target: Target, dialect: str, mode: FakeTensorMode | None, memory: Memory,
+        self,
+        rules: Rules,
+        target: Target,
+        dialect: str,
+        mode: FakeTensorMode | None,
+        memory: Memory,
         composites: bool,
     ) -> None:
         self.rules, self.target, self.dialect, self.mode = rules, target, dialect, mode

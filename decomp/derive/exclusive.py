@@ -57,9 +57,8 @@ def captured(source: Source, matching: Matching) -> Iterator[Program]:
 @contextlib.contextmanager
 def undisturbed(program: Program, rules: Rules) -> Iterator[Snapshot]:
     """Within, a program that was captured before may be planned again, as within `captured`."""
-    with exclusively(rules, program, captures=False) as sizes, neutral(), collector_paused():
-        with planning(program):
-            yield sizes
+    with exclusively(rules, program, captures=False) as sizes, neutral(), collector_paused(), planning(program):
+        yield sizes
 
 
 @contextlib.contextmanager

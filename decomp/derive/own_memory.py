@@ -59,8 +59,9 @@ def detach_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner:
         _call_on_results(aten.detach.default, given, node, decisions, planner)
 
 
-def connect_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner, tracks: GradientSources,
-                    recorded: bool) -> None:
+def connect_results(
+    graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner, tracks: GradientSources, recorded: bool
+) -> None:
     """Let results of expansions depend, with a gradient of zero, on operands that may require a gradient and on which
     the op's own do, as those of `copysign` on its sign: they require one then."""
     if planner.everywhere or not planner.rules.trains or planner.mode is None:
@@ -140,8 +141,13 @@ def _made(rewrite: Rewrite, target: Any, args: tuple[Any, ...], at: fx.Node, kwa
     return new
 
 
-def _call_on_results(call: torch._ops.OpOverload, given: list[fx.Node], node: fx.Node,
-                     decisions: dict[fx.Node, Decision], planner: Planner) -> None:
+def _call_on_results(
+    call: torch._ops.OpOverload,
+    given: list[fx.Node],
+    node: fx.Node,
+    decisions: dict[fx.Node, Decision],
+    planner: Planner,
+) -> None:
     """Let the expansion of `node` give what a call makes of some of its results, if the target can do that."""
     if not given:
         return

@@ -196,8 +196,12 @@ class _Planning:
         return subject.frozen_nodes()
 
     def _decided(
-        self, functional: Functional, owner: nn.Module, values: Represented, state: Mapping[str, Any],
-        held: frozenset[str] = frozenset()
+        self,
+        functional: Functional,
+        owner: nn.Module,
+        values: Represented,
+        state: Mapping[str, Any],
+        held: frozenset[str] = frozenset(),
     ) -> tuple[Functional, dict[fx.Node, Decision]]:
         """A decision for each call of a functional graph; and that graph, its metadata true with these decisions.
         `held`: calls that stay, because one that stays looks at their memory."""
@@ -447,9 +451,16 @@ def rebuild_program(rewritten: Rewritten, training: bool | None = None) -> Rebui
     result, exported = frontends.rebuild(program, parts)
     _check_inputs(result, own.planned, training)
     returned_program = ReturnedProgram(
-        result, parts.graph, exported, program.exported, program.root, parts.submodules, parts.constants,
-        tuple(place for place, _ in parts.writes), ReturnedProgram.hooks_of(result),
-    )  # fmt: skip
+        result,
+        parts.graph,
+        exported,
+        program.exported,
+        program.root,
+        parts.submodules,
+        parts.constants,
+        tuple(place for place, _ in parts.writes),
+        ReturnedProgram.hooks_of(result),
+    )
     return Rebuilt(result, returned_program)
 
 

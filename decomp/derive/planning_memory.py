@@ -106,8 +106,13 @@ class Memory:
         depends on `how` alone (the dialect, what int64 is to be in the target if that is narrow, the default dtype) and
         not on its ops or on costs; all memories of which this is the same share it."""
         recorded = found.get(how) or found.setdefault(how, cls())
-        fresh = cls(recorded.signatures, expansions=recorded.expansions, mode=recorded.mode,
-                    recorded=recorded.recorded, lasting=key is not None)  # fmt: skip
+        fresh = cls(
+            recorded.signatures,
+            expansions=recorded.expansions,
+            mode=recorded.mode,
+            recorded=recorded.recorded,
+            lasting=key is not None,
+        )
         return fresh if key is None else found.setdefault(key, fresh)
 
     def of_program(self, mode: FakeTensorMode | None) -> Memory:
@@ -168,8 +173,16 @@ class Memory:
 
     def _grown(self) -> tuple[dict[Any, Any], ...]:
         own = self.own.decisions, self.own.at_least, self.recorded.expansions
-        return (*own, self.decisions, self.at_least, self.expansions, self.sure, self.laid_out, self.verdicts,
-                self.connected)
+        return (
+            *own,
+            self.decisions,
+            self.at_least,
+            self.expansions,
+            self.sure,
+            self.laid_out,
+            self.verdicts,
+            self.connected,
+        )
 
 
 class Watch:

@@ -64,7 +64,8 @@ def _is_plain(region: fx.Node, body: fx.Graph) -> bool:
         return False
     return all(
         node.op in ("placeholder", "output")
-        or isinstance(node.target, torch._ops.OpOverload) and "unbacked_bindings" not in node.meta
+        or isinstance(node.target, torch._ops.OpOverload)
+        and "unbacked_bindings" not in node.meta
         or node.target is operator.getitem
         for node in body.nodes
     )

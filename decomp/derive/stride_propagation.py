@@ -305,9 +305,12 @@ def _is_region(node: fx.Node) -> bool:
 
 
 def _region_results(
-    walk: StridePropagation, node: fx.Node, owner: nn.Module, true_results: TrueResults,
+    walk: StridePropagation,
+    node: fx.Node,
+    owner: nn.Module,
+    true_results: TrueResults,
     regions: dict[str, fx.GraphModule],
-) -> Any:  # fmt: skip
+) -> Any:
     """What a region gives, where that is not what was captured; its body goes into `regions` if it was corrected."""
     found = bodies(node, owner)
     if len(found) != 1:

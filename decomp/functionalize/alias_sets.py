@@ -114,7 +114,7 @@ def regions(node: fx.Node, root: nn.Module | None) -> Iterator[tuple[list[Any], 
     """The body of a higher-order op that runs one body once (no_grad, autocast), with the operands for its inputs."""
     if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ in RUN_ONCE:
         for name, body in bodies(node, root)[:1]:
-            yield list(node.args[node.args.index(name) + 1:]), body
+            yield list(node.args[node.args.index(name) + 1 :]), body
 
 
 def _results(graph: fx.Graph) -> list[fx.Node]:

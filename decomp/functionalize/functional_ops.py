@@ -57,7 +57,7 @@ def functional_call(node: fx.Node, args: Any, kwargs: Any) -> tuple[str, Any, An
     if node.op == "call_method":
         return "call_method", _functional_method(node, str(target)), args, kwargs
     if getattr(operator, getattr(target, "__name__", ""), None) is target:
-        name = str(getattr(target, "__name__"))[1:]
+        name = str(getattr(target, "__name__", ""))[1:]
         return "call_function", getattr(operator, name, None) or getattr(operator, f"{name}_"), args, kwargs
     if _is_true(args, kwargs, target):
         return "call_function", target, *_without_inplace(args, kwargs, target)
@@ -73,8 +73,11 @@ def _functional_overload(node: fx.Node, overload: torch._ops.OpOverload) -> torc
         found = _overload_with(packet, overload) if packet is not None and candidate != name else None
         if found is not None:
             return found
-    raise refusal(node, f"{name} writes its argument, and {NO_VARIANT}",
-                  f"register {namespace}::{plain} with the same arguments, or write y = {plain}(x) in the model")
+    raise refusal(
+        node,
+        f"{name} writes its argument, and {NO_VARIANT}",
+        f"register {namespace}::{plain} with the same arguments, or write y = {plain}(x) in the model",
+    )
 
 
 def _overload_with(packet: Any, overload: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
@@ -119,7 +122,7 @@ def _without_inplace(args: Any, kwargs: Any, function: Any) -> tuple[Any, Any]:
     if position == len(args) - 1:
         args = args[:position]
     elif position < len(args):
-        args = (*args[:position], False, *args[position + 1:])
+        args = (*args[:position], False, *args[position + 1 :])
     return args, {name: value for name, value in kwargs.items() if name != "inplace"}
 
 
@@ -180,8 +183,11 @@ def _filled_diagonal(emit: Emitter, node: fx.Node, tensor: fx.Node, args: Any, k
     wrap = args[2] if len(args) > 2 else kwargs.get("wrap", False)
     found = metadata(tensor)
     if wrap or isinstance(found, torch.Tensor) and found.dim() != 2:
-        raise refusal(node, "fill_diagonal_ with wrap=True, or of more than two dimensions, has no functional form",
-                      "write torch.where(mask, value, x) in the model instead")
+        raise refusal(
+            node,
+            "fill_diagonal_ with wrap=True, or of more than two dimensions, has no functional form",
+            "write torch.where(mask, value, x) in the model instead",
+        )
     diagonal = emit.call("diagonal", (tensor,), at=node)
     filled = emit.call("full_like", (diagonal, value), at=node)
     return _like(emit, node, "diagonal_scatter", (tensor, filled), {})
@@ -275,10 +281,14 @@ def setitem_value(emit: Emitter, node: fx.Node, tensor: fx.Node, index: Any, val
 def _index_put(emit: Emitter, node: fx.Node, tensor: fx.Node, items: tuple[Any, ...], value: Any) -> fx.Node:
     left, right = split_at_ellipsis(items)
     source_items = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-    if any(is_basic_index(item) is False for item in source_items[len(left) + 1:]) or any(
-            isinstance(item, bool) for item in items):
-        raise refusal(node, "its index has a tensor after an Ellipsis, or a bool",
-                      "write full slices instead of the Ellipsis, or index_put in the model")
+    if any(is_basic_index(item) is False for item in source_items[len(left) + 1 :]) or any(
+        isinstance(item, bool) for item in items
+    ):
+        raise refusal(
+            node,
+            "its index has a tensor after an Ellipsis, or a bool",
+            "write full slices instead of the Ellipsis, or index_put in the model",
+        )
     basic = [slice(None) if is_basic_index(s) is False else item for s, item in zip(source_items, left)]
     tensors = [item if is_basic_index(s) is False else None for s, item in zip(source_items, left)]
     kept = [t for t, item in zip(tensors, basic) if isinstance(item, slice) or item is None]
@@ -301,8 +311,11 @@ def _refuse_wide_masks(node: fx.Node, kept: list[Any], basic: list[Any]) -> None
     """A mask of n dimensions indexes n of them, so the items after it would have to be renumbered."""
     masks = [i for i, item in enumerate(kept) if isinstance(item, fx.Node) and _may_be_wide(metadata(item))]
     if masks and any(item != slice(None) for item in basic):
-        raise refusal(node, "its index mixes a mask of several dimensions with other items",
-                      "pass args=, or use index_put or torch.where in the model")
+        raise refusal(
+            node,
+            "its index mixes a mask of several dimensions with other items",
+            "pass args=, or use index_put or torch.where in the model",
+        )
 
 
 def _may_be_wide(value: Any) -> bool:
@@ -334,8 +347,9 @@ def out_call(node: fx.Node, value_of: ValueOf) -> tuple[str, Any, Any, Any]:
     written = {a.name for a in target._schema.arguments if a.is_out}
     found = _overload_with(target._overloadpacket, target)
     if found is None:
-        raise refusal(node, f"it writes {', '.join(sorted(written))}, and {NO_VARIANT}",
-                      "use the op without out= in the model")
+        raise refusal(
+            node, f"it writes {', '.join(sorted(written))}, and {NO_VARIANT}", "use the op without out= in the model"
+        )
     return node.op, found, args, {name: value for name, value in kwargs.items() if name not in written}
 
 

@@ -92,8 +92,11 @@ def refuse_change_of_shape(node: fx.Node, target: fx.Node, tensor: Tensor, names
     tensor, of an input itself, or of what dropout hands on, under another of the `names` of the tensor: PyTorch's
     metadata tells of a copy (torch 2.13), and of its old shape from there on."""
     if tensor.alias.view is not None and tensor.alias.view.may_be_base:
-        raise refusal(node, f"it changes the shape of {target.name!r}, which may or may not be another tensor's",
-                      "pass args=, so that shapes and strides are known; or use the function that returns a view")
+        raise refusal(
+            node,
+            f"it changes the shape of {target.name!r}, which may or may not be another tensor's",
+            "pass args=, so that shapes and strides are known; or use the function that returns a view",
+        )
     remedy = "use the function that returns a view"
     if tensor.alias.parent is None and tensor.alias.storage.source.op in ("placeholder", "get_attr"):
         raise refusal(node, f"it changes the shape of the input {tensor.alias.storage.source.name!r} itself", remedy)
@@ -106,8 +109,12 @@ def refuse_detached_input(node: fx.Node, tensor: Tensor) -> None:
     """Raises `MutationError` where `node`, a `detach_()`, detaches an input, as whoever calls the program sees."""
     alias = tensor.alias
     if alias.parent is None and alias.requires_grad and alias.storage.source.op in ("placeholder", "get_attr"):
-        raise refusal(node, f"it detaches the input {alias.storage.source.name!r} itself, which then has no gradient "
-                      "outside of the program either", "use what x.detach() returns, or pass training=False")
+        raise refusal(
+            node,
+            f"it detaches the input {alias.storage.source.name!r} itself, which then has no gradient "
+            "outside of the program either",
+            "use what x.detach() returns, or pass training=False",
+        )
 
 
 @dataclass
@@ -129,13 +136,24 @@ class Memory:
         storage.whole = Alias(storage, value, 0, requires_grad)
         return storage.whole
 
-    def derive(self, parent: Alias, view: View, *, is_tuple: bool = False, index: int | None = None,
-               in_place: bool = False) -> Alias:
+    def derive(
+        self, parent: Alias, view: View, *, is_tuple: bool = False, index: int | None = None, in_place: bool = False
+    ) -> Alias:
         """A view of `parent`, whose value has just been taken; `in_place`, if the tensor itself becomes that view."""
         untracked = view.is_detach or parent.is_tuple and parent.untracked or not (self.grad_enabled or in_place)
         requires = parent.requires_grad and not untracked
-        alias = Alias(parent.storage, view.value, parent.storage.write_count, requires, parent, view, parent.depth + 1,
-                      is_tuple=is_tuple, index=index, untracked=untracked)
+        alias = Alias(
+            parent.storage,
+            view.value,
+            parent.storage.write_count,
+            requires,
+            parent,
+            view,
+            parent.depth + 1,
+            is_tuple=is_tuple,
+            index=index,
+            untracked=untracked,
+        )
         if view.may_be_base:
             parent.storage.uncertain.append(alias)
         return alias
@@ -151,8 +169,11 @@ class Memory:
         """The current value of `alias`, read by the source node `at`; with `data_only`, its gradient may be wrong."""
         storage = alias.storage
         if alias.reshaped is not None:
-            raise refusal(at, f"it uses a tensor that may or may not be the one whose shape {alias.reshaped.name!r} "
-                          "changes", "pass args=, so that shapes and strides are known")
+            raise refusal(
+                at,
+                f"it uses a tensor that may or may not be the one whose shape {alias.reshaped.name!r} changes",
+                "pass args=, so that shapes and strides are known",
+            )
         if alias.requires_grad and not data_only:
             self._restore_gradient(storage, at)
         if self._is_current(alias):
@@ -171,8 +192,9 @@ class Memory:
             self._rederive(one, at)
         return stale[0].value if stale else alias.value
 
-    def write(self, alias: Alias, value: fx.Node, requires_grad: bool, at: fx.Node,
-              overwritten: fx.Node | None = None) -> None:
+    def write(
+        self, alias: Alias, value: fx.Node, requires_grad: bool, at: fx.Node, overwritten: fx.Node | None = None
+    ) -> None:
         """Make `value` the value of `alias`; `at` is the node of the source that writes. `overwritten`: see `Alias`."""
         storage = alias.storage
         self._restore_gradient(storage, at)
@@ -236,8 +258,13 @@ class Memory:
         """Whether `alias.value` can be used: a view taken with gradients off cannot where they are on."""
         if alias.version != alias.storage.write_count:
             return False
-        return not (alias.region and alias.parent is not None and self.grad_enabled and alias.requires_grad
-                    and alias is not alias.storage.last_written)
+        return not (
+            alias.region
+            and alias.parent is not None
+            and self.grad_enabled
+            and alias.requires_grad
+            and alias is not alias.storage.last_written
+        )
 
     def _connect(self, alias: Alias) -> None:
         """Make a value depend, with a gradient of zero, on the one that it overwrote, as an in-place op does."""

@@ -74,8 +74,9 @@ def listed_view(emit: Emitter, node: fx.Node, whole: fx.Node, base: fx.Node, lik
     return View(node, op, {}, base, emit.call(op, (base, like), at=node), may_be_base=unknown)
 
 
-def view_of(node: fx.Node, value: fx.Node, base: fx.Node, value_of: Callable[[fx.Node], fx.Node],
-            certain: bool) -> View:
+def view_of(
+    node: fx.Node, value: fx.Node, base: fx.Node, value_of: Callable[[fx.Node], fx.Node], certain: bool
+) -> View:
     """The view that the source node `node` takes; `value` is its copy in the functional graph."""
     if node.target is operator.getitem or node.target == "__getitem__":
         index = fx.node.map_arg(node.args[1], value_of)
@@ -86,8 +87,11 @@ def view_of(node: fx.Node, value: fx.Node, base: fx.Node, value_of: Callable[[fx
         return View(node, "call_module", {}, base, value, certain)
     call = call_if_bound(node)
     if call is None:
-        raise refusal(node, "its arguments fit no overload of its op, so the view that it takes is unknown",
-                      "write the call as the documentation of the op has it")
+        raise refusal(
+            node,
+            "its arguments fit no overload of its op, so the view that it takes is unknown",
+            "write the call as the documentation of the op has it",
+        )
     arguments = fx.node.map_arg(call.arguments, value_of)
     op = "view_dtype" if call.op.short == "view" and "dtype" in call.arguments else call.op.short
     return View(node, op, dict(arguments), base, value, certain)
@@ -130,8 +134,11 @@ def refuse_unknown_layout(view: View, old: Any, new: fx.Node) -> None:
     """as_strided addresses the storage, whatever view it is called on: refuse unless `new` has the strides of the base
     `old`, and no element outside of `new` is read."""
     if not _same_layout(view, old, metadata(new)):
-        raise refusal(view.source, "as_strided reads a storage that has been written, whose strides are not known",
-                      "use view, select or slice instead of as_strided")
+        raise refusal(
+            view.source,
+            "as_strided reads a storage that has been written, whose strides are not known",
+            "use view, select or slice instead of as_strided",
+        )
 
 
 def _same_layout(view: View, old: Any, new: Any) -> bool:
@@ -148,15 +155,24 @@ def _same_layout(view: View, old: Any, new: Any) -> bool:
 
 def _unknown_view(view: View, at: fx.Node) -> Exception:
     if view.op == "meshgrid":
-        return refusal(at, f"{view.source.name!r} is a view that meshgrid takes of one of several tensors, and one of "
-                       "the two is written", "clone() before the write")
+        return refusal(
+            at,
+            f"{view.source.name!r} is a view that meshgrid takes of one of several tensors, and one of "
+            "the two is written",
+            "clone() before the write",
+        )
     if isinstance(metadata(view.source), torch.Tensor):  # with metadata only results of regions are uncertain
         return refusal(
-            at, f"{view.source.name!r} is a view that a region (no_grad, autocast) returns, and its base is written "
-            "later", "clone() the view in the region, or take it outside")
+            at,
+            f"{view.source.name!r} is a view that a region (no_grad, autocast) returns, and its base is written later",
+            "clone() the view in the region, or take it outside",
+        )
     return refusal(
-        at, f"{view.source.name!r} may or may not share memory with its argument, and one of them is written before "
-        "the other is used", "pass args=, so that shapes and strides are known; or clone() before the write")
+        at,
+        f"{view.source.name!r} may or may not share memory with its argument, and one of them is written before "
+        "the other is used",
+        "pass args=, so that shapes and strides are known; or clone() before the write",
+    )
 
 
 ViewScatter = Callable[[Emitter, View, fx.Node, fx.Node, fx.Node], fx.Node]
@@ -169,9 +185,11 @@ def write_into_base(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at
         raise _unknown_view(view, at)
     kind = VIEW_KINDS.get(view.op)
     if kind is None:
-        raise refusal(at, f"it writes through {view.source.name!r}, and a write through {view.op} has no functional "
-                      "form",
-                      "write to the tensor itself, or clone() the view before writing to it")
+        raise refusal(
+            at,
+            f"it writes through {view.source.name!r}, and a write through {view.op} has no functional form",
+            "write to the tensor itself, or clone() the view before writing to it",
+        )
     return VIEW_SCATTER[kind](emit, view, base, value, at)
 
 
@@ -196,8 +214,11 @@ def _expanded(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
 
 
 def _repeated(view: View, at: fx.Node) -> Exception:
-    return refusal(at, f"it writes through {view.source.name!r}, a tensor of which several elements share memory",
-                   f"clone() the result of {view.op} before writing to it")
+    return refusal(
+        at,
+        f"it writes through {view.source.name!r}, a tensor of which several elements share memory",
+        f"clone() the result of {view.op} before writing to it",
+    )
 
 
 def _permuted(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
@@ -258,8 +279,11 @@ def _bounds_of_element(view: View, dim: int, i: int, at: fx.Node) -> tuple[int, 
     parts = metadata(view.base)
     sizes: list[Any] = [part.shape[dim] for part in parts] if isinstance(parts, (list, tuple)) else [None]
     if not all(isinstance(size, int) for size in sizes):
-        raise refusal(at, f"it writes to an element of {view.source.name!r}, and where that begins is not known",
-                      "pass args=, or use split_with_sizes or slices in the model")
+        raise refusal(
+            at,
+            f"it writes to an element of {view.source.name!r}, and where that begins is not known",
+            "pass args=, or use split_with_sizes or slices in the model",
+        )
     return sum(sizes[:i]), sum(sizes[: i + 1])
 
 
@@ -271,8 +295,9 @@ def _sliced(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Nod
 def _narrowed(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     dim, start, length = (view.arguments[n] for n in ("dim", "start", "length"))
     if isinstance(start, fx.Node) and isinstance(metadata(start), torch.Tensor):
-        raise refusal(at, f"it writes through {view.source.name!r}, a narrow() whose start is a tensor",
-                      "use a number as start")
+        raise refusal(
+            at, f"it writes through {view.source.name!r}, a narrow() whose start is a tensor", "use a number as start"
+        )
     end: Any = None
     if isinstance(start, fx.Node) or isinstance(length, fx.Node):
         end = emit.node("call_function", operator.add, (start, length), {}, at=at)
@@ -291,8 +316,11 @@ def _strided(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.No
     """By scatter at flat indices: as_strided_scatter has a wrong derivative (torch 2.13: zero for the rest)."""
     found = metadata(base)
     if not _same_layout(view, metadata(view.base), found):
-        raise refusal(at, f"it writes through {view.source.name!r}, and the strides of its base are not known",
-                      "use view, select or slice instead of as_strided")
+        raise refusal(
+            at,
+            f"it writes through {view.source.name!r}, and the strides of its base are not known",
+            "use view, select or slice instead of as_strided",
+        )
     if view.repeats:
         raise _repeated(view, at)
     bounds = (view.arguments[name] for name in ("size", "stride"))
@@ -305,8 +333,11 @@ def _strided(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.No
 
 def _dtype_viewed(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     if not isinstance(metadata(base), torch.Tensor):
-        raise refusal(at, f"it writes through {view.source.name!r}, and the dtype of its base is not known",
-                      "pass args=, so that dtypes are known")
+        raise refusal(
+            at,
+            f"it writes through {view.source.name!r}, and the dtype of its base is not known",
+            "pass args=, so that dtypes are known",
+        )
     return emit.call("view_dtype", (value, metadata(base).dtype), at=at)
 
 
@@ -333,9 +364,7 @@ def _indexed(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.No
     return put_index(emit, base, view.arguments["index"], lambda _: value, at)
 
 
-def put_index(
-    emit: Emitter, base: fx.Node, index: Any, new: Callable[[fx.Node], fx.Node], at: fx.Node
-) -> fx.Node:
+def put_index(emit: Emitter, base: fx.Node, index: Any, new: Callable[[fx.Node], fx.Node], at: fx.Node) -> fx.Node:
     """`base` with the elements at a basic `index` (numbers, slices, None, Ellipsis) replaced by `new` of them."""
     steps = list(_elementary(index if isinstance(index, tuple) else (index,)))
     chain = [base]
@@ -366,7 +395,7 @@ def _elementary(index: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 def split_at_ellipsis(index: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The items of an index before and after its Ellipsis."""
     place = next((i for i, item in enumerate(index) if item is Ellipsis), len(index))
-    return index[:place], index[place + 1:]
+    return index[:place], index[place + 1 :]
 
 
 def _step(item: Any, dim: int) -> Iterator[tuple[Any, ...]]:
@@ -379,12 +408,25 @@ def _step(item: Any, dim: int) -> Iterator[tuple[Any, ...]]:
 
 
 VIEW_SCATTER: dict[ViewKind, ViewScatter] = {
-    ViewKind.WHOLE: _unchanged, ViewKind.RESHAPED: _reshaped, ViewKind.EXPANDED: _expanded,
-    ViewKind.TRANSPOSED: _transposed, ViewKind.MOVED: _moved, ViewKind.PERMUTED: _permuted,
-    ViewKind.OWN_INVERSE: _by_same_call, ViewKind.DETACHED: _detached, ViewKind.DIAGONAL: _diagonal,
-    ViewKind.PIECE: _element, ViewKind.SELECTED: _selected, ViewKind.SLICED: _sliced, ViewKind.NARROWED: _narrowed,
-    ViewKind.STRIDED: _strided, ViewKind.BITS: _dtype_viewed, ViewKind.AS_REAL: _as_complex,
-    ViewKind.AS_COMPLEX: _as_real, ViewKind.REAL_PART: _real_part, ViewKind.IMAGINARY_PART: _imaginary_part,
+    ViewKind.WHOLE: _unchanged,
+    ViewKind.RESHAPED: _reshaped,
+    ViewKind.EXPANDED: _expanded,
+    ViewKind.TRANSPOSED: _transposed,
+    ViewKind.MOVED: _moved,
+    ViewKind.PERMUTED: _permuted,
+    ViewKind.OWN_INVERSE: _by_same_call,
+    ViewKind.DETACHED: _detached,
+    ViewKind.DIAGONAL: _diagonal,
+    ViewKind.PIECE: _element,
+    ViewKind.SELECTED: _selected,
+    ViewKind.SLICED: _sliced,
+    ViewKind.NARROWED: _narrowed,
+    ViewKind.STRIDED: _strided,
+    ViewKind.BITS: _dtype_viewed,
+    ViewKind.AS_REAL: _as_complex,
+    ViewKind.AS_COMPLEX: _as_real,
+    ViewKind.REAL_PART: _real_part,
+    ViewKind.IMAGINARY_PART: _imaginary_part,
     ViewKind.INDEXED: _indexed,
-}  # fmt: skip
+}
 """How to write into the base through a view, by what the view shows of it."""

@@ -67,8 +67,14 @@ def functionalize(
 class _Walk:
     """One pass over a graph, from inputs to outputs."""
 
-    def __init__(self, graph: fx.Graph, root: nn.Module | None, tracks: Collection[fx.Node], grad_enabled: bool = True,
-                 state: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        graph: fx.Graph,
+        root: nn.Module | None,
+        tracks: Collection[fx.Node],
+        grad_enabled: bool = True,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
         """`tracks`: the inputs that may require a gradient when the program runs."""
         self.source, self.root, self.tracks = graph, root, tracks
         self.emit = Emitter(graph)
@@ -167,8 +173,12 @@ class _Walk:
             return
         if self.alias_sets.may_be_written(node) and (storage := self.alias_sets.storage_key(node)) is not None:
             if self.storages.setdefault(storage, node) is not node:
-                raise refusal(node, f"it shares memory with {self.storages[storage].name!r}, another buffer or "
-                              "parameter, and one of them is written", "clone() one of the two when the module is made")
+                raise refusal(
+                    node,
+                    f"it shares memory with {self.storages[storage].name!r}, another buffer or "
+                    "parameter, and one of them is written",
+                    "clone() one of the two when the module is made",
+                )
         if self.alias_sets.may_be_written(node):
             self._refuse_overlapping_inputs(node)
         self._fresh(node, new, tracked)
@@ -179,8 +189,11 @@ class _Walk:
         others = self.inputs.setdefault(self.alias_sets.input_key(node) or node, [])
         for other in others:
             if overlap(place(metadata(other)), place(metadata(node))):
-                raise refusal(node, f"it shares memory with the input {other.name!r}, and one of them is written",
-                              f"lower and call the program with inputs that do not overlap ({node.name}.clone())")
+                raise refusal(
+                    node,
+                    f"it shares memory with the input {other.name!r}, and one of them is written",
+                    f"lower and call the program with inputs that do not overlap ({node.name}.clone())",
+                )
         others.append(node)
 
     def _view(self, node: fx.Node) -> None:
@@ -225,8 +238,11 @@ class _Walk:
         self.requires_grad[node] = self._gradient_of(node)
         if node.target is not operator.getitem:
             if not all(user.target is operator.getitem and type(user.args[1]) is int for user in node.users):
-                raise refusal(node, "it gives views of several tensors at once, and one of them is written",
-                              "take the views out of the tuple one by one, or clone() what is written")
+                raise refusal(
+                    node,
+                    "it gives views of several tensors at once, and one of them is written",
+                    "take the views out of the tuple one by one, or clone() what is written",
+                )
             return
         base = listed[node.args[1]]
         if (tensor := self.tensors.get(base)) is not None:
@@ -264,16 +280,23 @@ class _Walk:
         elif name in METADATA_WRITES:
             self._change_of_metadata(node, targets[0])
         elif len(targets) > 1 or node.op == "call_module" or takes_list(node):
-            raise refusal(node, "it writes its arguments, and it has no functional form",
-                          "let the module be traced, or return new tensors from it" if node.op == "call_module"
-                          else "use an op that returns new tensors")
+            raise refusal(
+                node,
+                "it writes its arguments, and it has no functional form",
+                "let the module be traced, or return new tensors from it"
+                if node.op == "call_module"
+                else "use an op that returns new tensors",
+            )
         else:
             self._inplace(node, targets[0])
 
     def _refuse_unless_followed(self, node: fx.Node, target: fx.Node) -> None:
         if target not in self.tensors:
-            raise refusal(node, f"it writes {target.name!r}, and it is not known which tensor that is",
-                          "return new tensors in the model")
+            raise refusal(
+                node,
+                f"it writes {target.name!r}, and it is not known which tensor that is",
+                "return new tensors in the model",
+            )
 
     def _inplace(self, node: fx.Node, target: fx.Node) -> None:
         tensor = self.tensors[target]
@@ -310,8 +333,11 @@ class _Walk:
         requires = self._gradient_of(node) or self._requires(*node.all_input_nodes)
         form = functional_form(self.emit, node, call, fx.node.map_arg(call.arguments, self.value_of))
         if form is None:
-            raise refusal(node, f"{call.op.short} updates its running statistics, and it has no functional form",
-                          "use batch_norm, or track_running_stats=False")
+            raise refusal(
+                node,
+                f"{call.op.short} updates its running statistics, and it has no functional form",
+                "use batch_norm, or track_running_stats=False",
+            )
         if form.is_tuple:
             self.copies[node] = form.whole
         else:
@@ -367,8 +393,11 @@ class _Walk:
             return
         inner = _Walk(body.graph, body, gradient_inputs(body.graph, body, {}) if self.tracks else ()).functional()
         if inner.writes:
-            raise refusal(node, f"its body {name!r} writes {inner.writes[0].source.name!r}, an operand",
-                          "return the new value from the body")
+            raise refusal(
+                node,
+                f"its body {name!r} writes {inner.writes[0].source.name!r}, an operand",
+                "return the new value from the body",
+            )
         self.submodules[name] = as_module(body, inner)
         self.emit.captured_meta.update(inner.captured_meta)
 
@@ -400,8 +429,11 @@ class _Walk:
         root = self.tensors[operand].alias.storage
         for other in region.operand_nodes:
             if other is not operand and other in self.tensors and self.tensors[other].alias.storage is root:
-                raise refusal(node, f"it writes {operand.name!r}, which shares memory with {other.name!r}, in a "
-                              "region of its own", "clone() one of them before the region")
+                raise refusal(
+                    node,
+                    f"it writes {operand.name!r}, which shares memory with {other.name!r}, in a region of its own",
+                    "clone() one of them before the region",
+                )
 
     def _result_of_region(self, node: fx.Node, region: _Region) -> None:
         """`getitem(region, i)`: an operand itself, something that may be a view of one, or a new tensor."""
@@ -441,7 +473,8 @@ class _Walk:
         kept = {write.value for write in writes}
         origin, emitted = self.emit.rewrite.origin, self.emit.emitted
         self.emit.sweep(
-            node for node in reversed(list(self.emit.graph.nodes))
+            node
+            for node in reversed(list(self.emit.graph.nodes))
             if node not in kept and (node in emitted or origin[node].users)
         )
 
@@ -452,7 +485,7 @@ class _Region:
     def __init__(self, outer: _Walk, node: fx.Node, name: fx.Node, body: fx.GraphModule) -> None:
         self.node, self.body = node, body
         place = node.args.index(name)
-        self.operands: list[Any] = list(node.args[place + 1:])
+        self.operands: list[Any] = list(node.args[place + 1 :])
         self.operand_nodes = [o for o in self.operands if isinstance(o, fx.Node)]
         self.grad_enabled = outer.memory.grad_enabled
         if node.target.__name__ == "wrap_with_set_grad_enabled":  # type: ignore[union-attr]

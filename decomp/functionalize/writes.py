@@ -111,9 +111,12 @@ def _saved_values(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
     """The nodes whose memory calls may save for the backward pass, directly or through a view."""
     tracked: set[fx.Node] = set()
     for node in graph.nodes:
-        if node.op in ("placeholder", "get_attr", "call_module") and input_requires_grad(node, root):
-            tracked.add(node)
-        elif any(n in tracked for n in node.all_input_nodes) and _is_differentiable(node):
+        if (
+            node.op in ("placeholder", "get_attr", "call_module")
+            and input_requires_grad(node, root)
+            or any(n in tracked for n in node.all_input_nodes)
+            and _is_differentiable(node)
+        ):
             tracked.add(node)
     saved: set[fx.Node] = set()
     for node in reversed(graph.nodes):

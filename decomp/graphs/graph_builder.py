@@ -24,9 +24,20 @@ from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.pytree import tree_map
 
 OVERLOADS = {
-    "slice": "Tensor", "select": "int", "transpose": "int", "squeeze": "dim", "movedim": "intlist",
-    "view_dtype": "dtype", "to_dtype": "dtype", "scatter": "src", "flatten": "using_ints", "mean": "dim",
-    "var": "correction", "lerp": "Scalar", "sub": "Tensor", "masked_fill": "Scalar",
+    "slice": "Tensor",
+    "select": "int",
+    "transpose": "int",
+    "squeeze": "dim",
+    "movedim": "intlist",
+    "view_dtype": "dtype",
+    "to_dtype": "dtype",
+    "scatter": "src",
+    "flatten": "using_ints",
+    "mean": "dim",
+    "var": "correction",
+    "lerp": "Scalar",
+    "sub": "Tensor",
+    "masked_fill": "Scalar",
     "fill": "Scalar",
 }
 """Overloads of the ATen ops that are emitted here, where it is not the default one."""
@@ -78,8 +89,9 @@ class Emitter:
             if not same_layout(value, captured):
                 self.captured_meta.setdefault(new, captured)
 
-    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, *, at: fx.Node,
-             label: str = "") -> fx.Node:
+    def call(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, *, at: fx.Node, label: str = ""
+    ) -> fx.Node:
         """A call of the ATen op `name`, spelt in the dialect of the program; it stands for the source node `at`."""
         if self.is_aten:
             packet = getattr(aten, name.removesuffix("_dtype"))
@@ -92,8 +104,14 @@ class Emitter:
             return self.node("call_function", operator.getitem, (tensor, index), {}, at=at, label=label)
         function = getattr(torch, name, None)
         kind, target = ("call_function", function) if function is not None else ("call_method", name)
-        return self.node(kind, target.removesuffix("_dtype") if isinstance(target, str) else target, args, kwargs or {},
-                         at=at, label=label)
+        return self.node(
+            kind,
+            target.removesuffix("_dtype") if isinstance(target, str) else target,
+            args,
+            kwargs or {},
+            at=at,
+            label=label,
+        )
 
     def placed(self, name: str, base: fx.Node, value: fx.Node, dim: Any, *place: Any, at: fx.Node) -> fx.Node:
         """`base` with `value`, of its dtype, in the place that the view `name` (select, slice) shows."""
@@ -109,8 +127,9 @@ class Emitter:
         conjugate = isinstance(value, torch.Tensor) and value.is_conj()
         return self.call("resolve_conj", (tensor,), at=at) if conjugate else tensor
 
-    def node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, at: fx.Node,
-             label: str = "") -> fx.Node:
+    def node(
+        self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, at: fx.Node, label: str = ""
+    ) -> fx.Node:
         """A new node that stands for the source node `at`. Its metadata is what it computes from that of its inputs."""
         new = self.rewrite.add(op, target, args, kwargs, f"{label or at.name}_updated", at=at)
         self.emitted.add(new)
@@ -179,8 +198,9 @@ def is_aten(graph: fx.Graph) -> bool:
     targets = [node.target for node in graph.nodes if node.op == "call_function"]
     return (
         (any(isinstance(target, torch._ops.OpOverload) for target in targets) or _has_aten_bodies(graph))
-        and not any(node.op == "call_method" or node.op == "call_module" and node.target != "_guards_fn"
-                    for node in graph.nodes)
+        and not any(
+            node.op == "call_method" or node.op == "call_module" and node.target != "_guards_fn" for node in graph.nodes
+        )
         and not any(map(_is_function_of_torch, targets))
     )
 

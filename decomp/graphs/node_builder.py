@@ -123,8 +123,22 @@ def _state(graph: fx.Graph) -> Any:
             return (type(value), [(plain(k), plain(v)) for k, v in value.items()])
         return (type(value), [plain(v) for v in value]) if isinstance(value, (list, tuple)) else value
 
-    fields = ("op", "target", "name", "type", "graph", "args", "kwargs", "users", "meta", "_input_nodes", "_sort_key",
-              "_prev", "_next", "_erased")
+    fields = (
+        "op",
+        "target",
+        "name",
+        "type",
+        "graph",
+        "args",
+        "kwargs",
+        "users",
+        "meta",
+        "_input_nodes",
+        "_sort_key",
+        "_prev",
+        "_next",
+        "_erased",
+    )
     nodes = [[plain(getattr(node, name)) for name in fields] for node in graph.nodes]
     known = {name: type(value) for name, value in vars(graph).items()}
     namespace = {k: plain(v) for k, v in vars(graph._graph_namespace).items() if k != "_base_count"}

@@ -126,7 +126,7 @@ class _Arguments:
     """A function from the list of values to `value` with its nodes replaced. It is compiled when it has been called a
     few times: most stamps are put into one other."""
 
-    __slots__ = ("_value", "_index", "_left", "_function")
+    __slots__ = ("_function", "_index", "_left", "_value")
 
     def __init__(self, value: Any, index: dict[fx.Node, int]) -> None:
         self._value, self._index, self._left = value, index, _CALLS_BEFORE_COMPILING

@@ -263,8 +263,10 @@ class Tape:
         shape_env = value.node.shape_env
         leaves = sorted(self._leaves(expr), key=str)
         sources = [self.size(shape_env.create_symintnode(leaf, hint=None)) for leaf in leaves]
-        symbols = [leaf if leaf.is_symbol else type(next(iter(leaf.free_symbols)))(f"part{i}", integer=True)
-                   for i, leaf in enumerate(leaves)]  # fmt: skip
+        symbols = [
+            leaf if leaf.is_symbol else type(next(iter(leaf.free_symbols)))(f"part{i}", integer=True)
+            for i, leaf in enumerate(leaves)
+        ]
         simple = expr.xreplace(dict(zip(leaves, symbols)))
 
         def computed(*proxies: fx.Proxy) -> Any:
@@ -404,7 +406,7 @@ def _holds(value: Any, tensor: Any) -> bool:
 def without_guards(mode: FakeTensorMode | None) -> Iterator[None]:
     """Within, PyTorch may ask which of two layouts a symbolic one is; the example answers, and nothing is guarded.
     (What a rule itself asks about sizes is refused.) (The two flags are those of `ShapeEnv.error_on_new_guards`, torch
-    2.13.) """
+    2.13.)"""
     env = mode.shape_env if mode is not None else None
     if env is None:
         yield

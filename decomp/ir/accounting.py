@@ -57,8 +57,9 @@ def _copies_to_input(node: fx.Node) -> bool:
 def _name(node: fx.Node) -> str:
     if not node.op.startswith("call"):
         return ""
-    return str(node.target if isinstance(node.target, (str, torch._ops.OpOverload)) else
-               getattr(node.target, "__name__", ""))
+    return str(
+        node.target if isinstance(node.target, (str, torch._ops.OpOverload)) else getattr(node.target, "__name__", "")
+    )
 
 
 def _kind(target: Any) -> str | None:

@@ -89,7 +89,7 @@ def is_inplace_name(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _writes_first(function: Any) -> bool:
     if getattr(operator, getattr(function, "__name__", ""), None) is function:
         return of_function(function).inplace
@@ -98,7 +98,7 @@ def _writes_first(function: Any) -> bool:
     return isinstance(name, str) and is_inplace_name(name) and module.split(".")[0] in ("torch", "builtins")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _mutable_arguments(overload: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
     if short_name(overload) in NOT_WRITES:
         return ()
@@ -106,7 +106,7 @@ def _mutable_arguments(overload: torch._ops.OpOverload) -> tuple[tuple[int, str]
     return tuple((i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def inplace_position(function: Any) -> int | None:
     """Where a Python function takes `inplace`, if it does."""
     if not inspect.isfunction(inspect.unwrap(function)):
@@ -122,7 +122,7 @@ def updates_statistics(node: fx.Node) -> bool:
     return node.op == "call_function" and _is_batch_norm(node.target)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _is_batch_norm(function: Any) -> bool:
     return of_function(function).op.short in BATCH_NORMS
 
@@ -202,7 +202,7 @@ def _viewed(node: fx.Node) -> tuple[fx.Node, ...]:
     return bases
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
     """Places and names of the arguments of a function or method of which its result may be a view."""
     if isinstance(target, torch._ops.HigherOrderOperator):
@@ -223,7 +223,9 @@ def view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
 def _aliased(overload: torch._ops.OpOverload) -> Iterator[tuple[int, str]]:
     """Arguments that a return of `overload` is a view of, or the same as."""
     returned = {
-        name for r in overload._schema.returns if r.alias_info is not None and not r.alias_info.is_write
+        name
+        for r in overload._schema.returns
+        if r.alias_info is not None and not r.alias_info.is_write
         for name in r.alias_info.before_set
     }
     for i, argument in enumerate(overload._schema.arguments):

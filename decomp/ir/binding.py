@@ -66,7 +66,7 @@ def all_bindings(
     return list(bindings(spelling, args, kwargs, kind))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _names_in_op(function: torch._ops.OpOverload, spelling: Spelling) -> dict[str, str]:
     """The arguments of an alias by the names of the op itself: `axis0` of `swapaxes` is `dim0` of `transpose`."""
     own = next((params for name, params in overloads(spelling.op) if name == spelling.overload), ())

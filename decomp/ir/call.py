@@ -44,10 +44,10 @@ def has_only(node: fx.Node, dtypes: Container[torch.dtype]) -> bool:
         if isinstance(value, torch.Tensor):
             if value.dtype not in dtypes:
                 return False
-        elif value is None:
-            return False
-        elif isinstance(value, (tuple, list)) and any(
-            isinstance(one, torch.Tensor) and one.dtype not in dtypes for one in value
+        elif (
+            value is None
+            or isinstance(value, (tuple, list))
+            and any(isinstance(one, torch.Tensor) and one.dtype not in dtypes for one in value)
         ):
             return False
     return True
@@ -271,7 +271,7 @@ def _results(spelling: Spelling, node: fx.Node) -> str:
     return "many" if _has_several(getattr(packet, overload or packet.overloads()[0])) else "unknown"
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _differ_in_results(op: Op) -> bool:
     names = [name for name in op.packet.overloads() if "out" not in name] if op.packet is not None else []
     return len({_has_several(getattr(op.packet, name)) for name in names}) > 1

@@ -76,13 +76,17 @@ class ViewKind(enum.Enum):
 
 VIEW_KINDS: Mapping[str, ViewKind] = {
     **dict.fromkeys(
-        _names("alias positive lift_fresh contiguous to type_as cpu cuda type resolve_conj resolve_neg dropout "
-               "alpha_dropout feature_dropout feature_alpha_dropout sum_to_size requires_grad_ pin_memory to_dense"),
+        _names(
+            "alias positive lift_fresh contiguous to type_as cpu cuda type resolve_conj resolve_neg dropout "
+            "alpha_dropout feature_dropout feature_alpha_dropout sum_to_size requires_grad_ pin_memory to_dense"
+        ),
         ViewKind.WHOLE,
     ),
     **dict.fromkeys(
-        _names("view reshape view_as reshape_as flatten unflatten ravel squeeze unsqueeze _unsafe_view _reshape_alias "
-               "atleast_1d atleast_2d atleast_3d"),
+        _names(
+            "view reshape view_as reshape_as flatten unflatten ravel squeeze unsqueeze _unsafe_view _reshape_alias "
+            "atleast_1d atleast_2d atleast_3d"
+        ),
         ViewKind.RESHAPED,
     ),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to", "broadcast_tensors"), ViewKind.EXPANDED),
@@ -91,14 +95,19 @@ VIEW_KINDS: Mapping[str, ViewKind] = {
     **dict.fromkeys(_names("t T numpy_T mT mH H matrix_H adjoint conj _conj _neg_view"), ViewKind.OWN_INVERSE),
     **dict.fromkeys(("detach", "data"), ViewKind.DETACHED),
     **dict.fromkeys(("diagonal", "linalg_diagonal"), ViewKind.DIAGONAL),
-    **dict.fromkeys(
-        _names("split split_with_sizes chunk unbind tensor_split hsplit vsplit dsplit"), ViewKind.PIECE
-    ),
-    "permute": ViewKind.PERMUTED, "select": ViewKind.SELECTED, "slice": ViewKind.SLICED, "narrow": ViewKind.NARROWED,
-    "as_strided": ViewKind.STRIDED, "view_dtype": ViewKind.BITS, "view_as_real": ViewKind.AS_REAL,
-    "view_as_complex": ViewKind.AS_COMPLEX, "real": ViewKind.REAL_PART, "imag": ViewKind.IMAGINARY_PART,
+    **dict.fromkeys(_names("split split_with_sizes chunk unbind tensor_split hsplit vsplit dsplit"), ViewKind.PIECE),
+    "permute": ViewKind.PERMUTED,
+    "select": ViewKind.SELECTED,
+    "slice": ViewKind.SLICED,
+    "narrow": ViewKind.NARROWED,
+    "as_strided": ViewKind.STRIDED,
+    "view_dtype": ViewKind.BITS,
+    "view_as_real": ViewKind.AS_REAL,
+    "view_as_complex": ViewKind.AS_COMPLEX,
+    "real": ViewKind.REAL_PART,
+    "imag": ViewKind.IMAGINARY_PART,
     "getitem": ViewKind.INDEXED,
-}  # fmt: skip
+}
 """By op, what a view shows of its base. `view_dtype` is `view` with a dtype, `getitem` is Python's. Views that are not
 here cannot be written through."""
 
@@ -155,9 +164,7 @@ EXACTLY_ROUNDED = _names(
 ROW_REDUCTIONS = _names("sum mean amax amin any all prod")
 """Reductions whose kernels compute each result by itself, whatever the number of results."""
 
-ROW_VIEWS = _names(
-    "detach alias view reshape _unsafe_view expand unsqueeze squeeze transpose permute slice select"
-)
+ROW_VIEWS = _names("detach alias view reshape _unsafe_view expand unsqueeze squeeze transpose permute slice select")
 """Views that may leave the first dimensions as they are."""
 
 # Gradients.
@@ -180,9 +187,14 @@ SAVES_ITS_RESULT = _names(
 DIFFERENTIABLE_IN_FIRST = _names("expand_as view_as reshape_as type_as to sum_to_size")
 """Ops whose second operand gives a shape or dtype, and gets no gradient."""
 
-WITHOUT_GRADIENT = PREDICATES | {name.removesuffix("_") for name in RANDOM_IN_PLACE} | _names(
-    "zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full new_empty "
-    "new_tensor new_empty_strided normal_functional detach data size shape sym_size argmax argmin isnan isinf"
+WITHOUT_GRADIENT = (
+    PREDICATES
+    | {name.removesuffix("_") for name in RANDOM_IN_PLACE}
+    | _names(
+        "zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full "
+        "new_empty new_tensor new_empty_strided normal_functional detach data size shape sym_size argmax argmin "
+        "isnan isinf"
+    )
 )
 """Ops whose results have no gradient, or have shape and dtype alone of their operands."""
 
@@ -240,9 +252,7 @@ COLLECTIVES = _names("c10d _c10d_functional _c10d_functional_autograd c10d_funct
 ASSERTS = ("_assert", "_check", "sym_constrain_range")
 """How the names of assertions begin."""
 
-MODE_SWITCHES = _names(
-    "_set_grad_enabled _enter_autocast _exit_autocast _enter_inference_mode _exit_inference_mode"
-)
+MODE_SWITCHES = _names("_set_grad_enabled _enter_autocast _exit_autocast _enter_inference_mode _exit_inference_mode")
 """Functions of torch that switch a mode on or off for the calls that follow."""
 
 SWITCHED_REGIONS = _names("wrap_with_set_grad_enabled wrap_with_autocast")
@@ -264,16 +274,20 @@ CONTROL_FLOW = _names(
 
 KERNEL_STRIDES: Mapping[str, Layout] = {
     **dict.fromkeys(
-        _names("copysign xlogy special_xlog1py floor_divide logical_and logical_or logical_xor heaviside logaddexp "
-               "logaddexp2 native_dropout_backward"),
+        _names(
+            "copysign xlogy special_xlog1py floor_divide logical_and logical_or logical_xor heaviside logaddexp "
+            "logaddexp2 native_dropout_backward"
+        ),
         fake_stride_fixes.by_element,
     ),
     "div": fake_stride_fixes.rounded,
     **dict.fromkeys(("index", "_unsafe_index"), fake_stride_fixes.indexed),
     **dict.fromkeys(
-        _names("batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
-               "_native_batch_norm_legit_functional _batch_norm_with_update _batch_norm_with_update_functional "
-               "max_unpool2d reflection_pad3d replication_pad3d"),
+        _names(
+            "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
+            "_native_batch_norm_legit_functional _batch_norm_with_update _batch_norm_with_update_functional "
+            "max_unpool2d reflection_pad3d replication_pad3d"
+        ),
         fake_stride_fixes.by_format,
     ),
     "log_sigmoid_forward": fake_stride_fixes.in_order,
@@ -284,9 +298,16 @@ of fake tensors are wrong."""
 
 _TARGET, _INDICES = ("target",), ("indices",)
 TAKES_INT64: Mapping[str, tuple[str, ...]] = {
-    "index_copy": ("index",), "index_fill": ("index",), "take": ("index",), "put": ("index",), "one_hot": ("self",),
+    "index_copy": ("index",),
+    "index_fill": ("index",),
+    "take": ("index",),
+    "put": ("index",),
+    "one_hot": ("self",),
     **dict.fromkeys(("linear_cross_entropy", "_linear_cross_entropy_batch_chunked_no_reduction"), _TARGET),
-    "take_along_dim": _INDICES, "cross_entropy_loss": _TARGET, "nll_loss": _TARGET, "nll_loss_nd": _TARGET,
+    "take_along_dim": _INDICES,
+    "cross_entropy_loss": _TARGET,
+    "nll_loss": _TARGET,
+    "nll_loss_nd": _TARGET,
     **dict.fromkeys(("nll_loss_forward", "nll_loss_backward", "nll_loss2d", "nll_loss2d_forward"), _TARGET),
     **dict.fromkeys(("nll_loss2d_backward", "multi_margin_loss", "multi_margin_loss_backward"), _TARGET),
     **dict.fromkeys(("multilabel_margin_loss", "multilabel_margin_loss_forward"), _TARGET),
@@ -295,6 +316,6 @@ TAKES_INT64: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("max_pool3d_with_indices_backward", "fractional_max_pool2d_backward"), _INDICES),
     **dict.fromkeys(("fractional_max_pool3d_backward", "adaptive_max_pool2d_backward"), _INDICES),
     "adaptive_max_pool3d_backward": _INDICES,
-}  # fmt: skip
+}
 """Arguments of which PyTorch's kernels (torch 2.13, CPU) take int64 alone, by the short name of an op: fake tensors
 would take int32 for some of them. Others, as `gather` and `index_select`, take both."""

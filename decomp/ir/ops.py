@@ -95,7 +95,7 @@ def resolve(spelling: Any) -> Spelling:
     raise UnknownOp(spelling, known_names())
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def of_function(function: Any) -> Spelling:
     """The spelling of a `call_function` target. Functions that no library knows are ops of their own."""
     if isinstance(function, torch._ops.OpOverload):
@@ -124,7 +124,7 @@ def of_function(function: Any) -> Spelling:
     return Spelling(Op(spelled(function)))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def of_method(name: str) -> Spelling:
     """The spelling of a `call_method` target."""
     if name in spellings.METHODS:
@@ -151,7 +151,7 @@ def of_module_class(cls: type[nn.Module], strict: bool = False) -> Op:
     return Op(known or name)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _named_by_class(module: str, name: str) -> str | None:
     found = spellings.MODULES.get(name) if module.startswith("torch.nn") else None
     if found is None and module.startswith("torch.nn.modules"):
@@ -239,9 +239,7 @@ def _is_of_aten(first: str, second: str) -> bool:
 
 
 def _has_namespace(namespace: str) -> bool:
-    return namespace in ("aten", "prims") or any(
-        schema.name.startswith(f"{namespace}::") for schema in all_schemas()
-    )
+    return namespace in ("aten", "prims") or any(schema.name.startswith(f"{namespace}::") for schema in all_schemas())
 
 
 def _has_packet(namespace: str, name: str) -> bool:

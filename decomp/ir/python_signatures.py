@@ -20,7 +20,7 @@ from decomp.ir.schema import MISSING, BindingError, Bound, Kind, Parameter, fits
 Values = dict[str, Any]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def python_signature(function: Any) -> inspect.Signature | None:
     """The signature of a plain Python function (not of a builtin, whose schemas say more), or None."""
     if isinstance(function, torch._ops.OpOverloadPacket) or not inspect.isfunction(inspect.unwrap(function)):
@@ -103,9 +103,7 @@ def _modern_reduction(values: Values) -> Values:
     return {**values, "reduction": spellings.REDUCTIONS.get(reduction, reduction)}
 
 
-def _by_schema(
-    op: Op, values: Values, inplace: bool, given: frozenset[str], kind: Callable[[Any], Kind]
-) -> Bound:
+def _by_schema(op: Op, values: Values, inplace: bool, given: frozenset[str], kind: Callable[[Any], Kind]) -> Bound:
     """`values`, by the function's own names, as the schema names them; defaults of the schema filled in."""
     renames = {name: _schema_name(op, name, place) for place, name in enumerate(values)}
     arguments = {renames[name]: value for name, value in values.items()}

@@ -14,7 +14,7 @@ from decomp.ir.ops import of_function, types_of
 from decomp.ir.schema import parameters
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def canonical(overload: torch._ops.OpOverload) -> torch._ops.OpOverload:
     """The overload that computes the same under the op's own name; `overload` itself where that is its name, or where
     the op has no overload that takes the same arguments."""

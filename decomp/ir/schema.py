@@ -76,7 +76,7 @@ def _of_tensors(schema: FunctionSchema) -> bool:
     return any("Tensor" in str(type_) for type_ in types)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def parameters(overload: torch._ops.OpOverload) -> tuple[Parameter, ...]:
     """The parameters of an overload, those that are written to (`out=`) left out."""
     return tuple(_parameter(a) for a in overload._schema.arguments if not a.is_out)

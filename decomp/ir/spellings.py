@@ -326,6 +326,6 @@ def prefixed(function: Any) -> str:
             return name
     module = str(getattr(function, "__module__", "") or "")
     for family in ("linalg", "special", "fft"):
-        if module.endswith(f".{family}") or module.endswith(f"._{family}"):
+        if module.endswith((f".{family}", f"._{family}")):
             return f"{family}_{name}"
     return name

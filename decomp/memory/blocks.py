@@ -142,8 +142,11 @@ def _ends_with_vectors(run: Run, j: int, n: int) -> bool:
         if not is_view(node) and needs_whole_vectors(node):
             if made.numel() % share or n * (made.numel() // math.prod(made.shape[: j + 1])) % VECTOR:
                 return False
-            if any(metadata(used).shape != made.shape or not metadata(used).is_contiguous()
-                   for used in node.all_input_nodes if metadata(used).numel() > 1):  # fmt: skip
+            if any(
+                metadata(used).shape != made.shape or not metadata(used).is_contiguous()
+                for used in node.all_input_nodes
+                if metadata(used).numel() > 1
+            ):
                 return False
     return n > 1 or math.prod(run.rows[j + 1 : run.kept]) > 1
 

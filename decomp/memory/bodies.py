@@ -105,9 +105,14 @@ def _is_aligned(results: Iterable[fx.Node], rows: tuple[int, ...], block: tuple[
     return all(metadata(result).nbytes * share % ALIGNMENT == 0 for result in results)
 
 
-def _graph(nodes: Sequence[fx.Node], sliced: dict[fx.Node, tuple[bool, ...]], whole: Sequence[fx.Node],
-           results: Sequence[fx.Node], rows: tuple[int, ...], block: tuple[int, ...]
-           ) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:  # fmt: skip
+def _graph(
+    nodes: Sequence[fx.Node],
+    sliced: dict[fx.Node, tuple[bool, ...]],
+    whole: Sequence[fx.Node],
+    results: Sequence[fx.Node],
+    rows: tuple[int, ...],
+    block: tuple[int, ...],
+) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
     graph, values = fx.Graph(), dict[fx.Node, fx.Node]()
     for used in (*sliced, *whole):
         values[used] = graph.placeholder(used.name)

@@ -52,7 +52,7 @@ def form_of(node: fx.Node) -> Form:
     return _form(node.target)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _form(overload: torch._ops.OpOverload) -> Form:
     schema, tags = overload._schema, overload.tags
     namespace, _, name = schema.name.partition("::")

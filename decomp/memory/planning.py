@@ -217,9 +217,13 @@ def _choice(name: str, value: Any) -> None:
 
 
 _CHECKS = {
-    "args": CHECKS["args"], "kwargs": CHECKS["kwargs"], "in_place": _flag, "arena": _choice, "blocks": _flag,
+    "args": CHECKS["args"],
+    "kwargs": CHECKS["kwargs"],
+    "in_place": _flag,
+    "arena": _choice,
+    "blocks": _flag,
     "dynamic_shapes": CHECKS["dynamic_shapes"],
-}  # fmt: skip
+}
 
 
 @boundary("memory_plan", _CHECKS)
@@ -253,10 +257,16 @@ def memory_plan(
         planned.check()
     before, placement = found.profile(), planned.placement
     return MemoryPlan(
-        placement.peak, max(before, default=0), placement.lower_bound, placement.arena,
-        tuple(_by_op(loaded, found, planned, before)), any(varies(s.value) for s in found.storages.values()),
-        loaded, planned, tuple(before),
-    )  # fmt: skip
+        placement.peak,
+        max(before, default=0),
+        placement.lower_bound,
+        placement.arena,
+        tuple(_by_op(loaded, found, planned, before)),
+        any(varies(s.value) for s in found.storages.values()),
+        loaded,
+        planned,
+        tuple(before),
+    )
 
 
 def _by_op(loaded: Unlifted, found: Lifetimes, planned: Planned, before: list[int]) -> list[OpMemory]:

@@ -85,5 +85,16 @@ def _internals_are_known() -> bool:
 
 
 def _state(fake: FakeTensor) -> Any:
-    return (vars(fake), dispatch_keys(fake), type(fake), fake.shape, fake.stride(), fake.storage_offset(), fake.dtype,
-            fake.device, fake.requires_grad, fake.is_leaf, fake._version)
+    return (
+        vars(fake),
+        dispatch_keys(fake),
+        type(fake),
+        fake.shape,
+        fake.stride(),
+        fake.storage_offset(),
+        fake.dtype,
+        fake.device,
+        fake.requires_grad,
+        fake.is_leaf,
+        fake._version,
+    )

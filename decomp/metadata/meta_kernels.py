@@ -195,7 +195,7 @@ def _is_plain(value: torch.Tensor) -> bool:
 _ASK, _RUN, _SURE, _FACTORY, _HOST = "ask the fake mode", "run", "run on any strides", "factory", "no tensors"
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _kind(func: Any) -> str:
     """How a call of an overload is run."""
     if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten" or func._schema.is_mutable:

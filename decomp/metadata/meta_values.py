@@ -68,8 +68,7 @@ MADE_OF_NUMBERS = frozenset({torch.tensor, torch.as_tensor, torch.from_numpy, to
 
 
 def made_on_meta(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
-    """What a call gives that makes a tensor of numbers on the meta device, with these numbers; None for another call.
-    """
+    """The result of a call that makes a tensor of numbers on the meta device, with these numbers; None for others."""
     if function not in MADE_OF_NUMBERS or not is_on_meta(kwargs.get("device")):
         return None
     if any(isinstance(given, torch.Tensor) for given in (*args, *kwargs.values())):

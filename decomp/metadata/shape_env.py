@@ -158,8 +158,11 @@ def _copied(value: Any) -> Any:
 
 def _same(now: Any, old: Any) -> bool:
     if isinstance(old, dict):
-        return isinstance(now, dict) and len(now) == len(old) and all(
-            key in now and _same(now[key], item) for key, item in old.items())
+        return (
+            isinstance(now, dict)
+            and len(now) == len(old)
+            and all(key in now and _same(now[key], item) for key, item in old.items())
+        )
     if isinstance(old, list):
         return isinstance(now, list) and len(now) == len(old) and all(a is b for a, b in zip(now, old))
     if isinstance(old, set):

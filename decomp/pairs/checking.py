@@ -67,8 +67,11 @@ class _Replay:
         """For what stands for a node of the source, and that node: the copy of it that was made in a region."""
         self.copies: dict[fx.Node, fx.Node] = {}
         self.made: dict[fx.Node, list[fx.Node]] = {}
-        self.constants = {id(found.constants[str(node.target)]): node for node in found.graph.find_nodes(op="get_attr")
-                          if str(node.target) in found.constants}  # fmt: skip
+        self.constants = {
+            id(found.constants[str(node.target)]): node
+            for node in found.graph.find_nodes(op="get_attr")
+            if str(node.target) in found.constants
+        }
         self.border = set(border(found.graph))
         at_border: set[fx.Node] = set()
         for node in found.graph.nodes:
@@ -248,8 +251,11 @@ class _Replay:
         left = [*self.copies.values(), *(node for nodes in self.made.values() for node in nodes)]
         if left:
             raise NotAsRecorded(f"{left[0].name!r} comes from no node of the source", left[0])
-        stay = {image for node, image in self.images.items() if node not in self.found.stamps and is_complex_call(node)
-                and isinstance(image, fx.Node)}  # fmt: skip
+        stay = {
+            image
+            for node, image in self.images.items()
+            if node not in self.found.stamps and is_complex_call(node) and isinstance(image, fx.Node)
+        }
         for node in self.found.graph.nodes:
             if is_complex_call(node) and node not in self.border and node not in stay:
                 raise NotAsRecorded(f"{node.name!r} is complex, inside a graph in pairs", node)

@@ -56,9 +56,12 @@ def border(graph: fx.Graph) -> Iterator[fx.Node]:
     in, or out of a call that stays complex, is no pair that was put together; and what goes out, or into such a call,
     is not taken apart again."""
     for node in graph.nodes:
-        if node.target is TAKEN_APART and node.args[0].target is not PUT_TOGETHER:
-            yield node
-        elif node.target is PUT_TOGETHER and all(user.target is not TAKEN_APART for user in node.users):
+        if (
+            node.target is TAKEN_APART
+            and node.args[0].target is not PUT_TOGETHER
+            or node.target is PUT_TOGETHER
+            and all(user.target is not TAKEN_APART for user in node.users)
+        ):
             yield node
 
 
@@ -67,8 +70,10 @@ def words(graph: fx.Graph) -> str:
     calls = list(border(graph))
     apart = dict.fromkeys(node.args[0] for node in calls if node.target is TAKEN_APART)
     together = [node for node in calls if node.target is PUT_TOGETHER]
-    said = [f"{_names(apart)} taken apart by view_as_real" if apart else "",
-            f"{_names(together)} put together by view_as_complex" if together else ""]  # fmt: skip
+    said = [
+        f"{_names(apart)} taken apart by view_as_real" if apart else "",
+        f"{_names(together)} put together by view_as_complex" if together else "",
+    ]
     return "; ".join(filter(None, said))
 
 

@@ -101,9 +101,7 @@ class _Walk:
             self.rewrite.replace(node, None)
         elif node.op == "output":
             self.rewrite.copy(node, self._as_it_leaves)
-        elif not is_complex_call(node):
-            self._copy(node)
-        elif node in self.kept:
+        elif not is_complex_call(node) or node in self.kept:
             self._copy(node)
         elif reads_sizes(node):
             self._note(node, self.rewrite.copy(node, lambda given: self._parts(given)[0]))

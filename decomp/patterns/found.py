@@ -79,9 +79,7 @@ class NearMiss:
     """The nodes that are these calls."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise NotPortable(
-            "a NearMiss cannot be pickled: it holds nodes of your program\n  to do: pickle str(miss)"
-        )
+        raise NotPortable("a NearMiss cannot be pickled: it holds nodes of your program\n  to do: pickle str(miss)")
 
     def __copy__(self) -> NearMiss:
         return self

@@ -96,9 +96,14 @@ class PatternUse:
 
 
 def fuse(
-    graph: fx.Graph, rules: Sequence[Replacing], pricing: Pricing, owner: nn.Module, kept: Collection[fx.Node],
-    constants: Callable[[], Collection[fx.Node]] = tuple, freeze: bool = False,
-) -> Fused:  # fmt: skip
+    graph: fx.Graph,
+    rules: Sequence[Replacing],
+    pricing: Pricing,
+    owner: nn.Module,
+    kept: Collection[fx.Node],
+    constants: Callable[[], Collection[fx.Node]] = tuple,
+    freeze: bool = False,
+) -> Fused:
     """Find the patterns of some rules in a graph, and contract what is to be replaced. `owner` holds what the graph
     names, `kept` are values that are observed though no node uses them. `constants` finds the nodes that freezing
     computes once; with `freeze` they cost nothing."""

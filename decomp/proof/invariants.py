@@ -172,9 +172,11 @@ def _writes_kept(work: Work) -> str:
 def _require_written(work: Work, found: tuple[Any, ...], expected: tuple[fx.Node, ...]) -> None:
     if found != expected:
         raise WritesChanged(
-            "the values that are written back changed", output_of(work.lowered),
-            expected=shown(expected), found=shown(found),
-        )  # fmt: skip
+            "the values that are written back changed",
+            output_of(work.lowered),
+            expected=shown(expected),
+            found=shown(found),
+        )
 
 
 def _copies_back(work: Work, node: fx.Node) -> bool:

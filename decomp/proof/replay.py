@@ -86,9 +86,12 @@ class _Replay:
         if node.op != source.op or not self._same_call(node, source):
             wanted = fx.node.map_arg((source.args, source.kwargs), lambda given: self.values.get(given, given))
             raise NotAsRecorded(
-                f"{node.name!r} is no copy of {source.name!r}", node, source, expected=wanted,
+                f"{node.name!r} is no copy of {source.name!r}",
+                node,
+                source,
+                expected=wanted,
                 found=(node.args, node.kwargs),
-            )  # fmt: skip
+            )
 
     def _require_kept_constant(self, source: fx.Node, tensor: torch.Tensor) -> None:
         """A tensor that a rule brought into the source graph is there, as an attribute or an input."""
@@ -106,8 +109,10 @@ class _Replay:
             # The flags of a region differ where its body was given nodes that do the same.
             found, wanted = (tree_leaves((each.args, each.kwargs)) for each in (node, source))
             pairs = [(f, w) for f, w in zip(found, wanted) if isinstance(f, fx.Node) or isinstance(w, fx.Node)]
-            return node.target is source.target and len(found) == len(wanted) and all(
-                same(f, w, self.values) for f, w in pairs
+            return (
+                node.target is source.target
+                and len(found) == len(wanted)
+                and all(same(f, w, self.values) for f, w in pairs)
             )
         return same_call(node, source.target, source.args, source.kwargs, self.values)
 
@@ -163,9 +168,7 @@ def _mismatch(node: fx.Node, source: fx.Node, expected: Any, found: Any) -> NotA
     return NotAsRecorded(problem, node, source, expected=expected, found=found)
 
 
-def same_call(
-    node: fx.Node, target: Any, args: Any, kwargs: Any, values: Mapping[fx.Node, Any] | None = None
-) -> bool:
+def same_call(node: fx.Node, target: Any, args: Any, kwargs: Any, values: Mapping[fx.Node, Any] | None = None) -> bool:
     """Whether a node makes this call; overloads with the same meaning (`respelled`) count as the same."""
     if node.target is not target and node.target != target:
         if not isinstance(target, torch._ops.OpOverload) or node.target is not canonical(target):

@@ -94,9 +94,12 @@ def require_same_graph(expected: fx.Graph, found: fx.Graph, error: type[Verifica
         values[wanted] = node
         if not _same_node(node, wanted, values):
             raise error(
-                f"{what} has {node.name!r} where {wanted.name!r} is expected", node, wanted,
-                expected=_call(wanted), found=_call(node),
-            )  # fmt: skip
+                f"{what} has {node.name!r} where {wanted.name!r} is expected",
+                node,
+                wanted,
+                expected=_call(wanted),
+                found=_call(node),
+            )
     extra = next(nodes, None)
     if extra is not None:
         raise error(f"{what} has {extra.name!r} after its last node", extra)

@@ -88,9 +88,14 @@ class Trier:
         self.findings = Findings()
 
     def stands(
-        self, root: fx.Node, name: str, spelling: Spelling, args: tuple[Any, ...],
-        statistics: tuple[fx.Node, ...] = (), rare: tuple[fx.Node, ...] = (),
-    ) -> Found | None:  # fmt: skip
+        self,
+        root: fx.Node,
+        name: str,
+        spelling: Spelling,
+        args: tuple[Any, ...],
+        statistics: tuple[fx.Node, ...] = (),
+        rare: tuple[fx.Node, ...] = (),
+    ) -> Found | None:
         """The call of `spelling` on `args`, if it gives the value of `root`; `statistics` are a mean and a variance
         among them, `rare` truth values that are mostly false."""
         inputs = tuple(dict.fromkeys(node for arg in args for node in nodes_in(arg)))
@@ -181,9 +186,7 @@ def _signed(leaf: Any, operands: list[Any]) -> Any:
     return leaf
 
 
-def fold_of(
-    found: Found, around: Surroundings, earlier: Mapping[str, Folded], results: Results
-) -> tuple[Fold, Folded]:
+def fold_of(found: Found, around: Surroundings, earlier: Mapping[str, Folded], results: Results) -> tuple[Fold, Folded]:
     """The fold of a call that was found, and the record of it; `earlier` has those of nodes that were folded before."""
     root, spelling = found.region.root, found.spelling
     meta = inherited_meta(root)
@@ -196,8 +199,18 @@ def fold_of(
         meta["val"] = value
     gone = around.watchers(found.region)
     args = tuple(arg.fold(root) if isinstance(arg, Prepared) else arg for arg in found.args)
-    fold = Fold("call_function", spelling.target, args, dict(spelling.kwargs), {root: spelling.result}, name,
-                meta, (), gone, parts)
+    fold = Fold(
+        "call_function",
+        spelling.target,
+        args,
+        dict(spelling.kwargs),
+        {root: spelling.result},
+        name,
+        meta,
+        (),
+        gone,
+        parts,
+    )
     inside = [earlier[node.name] for node in found.region.nodes if node.name in earlier]
     nodes = len(found.region) + sum(each.nodes - 1 for each in inside)
     error = max(found.error, *(each.error or 0.0 for each in inside)) if inside else found.error

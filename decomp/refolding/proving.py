@@ -26,9 +26,12 @@ from decomp.validation.whole_programs import whole_programs
 
 
 def prove(
-    source: Any, result: Any, graphs: Collection[Refolded], level: bool | str,
+    source: Any,
+    result: Any,
+    graphs: Collection[Refolded],
+    level: bool | str,
     given: tuple[tuple[Any, ...], Mapping[str, Any]] | None,
-) -> Proof:  # fmt: skip
+) -> Proof:
     """Check that `result` is `source` with calls folded. With `level` "values", both are run on the inputs `given`.
     Raises the `VerificationError` of the first check that fails."""
     began = time.perf_counter()
@@ -71,7 +74,10 @@ def _same_metadata(refolded: Refolded) -> str:
             found = new.meta.get("val")
             if found is not expected and not same_metadata(expected, found):
                 raise MetadataChanged(
-                    f"the value of {old.name!r} has other metadata", new, old,
-                    expected=described(expected), found=described(found),
-                )  # fmt: skip
+                    f"the value of {old.name!r} has other metadata",
+                    new,
+                    old,
+                    expected=described(expected),
+                    found=described(found),
+                )
     return f"shape, dtype and device of {compared} values unchanged"

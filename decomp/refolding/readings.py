@@ -49,27 +49,50 @@ POINTWISE: tuple[Reading, ...] = (
     Reading("gelu (tanh)", (Spelling(aten.gelu.default, (), (("approximate", "tanh"),)),)),
     *(
         Reading(name, (Spelling(getattr(aten, name).default),))
-        for name in ("silu", "mish", "softplus", "log_sigmoid", "sigmoid", "tanh", "erf", "exp", "log", "log1p",
-                     "expm1", "elu", "selu", "hardswish", "sin", "cos")
+        for name in (
+            "silu",
+            "mish",
+            "softplus",
+            "log_sigmoid",
+            "sigmoid",
+            "tanh",
+            "erf",
+            "exp",
+            "log",
+            "log1p",
+            "expm1",
+            "elu",
+            "selu",
+            "hardswish",
+            "sin",
+            "cos",
+        )
     ),
 )
 """Functions that are computed element by element."""
 FUNCTIONS = (
     *(spelling.target for reading in POINTWISE for spelling in reading.spellings),
-    aten.softmax.int, aten._softmax.default, aten.log_softmax.int, aten._log_softmax.default,
-    aten.layer_norm.default, aten.native_layer_norm.default, aten.rms_norm.default,
-    aten.group_norm.default, aten.native_group_norm.default,
-)  # fmt: skip
+    aten.softmax.int,
+    aten._softmax.default,
+    aten.log_softmax.int,
+    aten._log_softmax.default,
+    aten.layer_norm.default,
+    aten.native_layer_norm.default,
+    aten.rms_norm.default,
+    aten.group_norm.default,
+    aten.native_group_norm.default,
+)
 """What these and functions that reduce may be called as."""
 
 SEEDS = frozenset(
-    f"aten::{name}" for name in
-    "exp exp2 tanh erf sigmoid rsqrt sqrt log log2 log1p expm1 reciprocal sin cos pow _softmax _log_softmax softmax "
-    "log_softmax native_layer_norm native_group_norm".split()
+    f"aten::{name}"
+    for name in "exp exp2 tanh erf sigmoid rsqrt sqrt log log2 log1p expm1 reciprocal sin cos pow _softmax "
+    "_log_softmax softmax log_softmax native_layer_norm native_group_norm".split()
 )
 """Ops one of which each of these functions is made with."""
 REDUCTIONS = frozenset(
-    f"aten::{name}" for name in "sum mean amax max logsumexp var var_mean _softmax softmax _log_softmax log_softmax "
+    f"aten::{name}"
+    for name in "sum mean amax max logsumexp var var_mean _softmax softmax _log_softmax log_softmax "
     "native_layer_norm native_group_norm linalg_vector_norm cumsum".split()
 )
 
@@ -81,8 +104,13 @@ def along_dimensions(x: fx.Node, region: list[fx.Node]) -> Iterator[Reading]:
         for name in ("softmax", "log_softmax"):
             packet = getattr(aten, name)
             core = getattr(aten, f"_{name}").default
-            yield Reading(f"{name}", (Spelling(packet.int, (dim - rank if dim == rank - 1 else dim,)),
-                                      Spelling(core, (dim - rank if dim == rank - 1 else dim, False))))
+            yield Reading(
+                f"{name}",
+                (
+                    Spelling(packet.int, (dim - rank if dim == rank - 1 else dim,)),
+                    Spelling(core, (dim - rank if dim == rank - 1 else dim, False)),
+                ),
+            )
     shape = metadata(x).shape
     for eps in small_numbers(region):
         for first in range(rank - 1, 0, -1):

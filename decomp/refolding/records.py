@@ -55,9 +55,13 @@ class _Search:
     """One walk over the source of a lowered graph."""
 
     def __init__(
-        self, piece: RewrittenGraph, host: fx.Graph, before: Snapshot, inputs: Mapping[fx.Node, fx.Node],
+        self,
+        piece: RewrittenGraph,
+        host: fx.Graph,
+        before: Snapshot,
+        inputs: Mapping[fx.Node, fx.Node],
         to: Target | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.piece, self.before, self.to = piece, before, to
         self.rewrite = piece.rewrite
         self.now = {node.name: node for node in host.nodes}
@@ -154,9 +158,7 @@ class _Search:
             gives.setdefault(now, path)
         return gives
 
-    def _region(
-        self, source: fx.Node, gives: Mapping[fx.Node, Path]
-    ) -> tuple[dict[str, fx.Node], set[fx.Node]]:
+    def _region(self, source: fx.Node, gives: Mapping[fx.Node, Path]) -> tuple[dict[str, fx.Node], set[fx.Node]]:
         """What stands now where operands of a source node were read, and the nodes that compute it. Raises `_Broken`
         where these are not as they were."""
         given = (node for each in source.all_input_nodes for node in nodes_in(self.rewrite.values.get(each)))

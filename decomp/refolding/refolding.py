@@ -244,9 +244,7 @@ def _unsimplified(lowering: Lowering) -> Lowering:
     return again(lowering, None, verify=False)
 
 
-def _finished(
-    made: _Made, check: _Check, given: Any, times: dict[str, float], lowering: Lowering | None
-) -> Refolding:
+def _finished(made: _Made, check: _Check, given: Any, times: dict[str, float], lowering: Lowering | None) -> Refolding:
     proof = None
     if check.level:
         with _timed(times, "verify"):

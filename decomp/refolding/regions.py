@@ -39,9 +39,12 @@ class Surroundings:
     """A graph with tables of what is asked again and again."""
 
     def __init__(
-        self, graph: fx.Graph, owner: nn.Module, constants: Mapping[str, torch.Tensor] | None = None,
+        self,
+        graph: fx.Graph,
+        owner: nn.Module,
+        constants: Mapping[str, torch.Tensor] | None = None,
         structures: Structures | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph, self.owner, self._constants = graph, owner, constants
         self.structures = structures if structures is not None else Structures()
         leaves = (*graph.find_nodes(op="placeholder"), *graph.find_nodes(op="get_attr")) if constants else ()
@@ -176,9 +179,9 @@ class Surroundings:
 
 
 VIEWS = frozenset(
-    f"aten::{name}" for name in
-    "view _unsafe_view reshape expand clone permute transpose t unsqueeze squeeze alias contiguous detach _to_copy "
-    "numpy_T mT flatten unflatten dropout".split()
+    f"aten::{name}"
+    for name in "view _unsafe_view reshape expand clone permute transpose t unsqueeze squeeze alias contiguous detach "
+    "_to_copy numpy_T mT flatten unflatten dropout".split()
 )
 """Ops that give the elements of one operand in another shape, perhaps some of them several times."""
 

@@ -64,8 +64,9 @@ class Runner:
             return value
         expr = value.node.expr
         for symbol in sorted(expr.free_symbols, key=str):
-            self.sizes.setdefault(symbol, (value.node.shape_env.backed_var_to_val.get(symbol, 5) or 1) + 2 * len(
-                self.sizes) + 2)
+            self.sizes.setdefault(
+                symbol, (value.node.shape_env.backed_var_to_val.get(symbol, 5) or 1) + 2 * len(self.sizes) + 2
+            )
         found = expr.subs(self.sizes)
         return int(found) if found.is_integer else float(found)
 

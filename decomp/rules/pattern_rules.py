@@ -80,9 +80,14 @@ _LAMBDA = "<lambda>"
 
 
 def pattern_rule(
-    pattern: Any, modules: Mapping[str, type[nn.Module]], function: Any, where: Where | None, name: str | None,
-    needs: Needs, level: str | None,
-) -> PatternRule:  # fmt: skip
+    pattern: Any,
+    modules: Mapping[str, type[nn.Module]],
+    function: Any,
+    where: Where | None,
+    name: str | None,
+    needs: Needs,
+    level: str | None,
+) -> PatternRule:
     """The rule that replaces a pattern by what `function` gives. Raises `ArgumentError`, `RuleError`."""
     names = (name, getattr(function, "__name__", _LAMBDA), getattr(pattern, "__name__", _LAMBDA))
     title = re.sub(r"\W", "_", next((each for each in names if each and each != _LAMBDA), "pattern"))

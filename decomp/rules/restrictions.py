@@ -57,8 +57,18 @@ def augmented(sign: str) -> Refusal:
 
 
 AUGMENTED = {
-    "__iadd__": "+", "__isub__": "-", "__imul__": "*", "__imatmul__": "@", "__itruediv__": "/", "__ifloordiv__": "//",
-    "__imod__": "%", "__ipow__": "**", "__ilshift__": "<<", "__irshift__": ">>", "__iand__": "&", "__ixor__": "^",
+    "__iadd__": "+",
+    "__isub__": "-",
+    "__imul__": "*",
+    "__imatmul__": "@",
+    "__itruediv__": "/",
+    "__ifloordiv__": "//",
+    "__imod__": "%",
+    "__ipow__": "**",
+    "__ilshift__": "<<",
+    "__irshift__": ">>",
+    "__iand__": "&",
+    "__ixor__": "^",
     "__ior__": "|",
 }
 """In-place operators, and how they are written."""

@@ -84,9 +84,14 @@ class Rules:
         return cls(rules_of(table))
 
     def register(
-        self, *spellings_: Any, name: str | None = None, needs: Any = (), unless: Any = (), level: str | None = None,
+        self,
+        *spellings_: Any,
+        name: str | None = None,
+        needs: Any = (),
+        unless: Any = (),
+        level: str | None = None,
         forward_only: bool = False,
-    ) -> Callable[[F], F]:  # fmt: skip
+    ) -> Callable[[F], F]:
         """A decorator that registers a function as a rule for one op or several, by any spelling. With `needs`, the
         rule is tried only for targets that know each of these ops, or at least one op of a tuple, as in `["exp",
         ("softmax", "_softmax")]`: where these would be expanded in turn, it is poor. With `unless`, only for those that
@@ -108,8 +113,18 @@ class Rules:
                 order = tuple(schema or python for python, schema, _ in own) or None
                 title = name or _title(function, op)
                 texts = order is not None
-                rule = Rule(op, function, title, order, texts, needs=needed, spelled=own, level=reached,
-                            forward_only=forward_only, version=self.version)  # fmt: skip
+                rule = Rule(
+                    op,
+                    function,
+                    title,
+                    order,
+                    texts,
+                    needs=needed,
+                    spelled=own,
+                    level=reached,
+                    forward_only=forward_only,
+                    version=self.version,
+                )
                 check_arity(rule)
                 require_no_tensor_checks(rule, function)
                 self._add(rule)
@@ -118,9 +133,16 @@ class Rules:
         return registered
 
     def pattern(
-        self, pattern: Any, *, where: Where | None = None, name: str | None = None, needs: Any = (), unless: Any = (),
-        level: str | None = None, **modules: type[nn.Module],
-    ) -> Callable[[F], F]:  # fmt: skip
+        self,
+        pattern: Any,
+        *,
+        where: Where | None = None,
+        name: str | None = None,
+        needs: Any = (),
+        unless: Any = (),
+        level: str | None = None,
+        **modules: type[nn.Module],
+    ) -> Callable[[F], F]:
         """A decorator that registers a function as what replaces a pattern: calls that together mean one thing.
 
         ```python

@@ -22,9 +22,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 import functools
 from pathlib import Path
-import tomllib
 from typing import Any
 
+import tomllib
 import torch
 
 from decomp.costs.tables import errors_name
@@ -102,7 +102,7 @@ def _tagged(name: str) -> tuple[Key, ...]:
     return _with_tag(torch.Tag.__members__[name])
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _with_tag(tag: torch.Tag) -> tuple[Key, ...]:
     """Every ATen overload that carries `tag`, in-place and `out=` variants left out."""
     found: list[Key] = []

@@ -40,9 +40,10 @@ class Border:
                     leaves[node] = views[0]
         apart = (user for node in leaves for user in node.users if user.target is TAKEN_APART)
         together = (
-            node for node in graph.nodes
+            node
+            for node in graph.nodes
             if node.target is PUT_TOGETHER and _lacks(backend, node) and all(user in outside for user in node.users)
-        )  # fmt: skip
+        )
         return cls(leaves, frozenset(apart), frozenset(together))
 
     def __iter__(self) -> Iterator[fx.Node]:

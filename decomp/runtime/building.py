@@ -62,13 +62,17 @@ class Problems:
             name = (ops or [*self.missing])[0].removeprefix("aten.").removeprefix("higher_order.")
             remedies.append(f'implement what is missing: @backend.implements("{name}"), for instance')
         if len(ops) < len(self.missing):
-            remedies.append("write branches as torch.where, and loops of a known length as loops of Python, which are "
-                            "captured step by step")  # fmt: skip
+            remedies.append(
+                "write branches as torch.where, and loops of a known length as loops of Python, which are "
+                "captured step by step"
+            )
         if self.dtypes:
             remedies.append("convert the model before it is lowered (model.float()), or add the dtype to dtypes=")
         if self.others:
-            remedies.append("let the functions of the backend take these calls, or make them illegal in the target, "
-                            "by a condition, so that they are lowered further")  # fmt: skip
+            remedies.append(
+                "let the functions of the backend take these calls, or make them illegal in the target, "
+                "by a condition, so that they are lowered further"
+            )
         nodes = [each[0] for table in (self.missing, self.dtypes, named) for each in table.values()]
         raise LoadError(backend.name, lines, remedies, nodes)
 
@@ -81,7 +85,10 @@ class Building:
     """Builds the code of one graph."""
 
     def __init__(
-        self, backend: Backend, root: nn.Module, problems: Problems,
+        self,
+        backend: Backend,
+        root: nn.Module,
+        problems: Problems,
         narrower: Mapping[torch.dtype, torch.dtype] = MappingProxyType({}),
     ) -> None:
         """`narrower`: dtypes that the backend lacks, each with that in which it holds their tensors."""
@@ -114,9 +121,7 @@ class Building:
                 self.results = substituted(node.args[0], lambda n: n if self._leaves(n) else self.now.get(n, n))
             elif node.op == "call_module":
                 self.problems.modules.setdefault(f"the module {node.target}", []).append(node)
-            elif node in self.border.apart or node in self.border.together:
-                self.now[node] = self._current(node.args[0])
-            elif self._is_cast(node):
+            elif node in self.border.apart or node in self.border.together or self._is_cast(node):
                 self.now[node] = self._current(node.args[0])
             elif node in effects and effects[node] != "control flow" and not _is_region(node):
                 self._effect(node, effects[node])

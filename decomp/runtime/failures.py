@@ -39,9 +39,7 @@ class BackendError(DecompError):
     """What a backend was given beside its functions (`from_torch`, `to_torch`, `jit`) failed, in which case `__cause__`
     is what it raised; or a result is no tensor of the shape and dtype that it has in the program."""
 
-    def __init__(
-        self, backend: str, problem: str, remedy: str, node: fx.Node | None = None, before: str = ""
-    ) -> None:
+    def __init__(self, backend: str, problem: str, remedy: str, node: fx.Node | None = None, before: str = "") -> None:
         self.backend, self.node = backend, node
         places = [describe(node), source_line(node), before] if node is not None else []
         where = [f"  at {places[0]}", *(f"  {line}" for line in places[1:] if line)] if places else []

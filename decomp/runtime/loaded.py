@@ -177,7 +177,7 @@ class Loaded:
         """Give parameters and buffers other values, by name. Raises `CaptureError` for a name that the program does not
         have, or a tensor of another shape or dtype than it has, and `ArgumentError` for what are no tensors by name."""
         if not isinstance(tensors, Mapping) or not all(isinstance(each, torch.Tensor) for each in tensors.values()):
-            raise ArgumentError('load_state_dict() takes tensors by name, as state_dict() gives them')
+            raise ArgumentError("load_state_dict() takes tensors by name, as state_dict() gives them")
         known = {leaf.name: leaf for leaf in self.leaves if leaf.kind != "input"}
         for name, tensor in tensors.items():
             if name not in known:
@@ -310,7 +310,10 @@ def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _state(
-    backend: Backend, root: nn.Module, state: Mapping[fx.Node, torch.Tensor], border: Border,
+    backend: Backend,
+    root: nn.Module,
+    state: Mapping[fx.Node, torch.Tensor],
+    border: Border,
     narrower: Mapping[torch.dtype, torch.dtype],
 ) -> list[Leaf]:
     """The tensors that a program names, each moved once."""

@@ -12,9 +12,15 @@ from decomp.simplification.laws import PERMUTING, Law, dim_of, is_bool, is_numbe
 from decomp.simplification.terms import Call, Term
 
 RESHAPING = (
-    aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
-    aten.squeeze.dims, aten.unflatten.int, aten.view_as.default,
-)  # fmt: skip
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.unflatten.int,
+    aten.view_as.default,
+)
 """Views of all elements in their order."""
 RESHAPING_WHERE_POSSIBLE = (aten.reshape.default, aten.flatten.using_ints, aten.reshape_as.default)
 """Views of all elements in their order where strides allow it, copies elsewhere."""
@@ -197,9 +203,11 @@ def choice_by_a_negation(call: Call) -> Call | None:
 
 
 _COMPARISONS: dict[Any, tuple[Any, ...]] = {
-    aten.ne.Scalar: (aten.ne, aten.eq), aten.eq.Scalar: (aten.ne, aten.eq),
-    aten.logical_not.default: (aten.ne, aten.eq), aten.bitwise_not.default: (aten.ne, aten.eq),
-}  # fmt: skip
+    aten.ne.Scalar: (aten.ne, aten.eq),
+    aten.eq.Scalar: (aten.ne, aten.eq),
+    aten.logical_not.default: (aten.ne, aten.eq),
+    aten.bitwise_not.default: (aten.ne, aten.eq),
+}
 
 
 @law("chains", *_COMPARISONS)

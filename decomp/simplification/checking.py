@@ -110,9 +110,12 @@ class _Replay:
         if value.op != image.op or not alike:
             expected = substituted((image.args, image.kwargs), self._node_of, Term)
             raise NotAsRecorded(
-                f"{value.name!r} is not what {node.name!r} was simplified to", value, node,
-                expected=shown(expected), found=shown((value.args, value.kwargs)),
-            )  # fmt: skip
+                f"{value.name!r} is not what {node.name!r} was simplified to",
+                value,
+                node,
+                expected=shown(expected),
+                found=shown((value.args, value.kwargs)),
+            )
 
     def _require_constant(self, node: fx.Node, image: Term, value: fx.Node, name: str) -> None:
         if not self.constants.is_constant(image) or name not in self.found.constants:

@@ -14,13 +14,28 @@ from decomp.simplification.laws import Law, constant_of, law
 from decomp.simplification.terms import Call, Term
 
 _EXACT = (
-    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.reciprocal.default, aten.neg.default,
-    aten.abs.default, aten.sqrt.default, aten._to_copy.default, aten.maximum.default, aten.minimum.default,
-    aten.where.self, aten.bitwise_not.default, aten.logical_not.default, aten.logical_and.default,
-    aten.logical_or.default, *(getattr(getattr(aten, name), overload) for overload in ("Tensor", "Scalar")
-                               for name in ("eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or",
-                                            "bitwise_xor")),
-)  # fmt: skip
+    aten.add.Tensor,
+    aten.sub.Tensor,
+    aten.mul.Tensor,
+    aten.div.Tensor,
+    aten.reciprocal.default,
+    aten.neg.default,
+    aten.abs.default,
+    aten.sqrt.default,
+    aten._to_copy.default,
+    aten.maximum.default,
+    aten.minimum.default,
+    aten.where.self,
+    aten.bitwise_not.default,
+    aten.logical_not.default,
+    aten.logical_and.default,
+    aten.logical_or.default,
+    *(
+        getattr(getattr(aten, name), overload)
+        for overload in ("Tensor", "Scalar")
+        for name in ("eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor")
+    ),
+)
 """Elementwise ops whose kernels give the one right result, however long the tensor."""
 
 
@@ -35,8 +50,15 @@ def of_full_tensors(call: Call) -> Call | None:
     return _full(call, terms[0], number) if number is not None else None
 
 
-@law("constants", *RESHAPING, aten.permute.default, aten.slice.Tensor, aten.expand.default, aten.clone.default,
-     copies=True)  # fmt: skip
+@law(
+    "constants",
+    *RESHAPING,
+    aten.permute.default,
+    aten.slice.Tensor,
+    aten.expand.default,
+    aten.clone.default,
+    copies=True,
+)
 def view_of_a_full_tensor(call: Call) -> Call | None:
     given = call.operand(0, aten.full.default)
     number = constant_of(given)

@@ -15,11 +15,27 @@ from decomp.simplification.laws import Law, constant_of, law
 from decomp.simplification.terms import Call, Term
 
 _BINARY = (
-    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.maximum.default, aten.minimum.default,
-    aten.eq.Tensor, aten.ne.Tensor, aten.lt.Tensor, aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor,
-    aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor, aten.logical_and.default,
-    aten.logical_or.default, aten.logical_xor.default, aten.remainder.Tensor, aten.fmod.Tensor,
-)  # fmt: skip
+    aten.add.Tensor,
+    aten.sub.Tensor,
+    aten.mul.Tensor,
+    aten.div.Tensor,
+    aten.maximum.default,
+    aten.minimum.default,
+    aten.eq.Tensor,
+    aten.ne.Tensor,
+    aten.lt.Tensor,
+    aten.le.Tensor,
+    aten.gt.Tensor,
+    aten.ge.Tensor,
+    aten.bitwise_and.Tensor,
+    aten.bitwise_or.Tensor,
+    aten.bitwise_xor.Tensor,
+    aten.logical_and.default,
+    aten.logical_or.default,
+    aten.logical_xor.default,
+    aten.remainder.Tensor,
+    aten.fmod.Tensor,
+)
 _BROADCASTING = (*_BINARY, aten.where.self)
 
 
@@ -58,12 +74,19 @@ def _broadcast_gives(call: Call, place: int, given: Any) -> bool:
 
 
 _WITH_NUMBER: dict[Any, Any] = {
-    aten.add.Tensor: aten.add.Tensor, aten.sub.Tensor: aten.sub.Tensor, aten.mul.Tensor: aten.mul.Tensor,
-    aten.eq.Tensor: aten.eq.Scalar, aten.ne.Tensor: aten.ne.Scalar, aten.lt.Tensor: aten.lt.Scalar,
-    aten.le.Tensor: aten.le.Scalar, aten.gt.Tensor: aten.gt.Scalar, aten.ge.Tensor: aten.ge.Scalar,
-    aten.bitwise_and.Tensor: aten.bitwise_and.Scalar, aten.bitwise_or.Tensor: aten.bitwise_or.Scalar,
+    aten.add.Tensor: aten.add.Tensor,
+    aten.sub.Tensor: aten.sub.Tensor,
+    aten.mul.Tensor: aten.mul.Tensor,
+    aten.eq.Tensor: aten.eq.Scalar,
+    aten.ne.Tensor: aten.ne.Scalar,
+    aten.lt.Tensor: aten.lt.Scalar,
+    aten.le.Tensor: aten.le.Scalar,
+    aten.gt.Tensor: aten.gt.Scalar,
+    aten.ge.Tensor: aten.ge.Scalar,
+    aten.bitwise_and.Tensor: aten.bitwise_and.Scalar,
+    aten.bitwise_or.Tensor: aten.bitwise_or.Scalar,
     aten.bitwise_xor.Tensor: aten.bitwise_xor.Scalar,
-}  # fmt: skip
+}
 """By overload, the one that takes a number as its second operand; with the same result to the last bit."""
 _COMMUTES = frozenset(target for target in _WITH_NUMBER if short_name(target) in COMMUTATIVE)
 

@@ -11,11 +11,23 @@ from decomp.simplification.laws import PERMUTING, Law, is_bool, is_number, law, 
 from decomp.simplification.terms import Call, Term
 
 SAME_ORDER = (
-    aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.slice.Tensor, aten.alias.default,
-    aten.unsqueeze.default, aten.squeeze.dims, aten.squeeze.dim, aten.squeeze.default, aten.split.Tensor,
-    aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int, aten.view_as.default, aten.reshape_as.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.expand.default,
+    aten.slice.Tensor,
+    aten.alias.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dims,
+    aten.squeeze.dim,
+    aten.squeeze.default,
+    aten.split.Tensor,
+    aten.reshape.default,
+    aten.flatten.using_ints,
+    aten.unflatten.int,
+    aten.view_as.default,
+    aten.reshape_as.default,
     aten.expand_as.default,
-)  # fmt: skip
+)
 """Views of a tensor's elements in their order, or of some of them; copies where no view can be."""
 _CONVERTING = (aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other, aten.type_as.default)
 """Casts that give the operand itself where there is nothing to cast."""
@@ -138,8 +150,17 @@ def choice_between_equals(call: Call) -> Term | None:
     return call.operand(1) if call.args[1] is call.args[2] else None
 
 
-@law("no_ops", aten.maximum.default, aten.minimum.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor,
-     aten.logical_and.default, aten.logical_or.default, copies=True, gradients=False)  # fmt: skip
+@law(
+    "no_ops",
+    aten.maximum.default,
+    aten.minimum.default,
+    aten.bitwise_and.Tensor,
+    aten.bitwise_or.Tensor,
+    aten.logical_and.default,
+    aten.logical_or.default,
+    copies=True,
+    gradients=False,
+)
 def of_a_value_with_itself(call: Call) -> Term | None:
     return call.operand(0) if call.args[0] is call.args[1] else None
 

@@ -132,17 +132,41 @@ class Conditions:
 
 _OUTSIDE = (0, 0)
 """The place of what is in no region, and reads nothing that is written."""
-_BY_STRIDES = frozenset((
-    aten.clone.default, aten.contiguous.default, aten._to_copy.default, aten.reshape.default, aten.to.dtype,
-    aten.to.dtype_layout, aten.to.device, aten.to.other, aten.flatten.using_ints, aten.reshape_as.default,
-))  # fmt: skip
+_BY_STRIDES = frozenset(
+    (
+        aten.clone.default,
+        aten.contiguous.default,
+        aten._to_copy.default,
+        aten.reshape.default,
+        aten.to.dtype,
+        aten.to.dtype_layout,
+        aten.to.device,
+        aten.to.other,
+        aten.flatten.using_ints,
+        aten.reshape_as.default,
+    )
+)
 """Ops that copy, or do not, by the strides of what they are given."""
 _NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
-_LINEAR = frozenset((
-    aten.view.default, aten._unsafe_view.default, aten.permute.default, aten.transpose.int, aten.t.default,
-    aten.slice.Tensor, aten.select.int, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
-    aten.squeeze.dims, aten.alias.default, aten.clone.default, aten.neg.default, aten.detach.default,
-))  # fmt: skip
+_LINEAR = frozenset(
+    (
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.permute.default,
+        aten.transpose.int,
+        aten.t.default,
+        aten.slice.Tensor,
+        aten.select.int,
+        aten.unsqueeze.default,
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.alias.default,
+        aten.clone.default,
+        aten.neg.default,
+        aten.detach.default,
+    )
+)
 """Ops whose gradient of a sum is the sum of gradients, to the last bit."""
 
 
@@ -150,9 +174,13 @@ class Normalizer:
     """Brings the calls of one graph into normal form."""
 
     def __init__(
-        self, around: Surroundings, laws: Laws, conditions: Conditions, shares: bool,
+        self,
+        around: Surroundings,
+        laws: Laws,
+        conditions: Conditions,
+        shares: bool,
         sinks: Mapping[fx.Node, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`sinks` says at which nodes views are to sink, and how often."""
         self._around, self._laws, self._conditions, self._shares = around, laws, conditions, shares
         self._sinks: Mapping[fx.Node, int] = sinks or {}

@@ -169,10 +169,17 @@ def simplified(subject: Subject, settings: Settings, laws: Laws | None = None) -
     names = dict(zip(fixed, _attributes(subject)))
     emission = _Emission(subject, form, needed, names, search.new)
     return Simplified(
-        subject, settings, emission.rewrite, form.applied, form.merged, form.inner, emission.above,
-        {term.owner: name for term, name in names.items()}, {names[term]: value for term, value in fixed.items()},
+        subject,
+        settings,
+        emission.rewrite,
+        form.applied,
+        form.merged,
+        form.inner,
+        emission.above,
+        {term.owner: name for term, name in names.items()},
+        {names[term]: value for term, value in fixed.items()},
         _counted(subject.graph, form, needed, found.everything - needed | set(fixed), laws),
-    )  # fmt: skip
+    )
 
 
 class _Found(NamedTuple):
@@ -407,7 +414,7 @@ def _names(subject: Subject, form: NormalForm, needed: Iterable[Term]) -> dict[T
     """The names of terms that stand for the result of a node of the program: that node's."""
     found: dict[Term, str] = {}
     sources = subject.sources
-    for node, names in form.applied.items():
+    for node in form.applied:
         term = form.terms[node]
         source = sources.get(node)
         if term.owner is node or source is None or node.name != source.name or term not in needed:

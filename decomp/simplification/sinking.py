@@ -109,10 +109,16 @@ def _is_free(arg: Any, turn: Turn, rank: int) -> bool:
 
 _POINTWISE, _DIM, _DIMS = "pointwise", "dim", "dims"
 _ALONG = {
-    aten.amax.default: _DIMS, aten.amin.default: _DIMS, aten.sum.dim_IntList: _DIMS, aten.mean.dim: _DIMS,
-    aten._softmax.default: _DIM, aten._log_softmax.default: _DIM, aten.softmax.int: _DIM, aten.log_softmax.int: _DIM,
+    aten.amax.default: _DIMS,
+    aten.amin.default: _DIMS,
+    aten.sum.dim_IntList: _DIMS,
+    aten.mean.dim: _DIMS,
+    aten._softmax.default: _DIM,
+    aten._log_softmax.default: _DIM,
+    aten.softmax.int: _DIM,
+    aten.log_softmax.int: _DIM,
     aten.slice.Tensor: _DIM,
-}  # fmt: skip
+}
 """Ops along dimensions that their second argument names."""
 
 
@@ -125,7 +131,7 @@ def _kind(call: Call | Term) -> str | None:
     return _kind_of_op(call.target)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _kind_of_op(target: torch._ops.OpOverload) -> str | None:
     if target in _ALONG:
         return _ALONG[target]

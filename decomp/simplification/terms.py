@@ -16,7 +16,7 @@ from decomp.ir.call import metadata
 class Term:
     """A value of the program: a call of an op on other terms, or an opaque node (an input, a call with an effect)."""
 
-    __slots__ = ("owner", "op", "target", "args", "kwargs", "value", "leaves", "returned", "_operands")
+    __slots__ = ("_operands", "args", "kwargs", "leaves", "op", "owner", "returned", "target", "value")
 
     def __init__(
         self, owner: fx.Node, op: str, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], value: Any
@@ -51,7 +51,7 @@ class Term:
 class Call:
     """A call that is being simplified: an op, its arguments, and the metadata that its result must have."""
 
-    __slots__ = ("op", "target", "args", "kwargs", "value")
+    __slots__ = ("args", "kwargs", "op", "target", "value")
 
     def __init__(self, op: str, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], value: Any) -> None:
         self.op, self.target, self.args, self.kwargs, self.value = op, target, args, kwargs, value
@@ -98,7 +98,7 @@ def _places(target: torch._ops.OpOverload) -> list[tuple[str, Any]]:
 class Sunk:
     """A call below which another was put: `target` of `inner`, whose metadata nobody knows yet, and of `args`."""
 
-    __slots__ = ("inner", "target", "args")
+    __slots__ = ("args", "inner", "target")
 
     def __init__(self, inner: Call, target: Any, args: tuple[Any, ...]) -> None:
         self.inner, self.target, self.args = inner, target, args

@@ -4,4 +4,4 @@ from torch._export.serde.schema import SCHEMA_VERSION as SCHEMA_VERSION
 from torch._export.serde.serialize import _SYM_OPS as SYM_OPS
 from torch.export.pt2_archive._package import PT2ArchiveReader as PT2ArchiveReader
 
-__all__ = ["PT2ArchiveReader", "SCHEMA_VERSION", "SYM_OPS"]
+__all__ = ["SCHEMA_VERSION", "SYM_OPS", "PT2ArchiveReader"]

@@ -8,8 +8,6 @@ from torch._export import config as export_config
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import (
     aot_module_simplified as aot_module_simplified,  # the public wrapper compiles a module anew at every call of it
-)
-from torch._functorch.aot_autograd import (
     make_boxed_func as make_boxed_func,
 )
 from torch._functorch.partitioners import (
@@ -31,10 +29,26 @@ from torch.export._trace import _export_to_torch_ir as export_to_torch_ir
 
 from decomp.torch_internals.fakes import TracingContext
 
-__all__ = ["GraphLowering", "aot_module_simplified", "compile_fx", "compile_fx_inner", "compiler_config",
-           "default_partition", "donate_nothing", "export_config", "export_to_torch_ir", "functorch_config",
-           "inductor_config", "list_mode_options", "list_options", "make_boxed_func", "metrics", "outputs_as_traced",
-           "recomputing_partition", "select_decomp_table"]
+__all__ = [
+    "GraphLowering",
+    "aot_module_simplified",
+    "compile_fx",
+    "compile_fx_inner",
+    "compiler_config",
+    "default_partition",
+    "donate_nothing",
+    "export_config",
+    "export_to_torch_ir",
+    "functorch_config",
+    "inductor_config",
+    "list_mode_options",
+    "list_options",
+    "make_boxed_func",
+    "metrics",
+    "outputs_as_traced",
+    "recomputing_partition",
+    "select_decomp_table",
+]
 
 
 def recomputing_partition(joint: Any, inputs: Any, **options: Any) -> Any:

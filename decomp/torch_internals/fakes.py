@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch._guards import (
     TracingContext as TracingContext,  # where `torch.compile` keeps what it knows of the graph that a backend is given
-)
-from torch._guards import (
     active_fake_mode as active_fake_mode,
     detect_fake_mode as detect_fake_mode,
 )

@@ -133,10 +133,20 @@ def _judge(found: Sequence[torch.Tensor], truth: Truth, allowed: Allowance, poin
         wide = truth.wide[i] if truth.wide is not None else _wide(own)
         moved = [each[i] for each in truth.moved]
         choice = truth.choices[i] if truth.choices else None
-        one = _exactly(mine, own, wide, moved, choice) if _is_exact(own) else _closely(
-            _parts(mine), _parts(own), _parts(wide), [_parts(each) for each in moved], allowed, pointwise, own.dtype,
-            _lost_at_zero(truth.operands, own) if pointwise else None,
-        )  # fmt: skip
+        one = (
+            _exactly(mine, own, wide, moved, choice)
+            if _is_exact(own)
+            else _closely(
+                _parts(mine),
+                _parts(own),
+                _parts(wide),
+                [_parts(each) for each in moved],
+                allowed,
+                pointwise,
+                own.dtype,
+                _lost_at_zero(truth.operands, own) if pointwise else None,
+            )
+        )
         if one.fault is not None and not (truth.noise and truth.wide and _is_noise(mine, wide, truth.noise[i])):
             return one
         worst, error = max(worst, one.ulp), max(error, one.error)
@@ -172,9 +182,15 @@ def _exactly(
 
 
 def _closely(
-    mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: list[torch.Tensor], allowed: Allowance,
-    pointwise: bool, dtype: torch.dtype, lost: torch.Tensor | None,
-) -> Judged:  # fmt: skip
+    mine: torch.Tensor,
+    own: torch.Tensor,
+    wide: torch.Tensor,
+    moved: list[torch.Tensor],
+    allowed: Allowance,
+    pointwise: bool,
+    dtype: torch.dtype,
+    lost: torch.Tensor | None,
+) -> Judged:
     real = dtype.to_real() if dtype.is_complex else dtype
     mine64, own64 = mine.double(), own.double()
     finite = own64.isfinite() & wide.isfinite()
@@ -214,8 +230,11 @@ def _closely(
 def _lost_at_zero(operands: Sequence[Any], own: torch.Tensor) -> torch.Tensor | None:
     """What float64 itself may have lost where it gives 0: a last place of the largest operand of the element, as
     1 + tanh(x) does at -20. None where operands do not tell."""
-    reals = [leaf.abs().double() for leaf in tree_leaves(list(operands))
-             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]  # fmt: skip
+    reals = [
+        leaf.abs().double()
+        for leaf in tree_leaves(list(operands))
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    ]
     if own.is_complex() or not reals:
         return None
     try:
@@ -245,9 +264,12 @@ def _kind(value: torch.Tensor) -> str:
 
 
 _WIDER = {
-    torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64,
-    torch.complex64: torch.complex128, torch.complex32: torch.complex128,
-}  # fmt: skip
+    torch.float32: torch.float64,
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.complex64: torch.complex128,
+    torch.complex32: torch.complex128,
+}
 
 
 def _wide(value: Any) -> Any:

@@ -84,7 +84,11 @@ class Levels:
     """A program planned at several levels of accuracy, and run to see what each op costs and loses at each."""
 
     def __init__(
-        self, plans: Mapping[Level, Planned], inputs: Sequence[object], cost: Cost, seed: int = 0,
+        self,
+        plans: Mapping[Level, Planned],
+        inputs: Sequence[object],
+        cost: Cost,
+        seed: int = 0,
         narrower: Collection[torch.dtype] = (),
     ) -> None:
         """`plans`: by level, of one program. `narrower`: dtypes that stand at the border alone, the program computes in
@@ -121,14 +125,21 @@ class Levels:
         return self._named(self.experiment.own_only)
 
     def _named(self, places: Collection[Place]) -> tuple[str, ...]:
-        nodes = (node for i, graph in enumerate(self.experiment.graphs) for node in graph.graph.nodes
-                 if (i, node.name) in places)  # fmt: skip
+        nodes = (
+            node
+            for i, graph in enumerate(self.experiment.graphs)
+            for node in graph.graph.nodes
+            if (i, node.name) in places
+        )
         return tuple(dict.fromkeys(str(_op_of(node)) for node in nodes))
 
     def levels(self, op: Op) -> list[Level]:
         """The levels at which each call of an op reaches the target."""
-        return [level for level, decisions in self._decisions.items()
-                if not any(isinstance(decisions.get(place), Blocked) for place in self.nodes[op])]  # fmt: skip
+        return [
+            level
+            for level, decisions in self._decisions.items()
+            if not any(isinstance(decisions.get(place), Blocked) for place in self.nodes[op])
+        ]
 
     def choice(self, op: Op, level: Level) -> Choice:
         """The calls of an op at a level."""

@@ -70,16 +70,23 @@ class Application:
         calls_made = [(str(each.target), substituted((each.args, each.kwargs), named, Term)) for each in made]
         image = str(calls_made) if self.is_call else named(self.image)
 
-        derived = [(named(each), str(each.target), substituted((each.args, each.kwargs), named, Term))
-                   for each in self.derived]  # fmt: skip
+        derived = [
+            (named(each), str(each.target), substituted((each.args, each.kwargs), named, Term)) for each in self.derived
+        ]
 
         def operand(node: fx.Node) -> _Name:
             path = _views_from(leaves, self.images[node], self.lowered)
             views = "".join(f"{view.target}{view.args[1:]}" for view in path)
             return _Name(views + named(path[0].args[0] if path else self.images[node]))
 
-        calls = [(str(n.target), str(fx.map_arg((n.args, n.kwargs), operand)),
-                  names.setdefault(self.images[n], f"%{len(names)}")) for n in self.calls]  # fmt: skip
+        calls = [
+            (
+                str(n.target),
+                str(fx.map_arg((n.args, n.kwargs), operand)),
+                names.setdefault(self.images[n], f"%{len(names)}"),
+            )
+            for n in self.calls
+        ]
         return self.laws, str(self.image.target), image, str(derived), str(calls)
 
     @property
@@ -198,9 +205,17 @@ def _run_laws(found: Simplified, known: dict[Any, str | None]) -> None:
             leaves = _leaves(image, is_call, above)
             calls = tuple(_calls_between(node, set(leaves), images))
             application = Application(
-                node, names, calls, image, images.of, found.inner, is_call, above, found.subject.root,
+                node,
+                names,
+                calls,
+                image,
+                images.of,
+                found.inner,
+                is_call,
+                above,
+                found.subject.root,
                 _derived_from(leaves),
-            )  # fmt: skip
+            )
             key = application.key()
             if key not in known:
                 known[key] = _run(application)

@@ -76,9 +76,13 @@ def _is_op(node: fx.Node) -> bool:
 
 
 def _priced(
-    key: tuple[str, str, str], nodes: Mapping[Place, fx.Node], own: Decided, others: Mapping[str, Decided], target: str,
+    key: tuple[str, str, str],
+    nodes: Mapping[Place, fx.Node],
+    own: Decided,
+    others: Mapping[str, Decided],
+    target: str,
     cost: Cost,
-) -> Priced:  # fmt: skip
+) -> Priced:
     op, _, level = key
     chosen = _price(level, nodes, own, target, cost)
     assert chosen is not None
@@ -91,9 +95,7 @@ def _priced(
     return Priced(op, len(nodes), chosen, tuple(apart))
 
 
-def _price(
-    level: str, nodes: Mapping[Place, fx.Node], decided: Decided, target: str, cost: Cost
-) -> Price | None:
+def _price(level: str, nodes: Mapping[Place, fx.Node], decided: Decided, target: str, cost: Cost) -> Price | None:
     """What some calls come to in a plan at some level; None where one of them is not derived there."""
     found = [decided[place][1] for place in nodes if place in decided]
     derived = [decision for decision in found if isinstance(decision, Derived)]

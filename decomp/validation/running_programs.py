@@ -55,7 +55,7 @@ def callable_of(program: Any) -> nn.Module:
 def without_numbers(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """Which of a program's tensors have no numbers to run it on, as a phrase; None if all have them."""
     module = callable_of(program)
-    state = {name: tensor for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    state = dict((*module.named_parameters(), *module.named_buffers()))
     inputs = {f"input{path}": leaf for path, leaf in _named((tuple(args), dict(kwargs)))}
     tensors = {name: leaf for name, leaf in {**state, **inputs}.items() if isinstance(leaf, torch.Tensor)}
     missing = [name for name, tensor in tensors.items() if is_abstract(tensor)]
@@ -66,13 +66,20 @@ def without_numbers(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def run(
-    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, *, gradients: bool, wide: bool = False,
-    plain: bool = False, moved: Callable[[Any], Any] | None = None, mode: TorchDispatchMode | None = None,
-) -> Run:  # fmt: skip
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    *,
+    gradients: bool,
+    wide: bool = False,
+    plain: bool = False,
+    moved: Callable[[Any], Any] | None = None,
+    mode: TorchDispatchMode | None = None,
+) -> Run:
     """Runs a module on copies. `wide`: in float64, which calls that name a dtype mean too. `moved` changes inputs and
     state before. `mode` is one to run in. `plain`: without a mode."""
     given = _copies((tuple(args), dict(kwargs or {})))
-    state = _copies({name: t for name, t in (*module.named_parameters(), *module.named_buffers())})
+    state = _copies(dict((*module.named_parameters(), *module.named_buffers())))
     if moved is not None:
         given, state = moved(given), moved(state)
     if wide:
@@ -222,9 +229,12 @@ def call_node(node: fx.Node, root: Any, args: Any, kwargs: Any) -> Any:
 
 
 def run_graph(
-    graph: fx.Graph, root: Any, inputs: Sequence[Any], visit: Visit | None = None,
+    graph: fx.Graph,
+    root: Any,
+    inputs: Sequence[Any],
+    visit: Visit | None = None,
     call: Callable[[fx.Node, Any, Any, Any], Any] = call_node,
-) -> Any:  # fmt: skip
+) -> Any:
     """Runs a graph call by call, without making code of it. `root` owns its attributes. `visit(node, values)` is called
     before each call; `call` is what gives the value of a node."""
     values: dict[fx.Node, Any] = {}

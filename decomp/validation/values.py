@@ -272,9 +272,14 @@ class _Measure:
         return judged
 
     def _compared(
-        self, functions: Functions, operands: list[Any], truth: Truth, special: bool, slopes: bool,
+        self,
+        functions: Functions,
+        operands: list[Any],
+        truth: Truth,
+        special: bool,
+        slopes: bool,
         form: NormalForm | None = None,
-    ) -> Judged:  # fmt: skip
+    ) -> Judged:
         promise = self.promise.ulp(truth.own)
         allowed = Allowance(max(promise, SPECIAL) if special else promise, self.floor)
         judged = self._judged(functions[2], operands, truth, allowed)
@@ -358,8 +363,10 @@ def _is_prim(node: fx.Node) -> bool:
 def _in_domain(own: Any, operands: list[Any]) -> list[Any]:
     """The operands, or such in the domain of the op: between 0 and 1, or above 1. Raises `NoOperands`."""
     changes: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
-        lambda t: t, lambda t: 0.1 + 0.8 * torch.sigmoid(t), lambda t: 1.1 + t.abs(),
-    )  # fmt: skip
+        lambda t: t,
+        lambda t: 0.1 + 0.8 * torch.sigmoid(t),
+        lambda t: 1.1 + t.abs(),
+    )
     for change in changes:
         moved: list[Any] = pytree.tree_map(functools.partial(_changed, change), list(operands))
         if all(bool(result.isfinite().all()) for result in own(moved)):

@@ -96,8 +96,14 @@ class _Truth:
     of subnormal numbers."""
 
     def __init__(
-        self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], plain: bool, gradients: bool = True,
-        narrow: Narrow | None = None, subnormals: bool = True,
+        self,
+        module: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        plain: bool,
+        gradients: bool = True,
+        narrow: Narrow | None = None,
+        subnormals: bool = True,
     ) -> None:
         wide, self.narrow = module, narrow
         module = callable_of(narrow.source) if narrow is not None else module

@@ -14,12 +14,21 @@ import decomp
 from decomp_rules import targets
 
 DTYPES: dict[torch.dtype, Any] = {
-    torch.bool: np.dtype("bool"), torch.uint8: np.dtype("uint8"), torch.uint16: np.dtype("uint16"),
-    torch.uint32: np.dtype("uint32"), torch.uint64: np.dtype("uint64"), torch.int8: np.dtype("int8"),
-    torch.int16: np.dtype("int16"), torch.int32: np.dtype("int32"), torch.int64: np.dtype("int64"),
-    torch.float16: np.dtype("float16"), torch.float32: np.dtype("float32"), torch.float64: np.dtype("float64"),
-    torch.complex64: np.dtype("complex64"), torch.complex128: np.dtype("complex128"),
-}  # fmt: skip
+    torch.bool: np.dtype("bool"),
+    torch.uint8: np.dtype("uint8"),
+    torch.uint16: np.dtype("uint16"),
+    torch.uint32: np.dtype("uint32"),
+    torch.uint64: np.dtype("uint64"),
+    torch.int8: np.dtype("int8"),
+    torch.int16: np.dtype("int16"),
+    torch.int32: np.dtype("int32"),
+    torch.int64: np.dtype("int64"),
+    torch.float16: np.dtype("float16"),
+    torch.float32: np.dtype("float32"),
+    torch.float64: np.dtype("float64"),
+    torch.complex64: np.dtype("complex64"),
+    torch.complex128: np.dtype("complex128"),
+}
 """NumPy has no bfloat16."""
 
 Array = Any

@@ -36,9 +36,12 @@ def log_softmax(self: Value, dim: int, dtype: Any = None) -> Value:
 
 @emits("layer_norm")
 def layer_norm(
-    input: Value, normalized_shape: Sequence[int], weight: Value | None = None, bias: Value | None = None,
+    input: Value,
+    normalized_shape: Sequence[int],
+    weight: Value | None = None,
+    bias: Value | None = None,
     eps: float = 1e-5,
-) -> Value:  # fmt: skip
+) -> Value:
     scale = weight if weight is not None else constant(torch.ones(list(normalized_shape), dtype=input.dtype))
     return compute(
         "LayerNormalization", input, scale, bias, at=input.dtype, axis=-len(normalized_shape), epsilon=float(eps)

@@ -37,15 +37,30 @@ DTYPES: Mapping[torch.dtype, int] = {
 """What ONNX calls the dtypes."""
 
 _LETTERS = {
-    "f": torch.float32, "d": torch.float64, "h": torch.float16, "l": torch.int64, "i": torch.int32, "s": torch.int16,
-    "b": torch.int8, "u": torch.uint8, "S": torch.uint16, "I": torch.uint32, "L": torch.uint64,
+    "f": torch.float32,
+    "d": torch.float64,
+    "h": torch.float16,
+    "l": torch.int64,
+    "i": torch.int32,
+    "s": torch.int16,
+    "b": torch.int8,
+    "u": torch.uint8,
+    "S": torch.uint16,
+    "I": torch.uint32,
+    "L": torch.uint64,
     "?": torch.bool,
-}  # fmt: skip
+}
 _WIDER = {
-    torch.bool: torch.uint8, torch.uint8: torch.int32, torch.int8: torch.int32, torch.int16: torch.int32,
-    torch.uint16: torch.int32, torch.uint32: torch.int64, torch.int32: torch.int64, torch.float16: torch.float32,
+    torch.bool: torch.uint8,
+    torch.uint8: torch.int32,
+    torch.int8: torch.int32,
+    torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+    torch.int32: torch.int64,
+    torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
-}  # fmt: skip
+}
 _KERNELS: Mapping[str, str] = {
     **dict.fromkeys("Acos Acosh Asin Asinh Atan Cosh Sinh Tan Erf Det Conv ConvTranspose".split(), "f"),
     **dict.fromkeys("AveragePool GlobalAveragePool Col2Im InstanceNormalization BatchNormalization Atanh".split(), "f"),
@@ -58,10 +73,19 @@ _KERNELS: Mapping[str, str] = {
     **dict.fromkeys("ReduceMax ReduceMin".split(), "fdlibu?"),
     **dict.fromkeys("MatMul Einsum Pow ReduceSum ReduceProd ReduceMean CumSum Range".split(), "fdli"),
     **dict.fromkeys("Max Min Pad ArgMax ArgMin Where".split(), "fdlibu"),
-    "Neg": "fdlisb", "Sign": "fdlisbuSIL", "BitShift": "uSIL", "IsNaN": "fdh", "IsInf": "fdh",
-    "Gelu": "f", "Trilu": "fdli?", "ScatterElements": "fdlisbuSIL?", "ScatterND": "fdlisbuSIL?", "NonZero": "fliu?",
-    "TopK": "fdlisbu", "EyeLike": "fdli",
-}  # fmt: skip
+    "Neg": "fdlisb",
+    "Sign": "fdlisbuSIL",
+    "BitShift": "uSIL",
+    "IsNaN": "fdh",
+    "IsInf": "fdh",
+    "Gelu": "f",
+    "Trilu": "fdli?",
+    "ScatterElements": "fdlisbuSIL?",
+    "ScatterND": "fdlisbuSIL?",
+    "NonZero": "fliu?",
+    "TopK": "fdlisbu",
+    "EyeLike": "fdli",
+}
 """The dtypes, as letters, for which ONNX Runtime 1.32 has kernels on the CPU, of operators that it has not for all."""
 
 _building: ContextVar[Graph] = ContextVar("the ONNX graph that is being built")
@@ -208,9 +232,12 @@ def node(op_type: str, *inputs: Any, dtype: torch.dtype, outputs: int = 1, **att
     while names and not names[-1]:
         names.pop()
     made = helper.make_node(
-        op_type, names, [place.unique(f"{scope}/{op_type}") for _ in range(outputs)],
-        name=place.unique(f"{scope}:{op_type}"), **{key.rstrip("_"): value for key, value in attributes.items()},
-    )  # fmt: skip
+        op_type,
+        names,
+        [place.unique(f"{scope}/{op_type}") for _ in range(outputs)],
+        name=place.unique(f"{scope}:{op_type}"),
+        **{key.rstrip("_"): value for key, value in attributes.items()},
+    )
     if call is not None:
         helper.set_metadata_props(made, dict(place.annotate(call)))
     place.nodes.append(made)

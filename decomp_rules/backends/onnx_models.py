@@ -159,8 +159,11 @@ def _emitted(loaded: decomp.Loaded, program: Any = None) -> Emitted:
     ]
     infos = [value_info(value) for value in leaves if isinstance(value, Value) and value.name in {n for _, n in fed}]
     wanted = {*_read(place.nodes), *(name for _, name in fed)}
-    stored = {value.name: _stored(leaf, value.name) for leaf, value in zip(loaded.leaves, leaves)
-              if leaf.kind != "input" and value.name in wanted}  # fmt: skip
+    stored = {
+        value.name: _stored(leaf, value.name)
+        for leaf, value in zip(loaded.leaves, leaves)
+        if leaf.kind != "input" and value.name in wanted
+    }
     carried = [*stored.values(), *(data for _, data in place.constants.values())]
     body = helper.make_graph(place.nodes, "program", infos, [value_info(each) for each in outputs], carried)
     model = helper.make_model(

@@ -28,22 +28,60 @@ emits = entering(OPS)
 # Element by element.
 
 _UNARY = {
-    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
-    "cos": "Cos", "cosh": "Cosh", "sin": "Sin", "sinh": "Sinh", "tan": "Tan", "tanh": "Tanh", "neg": "Neg",
-    "sign": "Sign", "reciprocal": "Reciprocal", "sqrt": "Sqrt", "exp": "Exp", "log": "Log", "erf": "Erf",
-    "sigmoid": "Sigmoid", "ceil": "Ceil", "floor": "Floor", "round.default": "Round", "bitwise_not": "BitwiseNot",
+    "abs": "Abs",
+    "acos": "Acos",
+    "acosh": "Acosh",
+    "asin": "Asin",
+    "asinh": "Asinh",
+    "atan": "Atan",
+    "atanh": "Atanh",
+    "cos": "Cos",
+    "cosh": "Cosh",
+    "sin": "Sin",
+    "sinh": "Sinh",
+    "tan": "Tan",
+    "tanh": "Tanh",
+    "neg": "Neg",
+    "sign": "Sign",
+    "reciprocal": "Reciprocal",
+    "sqrt": "Sqrt",
+    "exp": "Exp",
+    "log": "Log",
+    "erf": "Erf",
+    "sigmoid": "Sigmoid",
+    "ceil": "Ceil",
+    "floor": "Floor",
+    "round.default": "Round",
+    "bitwise_not": "BitwiseNot",
     "logical_not": "Not",
-}  # fmt: skip
+}
 _BINARY = {
-    "add": "Add", "sub": "Sub", "mul": "Mul", "div.Tensor": "Div", "div.Scalar": "Div",
-    "pow.Tensor_Tensor": "Pow", "pow.Scalar": "Pow", "maximum": "Max", "minimum": "Min", "bitwise_and": "BitwiseAnd",
-    "bitwise_or": "BitwiseOr", "bitwise_xor": "BitwiseXor", "logical_and": "And", "logical_or": "Or",
+    "add": "Add",
+    "sub": "Sub",
+    "mul": "Mul",
+    "div.Tensor": "Div",
+    "div.Scalar": "Div",
+    "pow.Tensor_Tensor": "Pow",
+    "pow.Scalar": "Pow",
+    "maximum": "Max",
+    "minimum": "Min",
+    "bitwise_and": "BitwiseAnd",
+    "bitwise_or": "BitwiseOr",
+    "bitwise_xor": "BitwiseXor",
+    "logical_and": "And",
+    "logical_or": "Or",
     "logical_xor": "Xor",
-}  # fmt: skip
+}
 _OF_BOOLS = {
-    "Add": "Or", "Mul": "And", "Max": "Or", "Min": "And", "BitwiseAnd": "And", "BitwiseOr": "Or", "BitwiseXor": "Xor",
+    "Add": "Or",
+    "Mul": "And",
+    "Max": "Or",
+    "Min": "And",
+    "BitwiseAnd": "And",
+    "BitwiseOr": "Or",
+    "BitwiseXor": "Xor",
     "BitwiseNot": "Not",
-}  # fmt: skip
+}
 """What operators on numbers are on bool, where ONNX has them for numbers alone."""
 _COMPARISONS = {"eq": "Equal", "lt": "Less", "gt": "Greater"}
 
@@ -167,9 +205,16 @@ def det(self: Value) -> Value:
 
 @emits("convolution")
 def convolution(
-    input: Value, weight: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
-    output_padding: Any, groups: int,
-) -> Value:  # fmt: skip
+    input: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Value:
     space = weight.rank - 2
     how = {"strides": _each(stride, space), "dilations": _each(dilation, space), "pads": 2 * _each(padding, space)}
     if transposed:
@@ -256,9 +301,13 @@ def max_pool(
 
 @emits("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def avg_pool(
-    self: Value, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+    self: Value,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
     count_include_pad: bool = True,
-) -> Value:  # fmt: skip
+) -> Value:
     how = _window(self, kernel_size, stride, padding, ceil_mode)
     return compute("AveragePool", self, at=self.dtype, count_include_pad=int(count_include_pad), **how)
 
@@ -296,9 +345,14 @@ def col2im(self: Value, output_size: Any, kernel_size: Any, dilation: Any, paddi
 
 @emits("_native_batch_norm_legit_no_training")
 def batch_norm(
-    input: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value, momentum: float,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
     eps: float,
-) -> Sequence[Value]:  # fmt: skip
+) -> Sequence[Value]:
     """The statistics of the batch, which are empty, are constants."""
     scale, shift = (_of_channels(value, input, fill) for value, fill in ((weight, 1.0), (bias, 0.0)))
     found = compute("BatchNormalization", input, scale, shift, running_mean, running_var, at=input.dtype, epsilon=eps)
@@ -308,9 +362,15 @@ def batch_norm(
 
 @emits("instance_norm")
 def instance_norm(
-    input: Value, weight: Value | None, bias: Value | None, running_mean: None, running_var: None,
-    use_input_stats: bool, momentum: float, eps: float,
-) -> Value:  # fmt: skip
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: None,
+    running_var: None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+) -> Value:
     scale, shift = (_of_channels(value, input, fill) for value, fill in ((weight, 1.0), (bias, 0.0)))
     return compute("InstanceNormalization", input, scale, shift, at=input.dtype, epsilon=eps)
 

@@ -19,17 +19,31 @@ _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 
 @emits("lstm.input")
 def lstm(
-    input: Value, hx: Sequence[Value], params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
-    train: bool, bidirectional: bool, batch_first: bool,
-) -> list[Value]:  # fmt: skip
+    input: Value,
+    hx: Sequence[Value],
+    params: Sequence[Value],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> list[Value]:
     return _layers("LSTM", input, hx, params, has_biases, bidirectional, batch_first)
 
 
 def _of_one_state(op_type: str, **attributes: Any) -> Callable[..., list[Value]]:
     def emitted(
-        input: Value, hx: Value, params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
-        train: bool, bidirectional: bool, batch_first: bool,
-    ) -> list[Value]:  # fmt: skip
+        input: Value,
+        hx: Value,
+        params: Sequence[Value],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> list[Value]:
         names = {"activations": [attributes["of"]] * (1 + bidirectional)} if "of" in attributes else {}
         how = {**{key: value for key, value in attributes.items() if key != "of"}, **names}
         return _layers(op_type, input, [hx], params, has_biases, bidirectional, batch_first, **how)
@@ -37,17 +51,25 @@ def _of_one_state(op_type: str, **attributes: Any) -> Callable[..., list[Value]]
     return emitted
 
 
-OPS.update({
-    "gru.input": _of_one_state("GRU", linear_before_reset=1),
-    "rnn_tanh.input": _of_one_state("RNN", of="Tanh"),
-    "rnn_relu.input": _of_one_state("RNN", of="Relu"),
-})  # fmt: skip
+OPS.update(
+    {
+        "gru.input": _of_one_state("GRU", linear_before_reset=1),
+        "rnn_tanh.input": _of_one_state("RNN", of="Tanh"),
+        "rnn_relu.input": _of_one_state("RNN", of="Relu"),
+    }
+)
 
 
 def _layers(
-    op_type: str, x: Value, states: Sequence[Value], params: Sequence[Value], has_biases: bool, bidirectional: bool,
-    batch_first: bool, **attributes: Any,
-) -> list[Value]:  # fmt: skip
+    op_type: str,
+    x: Value,
+    states: Sequence[Value],
+    params: Sequence[Value],
+    has_biases: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    **attributes: Any,
+) -> list[Value]:
     """The output and the last states. `states` are of all layers, (layers · directions, batch, hidden)."""
     directions, dtype = 1 + bidirectional, x.dtype
     each = 4 if has_biases else 2

@@ -206,16 +206,18 @@ def _scatter_elements(self: Value, dim: int, index: Value, src: Value, reduction
 def nonzero(self: Value) -> Value:
     """Transpose after NonZero, which has a row a dimension."""
     known = kernel_dtype("NonZero", self.dtype)
-    places = node("NonZero", cast(self, torch.bool if known == self.dtype == torch.float64 else known),
-                  dtype=torch.int64)  # fmt: skip
+    places = node(
+        "NonZero", cast(self, torch.bool if known == self.dtype == torch.float64 else known), dtype=torch.int64
+    )
     return moved("Transpose", places, perm=[1, 0])
 
 
 @emits("topk")
 def topk(self: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Sequence[Value]:
     wide = kernel_dtype("TopK", self.dtype)
-    values, places = node("TopK", cast(self, wide), [k], dtype=wide, outputs=2, axis=dim, largest=int(largest),
-                          sorted=int(sorted))  # fmt: skip
+    values, places = node(
+        "TopK", cast(self, wide), [k], dtype=wide, outputs=2, axis=dim, largest=int(largest), sorted=int(sorted)
+    )
     places.dtype = torch.int64
     return cast(values, self.dtype), places
 
@@ -320,9 +322,7 @@ def while_loop(
 
 
 @emits("scan")
-def scan(
-    combine_fn: Callable[..., Any], init: Sequence[Value], xs: Sequence[Value], more: Sequence[Any] = ()
-) -> Any:
+def scan(combine_fn: Callable[..., Any], init: Sequence[Value], xs: Sequence[Value], more: Sequence[Any] = ()) -> Any:
     """Scan, over the first dimension of the rows."""
     with graph().nested() as inner:
         values = [inner.input("carried", each.dtype, each.meta) for each in init]

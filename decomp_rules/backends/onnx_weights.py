@@ -74,8 +74,10 @@ def fill(path: Path, tensors: Mapping[str, torch.Tensor]) -> Path:
     wanted = [each for each in model.graph.initializer if _location(each) == beside.name]
     missing = [each.name for each in wanted if each.name not in tensors]
     if missing:
-        raise ArgumentError(f"the model has weights that are not given: {', '.join(missing[:5])}"
-                            + (f" and {len(missing) - 5} more" if len(missing) > 5 else ""))  # fmt: skip
+        raise ArgumentError(
+            f"the model has weights that are not given: {', '.join(missing[:5])}"
+            + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        )
     for each in wanted:
         _require_same(each, tensors[each.name])
     with beside.open("wb") as file:

@@ -31,21 +31,52 @@ from decomp_rules.backends.xla_operands import (
 # Elementwise.
 
 _FLOAT = {
-    "exp": lax.exp, "expm1": lax.expm1, "log": lax.log, "log1p": lax.log1p, "tanh": lax.tanh,
-    "sin": lax.sin, "cos": lax.cos, "tan": lax.tan, "sqrt": lax.sqrt, "rsqrt": lax.rsqrt,
-}  # fmt: skip
+    "exp": lax.exp,
+    "expm1": lax.expm1,
+    "log": lax.log,
+    "log1p": lax.log1p,
+    "tanh": lax.tanh,
+    "sin": lax.sin,
+    "cos": lax.cos,
+    "tan": lax.tan,
+    "sqrt": lax.sqrt,
+    "rsqrt": lax.rsqrt,
+}
 _ROUND = {
-    "ceil": lax.ceil, "floor": lax.floor, "round.default": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
-}  # fmt: skip
-_ALONE = {"neg": lax.neg, "sign": lax.sign, "bitwise_not": lax.bitwise_not, "real": lax.real,
-          "imag": lax.imag, "isfinite": lax.is_finite, "logical_not": lax.bitwise_not}  # fmt: skip
+    "ceil": lax.ceil,
+    "floor": lax.floor,
+    "round.default": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
+}
+_ALONE = {
+    "neg": lax.neg,
+    "sign": lax.sign,
+    "bitwise_not": lax.bitwise_not,
+    "real": lax.real,
+    "imag": lax.imag,
+    "isfinite": lax.is_finite,
+    "logical_not": lax.bitwise_not,
+}
 _TWO = {
-    "maximum": lax.max, "minimum": lax.min, "fmod": lax.rem, "bitwise_and": lax.bitwise_and,
-    "bitwise_or": lax.bitwise_or, "bitwise_xor": lax.bitwise_xor, "bitwise_left_shift": lax.shift_left,
-    "logical_and": lax.bitwise_and, "logical_or": lax.bitwise_or, "logical_xor": lax.bitwise_xor, "eq": lax.eq,
-    "ne": lax.ne, "lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge, "pow": lax.pow, "div": lax.div,
+    "maximum": lax.max,
+    "minimum": lax.min,
+    "fmod": lax.rem,
+    "bitwise_and": lax.bitwise_and,
+    "bitwise_or": lax.bitwise_or,
+    "bitwise_xor": lax.bitwise_xor,
+    "bitwise_left_shift": lax.shift_left,
+    "logical_and": lax.bitwise_and,
+    "logical_or": lax.bitwise_or,
+    "logical_xor": lax.bitwise_xor,
+    "eq": lax.eq,
+    "ne": lax.ne,
+    "lt": lax.lt,
+    "le": lax.le,
+    "gt": lax.gt,
+    "ge": lax.ge,
+    "pow": lax.pow,
+    "div": lax.div,
     "complex": lax.complex,
-}  # fmt: skip
+}
 
 
 def _float_function(call: Any) -> Callable[[Array], Array]:
@@ -217,8 +248,17 @@ def bmm(x: Array, other: Array) -> Array:
 
 
 @implements("convolution")
-def convolution(x: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, dilation: Any,
-                transposed: bool, output_padding: Any, groups: int) -> Array:  # fmt: skip
+def convolution(
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Array:
     """A transposed one is the convolution of the dilated input with the reversed kernel."""
     count = weight.ndim - 2
     stride, padding, dilation, extra = (ntuple(v, count) for v in (stride, padding, dilation, output_padding))

@@ -46,8 +46,15 @@ mlir.register_lowering(_logistic_p, lambda ctx, x: stablehlo.LogisticOp(x).resul
 
 
 @implements("_native_batch_norm_legit_no_training")
-def batch_norm_inference(x: Array, weight: Array | None, bias: Array | None, running_mean: Array, running_var: Array,
-                         momentum: float, eps: float) -> tuple[Array, Array, Array]:  # fmt: skip
+def batch_norm_inference(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array,
+    running_var: Array,
+    momentum: float,
+    eps: float,
+) -> tuple[Array, Array, Array]:
     """The normalised x, and two empty arrays in the place of the statistics of the batch."""
     scale = jnp.ones_like(running_mean) if weight is None else weight
     offset = jnp.zeros_like(running_mean) if bias is None else bias
@@ -173,8 +180,9 @@ mlir.register_lowering(_normal_p, _emit_normal)
 
 
 @implements("triangular_solve")
-def triangular_solve(x: Array, A: Array, upper: bool = True, transpose: bool = False, unitriangular: bool = False
-                     ) -> tuple[Array, Array]:  # fmt: skip
+def triangular_solve(
+    x: Array, A: Array, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> tuple[Array, Array]:
     """The solution y of A y = x, and A."""
     batch = lax.broadcast_shapes(x.shape[:-2], A.shape[:-2])
     x, A = (jnp.broadcast_to(each, (*batch, *each.shape[-2:])) for each in (x, A))

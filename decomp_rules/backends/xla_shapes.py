@@ -113,8 +113,9 @@ def index_select(x: Array, dim: int, index: Array) -> Array:
 
 
 @implements("embedding")
-def embedding(weight: Array, indices: Array, padding_idx: int = -1, scale_grad_by_freq: bool = False,
-              sparse: bool = False) -> Array:  # fmt: skip
+def embedding(
+    weight: Array, indices: Array, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Array:
     return _taken(weight, indices, [0], 0)
 
 
@@ -174,8 +175,11 @@ def _places(x: Array, indices: Sequence[Array | None]) -> tuple[Array, list[int]
     counted = []
     for d, index in zip(dims, given):
         index = cast(index, np.dtype(np.int64))
-        index = lax.select(lax.lt(index, spread(0, index.shape, index.dtype)),
-                           lax.add(index, spread(x.shape[d], index.shape, index.dtype)), index)  # fmt: skip
+        index = lax.select(
+            lax.lt(index, spread(0, index.shape, index.dtype)),
+            lax.add(index, spread(x.shape[d], index.shape, index.dtype)),
+            index,
+        )
         counted.append(spread(index, shape, index.dtype))
     together = dims == list(range(dims[0], dims[0] + len(dims)))
     first = dims[0] if together else 0
@@ -185,9 +189,14 @@ def _places(x: Array, indices: Sequence[Array | None]) -> tuple[Array, list[int]
 # Scatter.
 
 _SCATTERS = {
-    None: lax.scatter, "sum": lax.scatter_add, "add": lax.scatter_add, "prod": lax.scatter_mul,
-    "multiply": lax.scatter_mul, "amax": lax.scatter_max, "amin": lax.scatter_min,
-}  # fmt: skip
+    None: lax.scatter,
+    "sum": lax.scatter_add,
+    "add": lax.scatter_add,
+    "prod": lax.scatter_mul,
+    "multiply": lax.scatter_mul,
+    "amax": lax.scatter_max,
+    "amin": lax.scatter_min,
+}
 
 
 def _scatter(dtype: Any, reduce: str | None) -> Any:

@@ -62,8 +62,9 @@ def full_like(x: Tensor, fill_value: Any, dtype: torch.dtype | None = None, devi
 
 
 @register(aten.new_full)
-def new_full(x: Tensor, size: Sequence[Any], fill_value: Any, dtype: torch.dtype | None = None,
-             device: Any = None) -> Tensor:
+def new_full(
+    x: Tensor, size: Sequence[Any], fill_value: Any, dtype: torch.dtype | None = None, device: Any = None
+) -> Tensor:
     """full(size, fill_value)."""
     return torch.full(size, fill_value, dtype=dtype or x.dtype, device=device or x.device)
 
@@ -89,8 +90,13 @@ def scalar_tensor(s: Any, dtype: torch.dtype | None = None, device: Any = None) 
 
 
 @register(aten.empty, aten.empty_strided, aten.empty_permuted)
-def empty(size: Sequence[Any], stride: Any = None, physical_layout: Any = None, dtype: torch.dtype | None = None,
-          device: Any = None) -> Tensor:
+def empty(
+    size: Sequence[Any],
+    stride: Any = None,
+    physical_layout: Any = None,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+) -> Tensor:
     """full(size, 0): zeros are as good as what memory held."""
     dtype = dtype or torch.get_default_dtype()
     return torch.full(size, _zero(dtype), dtype=dtype, device=device)
@@ -104,8 +110,9 @@ def empty_like(x: Tensor, dtype: torch.dtype | None = None, device: Any = None) 
 
 
 @register(aten.new_empty, aten.new_empty_strided)
-def new_empty(x: Tensor, size: Sequence[Any], stride: Any = None, dtype: torch.dtype | None = None,
-              device: Any = None) -> Tensor:
+def new_empty(
+    x: Tensor, size: Sequence[Any], stride: Any = None, dtype: torch.dtype | None = None, device: Any = None
+) -> Tensor:
     """full(size, 0)."""
     dtype = dtype or x.dtype
     return torch.full(size, _zero(dtype), dtype=dtype, device=device or x.device)
@@ -121,8 +128,9 @@ def _one(dtype: torch.dtype) -> bool | int | float:
 
 
 @register(aten.arange)
-def arange_start_step(end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtype | None = None,
-                      device: Any = None) -> Tensor:
+def arange_start_step(
+    end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtype | None = None, device: Any = None
+) -> Tensor:
     """arange(start, end, step), every argument given: the form of Core ATen."""
     dtype = dtype or _ramp_dtype(start, end, step)
     return torch.arange(start, end, step, dtype=dtype, device=device)
@@ -133,8 +141,9 @@ TABLED = 1 << 16
 
 
 @register(aten.arange)
-def arange_as_table(end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtype | None = None, device: Any = None
-                    ) -> Tensor:  # fmt: skip
+def arange_as_table(
+    end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtype | None = None, device: Any = None
+) -> Tensor:
     """A copy of a constant: reading a table costs less than counting, and that counting from stacks is a constant is
     more than compilers see. Floats are made in float64 and rounded once."""
     dtype = dtype or _ramp_dtype(start, end, step)
@@ -227,8 +236,9 @@ def linspace(start: Any, end: Any, steps: int, dtype: torch.dtype | None = None,
 
 
 @register(aten.logspace)
-def logspace(start: Any, end: Any, steps: int, base: float = 10.0, dtype: torch.dtype | None = None,
-             device: Any = None) -> Tensor:
+def logspace(
+    start: Any, end: Any, steps: int, base: float = 10.0, dtype: torch.dtype | None = None, device: Any = None
+) -> Tensor:
     """base to the powers linspace(start, end, steps), in float64."""
     dtype = dtype or torch.get_default_dtype()
     if dtype.is_complex or any(map(_is_complex, (start, end))):
@@ -257,16 +267,22 @@ def eye(n: Any, m: Any = None, dtype: torch.dtype | None = None, device: Any = N
 def tril_of_table(x: Tensor, diagonal: int = 0) -> Tensor:
     """x where column < row + diagonal + 1, counted in tables, else 0."""
     tables = _places(x, diagonal + 1)
-    return decline("the size is not known, or large") if tables is None else torch.where(
-        torch.lt(tables[1], tables[0]), x, _zero(x.dtype))
+    return (
+        decline("the size is not known, or large")
+        if tables is None
+        else torch.where(torch.lt(tables[1], tables[0]), x, _zero(x.dtype))
+    )
 
 
 @register(aten.triu, level="standard")
 def triu_of_table(x: Tensor, diagonal: int = 0) -> Tensor:
     """x where row + diagonal − 1 < column, counted in tables, else 0."""
     tables = _places(x, diagonal - 1)
-    return decline("the size is not known, or large") if tables is None else torch.where(
-        torch.lt(tables[0], tables[1]), x, _zero(x.dtype))
+    return (
+        decline("the size is not known, or large")
+        if tables is None
+        else torch.where(torch.lt(tables[0], tables[1]), x, _zero(x.dtype))
+    )
 
 
 def _places(x: Tensor, shift: int) -> tuple[Tensor, Tensor] | None:
@@ -284,8 +300,9 @@ def _places(x: Tensor, shift: int) -> tuple[Tensor, Tensor] | None:
 @register(aten.tril)
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
     """x where column ≤ row + diagonal, else 0."""
-    return torch.where(torch.logical_not(_above(x, diagonal)), x, torch.full((), _zero(x.dtype), dtype=x.dtype,
-                                                                             device=x.device))
+    return torch.where(
+        torch.logical_not(_above(x, diagonal)), x, torch.full((), _zero(x.dtype), dtype=x.dtype, device=x.device)
+    )
 
 
 @register(aten.triu)

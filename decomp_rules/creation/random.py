@@ -27,8 +27,13 @@ RANDOM = """
 """.split()
 
 RULES.limit(*(getattr(aten, name) for name in RANDOM), reason="the target has no random numbers", needs=("rand",))
-RULES.limit(aten.poisson, aten.binomial, aten._standard_gamma, aten._sample_dirichlet,
-            reason="it is drawn by rejection: how many random numbers it takes is data")
+RULES.limit(
+    aten.poisson,
+    aten.binomial,
+    aten._standard_gamma,
+    aten._sample_dirichlet,
+    reason="it is drawn by rejection: how many random numbers it takes is data",
+)
 
 
 @register(aten.dropout)
@@ -166,8 +171,9 @@ def normal(mean: Any, std: Any = 1.0) -> Tensor:
 
 
 @register(aten.normal)
-def normal_of_size(mean: float, std: float, size: Sequence[Any], dtype: torch.dtype | None = None,
-                   device: torch.device | None = None) -> Tensor:
+def normal_of_size(
+    mean: float, std: float, size: Sequence[Any], dtype: torch.dtype | None = None, device: torch.device | None = None
+) -> Tensor:
     """mean + std · n, of a given size."""
     return torch.randn(list(size), dtype=dtype or torch.get_default_dtype(), device=device) * std + mean
 
@@ -198,15 +204,21 @@ def geometric(x: Tensor, p: float) -> Tensor:
 
 
 @register(aten.randint)
-def randint(high: Any, size: Sequence[Any], low: Any = 0, dtype: torch.dtype | None = torch.int64,
-            device: torch.device | None = None) -> Tensor:
+def randint(
+    high: Any,
+    size: Sequence[Any],
+    low: Any = 0,
+    dtype: torch.dtype | None = torch.int64,
+    device: torch.device | None = None,
+) -> Tensor:
     """low + ⌊(high − low) · u⌋, in float64: exact to 2⁵³ values."""
     return _integers(low, high, size, _integer(dtype), device)
 
 
 @register(aten.randint_like)
-def randint_like(x: Tensor, high: Any, low: Any = 0, dtype: torch.dtype | None = None,
-                 device: torch.device | None = None) -> Tensor:
+def randint_like(
+    x: Tensor, high: Any, low: Any = 0, dtype: torch.dtype | None = None, device: torch.device | None = None
+) -> Tensor:
     """low + ⌊(high − low) · u⌋, in the shape of x."""
     if not is_scalar(high):
         return decline("only numbers as bounds")
@@ -224,16 +236,22 @@ def _integers(low: Any, high: Any, size: Sequence[Any], dtype: torch.dtype, devi
 
 
 @register(aten.randint)
-def randint_of_32_bits(high: Any, size: Sequence[Any], low: Any = 0, dtype: torch.dtype | None = torch.int64,
-                       device: torch.device | None = None) -> Tensor:
+def randint_of_32_bits(
+    high: Any,
+    size: Sequence[Any],
+    low: Any = 0,
+    dtype: torch.dtype | None = torch.int64,
+    device: torch.device | None = None,
+) -> Tensor:
     """low + r mod (high − low), r of 31 random bits, in float32 and int32: no value is more likely than another by more
     than (high − low) · 2⁻³¹ of its probability. For targets without float64."""
     return _integers_of_32_bits(low, high, size, _integer(dtype), device)
 
 
 @register(aten.randint_like)
-def randint_like_of_32_bits(x: Tensor, high: Any, low: Any = 0, dtype: torch.dtype | None = None,
-                            device: torch.device | None = None) -> Tensor:
+def randint_like_of_32_bits(
+    x: Tensor, high: Any, low: Any = 0, dtype: torch.dtype | None = None, device: torch.device | None = None
+) -> Tensor:
     """The same in the shape of x."""
     if not is_scalar(high):
         return decline("only numbers as bounds")

@@ -65,8 +65,12 @@ def _alone(choose: Callable[[Tensor, Any], Tensor], x: Tensor, dim: int) -> Tens
     return _with_tiny_as_negative_zeros(torch.sum(choose(marked, 0), dim=[dim], dtype=marked.dtype), x)
 
 
-_BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16,
-         torch.bfloat16: torch.int16}  # fmt: skip
+_BITS = {
+    torch.float64: torch.int64,
+    torch.float32: torch.int32,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+}
 
 
 def _with_negative_zeros_as_tiny(x: Tensor) -> Tensor:
@@ -134,7 +138,7 @@ def index_tensor(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
         return decline("the size of the result is data: an index is a mask")
     spot = located(x.shape, indices)
     rows = torch.movedim(x, spot.dims, list(range(len(spot.dims))))
-    rest = list(rows.shape[len(spot.dims):])
+    rest = list(rows.shape[len(spot.dims) :])
     rows = view_or_copy(rows, [spot.places, *rest])
     chosen = torch.index_select(rows, 0, spot.number.reshape(-1))
     chosen = view_or_copy(chosen, [*spot.number.shape, *rest])
@@ -255,7 +259,11 @@ def bucketize(x: Any, boundaries: Tensor, out_int32: bool = False, right: bool =
 
 @register(aten.searchsorted)
 def searchsorted(
-    sorted_sequence: Tensor, x: Any, out_int32: bool = False, right: bool = False, side: str | None = None,
+    sorted_sequence: Tensor,
+    x: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
     """How many of the sequence are before x, that is not ≥ x, or on the right not > x: halving what is left to search,

@@ -50,7 +50,7 @@ def index_of_one(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
         return decline("not one index of places")
     dim = dims[0]
     places = torch.remainder(index, x.shape[dim]).reshape(-1)
-    return torch.index_select(x, dim, places).reshape([*x.shape[:dim], *index.shape, *x.shape[dim + 1:]])
+    return torch.index_select(x, dim, places).reshape([*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]])
 
 
 def _can_be_summed(x: Tensor, dim: int) -> bool:

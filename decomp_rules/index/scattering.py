@@ -73,9 +73,7 @@ def scatter_reduce_named(x: Tensor, dim: int, index: Tensor, reduce: str, src: A
 
 
 @register(aten.scatter_reduce)
-def scatter_reduce(
-    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True
-) -> Tensor:
+def scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True) -> Tensor:
     """The sum, product, mean, maximum or minimum of the sources that point at a place, and of x there if included."""
     if known_empty(index):
         return x.clone()

@@ -54,8 +54,9 @@ def sort_by_network(
         a, b = (one[0].detach(), two[0].detach()) if not descending else (two[0].detach(), one[0].detach())
         return less(a, b) | torch.lt(less(b, a), torch.lt(one[1], two[1]))
 
-    values, indices = _sorted([line, ramp(line, line.shape[-1]).expand(line.shape)], [_last_of(x.dtype, descending),
-                                                                                      2**63 - 1], comes)  # fmt: skip
+    values, indices = _sorted(
+        [line, ramp(line, line.shape[-1]).expand(line.shape)], [_last_of(x.dtype, descending), 2**63 - 1], comes
+    )
     return _turned(values, x, dim), _turned(indices, x, dim)
 
 

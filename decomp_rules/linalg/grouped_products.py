@@ -18,8 +18,13 @@ FALLBACK_BACKWARD = Op("transformers.grouped_mm_fallback_backward")
 
 
 @register(aten._grouped_mm)
-def _grouped_mm(self: Tensor, mat2: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,
-                out_dtype: torch.dtype | None = None) -> Tensor:
+def _grouped_mm(
+    self: Tensor,
+    mat2: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
     """A product for each group: of matrices (3-d by 3-d), or of the rows (2-d by 3-d), columns (3-d by 2-d) or summands
     (2-d by 2-d) up to each offset. What lies behind the last offset, which PyTorch leaves open, is 0."""
     if bias is not None:

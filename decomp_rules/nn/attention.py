@@ -24,8 +24,14 @@ UNPAIRED = "keys and values differ in number"
 
 @register(aten.scaled_dot_product_attention, needs=(("softmax", "_softmax"),))
 def attention_by_softmax(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
     """softmax(q kᵀ · scale + mask) v; a row whose scores are all −∞, masked or not, gives 0. Its error is the flash
     kernel's."""
@@ -40,8 +46,14 @@ def attention_by_softmax(
 
 @register(aten.scaled_dot_product_attention)
 def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
     """(e v) / Σe with e = exp(s − max s) and the scores s = q kᵀ · scale + mask: as in the flash kernel, whose error it
     has, the result is divided and not the scores, which are more; a row whose scores are all −∞ gives 0."""
@@ -61,8 +73,14 @@ def scaled_dot_product_attention(
 
 @register(aten.scaled_dot_product_attention, level="standard")
 def attention_by_exponentials(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
     """(e v) / Σe with e = exp(s − max s). Only where there is a mask is it asked whether a row sees anything."""
     given = (query, key, value, attn_mask, dropout_p, is_causal, softmax_scale(query, scale), enable_gqa)
@@ -71,8 +89,14 @@ def attention_by_exponentials(
 
 @register(aten.scaled_dot_product_attention, level="standard", needs=("exp2",))
 def attention_by_powers(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
     """(e v) / Σe with e = 2^((s − max s) · log₂e): where that is rounded most, a weight is next to nothing."""
     given = (query, key, value, attn_mask, dropout_p, is_causal, softmax_scale(query, scale), enable_gqa)
@@ -81,8 +105,14 @@ def attention_by_powers(
 
 @register(aten.scaled_dot_product_attention, level="fast", needs=("exp2",))
 def attention_by_scaled_powers(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
     """(e v) / Σe with e = 2^(s − max s), where the queries are scaled by log₂e as well."""
     if attn_mask is not None:
@@ -93,8 +123,13 @@ def attention_by_scaled_powers(
 
 @register(aten._scaled_dot_product_flash_attention_for_cpu, level="standard")
 def flash_attention_by_exponentials(
-    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
-    attn_mask: Tensor | None = None, scale: float | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(e v) / Σe with e = exp(s − max s), and max s + log Σe."""
     return _flash_by_exponentials(query, key, value, dropout_p, is_causal, attn_mask, scale, torch.exp)
@@ -102,8 +137,13 @@ def flash_attention_by_exponentials(
 
 @register(aten._scaled_dot_product_flash_attention_for_cpu, level="standard", needs=("exp2",))
 def flash_attention_by_powers(
-    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
-    attn_mask: Tensor | None = None, scale: float | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(e v) / Σe with e = 2^((s − max s) · log₂e), and max s + log Σe."""
     return _flash_by_exponentials(query, key, value, dropout_p, is_causal, attn_mask, scale, _power)
@@ -115,8 +155,15 @@ def _power(x: Tensor) -> Tensor:
 
 
 def _by_exponentials(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
-    scale: float, enable_gqa: bool, exp: Exp,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+    enable_gqa: bool,
+    exp: Exp,
 ) -> Tensor:
     if unpaired(key, value):
         return decline(UNPAIRED)
@@ -132,8 +179,14 @@ def _by_exponentials(
 
 
 def _flash_by_exponentials(
-    query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, attn_mask: Tensor | None,
-    scale: float | None, exp: Exp,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    attn_mask: Tensor | None,
+    scale: float | None,
+    exp: Exp,
 ) -> tuple[Tensor, Tensor]:
     if unpaired(key, value):
         return decline(UNPAIRED)
@@ -147,8 +200,14 @@ def _flash_by_exponentials(
 
 @register(aten.scaled_dot_product_attention, level="standard", needs=(("softmax", "_softmax"),))
 def unmasked_attention_by_softmax(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
     """softmax(q kᵀ · scale) v, the heads of all batches in a row: compilers know that for attention."""
     if attn_mask is not None:
@@ -165,8 +224,13 @@ def unmasked_attention_by_softmax(
 
 @register(aten._scaled_dot_product_flash_attention_for_cpu, level="standard", needs=(("softmax", "_softmax"),))
 def unmasked_flash_attention_by_softmax(
-    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
-    attn_mask: Tensor | None = None, scale: float | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """softmax(q kᵀ · scale) v, the heads of all batches in a row, and log Σ exp of the scores."""
     if dropout_p > 0.0 or attn_mask is not None or unpaired(key, value):
@@ -211,8 +275,15 @@ def _exponentials(
 
 @register(aten._scaled_dot_product_attention_math)
 def _scaled_dot_product_attention_math(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, dropout_mask: Tensor | None = None, scale: float | None = None, enable_gqa: bool = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    dropout_mask: Tensor | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """softmax(q kᵀ · scale + mask) v, and the softmax."""
     if dropout_p > 0.0 or dropout_mask is not None:
@@ -226,8 +297,13 @@ def _scaled_dot_product_attention_math(
 
 @register(aten._scaled_dot_product_flash_attention_for_cpu)
 def _scaled_dot_product_flash_attention_for_cpu(
-    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
-    attn_mask: Tensor | None = None, scale: float | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """exp(s − lse) v and lse = log Σ exp(s), with the scores s = q kᵀ · scale + mask."""
     if unpaired(key, value):
@@ -239,8 +315,16 @@ def _scaled_dot_product_flash_attention_for_cpu(
 
 @register(aten._scaled_dot_product_flash_attention_for_cpu_backward)
 def _scaled_dot_product_flash_attention_for_cpu_backward(
-    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, dropout_p: float,
-    is_causal: bool, attn_mask: Tensor | None = None, scale: float | None = None,
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """With p = exp(s − lse) and t = p (g vᵀ − Σ g out): t k · scale, tᵀ q · scale and pᵀ g."""
     if dropout_p > 0.0:
@@ -258,9 +342,19 @@ def _scaled_dot_product_flash_attention_for_cpu_backward(
 
 @register(aten._native_multi_head_attention)
 def _native_multi_head_attention(
-    query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_head: int, qkv_weight: Tensor, qkv_bias: Tensor,
-    proj_weight: Tensor, proj_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True,
-    average_attn_weights: bool = True, mask_type: int | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    mask: Tensor | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """The projection of each head's softmax(q kᵀ / √d) v, and the softmax, averaged over the heads, if it is wanted."""
     if not isinstance(qkv_weight.shape[0], int):
@@ -282,10 +376,26 @@ def _native_multi_head_attention(
 
 @register(aten._transformer_encoder_layer_fwd)
 def _transformer_encoder_layer_fwd(
-    src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor, qkv_bias: Tensor, proj_weight: Tensor,
-    proj_bias: Tensor, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor, norm_bias_1: Tensor,
-    norm_weight_2: Tensor, norm_bias_2: Tensor, ffn_weight_1: Tensor, ffn_bias_1: Tensor, ffn_weight_2: Tensor,
-    ffn_bias_2: Tensor, mask: Tensor | None = None, mask_type: int | None = None,
+    src: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: Tensor,
+    norm_bias_1: Tensor,
+    norm_weight_2: Tensor,
+    norm_bias_2: Tensor,
+    ffn_weight_1: Tensor,
+    ffn_bias_1: Tensor,
+    ffn_weight_2: Tensor,
+    ffn_bias_2: Tensor,
+    mask: Tensor | None = None,
+    mask_type: int | None = None,
 ) -> Tensor:
     """Attention and a feed-forward network, each with its residual and layer norm, before or after."""
     if not isinstance(qkv_weight.shape[0], int):
@@ -298,8 +408,20 @@ def _transformer_encoder_layer_fwd(
         return F.layer_norm(x, [embed_dim], norm_weight_2, norm_bias_2, eps)
 
     def attend(x: Tensor) -> Tensor:
-        return _native_multi_head_attention(x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias,
-                                            mask, need_weights=False, mask_type=mask_type)[0]
+        return _native_multi_head_attention(
+            x,
+            x,
+            x,
+            embed_dim,
+            num_heads,
+            qkv_weight,
+            qkv_bias,
+            proj_weight,
+            proj_bias,
+            mask,
+            need_weights=False,
+            mask_type=mask_type,
+        )[0]
 
     def feed_forward(x: Tensor) -> Tensor:
         inner = F.linear(x, ffn_weight_1, ffn_bias_1)
@@ -320,7 +442,12 @@ def unpaired(key: Tensor, value: Tensor) -> bool:
 
 
 def _scored(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
     enable_gqa: bool,
 ) -> tuple[Tensor, Tensor]:
     """The values, with as many heads as the queries, and the scores."""

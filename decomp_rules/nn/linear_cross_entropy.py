@@ -4,6 +4,8 @@ loss; they are here for graphs that read them, and the loss has its own as well.
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -68,10 +70,8 @@ def _linear_cross_entropy_batch_chunked_no_reduction(
     return cast(cross_entropy_loss(logits, target, weight, NONE, ignore_index), input.dtype)
 
 
-try:
-    import torch.nn.modules.linear_cross_entropy  # noqa: F401  which defines the ops; `torch.nn` imports it when called
-except ImportError:  # before torch 2.13
-    pass
+with contextlib.suppress(ImportError):  # before torch 2.13
+    import torch.nn.modules.linear_cross_entropy
 
 for _rule in (_linear_cross_entropy_batch_chunked, _linear_cross_entropy_batch_chunked_no_reduction):
     if hasattr(torch.ops.torch_nn, _rule.__name__):

@@ -70,8 +70,9 @@ def _gap(x: Tensor, target: Tensor) -> Tensor:
 
 
 @register(aten.nll_loss_forward, aten.nll_loss2d_forward)
-def nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int,
-                     ignore_index: int) -> tuple[Tensor, Tensor]:
+def nll_loss_forward(
+    x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
     """−w xₜ of the target class, 0 where it is ignored, and the total weight that the mean divides by."""
     classes = 0 if x.dim() == 1 else 1
     counted, index = _classes_of(target, ignore_index)
@@ -88,8 +89,9 @@ def _classes_of(target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     return counted, torch.where(counted, target, 0).to(torch.int64)
 
 
-def _weighed(picked: Tensor, counted: Tensor, index: Tensor, weight: Tensor | None,
-             reduction: int) -> tuple[Tensor, Tensor | None]:
+def _weighed(
+    picked: Tensor, counted: Tensor, index: Tensor, weight: Tensor | None, reduction: int
+) -> tuple[Tensor, Tensor | None]:
     """−w times what was picked of each target's class, reduced, and the total weight; None where several are left."""
     if weight is None:
         share = counted.to(picked.dtype)
@@ -104,15 +106,22 @@ def _weighed(picked: Tensor, counted: Tensor, index: Tensor, weight: Tensor | No
 
 
 @register(aten.nll_loss, aten.nll_loss_nd, aten.nll_loss2d)
-def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
-             ignore_index: int = -100) -> Tensor:
+def nll_loss(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN, ignore_index: int = -100
+) -> Tensor:
     """−w xₜ of the target class, 0 where it is ignored; the mean is weighted."""
     return nll_loss_forward(x, target, weight, reduction, ignore_index)[0]
 
 
 @register(aten.cross_entropy_loss, needs=(("log_softmax", "_log_softmax"),))
-def cross_entropy_by_log_softmax(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
-                                 ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
+def cross_entropy_by_log_softmax(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
     """−Σ w t log softmax(x) over the classes, for targets that are probabilities or the index of one class."""
     classes = 0 if x.dim() == 1 else 1
     logs = torch.log_softmax(wide(x), classes)
@@ -131,8 +140,14 @@ def cross_entropy_by_log_softmax(x: Tensor, target: Tensor, weight: Tensor | Non
 
 
 @register(aten.cross_entropy_loss)
-def cross_entropy_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
-                       ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
+def cross_entropy_loss(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
     """w (log Σ exp(x − max x) − (xₜ − max x)) of the target class t: it is found among the inputs, and no logarithm is
     taken of the others, unless all of them are asked for."""
     if target.is_floating_point() or label_smoothing > 0 or known_empty(x):
@@ -141,8 +156,14 @@ def cross_entropy_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, 
 
 
 @register(aten.cross_entropy_loss, level="standard")
-def cross_entropy_by_binary(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
-                            ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
+def cross_entropy_by_binary(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
     """The same with ln Σ 2^(s·log₂e) for log Σ exp(s): an entry's error of |s| ε counts with its share in the sum,
     which is the less the larger |s| is."""
     if target.is_floating_point() or label_smoothing > 0 or known_empty(x):
@@ -155,9 +176,14 @@ def cross_entropy_by_binary(x: Tensor, target: Tensor, weight: Tensor | None = N
 
 
 @register(aten.cross_entropy_loss, needs=(("log_softmax", "_log_softmax"),), level="standard")
-def cross_entropy_by_log_softmax_and_count(x: Tensor, target: Tensor, weight: Tensor | None = None,
-                                           reduction: int = MEAN, ignore_index: int = -100,
-                                           label_smoothing: float = 0.0) -> Tensor:
+def cross_entropy_by_log_softmax_and_count(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
     """−log softmax(x)ₜ, summed, or times one over the number of targets."""
     if target.is_floating_point() or label_smoothing > 0 or known_empty(x) or weight is not None:
         return decline("only the index of one class, without smoothing or weights")
@@ -176,15 +202,25 @@ def _over_count(losses: Tensor, counted: Tensor, reduction: int) -> Tensor:
     return loss * torch.reciprocal(torch.sum(counted.to(loss.dtype))) if reduction == MEAN else loss
 
 
-def _of_sums(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int,
-             log_of_sum: Callable[[Tensor, int], Tensor]) -> Tensor:
+def _of_sums(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    log_of_sum: Callable[[Tensor, int], Tensor],
+) -> Tensor:
     counted, index, (picked, largest, total) = _picked(x, target, ignore_index, log_of_sum)
     logs = (picked - largest - total).squeeze(0 if x.dim() == 1 else 1)
     return cast(_weighed(logs, counted, index, weight, reduction)[0], x.dtype)
 
 
-def _picked(x: Tensor, target: Tensor, ignore_index: int, log_of_sum: Callable[[Tensor, int], Tensor],
-            ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+def _picked(
+    x: Tensor,
+    target: Tensor,
+    ignore_index: int,
+    log_of_sum: Callable[[Tensor, int], Tensor],
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
     """Whether a target counts, and its class; then, along the classes, its score, the largest, and log Σ exp of all
     less that one."""
     classes, scores = 0 if x.dim() == 1 else 1, wide(x)
@@ -218,8 +254,9 @@ def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None
 
 
 @register(aten.binary_cross_entropy_with_logits)
-def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, weight: Tensor | None = None,
-                                     pos_weight: Tensor | None = None, reduction: int = MEAN) -> Tensor:
+def binary_cross_entropy_with_logits(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = MEAN
+) -> Tensor:
     """(1 − t) x − (1 + (pos − 1) t) log σ(x). With log σ(x) = min(x, 0) − log1p(e^−|x|) what cancels below 0 is left
     out: −pos t x + (1 + (pos − 1) t) log1p(e^−|x|). Of x = −∞ it is NaN where the first form is ∞ − ∞, as the op."""
     if target.is_complex():
@@ -257,8 +294,9 @@ def hinge_embedding_loss(x: Tensor, target: Tensor, margin: float = 1.0, reducti
 
 
 @register(aten.margin_ranking_loss)
-def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0,
-                        reduction: int = MEAN) -> Tensor:
+def margin_ranking_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = MEAN
+) -> Tensor:
     """max(−t (x₁ − x₂) + margin, 0)."""
     loss = torch.clamp_min(-wide(target) * (wide(input1) - wide(input2)) + float(margin), 0)
     return reduced(loss, reduction, _with_a_float(input1, input2))
@@ -277,8 +315,9 @@ def soft_margin_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor
 
 
 @register(aten.multi_margin_loss)
-def multi_margin_loss(x: Tensor, target: Tensor, p: float = 1, margin: float = 1, weight: Tensor | None = None,
-                      reduction: int = MEAN) -> Tensor:
+def multi_margin_loss(
+    x: Tensor, target: Tensor, p: float = 1, margin: float = 1, weight: Tensor | None = None, reduction: int = MEAN
+) -> Tensor:
     """Σ max(margin − xₜ + xⱼ, 0)ᵖ / C over the classes j ≠ t, times the weight of t."""
     count = x.shape[-1] if x.dim() else 1
     rows = wide(x).reshape(-1, count)
@@ -316,8 +355,9 @@ def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> 
 
 
 @register(aten.cosine_embedding_loss)
-def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0,
-                          reduction: int = MEAN) -> Tensor:
+def cosine_embedding_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = MEAN
+) -> Tensor:
     """1 − cos for the target 1, max(cos − margin, 0) for −1; the squared norms have 10⁻¹² added."""
     x, y, dims = wide(input1), wide(input2), [input1.dim() - 1]
     squares = (torch.sum(x * x, dims) + 1e-12) * (torch.sum(y * y, dims) + 1e-12)
@@ -328,8 +368,16 @@ def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin
 
 
 @register(aten.triplet_margin_loss)
-def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
-                        eps: float = 1e-6, swap: bool = False, reduction: int = MEAN) -> Tensor:
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: int = MEAN,
+) -> Tensor:
     """max(margin + ‖a − p‖ − ‖a − n‖, 0); with `swap` the smaller of ‖a − n‖ and ‖p − n‖."""
     near = F.pairwise_distance(anchor, positive, p, eps)
     far = F.pairwise_distance(anchor, negative, p, eps)
@@ -351,8 +399,9 @@ def poisson_nll_loss(x: Tensor, target: Tensor, log_input: bool, full: bool, eps
 
 
 @register(F.gaussian_nll_loss)
-def gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6,
-                      reduction: str = "mean") -> Tensor:
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
     """½ (log v + (x − t)² / v) with v = max(var, ε), whose gradient var has whether or not it is the maximum; `full`
     adds ½ log 2π. That no variance is negative is data, and not checked."""
     x, variance = wide(input), torch.full_like(input, var) if isinstance(var, float) else var
@@ -379,8 +428,9 @@ def float_type(x: Tensor, target: Tensor) -> torch.dtype:
     return dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype()
 
 
-def probability_entropy(logs: Tensor, target: Tensor, weight: Tensor | None, reduction: int, label_smoothing: float,
-                        classes: int) -> Tensor:
+def probability_entropy(
+    logs: Tensor, target: Tensor, weight: Tensor | None, reduction: int, label_smoothing: float, classes: int
+) -> Tensor:
     """−Σ w t log p over the classes for targets that are probabilities; the mean is over all but the classes."""
     count = logs.shape[classes]
     share = wide(target) * (1 - label_smoothing) + label_smoothing / count if label_smoothing > 0 else wide(target)

@@ -47,8 +47,9 @@ def soft_margin_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, re
 
 
 @register(aten.binary_cross_entropy_backward)
-def binary_cross_entropy_backward(grad_output: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None,
-                                  reduction: int = MEAN) -> Tensor:
+def binary_cross_entropy_backward(
+    grad_output: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN
+) -> Tensor:
     """(x − t) / max(x (1 − x), 10⁻¹²) w g."""
     p = wide(x)
     slope = (p - wide(target)) * wide(grad_output) / torch.clamp_min((1 - p) * p, LEAST)
@@ -57,8 +58,15 @@ def binary_cross_entropy_backward(grad_output: Tensor, x: Tensor, target: Tensor
 
 
 @register(aten.nll_loss_backward, aten.nll_loss2d_backward)
-def nll_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int,
-                      ignore_index: int, total_weight: Tensor) -> Tensor:
+def nll_loss_backward(
+    grad_output: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:
     """−w g at the target class, over the total weight for the mean, and 0 elsewhere."""
     classes = 0 if x.dim() == 1 else 1
     along = [1] * x.dim()
@@ -73,8 +81,15 @@ def nll_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, weight: Te
 
 
 @register(aten.multi_margin_loss_backward)
-def multi_margin_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, p: float, margin: float,
-                               weight: Tensor | None = None, reduction: int = MEAN) -> Tensor:
+def multi_margin_loss_backward(
+    grad_output: Tensor,
+    x: Tensor,
+    target: Tensor,
+    p: float,
+    margin: float,
+    weight: Tensor | None = None,
+    reduction: int = MEAN,
+) -> Tensor:
     """p max(margin − xₜ + xⱼ, 0)ᵖ⁻¹ w g / C at the classes j ≠ t, and minus their sum at t."""
     count = x.shape[-1] if x.dim() else 1
     rows, index = wide(x).reshape(-1, count), target.reshape(-1, 1)
@@ -91,8 +106,9 @@ def multi_margin_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, p
 
 
 @register(aten.multilabel_margin_loss_backward)
-def multilabel_margin_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, reduction: int,
-                                    is_target: Tensor) -> Tensor:
+def multilabel_margin_loss_backward(
+    grad_output: Tensor, x: Tensor, target: Tensor, reduction: int, is_target: Tensor
+) -> Tensor:
     """g / C at each class j for every target t with 1 − xₜ + xⱼ > 0, and as much less at t."""
     count = x.shape[-1] if x.dim() else 1
     rows, labels = wide(x).reshape(-1, count), target.reshape(-1, count)

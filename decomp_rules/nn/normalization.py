@@ -22,37 +22,52 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 @register(aten.layer_norm)
-def layer_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
-               eps: float = 1e-5) -> Tensor:
+def layer_norm(
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
     """(x − mean) / √(var + ε) · w + b over the last dimensions, by the kernel."""
     return torch.native_layer_norm(x, normalized_shape, weight, bias, eps)[0]
 
 
 @register(aten.native_layer_norm)
-def native_layer_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None,
-                      eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def native_layer_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε) · w + b, the mean and 1 / √(var + ε). 2.8 ULP of the largest of a row, the kernel 2.9."""
     return _layer(*standardised(wide(x), trailing(x, normalized_shape), eps), x.dtype, weight, bias)
 
 
 @register(aten.native_layer_norm, level="standard")
-def native_layer_norm_of_two_sums(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None,
-                                  bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def native_layer_norm_of_two_sums(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε) · w + b, the mean and 1 / √(var + ε). 3 ULP of the largest of a row; twice the error of
     the kernel where the mean is large beside the deviations."""
     centred, mean, rstd = centred_by_sums(wide(x), trailing(x, normalized_shape), eps)
     return _layer(centred * rstd, mean, rstd, x.dtype, weight, bias)
 
 
-def _layer(normal: Tensor, mean: Tensor, rstd: Tensor, dtype: torch.dtype, weight: Tensor | None,
-           bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _layer(
+    normal: Tensor, mean: Tensor, rstd: Tensor, dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     return cast(affine(normal, weight, bias), dtype), cast(mean.detach(), dtype), cast(rstd.detach(), dtype)
 
 
 @register(aten.native_layer_norm_backward)
-def native_layer_norm_backward(grad_out: Tensor, x: Tensor, normalized_shape: Sequence[int], mean: Tensor,
-                               rstd: Tensor, weight: Tensor | None, bias: Tensor | None,
-                               output_mask: Sequence[bool]) -> Gradients:
+def native_layer_norm_backward(
+    grad_out: Tensor,
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    output_mask: Sequence[bool],
+) -> Gradients:
     """r (gw − mean gw − x̂ mean(gw x̂)), Σ g x̂ and Σ g, with x̂ the normalised input."""
     grad, normal = wide(grad_out), (wide(x) - wide(mean)) * wide(rstd)
     inner = trailing(x, normalized_shape)
@@ -66,8 +81,9 @@ def native_layer_norm_backward(grad_out: Tensor, x: Tensor, normalized_shape: Se
 
 
 @register(aten.rms_norm)
-def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
-             eps: float | None = None) -> Tensor:
+def rms_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
     """x / √(mean x² + ε) · w over the last dimensions; ε is that of the dtype computed in unless it is given."""
     if x.is_complex():
         return decline("only real inputs")
@@ -75,8 +91,9 @@ def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None =
 
 
 @register(aten._fused_rms_norm)
-def _fused_rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None,
-                    eps: float | None) -> tuple[Tensor, Tensor]:
+def _fused_rms_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
+) -> tuple[Tensor, Tensor]:
     """x / √(mean x² + ε) · w and 1 / √(mean x² + ε). 2.9 ULP, as PyTorch."""
     if x.is_complex():
         return decline("only real inputs")
@@ -87,8 +104,14 @@ def _fused_rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor |
 
 
 @register(aten._fused_rms_norm_backward)
-def _fused_rms_norm_backward(grad_out: Tensor, x: Tensor, normalized_shape: Sequence[int], rstd: Tensor,
-                             weight: Tensor | None, output_mask: Sequence[bool]) -> tuple[Tensor | None, Tensor | None]:
+def _fused_rms_norm_backward(
+    grad_out: Tensor,
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    rstd: Tensor,
+    weight: Tensor | None,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None]:
     """r (gw − x̂ mean(gw x̂)) and Σ g x̂, with x̂ = x r."""
     grad, normal = wide(grad_out), wide(x) * wide(rstd)
     inner = trailing(x, normalized_shape)
@@ -101,23 +124,26 @@ def _fused_rms_norm_backward(grad_out: Tensor, x: Tensor, normalized_shape: Sequ
 
 
 @register(aten.group_norm)
-def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
-               eps: float = 1e-5) -> Tensor:
+def group_norm(
+    x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
     """(x − mean) / √(var + ε) · w + b over groups of channels, by the kernel."""
     batch, channels = x.shape[:2]
     return torch.native_group_norm(dense(x), weight, bias, batch, channels, spatial_extent(x), num_groups, eps)[0]
 
 
 @register(aten.native_group_norm)
-def native_group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int,
-                      eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def native_group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε) · w + b over groups of channels, the mean and 1 / √(var + ε)."""
     return _group(*standardised(_grouped(x, C, group), within_group(x), eps), x, weight, bias, N, group)
 
 
 @register(aten.native_group_norm, level="standard")
-def native_group_norm_of_two_sums(x: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int,
-                                  group: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def native_group_norm_of_two_sums(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε) · w + b over groups of channels, the mean and 1 / √(var + ε)."""
     centred, mean, rstd = centred_by_sums(_grouped(x, C, group), within_group(x), eps)
     scaled = centred * affine(rstd, None if weight is None else _grouped(per_channel(weight, x), C, group))
@@ -128,15 +154,33 @@ def _grouped(x: Tensor, channels: int, groups: int) -> Tensor:
     return wide(x).unflatten(1, (groups, channels // groups))
 
 
-def _group(normal: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None,
-           batch: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+def _group(
+    normal: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    batch: int,
+    groups: int,
+) -> tuple[Tensor, Tensor, Tensor]:
     out = affine(normal.flatten(1, 2), per_channel(weight, x), per_channel(bias, x))
     return cast(out, x.dtype), cast(mean.view(batch, groups), x.dtype), cast(rstd.view(batch, groups), x.dtype)
 
 
 @register(aten.native_group_norm_backward)
-def native_group_norm_backward(grad_out: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, N: int,
-                               C: int, HxW: int, group: int, output_mask: Sequence[bool]) -> Gradients:
+def native_group_norm_backward(
+    grad_out: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    N: int,
+    C: int,
+    HxW: int,
+    group: int,
+    output_mask: Sequence[bool],
+) -> Gradients:
     """r (gw − mean gw − x̂ mean(gw x̂)), Σ g x̂ and Σ g, with x̂ the normalised input."""
     grouped, ones = (group, C // group), [1] * (x.dim() - 1)
     mean, rstd = wide(mean).view(N, group, *ones), wide(rstd).view(N, group, *ones)
@@ -153,8 +197,16 @@ def native_group_norm_backward(grad_out: Tensor, x: Tensor, mean: Tensor, rstd: 
 
 
 @register(aten.instance_norm)
-def instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
-                  running_var: Tensor | None, use_input_stats: bool, momentum: float, eps: float) -> Tensor:
+def instance_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+) -> Tensor:
     """Group norm with one channel a group; with given statistics, batch norm. By the kernels."""
     if not use_input_stats:
         taken = (x.dtype, torch.float32) if x.dtype in HALVES else (x.dtype,)
@@ -172,8 +224,16 @@ def instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, running
 
 
 @register(aten.batch_norm)
-def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
-               running_var: Tensor | None, training: bool, momentum: float, eps: float) -> Tensor:
+def batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Tensor:
     """(x − mean) / √(var + ε) · w + b per channel, with the batch's statistics or given ones, by the kernel."""
     if known_empty(x):
         return cast(affine(x, *(None if p is None else torch.sum(p) for p in (weight, bias))).clone(), x.dtype)
@@ -183,9 +243,16 @@ def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, running_me
 
 
 @register(aten.native_batch_norm)
-def native_batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
-                      running_var: Tensor | None, training: bool, momentum: float,
-                      eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def native_batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε) · w + b per channel, and the batch's mean and 1 / √(var + ε), by the kernel."""
     if not training:
         return torch._native_batch_norm_legit_no_training(x, weight, bias, running_mean, running_var, momentum, eps)
@@ -195,8 +262,9 @@ def native_batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, run
 
 
 @register(aten._native_batch_norm_legit)
-def _native_batch_norm_legit(x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
-                             eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def _native_batch_norm_legit(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε) · w + b per channel, the mean and 1 / √(var + ε), without running statistics."""
     if not training:
         return decline("there are no statistics to evaluate with")
@@ -204,8 +272,9 @@ def _native_batch_norm_legit(x: Tensor, weight: Tensor | None, bias: Tensor | No
 
 
 @register(aten._native_batch_norm_legit, level="standard")
-def _native_batch_norm_legit_of_two_sums(x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool,
-                                         momentum: float, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def _native_batch_norm_legit_of_two_sums(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε) · w + b per channel, the mean and 1 / √(var + ε), without running statistics."""
     if not training:
         return decline("there are no statistics to evaluate with")
@@ -213,8 +282,9 @@ def _native_batch_norm_legit_of_two_sums(x: Tensor, weight: Tensor | None, bias:
     return _batch(centred * affine(rstd, per_channel(weight, x)), mean, rstd, x, None, bias)
 
 
-def _batch(normal: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, weight: Tensor | None,
-           bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _batch(
+    normal: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     out, channels = affine(normal, per_channel(weight, x), per_channel(bias, x)), x.shape[1]
     mean, rstd = mean.detach().reshape(channels), rstd.detach().reshape(channels)
     if x.device.type != "cpu":  # other devices save what they used
@@ -224,8 +294,14 @@ def _batch(normal: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, weight: Tensor
 
 @register(aten._native_batch_norm_legit)
 def _native_batch_norm_legit_evaluated(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor, training: bool,
-    momentum: float, eps: float,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Batch norm with given statistics, by the kernel."""
     if training:
@@ -234,9 +310,15 @@ def _native_batch_norm_legit_evaluated(
 
 
 @register(aten._native_batch_norm_legit_no_training)
-def _native_batch_norm_legit_no_training(x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor,
-                                         running_var: Tensor, momentum: float,
-                                         eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def _native_batch_norm_legit_no_training(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε) · w + b per channel with given statistics; the two saved ones are empty on a CPU."""
     rstd = torch.rsqrt(wide(running_var) + eps)
     scale = rstd if weight is None else rstd * wide(weight)
@@ -250,13 +332,20 @@ def _native_batch_norm_legit_no_training(x: Tensor, weight: Tensor | None, bias:
 
 @register(aten._native_batch_norm_legit_functional)
 def _native_batch_norm_legit_functional(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor, training: bool,
-    momentum: float, eps: float,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Batch norm by the kernel, and the running statistics moved towards the batch's: (1 − m) old + m new."""
     if not training:
         out, mean, rstd = torch._native_batch_norm_legit_no_training(
-            x, weight, bias, running_mean, running_var, momentum, eps)
+            x, weight, bias, running_mean, running_var, momentum, eps
+        )
         return out, mean, rstd, wide(running_mean).clone(), wide(running_var).clone()
     out, mean, rstd = torch._native_batch_norm_legit(x, weight, bias, True, momentum, eps)
     batch = wide(x).detach()
@@ -267,8 +356,16 @@ def _native_batch_norm_legit_functional(
 
 @register(aten.native_batch_norm_backward)
 def native_batch_norm_backward(
-    grad_out: Tensor, x: Tensor, weight: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
-    save_mean: Tensor | None, save_invstd: Tensor | None, train: bool, eps: float, output_mask: Sequence[bool],
+    grad_out: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    save_mean: Tensor | None,
+    save_invstd: Tensor | None,
+    train: bool,
+    eps: float,
+    output_mask: Sequence[bool],
 ) -> Gradients:
     """r (gw − mean gw − x̂ mean(gw x̂)), or r gw with given statistics, Σ g x̂ and Σ g, x̂ the normalised input."""
     rstd = wide(save_invstd) if train else torch.rsqrt(wide(running_var) + eps)
@@ -284,8 +381,12 @@ def native_batch_norm_backward(
     )
 
 
-def standardised(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool = False,
-                 ) -> tuple[Tensor, Tensor, Tensor]:
+def standardised(
+    x: Tensor,
+    dims: Sequence[int],
+    eps: float,
+    infinite_mean: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean) / √(var + ε), the mean and 1 / √(var + ε), the latter two with `dims` at size 1. What the rounded mean
     leaves is a mean of its own, and taken off too: else a mean of 10⁵ costs a thousand ULP of the variance. It is found
     beside the squares, in one pass, whose mean it is too large in by its own square. Of a single infinity the mean is
@@ -300,8 +401,12 @@ def standardised(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool
     return (centred - left) * rstd, mean + (torch.where(left == left, left, 0.0) if infinite_mean else left), rstd
 
 
-def centred_by_sums(x: Tensor, dims: Sequence[int], eps: float, infinite_mean: bool = False,
-                    ) -> tuple[Tensor, Tensor, Tensor]:
+def centred_by_sums(
+    x: Tensor,
+    dims: Sequence[int],
+    eps: float,
+    infinite_mean: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
     """x − mean, the mean and 1 / √(var + ε), the latter two with `dims` at size 1: from Σx / n and Σ(x − mean)² / n, of
     parts that do not overflow when they are added. Of a single infinity the mean is NaN, or infinite."""
     shift = mean_times(x, dims, extent(x, dims), -1.0)

@@ -43,8 +43,13 @@ def _lstm_step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) ->
     return (h if w_hr is None else F.linear(h, w_hr)), c
 
 
-def _gru_step(gates: Tensor, state: State, weights: Sequence[Tensor | None],
-              sigmoid: Function = torch.sigmoid, tanh: Function = torch.tanh) -> State:
+def _gru_step(
+    gates: Tensor,
+    state: State,
+    weights: Sequence[Tensor | None],
+    sigmoid: Function = torch.sigmoid,
+    tanh: Function = torch.tanh,
+) -> State:
     """n = tanh(n_x + σ(r)·n_h); h' = n + σ(z)·(h − n)."""
     h = state[0]
     _, w_hh, _, b_hh, _ = weights
@@ -79,6 +84,7 @@ def _hyperbolic(x: Tensor) -> Tensor:
 
 def _short_lstm_step(sigmoid: Function) -> Step:
     """The same with σ of all gates at once."""
+
     def step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
         h, c = state
         _, w_hh, _, b_hh, w_hr = weights
@@ -87,21 +93,26 @@ def _short_lstm_step(sigmoid: Function) -> Step:
         c = f * c + i * _hyperbolic(z.chunk(4, -1)[2])
         h = o * _hyperbolic(c)
         return (h if w_hr is None else F.linear(h, w_hr)), c
+
     return step
 
 
 def _short_gru_step(sigmoid: Function) -> Step:
     """n = tanh(n_x + σ(r)·n_h); h' = n + σ(z)·(h − n), of the cheap functions."""
+
     def step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
         return _gru_step(gates, state, weights, sigmoid, _hyperbolic)
+
     return step
 
 
 def _simple_step(activation: Function) -> Step:
     """h' = activation(x-side + w_hh·h + b_hh)."""
+
     def step(gates: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
         _, w_hh, _, b_hh, _ = weights
         return (activation(gates + F.linear(state[0], w_hh, b_hh)),)
+
     return step
 
 
@@ -109,62 +120,116 @@ _tanh_step, _relu_step = _simple_step(torch.tanh), _simple_step(torch.relu)
 _short_tanh_step = _simple_step(_hyperbolic)
 
 
-def _cell(step: Step, x: Tensor, state: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
-          b_hh: Tensor | None) -> State:
+def _cell(
+    step: Step, x: Tensor, state: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None
+) -> State:
     return step(F.linear(x, w_ih, b_ih), state, (w_ih, w_hh, b_ih, b_hh, None))
 
 
 @register(aten.lstm_cell)
-def lstm_cell(x: Tensor, hx: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
-              b_hh: Tensor | None = None) -> State:
+def lstm_cell(
+    x: Tensor, hx: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> State:
     """c' = σ(f)·c + σ(i)·tanh(g); h' = σ(o)·tanh(c')."""
     return _cell(_lstm_step, x, (hx[0], hx[1]), w_ih, w_hh, b_ih, b_hh)
 
 
 @register(aten.gru_cell)
-def gru_cell(x: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
-             b_hh: Tensor | None = None) -> Tensor:
+def gru_cell(
+    x: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
     """n = tanh(n_x + σ(r)·n_h); h' = n + σ(z)·(h − n)."""
     return _cell(_gru_step, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
 
 
 @register(aten.rnn_tanh_cell)
-def rnn_tanh_cell(x: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
-                  b_hh: Tensor | None = None) -> Tensor:
+def rnn_tanh_cell(
+    x: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
     """h' = tanh(w_ih·x + b_ih + w_hh·h + b_hh)."""
     return _cell(_tanh_step, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
 
 
 @register(aten.rnn_relu_cell)
-def rnn_relu_cell(x: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
-                  b_hh: Tensor | None = None) -> Tensor:
+def rnn_relu_cell(
+    x: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
     """h' = relu(w_ih·x + b_ih + w_hh·h + b_hh)."""
     return _cell(_relu_step, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
 
 
 @register(aten.lstm)
-def lstm(input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int,
-         dropout: float, train: bool, bidirectional: bool, batch_first: bool) -> tuple[Tensor, Tensor, Tensor]:
+def lstm(
+    input: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
     """The outputs of the last layer at all steps, and the last h and c of every layer and direction."""
-    out, (h, c) = _stack(_lstm_step, input, tuple(hx), params, has_biases, num_layers, dropout if train else 0.0,
-                         bidirectional, batch_first)
+    out, (h, c) = _stack(
+        _lstm_step,
+        input,
+        tuple(hx),
+        params,
+        has_biases,
+        num_layers,
+        dropout if train else 0.0,
+        bidirectional,
+        batch_first,
+    )
     return out, h, c
 
 
 @register(aten.lstm)
-def lstm_packed(data: Tensor, batch_sizes: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool,
-                num_layers: int, dropout: float, train: bool, bidirectional: bool) -> tuple[Tensor, Tensor, Tensor]:
+def lstm_packed(
+    data: Tensor,
+    batch_sizes: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
     """The same for sequences of several lengths in one, as `pack_padded_sequence` lays them out."""
-    out, (h, c) = _packed(_lstm_step, data, batch_sizes, tuple(hx), params, has_biases, num_layers,
-                          dropout if train else 0.0, bidirectional)
+    out, (h, c) = _packed(
+        _lstm_step,
+        data,
+        batch_sizes,
+        tuple(hx),
+        params,
+        has_biases,
+        num_layers,
+        dropout if train else 0.0,
+        bidirectional,
+    )
     return out, h, c
 
 
 @register(aten.mkldnn_rnn_layer)
 def mkldnn_rnn_layer(
-    x: Tensor, weight0: Tensor, weight1: Tensor, weight2: Tensor, weight3: Tensor, hx_: Tensor, cx_: Tensor,
-    reverse: bool, batch_sizes: Sequence[int], mode: int, hidden_size: int, num_layers: int, has_biases: bool,
-    bidirectional: bool, batch_first: bool, train: bool,
+    x: Tensor,
+    weight0: Tensor,
+    weight1: Tensor,
+    weight2: Tensor,
+    weight3: Tensor,
+    hx_: Tensor,
+    cx_: Tensor,
+    reverse: bool,
+    batch_sizes: Sequence[int],
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    has_biases: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    train: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One layer of an LSTM in one direction: its outputs, the last h and c, and no workspace."""
     if mode != LSTM or batch_sizes:
@@ -187,25 +252,49 @@ def _named(rule: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _stateful(step: Step, name: str, real: bool = False) -> Callable[..., tuple[Tensor, Tensor]]:
     """The rule of a network whose state is one tensor; `real`: whether the step takes floats alone."""
-    def rule(input: Tensor, hx: Tensor, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
-             train: bool, bidirectional: bool, batch_first: bool) -> tuple[Tensor, Tensor]:
+
+    def rule(
+        input: Tensor,
+        hx: Tensor,
+        params: Sequence[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> tuple[Tensor, Tensor]:
         """The outputs of the last layer at all steps, and the last h of every layer and direction."""
         if real and not input.is_floating_point():
             return decline(REAL)
-        out, (h,) = _stack(step, input, (hx,), params, has_biases, num_layers, dropout if train else 0.0,
-                           bidirectional, batch_first)
+        out, (h,) = _stack(
+            step, input, (hx,), params, has_biases, num_layers, dropout if train else 0.0, bidirectional, batch_first
+        )
         return out, h
+
     return _named(rule, name)
 
 
 def _stateful_packed(step: Step, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
     """The rule of a network whose state is one tensor, for packed sequences."""
-    def rule(data: Tensor, batch_sizes: Tensor, hx: Tensor, params: Sequence[Tensor], has_biases: bool,
-             num_layers: int, dropout: float, train: bool, bidirectional: bool) -> tuple[Tensor, Tensor]:
+
+    def rule(
+        data: Tensor,
+        batch_sizes: Tensor,
+        hx: Tensor,
+        params: Sequence[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+    ) -> tuple[Tensor, Tensor]:
         """The outputs of the last layer at all steps, packed, and the last h of every layer and direction."""
-        out, (h,) = _packed(step, data, batch_sizes, (hx,), params, has_biases, num_layers, dropout if train else 0.0,
-                            bidirectional)
+        out, (h,) = _packed(
+            step, data, batch_sizes, (hx,), params, has_biases, num_layers, dropout if train else 0.0, bidirectional
+        )
         return out, h
+
     return _named(rule, f"{name}_packed")
 
 
@@ -216,26 +305,49 @@ for _op, _step in ((aten.gru, _gru_step), (aten.rnn_tanh, _tanh_step), (aten.rnn
 
 def _short_lstm(step: Step, name: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     """The rule of an LSTM at the level standard."""
-    def rule(input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int,
-             dropout: float, train: bool, bidirectional: bool, batch_first: bool) -> tuple[Tensor, Tensor, Tensor]:
+
+    def rule(
+        input: Tensor,
+        hx: Sequence[Tensor],
+        params: Sequence[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The same with σ of all gates by one exponential a step, and tanh by another; the error is the kernel's."""
         if not input.is_floating_point():
             return decline(REAL)
-        out, (h, c) = _stack(step, input, tuple(hx), params, has_biases, num_layers, dropout if train else 0.0,
-                             bidirectional, batch_first)
+        out, (h, c) = _stack(
+            step,
+            input,
+            tuple(hx),
+            params,
+            has_biases,
+            num_layers,
+            dropout if train else 0.0,
+            bidirectional,
+            batch_first,
+        )
         return out, h, c
+
     return _named(rule, name)
 
 
 def _short_cell(step: Step, name: str, states: int = 1) -> Callable[..., Any]:
     """The rule of a cell at the level standard."""
-    def rule(x: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
-             b_hh: Tensor | None = None) -> Any:
+
+    def rule(
+        x: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+    ) -> Any:
         """The same with σ by one exponential, and tanh by another; the error is the kernel's."""
         if not x.is_floating_point():
             return decline(REAL)
         state = _cell(step, x, (hx,) if states == 1 else tuple(hx), w_ih, w_hh, b_ih, b_hh)
         return state[0] if states == 1 else state
+
     return _named(rule, name)
 
 
@@ -253,8 +365,17 @@ register(aten.rnn_tanh, level="standard")(_stateful(_short_tanh_step, "rnn_tanh_
 register(aten.rnn_tanh_cell, level="standard")(_short_cell(_short_tanh_step, "rnn_tanh_cell_of_one_exponential"))
 
 
-def _packed(step: Step, data: Tensor, batch_sizes: Tensor, states: State, params: Sequence[Tensor], has_biases: bool,
-            layers: int, dropout: float, bidirectional: bool) -> tuple[Tensor, State]:
+def _packed(
+    step: Step,
+    data: Tensor,
+    batch_sizes: Tensor,
+    states: State,
+    params: Sequence[Tensor],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    bidirectional: bool,
+) -> tuple[Tensor, State]:
     """`_stack` for packed sequences: row r of `data` is at the last step whose rows begin at or before it. How many
     sequences run at a step is data; one that does not run there keeps its state."""
     steps, batch = batch_sizes.shape[0], states[0].shape[1]
@@ -263,17 +384,27 @@ def _packed(step: Step, data: Tensor, batch_sizes: Tensor, states: State, params
     place = torch.arange(batch, device=data.device)
     rows = torch.clamp(starts + place, max=data.shape[0] - 1)
     padded = data.index_select(0, rows.flatten()).view(steps, batch, data.shape[1])
-    out, ends = _stack(step, padded, states, params, has_biases, layers, dropout, bidirectional, False,
-                       (place < sizes).unsqueeze(-1))
+    out, ends = _stack(
+        step, padded, states, params, has_biases, layers, dropout, bidirectional, False, (place < sizes).unsqueeze(-1)
+    )
     row = torch.arange(data.shape[0], device=data.device)
     at = torch.sum((starts <= row).to(torch.int64), [0]) - 1
     offset = row - starts.squeeze(1).index_select(0, at)
     return out.flatten(0, 1).index_select(0, at * batch + offset), ends
 
 
-def _stack(step: Step, x: Tensor, states: State, params: Sequence[Tensor], has_biases: bool, layers: int,
-           dropout: float, bidirectional: bool, batch_first: bool,
-           running: Tensor | None = None) -> tuple[Tensor, State]:
+def _stack(
+    step: Step,
+    x: Tensor,
+    states: State,
+    params: Sequence[Tensor],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    bidirectional: bool,
+    batch_first: bool,
+    running: Tensor | None = None,
+) -> tuple[Tensor, State]:
     """`layers` layers on top of each other, dropout between them; states are (layers · directions, N, H). `running`
     says which sequences have a step (T, N, 1), if not all have all."""
     sequence = x.transpose(0, 1) if batch_first else x
@@ -300,15 +431,16 @@ def _weights(params: Sequence[Tensor], has_biases: bool, cells: int) -> list[tup
     each = len(params) // cells
     result: list[tuple[Tensor | None, ...]] = []
     for start in range(0, cells * each, each):
-        own: list[Tensor | None] = list(params[start:start + each])
+        own: list[Tensor | None] = list(params[start : start + each])
         biases = own[2:4] if has_biases else [None, None]
         projection = own[-1] if each > (4 if has_biases else 2) else None
         result.append((own[0], own[1], *biases, projection))
     return result
 
 
-def _run(step: Step, x: Tensor, state: State, weights: Sequence[Tensor | None], reverse: bool,
-         running: Tensor | None) -> tuple[Tensor, State]:
+def _run(
+    step: Step, x: Tensor, state: State, weights: Sequence[Tensor | None], reverse: bool, running: Tensor | None
+) -> tuple[Tensor, State]:
     """One layer in one direction over x (T, N, I): the outputs (T, N, H), and the last state."""
     gates = F.linear(x, weights[0], weights[2])
     outs: list[Any] = [None] * x.shape[0]

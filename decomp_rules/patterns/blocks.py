@@ -16,9 +16,7 @@ add_rms_norm = decomp.Pattern.of(
     lambda x, y, shape, w=None, eps=None: ((s := x + y), F.rms_norm(s, shape, w, eps)), "add_rms_norm"
 )
 """`x + y`, and the RMS norm of it."""
-rms_norm = decomp.Pattern.of(
-    lambda x, w, eps: w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)), "rms_norm"
-)
+rms_norm = decomp.Pattern.of(lambda x, w, eps: w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)), "rms_norm")
 """`w · x / √(mean(x²) + eps)` over the last dimension, written out."""
 swiglu = decomp.Pattern.of(lambda gate, up: F.silu(gate) * up, "swiglu")
 """`silu(gate) · up` (Shazeer, GLU Variants Improve Transformer, 2020)."""

@@ -15,9 +15,7 @@ linear_gelu_tanh = decomp.Pattern.of(
 """`gelu(x·wᵀ + b)`, by the hyperbolic tangent."""
 linear_silu = decomp.Pattern.of(lambda x, w, b=None: F.silu(F.linear(x, w, b)), "linear_silu")
 """`silu(x·wᵀ + b)`."""
-linear_bn = decomp.Pattern.of(
-    lambda x, linear, bn: bn(linear(x)), "linear_bn", linear=nn.Linear, bn=nn.BatchNorm1d
-)
+linear_bn = decomp.Pattern.of(lambda x, linear, bn: bn(linear(x)), "linear_bn", linear=nn.Linear, bn=nn.BatchNorm1d)
 """A linear layer and a batch norm that does not train: `linear.weight`, `linear.bias`, `bn.running_mean`, …."""
 conv_bn = decomp.Pattern.of(lambda x, conv, bn: bn(conv(x)), "conv_bn", conv=nn.Conv2d, bn=nn.BatchNorm2d)
 """A convolution of images and a batch norm that does not train: `conv.weight`, `conv.stride`, `bn.eps`, …."""

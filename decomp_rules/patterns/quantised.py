@@ -31,9 +31,20 @@ that knows what products cost, as `decomp.costs.flops` does: counted in calls, t
     )
 )
 def integer_linear(
-    q: Tensor, s: Any, z: Any, low: int, high: int, kind: Any, p: Tensor, scales: Tensor, least: int, most: int,
-    weight_kind: Any, zeros: Any = None, bias: Any = None,
-) -> Tensor | Declined:  # fmt: skip
+    q: Tensor,
+    s: Any,
+    z: Any,
+    low: int,
+    high: int,
+    kind: Any,
+    p: Tensor,
+    scales: Tensor,
+    least: int,
+    most: int,
+    weight_kind: Any,
+    zeros: Any = None,
+    bias: Any = None,
+) -> Tensor | Declined:
     """s s′ (q pᵀ − z Σ p − z′ Σ (q − z)) + b; q: int8 or uint8, (*, K); p: int8, (N, K); s′, z′: (N,). The integers are
     exact; they are rounded to float32, the scales are multiplied, the two are, and b is added."""
     if q.dtype not in (torch.int8, torch.uint8) or p.dtype != torch.int8:

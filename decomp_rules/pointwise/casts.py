@@ -16,8 +16,14 @@ register = RULES.register
 
 
 @register(aten.to)
-def to(x: Tensor, dtype: torch.dtype | None = None, device: Any = None, other: Tensor | None = None,
-       copy: bool = False, memory_format: Any = torch.preserve_format) -> Tensor:
+def to(
+    x: Tensor,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    other: Tensor | None = None,
+    copy: bool = False,
+    memory_format: Any = torch.preserve_format,
+) -> Tensor:
     """x itself where it is already what is asked for, else its cast."""
     if other is not None:
         dtype, device = other.dtype, other.device

@@ -293,19 +293,19 @@ def bitwise_not_by_xor(x: Tensor) -> Tensor:
     return torch.bitwise_xor(x, True if x.dtype == torch.bool else -1)
 
 
-@register(getattr(aten, "__and__"))
+@register(aten.__and__)
 def dunder_and(x: Tensor, other: Any) -> Tensor:
     """x & other."""
     return torch.bitwise_and(x, other)
 
 
-@register(getattr(aten, "__or__"))
+@register(aten.__or__)
 def dunder_or(x: Tensor, other: Any) -> Tensor:
     """x | other."""
     return torch.bitwise_or(x, other)
 
 
-@register(getattr(aten, "__xor__"))
+@register(aten.__xor__)
 def dunder_xor(x: Tensor, other: Any) -> Tensor:
     """x ^ other."""
     return torch.bitwise_xor(x, other)

@@ -249,11 +249,12 @@ class _Angle:
         zero = constant(sine, 0.0)
         return (
             torch.where(middle, torch.where(negative, total, sine), torch.where(steep, square, self.sine)),
-            torch.where(middle, torch.where(negative, lost, zero),
-                        torch.where(steep, (1 - square) - self.square, zero)),
+            torch.where(
+                middle, torch.where(negative, lost, zero), torch.where(steep, (1 - square) - self.square, zero)
+            ),
             torch.where(middle, torch.where(negative, sine, total), torch.where(steep, self.halved, self.cosine)),
             torch.where(torch.logical_and(middle, torch.logical_not(negative)), lost, zero),
-        )  # fmt: skip
+        )
 
 
 def _inverse_root_minus_one(square: Tensor, root: Tensor) -> Tensor:

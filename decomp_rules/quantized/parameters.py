@@ -24,9 +24,7 @@ RULES.limit(
 
 
 @register(ops.choose_qparams)
-def choose_qparams(
-    x: Tensor, quant_min: int, quant_max: int, eps: float, dtype: torch.dtype
-) -> Parameters | Declined:
+def choose_qparams(x: Tensor, quant_min: int, quant_max: int, eps: float, dtype: torch.dtype) -> Parameters | Declined:
     """s = max((max x⁺ − min x⁻) / (highest − lowest), ε) and z = lowest − round(min x⁻ / s) in the range, as float64
     and int64 of one element."""
     if x.dtype not in (torch.float32, *HALVES):

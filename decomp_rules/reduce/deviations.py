@@ -18,32 +18,36 @@ register = RULES.register
 
 
 @register(aten.std, needs=("var",))
-def std(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
-        keepdim: bool = False) -> Tensor | Declined:
+def std(
+    x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None, keepdim: bool = False
+) -> Tensor | Declined:
     """√var of x times a power of two, so that no square overflows or vanishes; with no gradient where it is 0."""
     found = _spread(x, dim, degrees(unbiased, correction), keepdim, _by_var)
     return found if isinstance(found, Declined) else found[0]
 
 
 @register(aten.std)
-def std_of_differences(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
-                       keepdim: bool = False) -> Tensor | Declined:
+def std_of_differences(
+    x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None, keepdim: bool = False
+) -> Tensor | Declined:
     """The same for targets without var, from Σ(x − mean)²."""
     found = _spread(x, dim, degrees(unbiased, correction), keepdim, functools.partial(_by_differences, careful=False))
     return found if isinstance(found, Declined) else found[0]
 
 
 @register(aten.std, level="standard")
-def std_by_sums(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
-                keepdim: bool = False) -> Tensor | Declined:
+def std_by_sums(
+    x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None, keepdim: bool = False
+) -> Tensor | Declined:
     """The same from Σd² and Σd with d = x − mean. ≤ 4 ULP."""
     found = _spread(x, dim, degrees(unbiased, correction), keepdim, moments_by_sums)
     return found if isinstance(found, Declined) else found[0]
 
 
 @register(aten.std_mean)
-def std_mean(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
-             keepdim: bool = False) -> tuple[Tensor, Tensor] | Declined:
+def std_mean(
+    x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor] | Declined:
     """√var, with no gradient where it is 0, and the mean; both of x times a power of two."""
     return _spread(x, dim, degrees(unbiased, correction), keepdim, _by_differences)
 

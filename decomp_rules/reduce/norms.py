@@ -19,8 +19,9 @@ register = RULES.register
 
 
 @register(aten.linalg_vector_norm)
-def linalg_vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False,
-                       dtype: torch.dtype | None = None) -> Tensor:
+def linalg_vector_norm(
+    x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Tensor:
     """(Σ|x|ᵖ)^(1/p); for p = 0 the number of entries that are not 0, for ±∞ the largest or smallest.
     1.5 ULP for p = 2 and 3 for p = 3, the kernel 1.7 and 6."""
     result = dtype or x.dtype
@@ -31,8 +32,9 @@ def linalg_vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: boo
 
 
 @register(aten.norm)
-def norm(x: Tensor, p: float | str | None = 2, dim: Dims = None, keepdim: bool = False,
-         dtype: torch.dtype | None = None) -> Tensor:
+def norm(
+    x: Tensor, p: float | str | None = 2, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Tensor:
     """(Σ|x|ᵖ)^(1/p) over some dimensions or all; of matrices the Frobenius or the nuclear norm."""
     dims = reduced_dims(x, dim)
     if p == "nuc":
@@ -41,8 +43,9 @@ def norm(x: Tensor, p: float | str | None = 2, dim: Dims = None, keepdim: bool =
 
 
 @register(aten.linalg_norm)
-def linalg_norm(x: Tensor, ord: float | str | None = None, dim: Dims = None, keepdim: bool = False,
-                dtype: torch.dtype | None = None) -> Tensor:
+def linalg_norm(
+    x: Tensor, ord: float | str | None = None, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Tensor:
     """A vector norm, or the norm of a matrix where two dimensions, or none of a matrix, are given with an order."""
     named = dim if dim is None else reduced_dims(x, dim)
     if ord is not None and (len(named) == 2 if named is not None else x.dim() == 2):
@@ -53,8 +56,13 @@ def linalg_norm(x: Tensor, ord: float | str | None = None, dim: Dims = None, kee
 
 
 @register(aten.linalg_matrix_norm)
-def linalg_matrix_norm(x: Tensor, ord: float | str = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False,
-                       dtype: torch.dtype | None = None) -> Tensor:
+def linalg_matrix_norm(
+    x: Tensor,
+    ord: float | str = "fro",
+    dim: Sequence[int] = (-2, -1),
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """Frobenius: √Σ|x|². For ±1 the largest or smallest sum of a column, for ±∞ of a row; the others need an SVD."""
     rows, columns = reduced_dims(x, dim)
     if ord == "fro":
@@ -177,8 +185,9 @@ def _weight_norm_interface(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, 
 
 
 @register(aten._weight_norm_interface_backward)
-def _weight_norm_interface_backward(grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor,
-                                    dim: int) -> tuple[Tensor, Tensor]:
+def _weight_norm_interface_backward(
+    grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
     """a grad − (a s / ‖v‖) v and s, with s = Σ grad v / ‖v‖ and a = g / ‖v‖."""
     along = torch.sum(grad_w * saved_v, kept_apart(saved_v, dim), keepdim=True) / saved_norms
     scale = saved_g / saved_norms

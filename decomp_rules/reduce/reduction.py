@@ -62,8 +62,9 @@ def prod(x: Tensor, dim: int | None = None, keepdim: bool = False, dtype: torch.
 
 
 @register(aten.prod)
-def prod_by_halves(x: Tensor, dim: int | None = None, keepdim: bool = False,
-                   dtype: torch.dtype | None = None) -> Tensor:
+def prod_by_halves(
+    x: Tensor, dim: int | None = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Tensor:
     """Πx as a tree: the first half times the second, log₂ n times. ≤ log₂ n roundings where the op has n."""
     result = dtype or (x.dtype if x.is_floating_point() or x.is_complex() else torch.int64)
     factors = wide(cast(x, result)).flatten() if dim is None else wide(cast(x, result))
@@ -192,8 +193,9 @@ def nanmean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: torch.dty
 
 
 @register(aten.var)
-def var(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
-        keepdim: bool = False) -> Tensor:
+def var(
+    x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None, keepdim: bool = False
+) -> Tensor:
     """Σ(x − mean)² / (n − correction). 0.8 ULP of 768 numbers, 2.4 of 10; the kernel, which sums in float64, 0.5."""
     if x.is_complex():
         return decline("only real inputs")
@@ -201,8 +203,9 @@ def var(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | 
 
 
 @register(aten.var, level="standard")
-def var_by_sums(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
-                keepdim: bool = False) -> Tensor:
+def var_by_sums(
+    x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None, keepdim: bool = False
+) -> Tensor:
     """(Σd² − (Σd)² / n) / (n − correction) with d = x − mean. ≤ 4 ULP, however far x lies from 0."""
     if x.dtype in HALVES:
         return decline("the sum of the largest bfloat16 numbers would overflow")
@@ -236,8 +239,9 @@ def moments_by_sums(
 
 
 @register(aten.var_mean)
-def var_mean(x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None,
-             keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def var_mean(
+    x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
     """Σ(x − mean)² / (n − correction) and the mean, from the sum of the upper digits, which is exact, and that of the
     rest: however far x lies from 0, and however small the mean is next to x. ≤ 1.5 ULP."""
     if x.is_complex():

@@ -49,9 +49,13 @@ def bert() -> Example:
     """Four layers of 256, 128 tokens."""
     made = _transformers()
     config = made.BertConfig(
-        hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
-        max_position_embeddings=128, **TEXT,
-    )  # fmt: skip
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        max_position_embeddings=128,
+        **TEXT,
+    )
     return Output(made.BertModel(config), "input_ids", "last_hidden_state"), _tokens(2, 128)
 
 

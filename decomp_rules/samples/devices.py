@@ -91,16 +91,18 @@ BATCH_NORMS: Mapping[str, tuple[Callable[[], Any], Documented]] = {
     "cudnn_batch_norm": (lambda: (_norm(True), _norm(False)), _cudnn_batch_norm),
     "miopen_batch_norm": (lambda: (_norm(True), _norm(False)), torch.native_batch_norm),
     "cudnn_batch_norm_backward": (
-        lambda: ((*_norm_backward(), torch.zeros(0, dtype=torch.uint8)),), _batch_norm_backward,
+        lambda: ((*_norm_backward(), torch.zeros(0, dtype=torch.uint8)),),
+        _batch_norm_backward,
     ),
     "miopen_batch_norm_backward": (lambda: (_norm_backward(),), _batch_norm_backward),
     "batch_norm_stats": (lambda: ((f(4, 3, 5), 1e-5),), _stats),
     "batch_norm_elemt": (lambda: ((f(4, 3, 5), f(3), f(3), f(3), p(3), 1e-5),), _elemt),
     "batch_norm_backward_reduce": (lambda: ((*_shares(), True, True, True),), _reduce),
     "batch_norm_backward_elemt": (
-        lambda: ((*_shares(), f(3), f(3), torch.tensor([12, 8], dtype=torch.int32)),), _backward_elemt,
+        lambda: ((*_shares(), f(3), f(3), torch.tensor([12, 8], dtype=torch.int32)),),
+        _backward_elemt,
     ),
-}  # fmt: skip
+}
 
 
 # Convolutions

@@ -199,9 +199,7 @@ QUANTISED: Mapping[str, Callable[[], tuple[Sample, ...]]] = {
             (_lost(128, 4, 5), t(0.1), t(3), *_RANGES[0]),
             (_lost(128, 4, 5), t(0.1), t(3), t(-128), t(127), torch.int8),
         ),
-        "quantize_per_channel": lambda: tuple(
-            (f(4, 5, 3) * 3, p(5) / 10, _whole(5), 1, *ends) for ends in _RANGES
-        ),
+        "quantize_per_channel": lambda: tuple((f(4, 5, 3) * 3, p(5) / 10, _whole(5), 1, *ends) for ends in _RANGES),
         "dequantize_per_channel": lambda: (
             (_lost(128, 4, 5), p(5) / 10, _whole(5), 1, *_RANGES[0]),
             (_lost(128, 4, 5), p(4) / 10, None, 0, *_RANGES[0]),

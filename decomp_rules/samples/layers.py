@@ -216,7 +216,7 @@ CALLS: Calls = {
     "avg_pool3d_backward": lambda: (
         (f(2, 3, 2, 3, 2), f(2, 3, 4, 6, 5), [2, 2, 2], [2, 2, 2], [0, 0, 0], False, True, None),
     ),
-    "max_unpool2d": lambda: ((x := F.max_pool2d(f(2, 3, 6, 8), 2, return_indices=True)) and ((*x, [6, 8]),)),
+    "max_unpool2d": lambda: (x := F.max_pool2d(f(2, 3, 6, 8), 2, return_indices=True)) and ((*x, [6, 8]),),
     "max_unpool3d": lambda: (
         (x := F.max_pool3d(f(2, 3, 4, 6, 8), 2, return_indices=True)) and ((*x, [4, 6, 8], [2, 2, 2], [0, 0, 0]),)
     ),
@@ -272,8 +272,7 @@ CALLS: Calls = {
         (f(4, 3), None, None, None, None, True, 0.1, 1e-5, False),
     ),
     **{
-        name: (lambda: (_norm(), _norm(False)))
-        for name in ("native_batch_norm", "_native_batch_norm_legit_functional")
+        name: (lambda: (_norm(), _norm(False))) for name in ("native_batch_norm", "_native_batch_norm_legit_functional")
     },
     "_native_batch_norm_legit": lambda: ((f(4, 3, 5), f(3), f(3), True, 0.1, 1e-5), _norm(), _norm(False)),
     "_native_batch_norm_legit_no_training": lambda: ((*_norm()[:5], 0.1, 1e-5),),

@@ -105,7 +105,10 @@ CALLS: Calls = {
     "argsort": lambda: ((f(3, 8),), (f(3, 8), 0, True), (f(3, 8), {"stable": True, "dim": 1})),
     "msort": lambda: ((f(5, 3),),),
     "topk": lambda: (
-        (f(3, 8), 3), (f(3, 8), 2, 0, False), (f(3, 8), 4, 1, True, True), (t(2e-30, -1e-30, 0.0, 1e-30, -2e-30), 3),
+        (f(3, 8), 3),
+        (f(3, 8), 2, 0, False),
+        (f(3, 8), 4, 1, True, True),
+        (t(2e-30, -1e-30, 0.0, 1e-30, -2e-30), 3),
     ),
     "unique_consecutive": lambda: ((i(3, 12),),),
     "_unique2": lambda: ((i(3, 12),),),

@@ -80,8 +80,12 @@ CALLS: Calls = {
     "roll": lambda: ((f(3, 4), [1]), (f(3, 4), [1, -2], [0, 1])),
     "repeat": lambda: ((f(3, 4), [2, 1]), (f(3), [2, 3])),
     "tile": lambda: ((f(3, 4), [2]), (f(3), [2, 3])),
-    "repeat_interleave": lambda: ((f(3, 4), 2), (f(3, 4), 2, 1), (f(3, 4), t(1, 0, 2), 0, {"output_size": 3}),
-                                  (t(1, 0, 2), {"output_size": 3})),  # fmt: skip
+    "repeat_interleave": lambda: (
+        (f(3, 4), 2),
+        (f(3, 4), 2, 1),
+        (f(3, 4), t(1, 0, 2), 0, {"output_size": 3}),
+        (t(1, 0, 2), {"output_size": 3}),
+    ),
     "pixel_shuffle": lambda: ((f(2, 8, 3, 4), 2),),
     "pixel_unshuffle": lambda: ((f(2, 2, 4, 6), 2),),
     **{name: (lambda: ((f(2, 6, 3, 4), 3),)) for name in ("channel_shuffle", "native_channel_shuffle")},

@@ -125,7 +125,10 @@ def workloads(names: Sequence[str] = (), sizes: Sequence[str] = SIZES, models: b
     chosen = [name for name in known if name in names or not names]
     found = [
         Workload(name, "op", size, functools.partial(OPS[name], size))
-        for size in ROWS if size in sizes for name in chosen if known[name] == "op"
-    ]  # fmt: skip
+        for size in ROWS
+        if size in sizes
+        for name in chosen
+        if known[name] == "op"
+    ]
     wanted = [name for name in chosen if known[name] == "model" and (models or names)]
     return found + [Workload(name, "model", "whole", architectures.MODELS[name]) for name in wanted]

@@ -53,7 +53,7 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if first == last:
         return x
     shape = list(x.shape)
-    return view_or_copy(x, shape[:first] + [math.prod(shape[first:last + 1])] + shape[last + 1:])
+    return view_or_copy(x, shape[:first] + [math.prod(shape[first : last + 1])] + shape[last + 1 :])
 
 
 @register(aten.ravel)
@@ -69,7 +69,7 @@ def unflatten(x: Tensor, dim: int, sizes: Sequence[Any]) -> Tensor:
     shape, sizes = list(x.shape), list(sizes)
     if -1 in [size for size in sizes if type(size) is int]:
         sizes[sizes.index(-1)] = shape[dim] // math.prod(size for size in sizes if size != -1)
-    return view_or_copy(x, shape[:dim] + sizes + shape[dim + 1:])
+    return view_or_copy(x, shape[:dim] + sizes + shape[dim + 1 :])
 
 
 @register(aten.unsqueeze, aten.unsqueeze_copy)
@@ -231,8 +231,8 @@ def repeat_interleave(x: Tensor, repeats: Any, dim: int | None = None, output_si
         x, dim = x.reshape(-1), 0
     shape = list(x.shape)
     dim = wrap(dim, x.dim())
-    spread = shape[:dim + 1] + [repeats] + shape[dim + 1:]
-    merged = shape[:dim] + [shape[dim] * repeats] + shape[dim + 1:]
+    spread = shape[: dim + 1] + [repeats] + shape[dim + 1 :]
+    merged = shape[:dim] + [shape[dim] * repeats] + shape[dim + 1 :]
     return x.unsqueeze(dim + 1).expand(spread).reshape(merged)
 
 

@@ -32,7 +32,7 @@ def slice_step(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step
     if not (type(missing) is int and missing == 0):
         run = _padded(run, dim, 0, missing)
     shape = list(x.shape)
-    steps = view_or_copy(run, shape[:dim] + [count, step] + shape[dim + 1:])
+    steps = view_or_copy(run, shape[:dim] + [count, step] + shape[dim + 1 :])
     return steps.narrow(dim + 1, 0, 1).squeeze(dim + 1)
 
 
@@ -47,7 +47,7 @@ def slice_step_with_spare(x: Tensor, dim: int = 0, start: Any = None, end: Any =
     count = (end - start + step - 1) // step
     run = _padded(x.narrow(dim, start, end - start), dim, 0, step - 1).narrow(dim, 0, count * step)
     shape = list(x.shape)
-    steps = view_or_copy(run, shape[:dim] + [count, step] + shape[dim + 1:])
+    steps = view_or_copy(run, shape[:dim] + [count, step] + shape[dim + 1 :])
     return steps.narrow(dim + 1, 0, 1).squeeze(dim + 1)
 
 
@@ -94,11 +94,11 @@ def select(x: Tensor, dim: int, index: Any) -> Tensor:
     shape = list(x.shape)
     if type(index) is int:
         index = index + shape[dim] if index < 0 else index
-        return aten.slice.Tensor(x, dim, index, index + 1, 1).view(shape[:dim] + shape[dim + 1:])
+        return aten.slice.Tensor(x, dim, index, index + 1, 1).view(shape[:dim] + shape[dim + 1 :])
     after = index + 1  # 0 behind the last one, counted from the end: the size then, as 0 would be the beginning
     after = after + shape[dim] * (1 - torch.sym_min(torch.sym_max(after, -after), 1))
-    one = aten.slice.Tensor(x, dim, index, after, 1).view(shape[:dim] + [1] + shape[dim + 1:])
-    return one.view(shape[:dim] + shape[dim + 1:])
+    one = aten.slice.Tensor(x, dim, index, after, 1).view(shape[:dim] + [1] + shape[dim + 1 :])
+    return one.view(shape[:dim] + shape[dim + 1 :])
 
 
 @register(aten.split, aten.unsafe_split, aten.split_copy)
@@ -168,7 +168,7 @@ def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     windows = (x.shape[dim] - size) // step + 1
     if size == step or type(x.shape[dim]) is int and 0 < size < step and windows * step <= x.shape[dim]:
         shape = list(x.shape)
-        apart = shape[:dim] + [windows, step] + shape[dim + 1:]
+        apart = shape[:dim] + [windows, step] + shape[dim + 1 :]
         return x.narrow(dim, 0, windows * step).view(apart).movedim(dim + 1, -1).narrow(-1, 0, size)
     if size and (not isinstance(windows, int) or size <= windows):
         reach = (windows - 1) * step + 1
@@ -199,7 +199,7 @@ def cat_equal(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     dim = wrap(dim, len(shape))
     if len(tensors) == 1:
         return tensors[0].clone()
-    return view_or_copy(torch.stack(tensors, dim), shape[:dim] + [shape[dim] * len(tensors)] + shape[dim + 1:])
+    return view_or_copy(torch.stack(tensors, dim), shape[:dim] + [shape[dim] * len(tensors)] + shape[dim + 1 :])
 
 
 @register(aten.cat)
@@ -336,7 +336,7 @@ def _apart(part: Tensor, dim: int, step: Any) -> Tensor:
     """`part` with step − 1 zeros after each of its elements along `dim`."""
     shape = list(part.shape)
     apart = _padded(part.unsqueeze(dim + 1), dim + 1, 0, step - 1)
-    return view_or_copy(apart, shape[:dim] + [shape[dim] * step] + shape[dim + 1:])
+    return view_or_copy(apart, shape[:dim] + [shape[dim] * step] + shape[dim + 1 :])
 
 
 @register(aten.slice_backward)

@@ -65,24 +65,28 @@ def adaptive_avg_pool3d(x: Tensor, output_size: Any) -> Tensor:
 
 def _average_nd(dims: int) -> Callable[..., Tensor]:
     """The rule of the kernel for `dims` dimensions."""
+
     def rule(x: Tensor, output_size: Any) -> Tensor:
         """The mean over each window, along one dimension after the other. Half precision computes in float32."""
         out = cast(x, opmath(x.dtype))
         for back, m in enumerate(reversed(_sizes(x, output_size, dims)), 1):
             out = _mean_along(out, out.dim() - back, m)
         return x.clone() if out is x else cast(out, x.dtype)
+
     rule.__name__ = f"adaptive_avg_pool{dims}d"
     return rule
 
 
 def _average_backward_nd(dims: int) -> Callable[..., Tensor]:
     """The rule of the kernel's gradient for `dims` dimensions."""
+
     def rule(grad_output: Tensor, x: Tensor) -> Tensor:
         """dx = Σ over the windows that hold x of dy / their size."""
         grad = cast(grad_output, opmath(grad_output.dtype))
         for back in range(1, dims + 1):
             grad = _spread_mean_along(grad, grad.dim() - back, x.shape[-back])
         return grad.clone() if grad is grad_output else cast(grad, grad_output.dtype)
+
     rule.__name__ = f"adaptive_avg_pool{dims}d_backward"
     return rule
 
@@ -103,13 +107,13 @@ def _mean_along(x: Tensor, dim: int, m: Any) -> Tensor:
         inside, length = _windows(m, n, dim, x)
         return torch.sum(torch.where(inside, x.unsqueeze(dim), 0.0), [dim + 1]) / cast(length, x.dtype)
     if n % m == 0:
-        return x.reshape(list(x.shape[:dim]) + [m, n // m] + list(x.shape[dim + 1:])).mean(dim + 1)
+        return x.reshape(list(x.shape[:dim]) + [m, n // m] + list(x.shape[dim + 1 :])).mean(dim + 1)
     return torch.cat([every(x, dim, start, length).mean(dim, keepdim=True) for start, length in _bounds(m, n)], dim)
 
 
 def _spread_mean_along(grad: Tensor, dim: int, n: Any) -> Tensor:
     """The adjoint of `_mean_along`."""
-    m, lead, rest = grad.shape[dim], list(grad.shape[:dim]), list(grad.shape[dim + 1:])
+    m, lead, rest = grad.shape[dim], list(grad.shape[:dim]), list(grad.shape[dim + 1 :])
     if same_size(n, m):
         return grad
     if not _known(m, n):
@@ -130,6 +134,7 @@ def _spread_mean_along(grad: Tensor, dim: int, n: Any) -> Tensor:
 
 def _max_nd(dims: int) -> Callable[..., tuple[Tensor, Tensor]]:
     """The rule of adaptive_max_pool1d, 2d or 3d."""
+
     def rule(x: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
         """The maximum of each window and its index in the last dimensions, the first of equal ones. Exact."""
         sizes = _sizes(x, output_size, dims)
@@ -141,14 +146,21 @@ def _max_nd(dims: int) -> Callable[..., tuple[Tensor, Tensor]]:
         for back, m in enumerate(reversed(sizes), 1):
             n = x.shape[-back]
             place = _places(x, index, back, n, inner)
-            found = [_maxima_along(every(values, values.dim() - back, start, length),
-                                   every(place, place.dim() - back, start, length), back,
-                                   Window(length, 1, 0, 1, length, 1)) for start, length in _bounds(m, n)]
+            found = [
+                _maxima_along(
+                    every(values, values.dim() - back, start, length),
+                    every(place, place.dim() - back, start, length),
+                    back,
+                    Window(length, 1, 0, 1, length, 1),
+                )
+                for start, length in _bounds(m, n)
+            ]
             values = torch.cat([value for value, _ in found], -back)
             index = torch.cat([place.expand(value.shape) for value, place in found], -back)
             inner = inner * n
         assert index is not None
         return values, index
+
     rule.__name__ = f"adaptive_max_pool{dims}d"
     return rule
 

@@ -114,7 +114,9 @@ def _resampled(
         return decline("how far the filter reaches depends on sizes that are not known")
     if x.dtype == torch.uint8:
         shares = [
-            None if size == wanted else byte_images.filtered(
+            None
+            if size == wanted
+            else byte_images.filtered(
                 size, wanted, _ratio(size, wanted, align_corners, scale), kernel.of_number, kernel.width
             )
             for size, wanted, scale in zip(x.shape[2:], sizes, scales)

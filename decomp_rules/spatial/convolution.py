@@ -41,8 +41,16 @@ register = RULES.register
 
 def _convolution_nd(dims: int) -> Callable[..., Tensor]:
     """The rule of conv1d, conv2d or conv3d: the kernel `convolution`, with padding by name and missing batch added."""
-    def rule(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
-             dilation: Any = 1, groups: int = 1) -> Tensor:
+
+    def rule(
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
         """y[o] = b[o] + Σ over c and k of w[o, c, k] · x[c, stride · i + dilation · k − padding]."""
         batched = x if x.dim() == dims + 2 else x.unsqueeze(0)
         stride, dilation = ntuple(stride, dims), ntuple(dilation, dims)
@@ -50,6 +58,7 @@ def _convolution_nd(dims: int) -> Callable[..., Tensor]:
             batched, padding = _named_padding(batched, weight, padding, dilation)
         out = _kernel(x)(batched, weight, bias, stride, ntuple(padding, dims), dilation, False, (0,) * dims, groups)
         return out if x.dim() == dims + 2 else out.squeeze(0)
+
     rule.__name__ = f"conv{dims}d"
     return rule
 
@@ -72,34 +81,77 @@ def _named_padding(x: Tensor, weight: Tensor, padding: str, dilation: Sequence[i
 
 def _transposed_nd(dims: int) -> Callable[..., Tensor]:
     """The rule of conv_transpose1d, 2d or 3d: the kernel `convolution`, with missing batch added."""
-    def rule(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
-             output_padding: Any = 0, groups: int = 1, dilation: Any = 1) -> Tensor:
+
+    def rule(
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Tensor:
         """y[o, stride · i + dilation · k − padding] += w[c, o, k] · x[c, i], and the bias."""
         batched = x if x.dim() == dims + 2 else x.unsqueeze(0)
-        out = _kernel(x)(batched, weight, bias, ntuple(stride, dims), ntuple(padding, dims), ntuple(dilation, dims),
-                         True, ntuple(output_padding, dims), groups)
+        out = _kernel(x)(
+            batched,
+            weight,
+            bias,
+            ntuple(stride, dims),
+            ntuple(padding, dims),
+            ntuple(dilation, dims),
+            True,
+            ntuple(output_padding, dims),
+            groups,
+        )
         return out if x.dim() == dims + 2 else out.squeeze(0)
+
     rule.__name__ = f"conv_transpose{dims}d"
     return rule
 
 
-for _dims, _conv, _transposed in ((1, aten.conv1d, aten.conv_transpose1d), (2, aten.conv2d, aten.conv_transpose2d),
-                                  (3, aten.conv3d, aten.conv_transpose3d)):
+for _dims, _conv, _transposed in (
+    (1, aten.conv1d, aten.conv_transpose1d),
+    (2, aten.conv2d, aten.conv_transpose2d),
+    (3, aten.conv3d, aten.conv_transpose3d),
+):
     register(_conv)(_convolution_nd(_dims))
     register(_transposed)(_transposed_nd(_dims))
 
 
 @register(aten._convolution)
-def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-                 transposed: bool, output_padding: Any, groups: int, benchmark: bool = False,
-                 deterministic: bool = False, cudnn_enabled: bool = True, allow_tf32: bool = True) -> Tensor:
+def _convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    benchmark: bool = False,
+    deterministic: bool = False,
+    cudnn_enabled: bool = True,
+    allow_tf32: bool = True,
+) -> Tensor:
     """`convolution`; what else it takes chooses among kernels, not among results."""
     return torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
 @register(aten.convolution)
-def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-                transposed: bool, output_padding: Any, groups: int) -> Tensor:
+def convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Tensor:
     """Σ over the positions of the kernel of shifted inputs times weights, plus bias; half precision sums in float32."""
     dims = weight.dim() - 2
     if not all(isinstance(side, int) for side in weight.shape[2:]):
@@ -115,8 +167,17 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, pad
 
 
 @register(aten.convolution, level="standard", unless=("mm", "bmm"))
-def convolution_by_sum(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-                       transposed: bool, output_padding: Any, groups: int) -> Tensor:
+def convolution_by_sum(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Tensor:
     """Σ over channels and positions of the kernel at once, of the shifted inputs in one tensor times the weights: for
     targets without products of matrices. With one group, or one channel in each."""
     dims, kernel = weight.dim() - 2, list(weight.shape[2:])
@@ -137,8 +198,17 @@ def convolution_by_sum(x: Tensor, weight: Tensor, bias: Tensor | None, stride: A
 
 
 @register(aten.convolution, level="standard", unless=("mm", "bmm"))
-def convolution_by_windows(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-                           transposed: bool, output_padding: Any, groups: int) -> Tensor:
+def convolution_by_windows(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Tensor:
     """Σ over channels and positions of the kernel at once, of all windows times the weights, whatever the kernel in as
     many calls: for targets without products of matrices."""
     dims, outputs = weight.dim() - 2, weight.shape[0]
@@ -159,8 +229,17 @@ def convolution_by_windows(x: Tensor, weight: Tensor, bias: Tensor | None, strid
 
 
 @register(aten.convolution, level="standard", needs=("bmm",))
-def convolution_by_product(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-                           transposed: bool, output_padding: Any, groups: int) -> Tensor:
+def convolution_by_product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Tensor:
     """One product of matrices for each image: the weights times all windows, as columns. With one group."""
     dims, outputs = weight.dim() - 2, weight.shape[0]
     if groups != 1:
@@ -190,8 +269,17 @@ def _few(weight: Tensor, stride: Any) -> bool:
 _FEW = 9
 
 
-def _windows(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, transposed: bool, groups: int,
-             grouped: bool | None, products: Any) -> Any:
+def _windows(
+    x: Tensor,
+    weight: Tensor,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    groups: int,
+    grouped: bool | None,
+    products: Any,
+) -> Any:
     """All windows of a convolution, each with its channels: (N, C, k₀, places₀, …); with a dimension of one element for
     the outputs before the channels, and for the groups before that, unless `grouped` is None or False. `products`: by
     how many elements each is multiplied at once."""
@@ -220,9 +308,19 @@ def _with_bias(out: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 @register(aten.convolution_backward)
-def convolution_backward(grad_output: Tensor, x: Tensor, weight: Tensor, bias_sizes: Any, stride: Any, padding: Any,
-                         dilation: Any, transposed: bool, output_padding: Any, groups: int,
-                         output_mask: Sequence[bool]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def convolution_backward(
+    grad_output: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """dx = the transposed convolution of dy with w; dw[k] = Σ over images and places of dy · shifted x; db = Σ dy."""
     dims = weight.dim() - 2
     if not all(isinstance(side, int) for side in weight.shape[2:]):
@@ -268,21 +366,41 @@ def col2im(x: Tensor, output_size: Any, kernel_size: Any, dilation: Any, padding
     for i in (1, 0):  # (…, C, rows, columns, *places) loses the last dimension of the kernel, then the first
         dim = windows.dim() - 2 + i
         at = len(lead) + 1 + i
-        parts = [spread(windows.select(at, j), dim - 1, j * dilation[i] - padding[i], stride[i], sizes[i])
-                 for j in range(kernel[i])]
+        parts = [
+            spread(windows.select(at, j), dim - 1, j * dilation[i] - padding[i], stride[i], sizes[i])
+            for j in range(kernel[i])
+        ]
         windows = functools.reduce(torch.add, parts)
     return cast(windows, x.dtype)
 
 
-def _missing(grad_output: Tensor, x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int],
-             dilation: Sequence[int]) -> tuple[Any, ...]:
+def _missing(
+    grad_output: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[Any, ...]:
     """The elements at the end of each dimension of `x` that no window of the convolution reached."""
-    return tuple(x.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1
-                 - (grad_output.shape[2 + i] - 1) * stride[i] for i in range(len(stride)))
+    return tuple(
+        x.shape[2 + i]
+        + 2 * padding[i]
+        - dilation[i] * (weight.shape[2 + i] - 1)
+        - 1
+        - (grad_output.shape[2 + i] - 1) * stride[i]
+        for i in range(len(stride))
+    )
 
 
-def _convolve(x: Tensor, weight: Tensor, stride: Sequence[int], pads: Sequence[tuple[int, int]],
-              dilation: Sequence[int], groups: int) -> Tensor:
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
     """x (N, G·C, *S) and weight (G·O, C, *K) → (N, G·O, *places)."""
     kernel = list(weight.shape[2:])
     x = padded(x, pads)
@@ -307,8 +425,15 @@ def _per_group(channels: Any, groups: int) -> Any:
     return channels // groups if isinstance(channels, int) else -1
 
 
-def _transpose(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
-               output_padding: Sequence[Any], groups: int) -> Tensor:
+def _transpose(
+    x: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    output_padding: Sequence[Any],
+    groups: int,
+) -> Tensor:
     """x (N, G·C, *S) and weight (G·C, O, *K) → (N, G·O, *places); the adjoint of `_convolve` in its input."""
     if disjoint(list(weight.shape[2:]), stride, dilation):
         return _tiles(x, _outputs_first(weight, groups), stride, padding, output_padding)
@@ -316,8 +441,15 @@ def _transpose(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequen
     return _convolve(x, mirrored, (1,) * len(stride), pads, dilation, groups)
 
 
-def spread_out(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[Any], dilation: Sequence[int],
-               output_padding: Sequence[Any], groups: int) -> tuple[Tensor, Tensor, list[tuple[Any, Any]]]:
+def spread_out(
+    x: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[Any],
+    dilation: Sequence[int],
+    output_padding: Sequence[Any],
+    groups: int,
+) -> tuple[Tensor, Tensor, list[tuple[Any, Any]]]:
     """Of a transposed convolution the plain one that it is, of stride 1: x with `stride` - 1 zeros between elements,
     the kernel mirrored, (G·C, O, *K) → (G·O, C, *K), and how many zeros stand before and after each dimension."""
     dims, kernel, pads = len(stride), list(weight.shape[2:]), []
@@ -336,8 +468,9 @@ def _outputs_first(weight: Tensor, groups: int) -> Tensor:
     return weight.reshape(apart).transpose(1, 2)
 
 
-def _tiles(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int],
-           output_padding: Sequence[Any]) -> Tensor:
+def _tiles(
+    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], output_padding: Sequence[Any]
+) -> Tensor:
     """A transposed convolution whose windows do not overlap: each element of `x` fills a tile of the output."""
     dims, (groups, channels, _, *kernel) = len(stride), weight.shape
     places = list(x.shape[2:])
@@ -356,8 +489,15 @@ def _tiles(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[i
     return out
 
 
-def _weight_gradient(small: Tensor, large: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int],
-                     dilation: Sequence[int], groups: int) -> Tensor:
+def _weight_gradient(
+    small: Tensor,
+    large: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
     """The gradient of the weight between `small` (N, G·O, *places) and `large` (N, G·C, *S), shaped as `weight`."""
     compute, kernel, places = opmath(weight.dtype), list(weight.shape[2:]), list(small.shape[2:])
     large = padded(cast(large, compute), [(p, p) for p in padding])
@@ -395,8 +535,13 @@ def _patches(x: Tensor, places: Sequence[Any], stride: Sequence[int], kernel: Se
     return x.permute(order).flatten(1, 1 + dims)
 
 
-def _shifts(x: Tensor, places: Sequence[Any], stride: Sequence[int], kernel: Sequence[int], dilation: Sequence[int],
-            ) -> list[Tensor]:
+def _shifts(
+    x: Tensor,
+    places: Sequence[Any],
+    stride: Sequence[int],
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+) -> list[Tensor]:
     """(G, C, N, *S) as each position of the kernel sees it, in the order of the kernel: (G, C, N, *places)."""
     rows = [x]
     for i, k in enumerate(kernel):

@@ -20,8 +20,17 @@ MOST_GROUPS = 64
 
 
 @RULES.register(aten.convolution, needs=["convolution"])
-def convolution_by_groups(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-                          transposed: bool, output_padding: Any, groups: int) -> Tensor:
+def convolution_by_groups(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Tensor:
     """Each group of channels by itself, x (N, G·C, *S) → (N, G·O, *places), for targets whose convolutions have one."""
     if not 1 < groups <= MOST_GROUPS:
         return decline(f"there is one group, or there are more than {MOST_GROUPS}")
@@ -36,8 +45,17 @@ def convolution_by_groups(x: Tensor, weight: Tensor, bias: Tensor | None, stride
 
 
 @RULES.register(aten.convolution, needs=["convolution"])
-def convolution_in_a_plane(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-                           transposed: bool, output_padding: Any, groups: int) -> Tensor:
+def convolution_in_a_plane(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Tensor:
     """One dimension, (N, C, L), as two of which the first has one element, (N, C, 1, L)."""
     if weight.dim() != 3:
         return decline("the convolution is not one of one dimension")
@@ -48,8 +66,17 @@ def convolution_in_a_plane(x: Tensor, weight: Tensor, bias: Tensor | None, strid
 
 
 @RULES.register(aten.convolution, needs=["convolution"])
-def convolution_over_spread_input(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any,
-                                  dilation: Any, transposed: bool, output_padding: Any, groups: int) -> Tensor:
+def convolution_over_spread_input(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Tensor:
     """A transposed convolution as a plain one, of stride 1, over an input with zeros between its elements."""
     dims = weight.dim() - 2
     if not transposed or not all(isinstance(side, int) for side in weight.shape[2:]):
@@ -63,8 +90,17 @@ def convolution_over_spread_input(x: Tensor, weight: Tensor, bias: Tensor | None
 
 
 @RULES.register(aten.convolution, needs=["convolution"])
-def convolution_padded_before(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-                              transposed: bool, output_padding: Any, groups: int) -> Tensor:
+def convolution_padded_before(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Tensor:
     """The zeros at the edges put there first, for targets whose convolutions do not pad."""
     dims = weight.dim() - 2
     padding = ntuple(padding, dims)

@@ -42,11 +42,17 @@ class Tap:
 
 
 @register(F.grid_sample)
-def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
-                align_corners: bool | None = None) -> Tensor:
+def grid_sample(
+    input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
+) -> Tensor:
     """`grid_sampler`, with names for numbers."""
-    return torch.grid_sampler(input, grid, ("bilinear", "nearest", "bicubic").index(mode),
-                              ("zeros", "border", "reflection").index(padding_mode), bool(align_corners))
+    return torch.grid_sampler(
+        input,
+        grid,
+        ("bilinear", "nearest", "bicubic").index(mode),
+        ("zeros", "border", "reflection").index(padding_mode),
+        bool(align_corners),
+    )
 
 
 @register(aten.grid_sampler)
@@ -57,8 +63,7 @@ def grid_sampler(x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode:
 
 
 @register(aten.grid_sampler_2d, aten.grid_sampler_3d)
-def grid_sampler_nd(x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int,
-                    align_corners: bool) -> Tensor:
+def grid_sampler_nd(x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Tensor:
     """y[p] = Σ over the taps of weight · x[index]; x (N, C, *S), grid (N, *P, dims) → (N, C, *P)."""
     if interpolation_mode == BICUBIC and x.dim() == 5:
         return decline("bicubic sampling is for images")
@@ -73,8 +78,15 @@ def grid_sampler_nd(x: Tensor, grid: Tensor, interpolation_mode: int, padding_mo
 
 
 @register(aten.grid_sampler_2d_backward, aten.grid_sampler_3d_backward)
-def grid_sampler_backward(grad_output: Tensor, x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int,
-                          align_corners: bool, output_mask: Sequence[bool]) -> tuple[Tensor | None, Tensor | None]:
+def grid_sampler_backward(
+    grad_output: Tensor,
+    x: Tensor,
+    grid: Tensor,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None]:
     """dx[index] += weight · dy; dgrid = Σ over the taps of slope · Σ over channels of x[index] · dy."""
     if not isinstance(grid.shape[-1], int):
         return decline("the number of coordinates of a place is not known")
@@ -100,8 +112,9 @@ def grid_sampler_backward(grad_output: Tensor, x: Tensor, grid: Tensor, interpol
     return cast(grad_x.reshape(x.shape), x.dtype) if output_mask[0] else None, grad_grid
 
 
-def _changed(flat: Tensor, choice: Sequence[Tap], sizes: Sequence[Any], grad: Tensor,
-             changes: Sequence[Tensor]) -> list[Tensor]:
+def _changed(
+    flat: Tensor, choice: Sequence[Tap], sizes: Sequence[Any], grad: Tensor, changes: Sequence[Tensor]
+) -> list[Tensor]:
     """What one element adds to the gradient of each place by the changes of its weight; of an image for each channel,
     to be multiplied by dy in the end, as the kernels do."""
     if len(sizes) == 2:
@@ -110,8 +123,9 @@ def _changed(flat: Tensor, choice: Sequence[Tap], sizes: Sequence[Any], grad: Te
     return [torch.where(inside, share * change, torch.zeros_like(share)) for change in changes]
 
 
-def _taps(grid: Tensor, sizes: Sequence[Any], interpolation: int, padding: int,
-          align_corners: bool) -> tuple[list[list[Tap]], list[Tensor]]:
+def _taps(
+    grid: Tensor, sizes: Sequence[Any], interpolation: int, padding: int, align_corners: bool
+) -> tuple[list[list[Tap]], list[Tensor]]:
     """The taps along each dimension of the image, and the derivative of the place in it by the grid."""
     wider = wide(grid).flatten(1, -2)
     taps, factors = [], []
@@ -247,8 +261,9 @@ def _base_grid(like: Tensor, size: Sequence[Any], align_corners: bool) -> Tensor
     columns = []
     for i in reversed(range(dims)):
         n = sides[i]
-        steps = torch.arange(n, dtype=torch.float64 if like.dtype == torch.float64 else torch.float32,
-                             device=like.device)
+        steps = torch.arange(
+            n, dtype=torch.float64 if like.dtype == torch.float64 else torch.float32, device=like.device
+        )
         line = steps * (2 / (n - 1) if n > 1 else 0) - (1 if n > 1 else 0) if align_corners else (2 * steps + 1) / n - 1
         columns.append(line.reshape([-1 if j == i else 1 for j in range(dims)]).expand(sides).flatten())
     columns.append(torch.ones_like(columns[0]))

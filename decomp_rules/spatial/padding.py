@@ -30,8 +30,10 @@ def pad(x: Tensor, pad: Sequence[Any], mode: str = "constant", value: float | No
         return torch.constant_pad_nd(x, pad, 0 if value is None else value)
     if mode == "circular":
         return aten._pad_circular(x, pad)
-    kernels = {"reflect": (aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d),
-               "replicate": (aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d)}
+    kernels = {
+        "reflect": (aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d),
+        "replicate": (aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d),
+    }
     return kernels[mode][len(pad) // 2 - 1](x, pad)
 
 
@@ -52,7 +54,7 @@ def constant_pad_nd(x: Tensor, pad: Sequence[Any], value: float = 0) -> Tensor:
     padded = torch.constant_pad_nd(x, grown, 0)
     if value == 0:
         return padded
-    sides = [1] * (x.dim() - len(pad) // 2) + list(x.shape[x.dim() - len(pad) // 2:])
+    sides = [1] * (x.dim() - len(pad) // 2) + list(x.shape[x.dim() - len(pad) // 2 :])
     inside = torch.full(sides, True, dtype=torch.bool, device=x.device)
     return torch.where(torch.constant_pad_nd(inside, grown, 0), padded, constant(x, value))
 
@@ -80,8 +82,12 @@ def constant_pad_by_cat(x: Tensor, pad: Sequence[Any], value: float = 0) -> Tens
     for back, (before, after) in enumerate(_pairs(pad), 1):
         dim = x.dim() - back
         x = fit(x, dim, min(before, 0), min(after, 0))
-        parts = [torch.full([*x.shape[:dim], n, *x.shape[dim + 1:]], value, dtype=x.dtype, device=x.device)
-                 if n > 0 else None for n in (before, after)]
+        parts = [
+            torch.full([*x.shape[:dim], n, *x.shape[dim + 1 :]], value, dtype=x.dtype, device=x.device)
+            if n > 0
+            else None
+            for n in (before, after)
+        ]
         present = [part for part in (parts[0], x, parts[1]) if part is not None]
         x = torch.cat(present, dim) if len(present) > 1 else x
     return x.clone()
@@ -101,8 +107,10 @@ def _reflected(x: Tensor, dim: int, before: int, after: int) -> list[Tensor]:
 def _replicated(x: Tensor, dim: int, before: int, after: int) -> list[Tensor]:
     """What comes before and after x along `dim`: its first and last element, repeated."""
     n = x.shape[dim]
-    return [every(x, dim, start, 1).expand([*x.shape[:dim], count, *x.shape[dim + 1:]])
-            for start, count in ((0, before), (n - 1, after))]
+    return [
+        every(x, dim, start, 1).expand([*x.shape[:dim], count, *x.shape[dim + 1 :]])
+        for start, count in ((0, before), (n - 1, after))
+    ]
 
 
 def _wrapped(x: Tensor, dim: int, before: int, after: int) -> list[Tensor]:
@@ -157,14 +165,21 @@ def _folded(grad: Tensor, x: Tensor, padding: Sequence[Any], mirror: bool) -> Te
         dim, n = x.dim() - back, x.shape[-back]
         total = fit(total, dim, max(-before, 0), max(-after, 0))
         before, after = max(before, 0), max(after, 0)
-        first, inner, last = (every(total, dim, start, count)
-                              for start, count in ((0, before), (before, n), (before + n, after)))
+        first, inner, last = (
+            every(total, dim, start, count) for start, count in ((0, before), (before, n), (before + n, after))
+        )
         if before:
-            inner = inner + (_among_zeros(first.flip(dim), dim, 1, n - 1 - before) if mirror
-                             else _among_zeros(first.sum(dim, keepdim=True), dim, 0, n - 1))
+            inner = inner + (
+                _among_zeros(first.flip(dim), dim, 1, n - 1 - before)
+                if mirror
+                else _among_zeros(first.sum(dim, keepdim=True), dim, 0, n - 1)
+            )
         if after:
-            inner = inner + (_among_zeros(last.flip(dim), dim, n - 1 - after, 1) if mirror
-                             else _among_zeros(last.sum(dim, keepdim=True), dim, n - 1, 0))
+            inner = inner + (
+                _among_zeros(last.flip(dim), dim, n - 1 - after, 1)
+                if mirror
+                else _among_zeros(last.sum(dim, keepdim=True), dim, n - 1, 0)
+            )
         total = inner
     return cast(total, grad.dtype)
 

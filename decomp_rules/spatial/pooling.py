@@ -76,8 +76,15 @@ class Window:
         return (counted or _read)(self.count, device) * self.step - self.pad
 
 
-def windows(x: Tensor, dims: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
-            ) -> list[Window]:
+def windows(
+    x: Tensor,
+    dims: int,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+) -> list[Window]:
     """The windows of a pooling over the last `dims` dimensions of `x`; no stride means the size of the kernel."""
     sizes, pads, gaps = ntuple(kernel_size, dims), ntuple(padding, dims), ntuple(dilation, dims)
     steps = sizes if stride is None or stride == [] or stride == () else ntuple(stride, dims)
@@ -92,43 +99,66 @@ def windows(x: Tensor, dims: int, kernel_size: Any, stride: Any, padding: Any, d
 
 
 @register(aten.max_pool1d, needs=("max_pool2d_with_indices",))
-def max_pool1d(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-               ceil_mode: bool = False) -> Tensor:
+def max_pool1d(
+    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Tensor:
     """The values of `max_pool1d_with_indices`."""
     return max_pool1d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)[0]
 
 
 @register(aten.max_pool1d_with_indices)
-def max_pool1d_with_indices(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-                            ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
+def max_pool1d_with_indices(
+    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> tuple[Tensor, Tensor]:
     """Two-dimensional pooling of one row."""
     size, step = ntuple(kernel_size, 1), ntuple(stride, 1) if stride else ()
     values, indices = aten.max_pool2d_with_indices(
-        x.unsqueeze(-2), (1, *size), (1, *(step or size)), (0, *ntuple(padding, 1)), (1, *ntuple(dilation, 1)),
-        ceil_mode)
+        x.unsqueeze(-2),
+        (1, *size),
+        (1, *(step or size)),
+        (0, *ntuple(padding, 1)),
+        (1, *ntuple(dilation, 1)),
+        ceil_mode,
+    )
     return values.squeeze(-2), indices.squeeze(-2)
 
 
 @register(aten.max_pool2d, needs=("max_pool2d_with_indices",))
-def max_pool2d(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-               ceil_mode: bool = False) -> Tensor:
+def max_pool2d(
+    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Tensor:
     """The values of `max_pool2d_with_indices`."""
-    return aten.max_pool2d_with_indices(x, ntuple(kernel_size, 2), ntuple(stride, 2) if stride else (),
-                                        ntuple(padding, 2), ntuple(dilation, 2), ceil_mode)[0]
+    return aten.max_pool2d_with_indices(
+        x,
+        ntuple(kernel_size, 2),
+        ntuple(stride, 2) if stride else (),
+        ntuple(padding, 2),
+        ntuple(dilation, 2),
+        ceil_mode,
+    )[0]
 
 
 @register(aten.max_pool3d, needs=("max_pool3d_with_indices",))
-def max_pool3d(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-               ceil_mode: bool = False) -> Tensor:
+def max_pool3d(
+    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Tensor:
     """The values of `max_pool3d_with_indices`."""
-    return aten.max_pool3d_with_indices(x, ntuple(kernel_size, 3), ntuple(stride, 3) if stride else (),
-                                        ntuple(padding, 3), ntuple(dilation, 3), ceil_mode)[0]
+    return aten.max_pool3d_with_indices(
+        x,
+        ntuple(kernel_size, 3),
+        ntuple(stride, 3) if stride else (),
+        ntuple(padding, 3),
+        ntuple(dilation, 3),
+        ceil_mode,
+    )[0]
 
 
 def _largest_nd(dims: int) -> Callable[..., Tensor]:
     """The rule of max_pool1d, 2d or 3d for values alone."""
-    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-             ceil_mode: bool = False) -> Tensor:
+
+    def rule(
+        x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> Tensor:
         """y = max over the window, found without its place. Exact."""
         boxes = windows(x, dims, kernel_size, stride, padding, dilation, ceil_mode)
         if any(window.pad and window.gap > 1 for window in boxes):
@@ -136,6 +166,7 @@ def _largest_nd(dims: int) -> Callable[..., Tensor]:
         for back, window in enumerate(reversed(boxes), 1):
             x = _largest_along(x, x.dim() - back, window)
         return x
+
     rule.__name__ = f"max_pool{dims}d_values"
     return rule
 
@@ -165,8 +196,9 @@ def _largest_along(x: Tensor, dim: int, window: Window) -> Tensor:
 
 
 @register(aten.max_pool2d_with_indices, needs=("stack",))
-def max_pool2d_by_counting(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-                           ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
+def max_pool2d_by_counting(
+    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> tuple[Tensor, Tensor]:
     """The same, with the places of windows counted and not read from a table: of what reads a table, Inductor (torch
     2.13) does not keep the maxima along the first side, but computes them anew for each element of the second."""
     boxes = windows(x, 2, kernel_size, stride, padding, dilation, ceil_mode)
@@ -176,25 +208,29 @@ def max_pool2d_by_counting(x: Tensor, kernel_size: Any, stride: Any = (), paddin
 
 
 @register(aten.max_pool2d_with_indices)
-def max_pool2d_with_indices(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-                            ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
+def max_pool2d_with_indices(
+    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> tuple[Tensor, Tensor]:
     """y = max over the window; the index counts the elements of the two last dimensions. Exact."""
     return _maxima(x, windows(x, 2, kernel_size, stride, padding, dilation, ceil_mode))
 
 
 def _blocks_nd(dims: int) -> Callable[..., Any]:
     """The rule of max_pool1d, 2d or 3d, or of its kernel, at the level standard."""
-    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-             ceil_mode: bool = False) -> Any:
+
+    def rule(
+        x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> Any:
         """y = max over the window, where windows do not overlap and fill the input. Ties share the gradient. Exact."""
         return _of_blocks(x, windows(x, dims, kernel_size, stride, padding, dilation, ceil_mode))
+
     rule.__name__ = f"max_pool{dims}d_of_blocks"
     return rule
 
 
 def _all_of(x: Tensor, boxes: Sequence[Window]) -> Any:
     """All windows at once, zeros in the padding: (*, size₀, count₀, size₁, count₁, …)."""
-    lead, extents = list(x.shape[:x.dim() - len(boxes)]), [window.extent for window in boxes]
+    lead, extents = list(x.shape[: x.dim() - len(boxes)]), [window.extent for window in boxes]
     if not all(type(size) is int and size for size in (*lead, *extents)):
         return decline("the sizes are not known, or 0")
     kernel, places, steps, gaps = zip(*[(window.size, window.count, window.step, window.gap) for window in boxes])
@@ -213,7 +249,7 @@ def _sides(within: Tensor, dims: int) -> list[int]:
 
 
 def _of_blocks(x: Tensor, boxes: Sequence[Window]) -> Any:
-    shape = list(x.shape[:x.dim() - len(boxes)])
+    shape = list(x.shape[: x.dim() - len(boxes)])
     sides = range(len(shape) + 1, len(shape) + 2 * len(boxes), 2)
     for window in boxes:
         known = type(window.extent) is int and window.pad == 0 and window.gap == 1
@@ -224,8 +260,9 @@ def _of_blocks(x: Tensor, boxes: Sequence[Window]) -> Any:
 
 
 @register(aten.max_pool2d_with_indices, level="standard")
-def max_pool2d_with_indices_of_blocks(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0,
-                                      dilation: Any = 1, ceil_mode: bool = False) -> Any:
+def max_pool2d_with_indices_of_blocks(
+    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Any:
     """y = max over the window, which needs no index; the index is found with the maximum. Ties share the gradient."""
     boxes = windows(x, 2, kernel_size, stride, padding, dilation, ceil_mode)
     values = _of_blocks(x, boxes)
@@ -237,8 +274,9 @@ for _dims, _forward in ((1, aten.max_pool1d), (2, aten.max_pool2d), (3, aten.max
 
 
 @register(aten.max_pool3d_with_indices)
-def max_pool3d_with_indices(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-                            ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
+def max_pool3d_with_indices(
+    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> tuple[Tensor, Tensor]:
     """y = max over the window; the index counts the elements of the three last dimensions. Exact."""
     return _maxima(x, windows(x, 3, kernel_size, stride, padding, dilation, ceil_mode))
 
@@ -259,14 +297,17 @@ def _places(x: Tensor, index: Tensor | None, back: int, extent: Any, inner: Any)
     return place if index is None else place.reshape([-1] + [1] * (back - 1)) + index
 
 
-def _maxima_along(values: Tensor, index: Tensor, back: int, window: Window, ramp: Ramp = _read
-                  ) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _maxima_along(
+    values: Tensor, index: Tensor, back: int, window: Window, ramp: Ramp = _read
+) -> tuple[Tensor, Tensor]:
     """The maxima along the dimension -back of `values`, and the `index` that stands where each was found.
 
     An element takes the place of the best before it if it is greater or NaN, or if all before it was padding.
     """
-    values, index = (fit(t, t.dim() - back, window.pad, window.tail, value)
-                     for t, value in ((values, lowest(values.dtype)), (index, 0)))
+    values, index = (
+        fit(t, t.dim() - back, window.pad, window.tail, value)
+        for t, value in ((values, lowest(values.dtype)), (index, 0))
+    )
     best, found = (every(t, t.dim() - back, 0, window.count, window.step) for t in (values, index))
     for j in range(1, window.size):
         value, place = (every(t, t.dim() - back, j * window.gap, window.count, window.step) for t in (values, index))
@@ -287,15 +328,31 @@ def lowest(dtype: torch.dtype) -> float:
 
 
 @register(aten.max_pool2d_with_indices_backward)
-def max_pool2d_with_indices_backward(grad_output: Tensor, x: Tensor, kernel_size: Any, stride: Any, padding: Any,
-                                     dilation: Any, ceil_mode: bool, indices: Tensor) -> Tensor:
+def max_pool2d_with_indices_backward(
+    grad_output: Tensor,
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    indices: Tensor,
+) -> Tensor:
     """dx[indices[i]] += dy[i], by a sum over the positions of the window. Adds in float32 for half precision."""
     return _put_back(grad_output, windows(x, 2, kernel_size, stride, padding, dilation, ceil_mode), indices)
 
 
 @register(aten.max_pool3d_with_indices_backward)
-def max_pool3d_with_indices_backward(grad_output: Tensor, x: Tensor, kernel_size: Any, stride: Any, padding: Any,
-                                     dilation: Any, ceil_mode: bool, indices: Tensor) -> Tensor:
+def max_pool3d_with_indices_backward(
+    grad_output: Tensor,
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    indices: Tensor,
+) -> Tensor:
     """dx[indices[i]] += dy[i], by a sum over the positions of the window. Adds in float32 for half precision."""
     return _put_back(grad_output, windows(x, 3, kernel_size, stride, padding, dilation, ceil_mode), indices)
 
@@ -315,7 +372,7 @@ def _put_back_from(grad: Tensor, boxes: Sequence[Window], place: Tensor, level: 
     if level == len(boxes):
         return torch.where(place == 0, grad, torch.zeros_like(grad))
     window, inner = boxes[level], 1
-    for later in boxes[level + 1:]:
+    for later in boxes[level + 1 :]:
         inner = inner * later.extent
     dim, total = grad.dim() - len(boxes) + level, None
     for j in range(window.size):
@@ -340,7 +397,7 @@ def max_unpool3d(x: Tensor, indices: Tensor, output_size: Any, stride: Any, padd
 
 def _unpooled(x: Tensor, indices: Tensor, sizes: Sequence[Any]) -> Tensor:
     """Overlapping windows name an element more than once: one of them is its value, each takes its gradient."""
-    lead = list(x.shape[:-len(sizes)])
+    lead = list(x.shape[: -len(sizes)])
     zeros = torch.zeros([*lead, math.prod(sizes)], dtype=x.dtype, device=x.device)
     index, flat = indices.flatten(-len(sizes)), x.flatten(-len(sizes))
     value = zeros.scatter(-1, index, flat.detach())
@@ -351,8 +408,16 @@ def _unpooled(x: Tensor, indices: Tensor, sizes: Sequence[Any]) -> Tensor:
 
 def _average_nd(dims: int) -> Callable[..., Tensor]:
     """The rule of avg_pool1d, 2d or 3d."""
-    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
-             count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
+
+    def rule(
+        x: Tensor,
+        kernel_size: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Tensor:
         """y = Σ over the window / how many elements it has, cut off for integers. Half precision sums in float32."""
         boxes = windows(x, dims, kernel_size, stride, padding, 1, ceil_mode)
         total = cast(x, opmath(x.dtype))
@@ -362,14 +427,24 @@ def _average_nd(dims: int) -> Callable[..., Tensor]:
         if not x.is_floating_point():
             return torch.div(total, divisor, rounding_mode="trunc")
         return cast(total / divisor, x.dtype)
+
     rule.__name__ = f"avg_pool{dims}d"
     return rule
 
 
 def _average_backward_nd(dims: int) -> Callable[..., Tensor]:
     """The rule of avg_pool2d_backward or avg_pool3d_backward."""
-    def rule(grad_output: Tensor, x: Tensor, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool,
-             count_include_pad: bool, divisor_override: int | None) -> Tensor:
+
+    def rule(
+        grad_output: Tensor,
+        x: Tensor,
+        kernel_size: Any,
+        stride: Any,
+        padding: Any,
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: int | None,
+    ) -> Tensor:
         """dx = Σ over the windows that hold x of dy / how many elements they have."""
         boxes = windows(x, dims, kernel_size, stride, padding, 1, ceil_mode)
         grad = cast(grad_output, opmath(grad_output.dtype))
@@ -377,14 +452,23 @@ def _average_backward_nd(dims: int) -> Callable[..., Tensor]:
         for back, window in enumerate(reversed(boxes), 1):
             grad = _spread_along(grad, grad.dim() - back, window)
         return cast(grad, grad_output.dtype)
+
     rule.__name__ = f"avg_pool{dims}d_backward"
     return rule
 
 
 def _average_at_once_nd(dims: int) -> Callable[..., Any]:
     """The rule of avg_pool1d, 2d or 3d for all windows at once, at the level standard."""
-    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
-             count_include_pad: bool = True, divisor_override: int | None = None) -> Any:
+
+    def rule(
+        x: Tensor,
+        kernel_size: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
         """y = Σ over all windows at once · 1 / how many elements each has, which is known beforehand."""
         boxes = windows(x, dims, kernel_size, stride, padding, 1, ceil_mode)
         if not x.is_floating_point():
@@ -402,6 +486,7 @@ def _average_at_once_nd(dims: int) -> Callable[..., Any]:
             if len(set(share)) > 1:
                 total = total * torch.tensor(share, dtype=total.dtype, device=x.device).reshape([-1] + [1] * back)
         return cast(total, x.dtype)
+
     rule.__name__ = f"avg_pool{dims}d_at_once"
     return rule
 
@@ -425,7 +510,7 @@ def _sum_along(x: Tensor, dim: int, window: Window) -> Tensor:
     if window.size <= window.step:
         x = fit(x, dim, window.pad, 0)
         x = cut(x, dim, window.count * window.step, window.pad + window.spill + window.step - window.size)
-        x = x.reshape(list(x.shape[:dim]) + [window.count, window.step] + list(x.shape[dim + 1:]))
+        x = x.reshape(list(x.shape[:dim]) + [window.count, window.step] + list(x.shape[dim + 1 :]))
         return every(x, dim + 1, 0, window.size).sum(dim + 1)
     x = fit(x, dim, window.pad, window.tail)
     total = every(x, dim, 0, window.count, window.step)
@@ -438,9 +523,9 @@ def _spread_along(grad: Tensor, dim: int, window: Window) -> Tensor:
     """The adjoint of `_sum_along`."""
     if window.size <= window.step:
         shape = list(grad.shape)
-        tiles = grad.unsqueeze(dim + 1).expand(shape[:dim + 1] + [window.size] + shape[dim + 1:])
+        tiles = grad.unsqueeze(dim + 1).expand(shape[: dim + 1] + [window.size] + shape[dim + 1 :])
         tiles = fit(tiles, dim + 1, 0, window.step - window.size)
-        tiles = tiles.reshape(shape[:dim] + [shape[dim] * window.step] + shape[dim + 1:])
+        tiles = tiles.reshape(shape[:dim] + [shape[dim] * window.step] + shape[dim + 1 :])
         return cut(fit(tiles, dim, -window.pad, 0), dim, window.extent, max(window.spare(0), 0))
     total = None
     for j in range(window.size):

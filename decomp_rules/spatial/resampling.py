@@ -70,6 +70,7 @@ def _cubic(like: Tensor, size: Any, wanted: Any, align_corners: bool, ratio: Any
 
 def cubic_weights(t: Any, a: float = -0.75) -> tuple[Any, Any, Any, Any]:
     """The weights of the four elements around a place `t` ∈ [0, 1) after the second."""
+
     def near(x: Any) -> Any:
         return ((a + 2) * x - (a + 3)) * x * x + 1
 
@@ -162,10 +163,10 @@ def _taken(x: Tensor, dim: int, index: Tensor | list[int]) -> Tensor:
     if found is None:
         return x.index_select(dim, torch.tensor(index, dtype=torch.int64, device=x.device))
     first, count, period, step = found
-    phases = [every(x, dim, start, count, step) for start in index[first:first + period]]
+    phases = [every(x, dim, start, count, step) for start in index[first : first + period]]
     body = phases[0] if period == 1 else torch.stack(phases, dim + 1).flatten(dim, dim + 1)
-    edges = {i: x.narrow(dim, i, 1) for i in (*index[:first], *index[first + count * period:])}
-    before, after = ([edges[i] for i in part] for part in (index[:first], index[first + count * period:]))
+    edges = {i: x.narrow(dim, i, 1) for i in (*index[:first], *index[first + count * period :])}
+    before, after = ([edges[i] for i in part] for part in (index[:first], index[first + count * period :]))
     return torch.cat([*before, body, *after], dim) if edges else body
 
 
@@ -207,7 +208,7 @@ def _taps_sum(x: Tensor, dim: int, taps: Taps) -> Tensor:
 def _taps_spread(grad: Tensor, dim: int, size: Any, taps: Taps) -> Tensor:
     """The adjoint of `_taps_sum`."""
     shape = list(grad.shape)
-    total = torch.zeros(shape[:dim] + [size] + shape[dim + 1:], dtype=grad.dtype, device=grad.device)
+    total = torch.zeros(shape[:dim] + [size] + shape[dim + 1 :], dtype=grad.dtype, device=grad.device)
     for index, weight in taps:
         place = index if isinstance(index, Tensor) else torch.tensor(index, dtype=torch.int64, device=grad.device)
         total = total.index_add(dim, place, _weighted(grad, dim, weight))
@@ -238,8 +239,9 @@ def _factor(size: Any, wanted: Any, ratio: Any) -> int | None:
     return wanted // size if ratio == size / wanted else None
 
 
-def _resample(x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], align_corners: bool,
-              interpolation: Interpolation) -> Tensor:
+def _resample(
+    x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], align_corners: bool, interpolation: Interpolation
+) -> Tensor:
     """(N, C, *S) → (N, C, *sizes)."""
     if x.dtype == torch.uint8 and interpolation in (_linear, _cubic):
         return _resample_bytes(x, sizes, scales, align_corners, interpolation)
@@ -251,15 +253,21 @@ def _resample(x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], a
     return x.clone() if out is x else cast(out, x.dtype)
 
 
-def _ratios(before: Sequence[Any], after: Sequence[Any], scales: Sequence[float | None], interpolation: Interpolation,
-            by_scale: Any = 0) -> list[Any]:
+def _ratios(
+    before: Sequence[Any],
+    after: Sequence[Any],
+    scales: Sequence[float | None],
+    interpolation: Interpolation,
+    by_scale: Any = 0,
+) -> list[Any]:
     """The ratio along each dimension. `by_scale`: whether the scale counts at every size."""
     multiples = BY_SIZE.get(interpolation, ())
     return [_ratio(*along, multiples, by_scale) for along in zip(before, after, scales)]
 
 
-def _ratios_of_gradient(before: Sequence[Any], after: Sequence[Any], scales: Sequence[float | None],
-                        interpolation: Interpolation) -> list[Any]:
+def _ratios_of_gradient(
+    before: Sequence[Any], after: Sequence[Any], scales: Sequence[float | None], interpolation: Interpolation
+) -> list[Any]:
     """The same in the kernels of the gradient, of which the cubic one copies an image whose sizes all stay."""
     by_scale = 0
     if interpolation is _cubic:
@@ -267,8 +275,9 @@ def _ratios_of_gradient(before: Sequence[Any], after: Sequence[Any], scales: Seq
     return _ratios(before, after, scales, interpolation, by_scale)
 
 
-def _interpolated(x: Tensor, sizes: Sequence[Any], ratios: Sequence[Any], align_corners: bool,
-                  interpolation: Interpolation) -> Tensor:
+def _interpolated(
+    x: Tensor, sizes: Sequence[Any], ratios: Sequence[Any], align_corners: bool, interpolation: Interpolation
+) -> Tensor:
     """(N, C, *S) → (N, C, *sizes), in a wider dtype for half types."""
     out = wide(x)
     for i in reversed(range(len(sizes))):
@@ -278,7 +287,7 @@ def _interpolated(x: Tensor, sizes: Sequence[Any], ratios: Sequence[Any], align_
         elif factor and interpolation in (_nearest, _nearest_exact):
             if factor == 1:
                 continue
-            lead, rest = list(out.shape[:dim + 1]), list(out.shape[dim + 1:])
+            lead, rest = list(out.shape[: dim + 1]), list(out.shape[dim + 1 :])
             out = out.unsqueeze(dim + 1).expand([*lead, factor, *rest]).flatten(dim, dim + 1)
         elif factor in BINARY and size > 1 and interpolation is _linear and not align_corners:
             out = _between_neighbours(out, dim, factor)
@@ -287,8 +296,9 @@ def _interpolated(x: Tensor, sizes: Sequence[Any], ratios: Sequence[Any], align_
     return out
 
 
-def _resample_bytes(x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], align_corners: bool,
-                    interpolation: Interpolation) -> Tensor:
+def _resample_bytes(
+    x: Tensor, sizes: Sequence[Any], scales: Sequence[float | None], align_corners: bool, interpolation: Interpolation
+) -> Tensor:
     """The same of images of bytes, in whole numbers."""
     if not all(isinstance(size, int) for size in (*sizes, *x.shape[2:])):
         return decline("the weights of bytes depend on sizes that are not known")
@@ -297,13 +307,19 @@ def _resample_bytes(x: Tensor, sizes: Sequence[Any], scales: Sequence[float | No
         ratio = (size - 1) / (wanted - 1) if align_corners and wanted > 1 else 0.0
         ratio = ratio if align_corners else _ratio(size, wanted, scale)
         alone = size == wanted
-        shares.append(None if alone else byte_images.interpolated(size, wanted, ratio, align_corners,
-                                                                  interpolation is _cubic))
+        shares.append(
+            None if alone else byte_images.interpolated(size, wanted, ratio, align_corners, interpolation is _cubic)
+        )
     return byte_images.resampled(x, shares)
 
 
-def _resample_backward(grad: Tensor, input_size: Sequence[Any], scales: Sequence[float | None], align_corners: bool,
-                       interpolation: Interpolation) -> Tensor:
+def _resample_backward(
+    grad: Tensor,
+    input_size: Sequence[Any],
+    scales: Sequence[float | None],
+    align_corners: bool,
+    interpolation: Interpolation,
+) -> Tensor:
     """The adjoint of `_resample`: (N, C, *sizes) → `input_size`."""
     out = wide(grad)
     ratios = _ratios_of_gradient(input_size[2:], grad.shape[2:], scales, interpolation)
@@ -313,7 +329,7 @@ def _resample_backward(grad: Tensor, input_size: Sequence[Any], scales: Sequence
         if factor == 1 or same_size(size, wanted) and interpolation is _linear:
             continue
         if factor and interpolation in (_nearest, _nearest_exact):
-            out = out.reshape([*out.shape[:dim], size, factor, *out.shape[dim + 1:]]).sum(dim + 1)
+            out = out.reshape([*out.shape[:dim], size, factor, *out.shape[dim + 1 :]]).sum(dim + 1)
         else:
             out = _taps_spread(out, dim, size, interpolation(grad, size, wanted, align_corners, ratio))
     return grad.clone() if out is grad else cast(out, grad.dtype)
@@ -334,9 +350,11 @@ def _scaled(size: Any, factor: float) -> Any:
 def _register(op: Any, dims: int, interpolation: Interpolation, aligned: bool) -> None:
     """The rules of an upsampling op: with one scale for each dimension, and with a list of them (`vec`)."""
     if aligned:
+
         def listed(x: Tensor, output_size: Any, align_corners: bool, scale_factors: Any) -> Tensor:
             return _listed(x, output_size, align_corners, scale_factors)
     else:
+
         def listed(x: Tensor, output_size: Any, scale_factors: Any) -> Tensor:
             return _listed(x, output_size, False, scale_factors)
 
@@ -344,10 +362,23 @@ def _register(op: Any, dims: int, interpolation: Interpolation, aligned: bool) -
         scales = [None] * dims if factors is None else list(factors)
         return _resample(x, _sizes(x, output_size, factors), scales, align_corners, interpolation)
 
-    def sized(x: Tensor, output_size: Any, *, align_corners: bool = False, scales: float | None = None,
-              scales_d: float | None = None, scales_h: float | None = None, scales_w: float | None = None) -> Tensor:
-        return _resample(x, ntuple(output_size, dims), _scales(dims, scales, scales_d, scales_h, scales_w),
-                         align_corners, interpolation)
+    def sized(
+        x: Tensor,
+        output_size: Any,
+        *,
+        align_corners: bool = False,
+        scales: float | None = None,
+        scales_d: float | None = None,
+        scales_h: float | None = None,
+        scales_w: float | None = None,
+    ) -> Tensor:
+        return _resample(
+            x,
+            ntuple(output_size, dims),
+            _scales(dims, scales, scales_d, scales_h, scales_w),
+            align_corners,
+            interpolation,
+        )
 
     for rule in (listed, sized):
         rule.__name__ = op.__name__
@@ -357,12 +388,23 @@ def _register(op: Any, dims: int, interpolation: Interpolation, aligned: bool) -
 
 def _register_backward(op: Any, dims: int, interpolation: Interpolation) -> None:
     """The rule of an upsampling op's gradient."""
-    def rule(grad_output: Tensor, output_size: Any, input_size: Any, *, align_corners: bool = False,
-             scales: float | None = None, scales_d: float | None = None, scales_h: float | None = None,
-             scales_w: float | None = None) -> Tensor:
+
+    def rule(
+        grad_output: Tensor,
+        output_size: Any,
+        input_size: Any,
+        *,
+        align_corners: bool = False,
+        scales: float | None = None,
+        scales_d: float | None = None,
+        scales_h: float | None = None,
+        scales_w: float | None = None,
+    ) -> Tensor:
         """Each output's gradient goes to the elements that it was made of, by their weights."""
-        return _resample_backward(grad_output, input_size, _scales(dims, scales, scales_d, scales_h, scales_w),
-                                  align_corners, interpolation)
+        return _resample_backward(
+            grad_output, input_size, _scales(dims, scales, scales_d, scales_h, scales_w), align_corners, interpolation
+        )
+
     rule.__name__ = op.__name__
     register(op)(rule)
 
@@ -372,20 +414,31 @@ def _scales(dims: int, one: float | None, d: float | None, h: float | None, w: f
 
 
 for _name, _dims, _interpolation, _aligned in (
-        ("upsample_nearest1d", 1, _nearest, False), ("upsample_nearest2d", 2, _nearest, False),
-        ("upsample_nearest3d", 3, _nearest, False), ("_upsample_nearest_exact1d", 1, _nearest_exact, False),
-        ("_upsample_nearest_exact2d", 2, _nearest_exact, False),
-        ("_upsample_nearest_exact3d", 3, _nearest_exact, False),
-        ("upsample_linear1d", 1, _linear, True), ("upsample_bilinear2d", 2, _linear, True),
-        ("upsample_trilinear3d", 3, _linear, True), ("upsample_bicubic2d", 2, _cubic, True)):
+    ("upsample_nearest1d", 1, _nearest, False),
+    ("upsample_nearest2d", 2, _nearest, False),
+    ("upsample_nearest3d", 3, _nearest, False),
+    ("_upsample_nearest_exact1d", 1, _nearest_exact, False),
+    ("_upsample_nearest_exact2d", 2, _nearest_exact, False),
+    ("_upsample_nearest_exact3d", 3, _nearest_exact, False),
+    ("upsample_linear1d", 1, _linear, True),
+    ("upsample_bilinear2d", 2, _linear, True),
+    ("upsample_trilinear3d", 3, _linear, True),
+    ("upsample_bicubic2d", 2, _cubic, True),
+):
     _register(getattr(aten, _name), _dims, _interpolation, _aligned)
     _register_backward(getattr(aten, f"{_name}_backward"), _dims, _interpolation)
 
 
 @register(F.interpolate)
-def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
-                align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
-                antialias: bool = False) -> Tensor:
+def interpolate(
+    input: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
     """The kernel of the mode and the rank, or adaptive pooling for mode "area"."""
     dims = input.dim() - 2
     sizes = None if size is None else list(ntuple(size, dims))
@@ -395,14 +448,23 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode:
     if mode == "area":
         pools = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
         return pools[dims - 1](input, _sizes(input, sizes, factors))
-    kernels = {("nearest", 1): aten.upsample_nearest1d, ("nearest", 2): aten.upsample_nearest2d,
-               ("nearest", 3): aten.upsample_nearest3d, ("nearest-exact", 1): aten._upsample_nearest_exact1d,
-               ("nearest-exact", 2): aten._upsample_nearest_exact2d,
-               ("nearest-exact", 3): aten._upsample_nearest_exact3d, ("linear", 1): aten.upsample_linear1d,
-               ("bilinear", 2): aten.upsample_bilinear2d, ("trilinear", 3): aten.upsample_trilinear3d,
-               ("bicubic", 2): aten.upsample_bicubic2d}
-    smooth = {"bilinear": aten._upsample_bilinear2d_aa, "bicubic": aten._upsample_bicubic2d_aa,
-              "lanczos": getattr(aten, "_upsample_lanczos2d_aa", None)}
+    kernels = {
+        ("nearest", 1): aten.upsample_nearest1d,
+        ("nearest", 2): aten.upsample_nearest2d,
+        ("nearest", 3): aten.upsample_nearest3d,
+        ("nearest-exact", 1): aten._upsample_nearest_exact1d,
+        ("nearest-exact", 2): aten._upsample_nearest_exact2d,
+        ("nearest-exact", 3): aten._upsample_nearest_exact3d,
+        ("linear", 1): aten.upsample_linear1d,
+        ("bilinear", 2): aten.upsample_bilinear2d,
+        ("trilinear", 3): aten.upsample_trilinear3d,
+        ("bicubic", 2): aten.upsample_bicubic2d,
+    }
+    smooth = {
+        "bilinear": aten._upsample_bilinear2d_aa,
+        "bicubic": aten._upsample_bicubic2d_aa,
+        "lanczos": getattr(aten, "_upsample_lanczos2d_aa", None),
+    }
     kernel = (smooth[mode] if antialias else kernels[mode, dims]).vec
     if mode.startswith("nearest"):
         return kernel(input, sizes, factors)

@@ -29,8 +29,10 @@ POSITIONS = 32
 
 def _trained_nd(dims: int) -> Callable[..., Any]:
     """The rule of max_pool1d, 2d or 3d."""
-    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-             ceil_mode: bool = False) -> Any:
+
+    def rule(
+        x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> Any:
         """y = max over the window, as the first element that is equal to it, which takes the gradient; where y is NaN,
         none does. Exact."""
         boxes = windows(x, dims, kernel_size, stride, padding, dilation, ceil_mode)
@@ -39,6 +41,7 @@ def _trained_nd(dims: int) -> Callable[..., Any]:
         if math.prod(window.size for window in boxes) > POSITIONS:
             return decline(f"a window has more than {POSITIONS} positions")
         return _first_of_largest(x, boxes)
+
     rule.__name__ = f"max_pool{dims}d_trained"
     return rule
 
@@ -73,7 +76,7 @@ def _steps(x: Tensor, dim: int, window: Window, padding: float) -> Tensor:
         x = fit(x, dim, window.pad, length - window.extent - window.pad, padding)
     else:
         x = fit(x, dim, window.pad, window.tail + window.step - 1, padding).narrow(dim, 0, length)
-    return x if window.step == 1 else x.reshape([*x.shape[:dim], steps, window.step, *x.shape[dim + 1:]])
+    return x if window.step == 1 else x.reshape([*x.shape[:dim], steps, window.step, *x.shape[dim + 1 :]])
 
 
 def _at(x: Tensor, boxes: Sequence[Window], first: int, place: Sequence[int]) -> Tensor:

@@ -22,15 +22,20 @@ _FORWARD = ((1, aten.max_pool1d), (2, aten.max_pool2d), (3, aten.max_pool3d))
 
 def _extrema_nd(dims: int) -> Callable[..., Tensor]:
     """The rule of max_pool1d, 2d or 3d for programs that are not trained."""
-    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-             ceil_mode: bool = False) -> Tensor:
+
+    def rule(
+        x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> Tensor:
         """y = max over the window, one element after the other. Exact, but for the sign of 0."""
         boxes = windows(x, dims, kernel_size, stride, padding, dilation, ceil_mode)
         x = _surrounded(x, boxes, [max(window.tail, 0) for window in boxes])
         for back, window in enumerate(reversed(boxes), 1):
-            x = functools.reduce(torch.maximum, (
-                every(x, x.dim() - back, j * window.gap, window.count, window.step) for j in range(window.size)))
+            x = functools.reduce(
+                torch.maximum,
+                (every(x, x.dim() - back, j * window.gap, window.count, window.step) for j in range(window.size)),
+            )
         return x
+
     rule.__name__ = f"max_pool{dims}d_by_maximum"
     return rule
 
@@ -41,8 +46,10 @@ for _dims, _forward in _FORWARD:
 
 def _phases_nd(dims: int) -> Callable[..., Any]:
     """The rule of max_pool1d, 2d or 3d for programs that are not trained, for targets without strided slices."""
-    def rule(x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-             ceil_mode: bool = False) -> Any:
+
+    def rule(
+        x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> Any:
         """y = max over the window, from maxima over as many elements as it moves by. Exact, but for the sign of 0."""
         boxes = windows(x, dims, kernel_size, stride, padding, dilation, ceil_mode)
         if any(type(window.extent) is not int or window.gap > 1 for window in boxes):
@@ -52,6 +59,7 @@ def _phases_nd(dims: int) -> Callable[..., Any]:
         for back, window in enumerate(reversed(boxes), 1):
             x = _largest_by_phases(x, x.dim() - back, window)
         return x
+
     rule.__name__ = f"max_pool{dims}d_by_phases"
     return rule
 
@@ -71,9 +79,10 @@ def _largest_by_phases(x: Tensor, dim: int, window: Window) -> Tensor:
     phases of one more."""
     step, shape = window.step, list(x.shape)
     whole, more = divmod(window.size, step)
-    x = x.reshape(shape[:dim] + [shape[dim] // step, step] + shape[dim + 1:])
-    largest = list(itertools.accumulate(
-        (every(x, dim + 1, phase, 1) for phase in range(min(window.size, step))), torch.maximum))
+    x = x.reshape(shape[:dim] + [shape[dim] // step, step] + shape[dim + 1 :])
+    largest = list(
+        itertools.accumulate((every(x, dim + 1, phase, 1) for phase in range(min(window.size, step))), torch.maximum)
+    )
     parts = [every(largest[-1], dim, start, window.count) for start in range(whole)]
     if more:
         parts.append(every(largest[more - 1], dim, whole, window.count))

@@ -37,7 +37,7 @@ def every(x: Tensor, dim: int, start: Any, count: Any, step: int = 1) -> Tensor:
         return x
     if step == 1 or isinstance(count, int):
         return aten.slice(x, dim, start, start + (count - 1) * step + 1, step)
-    lead, rest = list(x.shape[:dim]), list(x.shape[dim + 1:])  # in shapes that add no guard on a dynamic size
+    lead, rest = list(x.shape[:dim]), list(x.shape[dim + 1 :])  # in shapes that add no guard on a dynamic size
     run = fit(x, dim, 0, step - 1).narrow(dim, start, count * step)
     return run.reshape([*lead, count, step, *rest]).select(dim + 1, 0)
 
@@ -78,7 +78,7 @@ def spread(x: Tensor, dim: int, start: Any, step: int, size: Any, spare: int | N
     if step > 1:
         shape = list(x.shape)
         gaps = fit(x.unsqueeze(dim + 1), dim + 1, 0, step - 1)
-        x = gaps.reshape(shape[:dim] + [count * step] + shape[dim + 1:])
+        x = gaps.reshape(shape[:dim] + [count * step] + shape[dim + 1 :])
     if spare is not None and not (isinstance(size, int) and isinstance(count, int)):
         return cut(fit(x, dim, start, 0), dim, size, max(spare, 0))
     return fit(x, dim, start, size - start - count * step)
@@ -101,8 +101,14 @@ def blocks(x: Tensor, dims: int, counts: Sequence[Any], steps: Sequence[int], ke
     return x
 
 
-def overlapping(x: Tensor, lead: Sequence[Any], places: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
-                dilation: Sequence[int]) -> Tensor:
+def overlapping(
+    x: Tensor,
+    lead: Sequence[Any],
+    places: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> Tensor:
     """All windows over the last dimensions of `x`, of static sizes, at once: (*, *S) becomes (*lead, kernel[0],
     places[0], kernel[1], places[1], …), whatever the kernel in as many calls.
 
@@ -112,7 +118,7 @@ def overlapping(x: Tensor, lead: Sequence[Any], places: Sequence[int], kernel: S
     dims = len(kernel)
     for i, (k, n, s) in enumerate(zip(kernel, places, stride)):
         x = cut(x, x.dim() - dims + i, n * s, s - 1) if k == 1 else x
-    sizes = list(x.shape[x.dim() - dims:])
+    sizes = list(x.shape[x.dim() - dims :])
     rows = _rows(sizes, places, kernel, stride, dilation)
     copies = [-(-k * row // size) for k, row, size in zip(kernel, rows, sizes)]
     start = len(lead)
@@ -132,18 +138,22 @@ def overlapping(x: Tensor, lead: Sequence[Any], places: Sequence[int], kernel: S
     return x.reshape([*lead, *_interleaved(kernel, places)])
 
 
-def elements_of_overlapping(sizes: Sequence[int], places: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
-                            dilation: Sequence[int]) -> int:
+def elements_of_overlapping(
+    sizes: Sequence[int], places: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> int:
     """How many elements the largest tensor on the way to the windows of one channel has."""
     rows = _rows(sizes, places, kernel, stride, dilation)
     return math.prod(k * row for k, row in zip(kernel, rows))
 
 
-def _rows(sizes: Sequence[int], places: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
-          dilation: Sequence[int]) -> list[int]:
+def _rows(
+    sizes: Sequence[int], places: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> list[int]:
     """The length of the rows of each dimension."""
-    return [size if k == 1 else size * max(1, -(-(n * s - d) // size)) + d
-            for size, n, k, s, d in zip(sizes, places, kernel, stride, dilation)]
+    return [
+        size if k == 1 else size * max(1, -(-(n * s - d) // size)) + d
+        for size, n, k, s, d in zip(sizes, places, kernel, stride, dilation)
+    ]
 
 
 def _interleaved(*sizes: Sequence[int]) -> list[int]:

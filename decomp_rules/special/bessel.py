@@ -30,15 +30,15 @@ _MIDDLE = {torch.float32: 1.0, torch.float64: 12.0}
 _ZERO_J0 = {
     torch.float32: (2.40482544898987, 1.08705904605e-7),
     torch.float64: (2.404825557695773, -1.17669165153089e-16),
-}  # fmt: skip
+}
 _ZERO_J1 = {
     torch.float32: (3.83170604705811, -7.68505931531e-8),
     torch.float64: (3.8317059702075125, -1.52691840900881e-16),
-}  # fmt: skip
+}
 _ZERO_AI = {
     torch.float32: (-2.3381073474884, -6.29713637182e-8),
     torch.float64: (-2.338107410459767, -3.91226040981831e-17),
-}  # fmt: skip
+}
 # J0(x) / (x² − z²) up to x = 3 in powers of x² − 1 (float64: up to 5, of x² − 12), where z is the first zero of J0.
 _J0 = {
     torch.float32: (

@@ -34,9 +34,13 @@ def entr(x: Tensor) -> Tensor:
 
 
 # sin y / y in powers of y², enough of them for |y| ≤ π/4.
-_SINC = {dtype: tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(n)) for dtype, n in (
-    (torch.float32, 6), (torch.float64, 10),
-)}  # fmt: skip
+_SINC = {
+    dtype: tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(n))
+    for dtype, n in (
+        (torch.float32, 6),
+        (torch.float64, 10),
+    )
+}
 
 
 @register(aten.sinc)

@@ -38,7 +38,7 @@ _BOUNDS = {torch.float32: (3.0, 5.0), torch.float64: (2.5, 3.0)}
 _ZERO = {
     torch.float32: (1.46163213253021, 1.24381499389e-8),
     torch.float64: (1.4616321449683622, 9.5499954299657e-17),
-}  # fmt: skip
+}
 # lnΓ(1 − t) / t for −1/2 ≤ t ≤ 1/2.
 _AROUND_ONE = {
     torch.float32: (

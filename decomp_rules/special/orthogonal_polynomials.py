@@ -230,9 +230,11 @@ def _degree_in_data(call: Any) -> bool:
 
 
 RULES.limit(
-    aten.special_laguerre_polynomial_l, aten.special_legendre_polynomial_p,
-    reason="the degree, and so the number of steps, depends on data", when=_degree_in_data,
-)  # fmt: skip
+    aten.special_laguerre_polynomial_l,
+    aten.special_legendre_polynomial_p,
+    reason="the degree, and so the number of steps, depends on data",
+    when=_degree_in_data,
+)
 
 
 def _no_number(x: Tensor, n: Any) -> Tensor:

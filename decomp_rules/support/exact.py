@@ -133,7 +133,9 @@ _SEVERAL: dict[str, Function] = {
     "gelu": lambda m, x, approximate="none": (
         x * m.erfc(-x / m.sqrt(m.mpf(2))) / 2
         if approximate == "none"
-        else x / (1 + m.exp(-2 * m.sqrt(2 / m.pi) * (x + m.mpf(0.044715) * x**3))) if abs(x) < 100 else None
+        else x / (1 + m.exp(-2 * m.sqrt(2 / m.pi) * (x + m.mpf(0.044715) * x**3)))
+        if abs(x) < 100
+        else None
     ),
     "special_zeta": lambda m, x, q: m.zeta(x, q) if 1.01 < x < 60 and 1e-3 < q else None,
     "polygamma": lambda m, n, x: m.polygamma(n, x) if 0 < x and n < 10 else None,
@@ -155,8 +157,8 @@ _SEVERAL: dict[str, Function] = {
     ),
     "hardsigmoid_backward": lambda m, g, x: g / 6 if -3 < x < 3 else m.mpf(0),
     "gelu_backward": lambda m, g, x, approximate="none": (
-        g * (m.ncdf(x) + x * m.npdf(x)) if approximate == "none" else g * _gelu_slope(m, x)
-    ) if abs(x) < 100 else None,
+        (g * (m.ncdf(x) + x * m.npdf(x)) if approximate == "none" else g * _gelu_slope(m, x)) if abs(x) < 100 else None
+    ),
     "binary_cross_entropy_with_logits": lambda m, x, t, weight=None, positive=None, reduction=1: (
         (1 if weight is None else weight) * _logistic_loss(m, x, t, 1 if positive is None else positive)
     ),
@@ -182,8 +184,11 @@ def _polynomial(first: Callable[[Any], Any], step: Step, shifted: bool = False) 
 
 
 _CHEBYSHEV: dict[str, Callable[[Any], Any]] = {
-    "t": lambda x: x, "u": lambda x: 2 * x, "v": lambda x: 2 * x - 1, "w": lambda x: 2 * x + 1
-}  # fmt: skip
+    "t": lambda x: x,
+    "u": lambda x: 2 * x,
+    "v": lambda x: 2 * x - 1,
+    "w": lambda x: 2 * x + 1,
+}
 _SEVERAL |= {
     f"special_{prefix}chebyshev_polynomial_{kind}": _polynomial(
         first, lambda x, k, this, last: 2 * x * this - last, bool(prefix)

@@ -21,25 +21,68 @@ from decomp_rules.support.operands import HALVES, cast, is_scalar, promoted, wra
 RULES = Rules(level="exact")
 
 FLOAT_FUNCTIONS = {
-    "acos": "acos", "acosh": "acosh", "asin": "asin", "asinh": "asinh", "atan": "atan", "atanh": "atanh", "cos": "cos",
-    "cosh": "cosh", "erf": "erf", "erfc": "erfc", "erfinv": "erf_inv", "exp": "exp", "exp2": "exp2", "expm1": "expm1",
-    "log": "log", "log10": "log10", "log1p": "log1p", "log2": "log2", "rsqrt": "rsqrt", "sin": "sin", "sinh": "sinh",
-    "sqrt": "sqrt", "tan": "tan", "tanh": "tanh", "reciprocal": "reciprocal", "digamma": "digamma", "lgamma": "lgamma",
-    "special_erfcx": "erfcx", "special_ndtri": "ndtri", "i0": "bessel_i0", "special_i0e": "bessel_i0e",
-    "special_i1": "bessel_i1", "special_i1e": "bessel_i1e", "special_bessel_j0": "bessel_j0",
-    "special_bessel_j1": "bessel_j1", "special_spherical_bessel_j0": "spherical_bessel_j0",
-}  # fmt: skip
+    "acos": "acos",
+    "acosh": "acosh",
+    "asin": "asin",
+    "asinh": "asinh",
+    "atan": "atan",
+    "atanh": "atanh",
+    "cos": "cos",
+    "cosh": "cosh",
+    "erf": "erf",
+    "erfc": "erfc",
+    "erfinv": "erf_inv",
+    "exp": "exp",
+    "exp2": "exp2",
+    "expm1": "expm1",
+    "log": "log",
+    "log10": "log10",
+    "log1p": "log1p",
+    "log2": "log2",
+    "rsqrt": "rsqrt",
+    "sin": "sin",
+    "sinh": "sinh",
+    "sqrt": "sqrt",
+    "tan": "tan",
+    "tanh": "tanh",
+    "reciprocal": "reciprocal",
+    "digamma": "digamma",
+    "lgamma": "lgamma",
+    "special_erfcx": "erfcx",
+    "special_ndtri": "ndtri",
+    "i0": "bessel_i0",
+    "special_i0e": "bessel_i0e",
+    "special_i1": "bessel_i1",
+    "special_i1e": "bessel_i1e",
+    "special_bessel_j0": "bessel_j0",
+    "special_bessel_j1": "bessel_j1",
+    "special_spherical_bessel_j0": "spherical_bessel_j0",
+}
 """Of one tensor; integers are converted to floats first."""
 
 FUNCTIONS = {name: name for name in "neg bitwise_not ceil floor trunc sign isfinite".split()}
 """Of one tensor, as it is."""
 
 BINARY = {
-    "maximum": "maximum", "minimum": "minimum", "fmax": "fmax", "fmin": "fmin", "fmod": "fmod",
-    "remainder": "remainder", "bitwise_and": "bitwise_and", "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor",
-    "gcd": "gcd", "hypot": "hypot", "nextafter": "nextafter",
-    "eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge",
-}  # fmt: skip
+    "maximum": "maximum",
+    "minimum": "minimum",
+    "fmax": "fmax",
+    "fmin": "fmin",
+    "fmod": "fmod",
+    "remainder": "remainder",
+    "bitwise_and": "bitwise_and",
+    "bitwise_or": "bitwise_or",
+    "bitwise_xor": "bitwise_xor",
+    "gcd": "gcd",
+    "hypot": "hypot",
+    "nextafter": "nextafter",
+    "eq": "eq",
+    "ne": "ne",
+    "lt": "lt",
+    "le": "le",
+    "gt": "gt",
+    "ge": "ge",
+}
 """Of two tensors of one dtype and shape; the first may be a number, and so may the second."""
 
 FLOAT_BINARY = {"atan2": "atan2", "special_zeta": "zeta", "igamma": "igamma", "igammac": "igammac"}

@@ -89,14 +89,16 @@ def test_what_will_not_be_implemented_is_not_advised():
 
 
 def test_the_text():
-    assert str(decomp.advise(three(), to=decomp.Target("chip", ["add", "exp2"]), rules=RULES)) == "\n".join([
-        "1 of 3 programs lower to chip as it is",
-        "1 more op is enough for all; no smaller set is",
-        "  add mul: then easy and hard lower too, 3 of 3",
-        "ops that would save calls, once these are there:",
-        "  exp: 1 call in 1 program",
-        "the programs then have: done 1 call, easy 2 calls, hard 5 calls",
-    ])
+    assert str(decomp.advise(three(), to=decomp.Target("chip", ["add", "exp2"]), rules=RULES)) == "\n".join(
+        [
+            "1 of 3 programs lower to chip as it is",
+            "1 more op is enough for all; no smaller set is",
+            "  add mul: then easy and hard lower too, 3 of 3",
+            "ops that would save calls, once these are there:",
+            "  exp: 1 call in 1 program",
+            "the programs then have: done 1 call, easy 2 calls, hard 5 calls",
+        ]
+    )
 
 
 def test_programs_that_nothing_helps_do_not_hide_what_the_others_need():
@@ -210,7 +212,8 @@ def test_answers_that_depend_on_functions_of_the_users_are_not_kept(tmp_path):
     message = (
         "results= cannot be used: a rule, a condition or a cost is a function of yours, which may do something else in "
         'the next process\n  to do: give your rules a version, Rules(version="1"), and write the conditions of a '
-        "target in its TOML file")
+        "target in its TOML file"
+    )
     with pytest.raises(decomp.ArgumentError, match=f"^{re.escape(message)}$"):
         decomp.advise(three(), to=CHIP, rules=RULES, results=tmp_path)
 

@@ -23,9 +23,8 @@ def program():
 def cluster():
     """A worker to which everything is sent in messages; in this process, for starting another takes seconds."""
     how = dict(n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None)
-    with distributed.LocalCluster(**how) as cluster:
-        with distributed.Client(cluster) as client:
-            yield client.get_executor()
+    with distributed.LocalCluster(**how) as cluster, distributed.Client(cluster) as client:
+        yield client.get_executor()
 
 
 @pytest.mark.filterwarnings("ignore")  # of the cluster's own event loop, when it closes

@@ -102,18 +102,20 @@ def test_a_plan_without_blockers_has_nothing_to_suggest():
 def test_the_text():
     rules = decomp.Rules({"square": lambda x: x * x, "neg": lambda x: x * -1, "exp": lambda x: torch.exp2(x * 1.5)})
     found = suggestion(lambda x: torch.square(x).neg().exp(), ["add"], rules=rules)
-    assert str(found) == "\n".join([
-        "2 more ops are enough for all 3 blocked ops on chip; no smaller set is",
-        "  add mul: 2 of 3 blocked ops lower",
-        "  add exp: all lower, to 3 calls",
-        "  in the place of exp, exp2 would do",
-        "",
-        "without mul:",
-        "  aten.square needs mul; or square",
-        "  aten.neg needs mul; or neg",
-        "without exp:",
-        "  aten.exp needs exp; or exp2 and mul",
-    ])
+    assert str(found) == "\n".join(
+        [
+            "2 more ops are enough for all 3 blocked ops on chip; no smaller set is",
+            "  add mul: 2 of 3 blocked ops lower",
+            "  add exp: all lower, to 3 calls",
+            "  in the place of exp, exp2 would do",
+            "",
+            "without mul:",
+            "  aten.square needs mul; or square",
+            "  aten.neg needs mul; or neg",
+            "without exp:",
+            "  aten.exp needs exp; or exp2 and mul",
+        ]
+    )
 
 
 def test_the_error_opens_with_it_and_is_searched_for_only_when_it_is_read():
@@ -228,8 +230,27 @@ def test_a_reshape_that_copies_is_of_another_kind_than_one_that_is_a_view():
 
 
 def test_where_narrow_dtypes_are_enough_they_are_advised_before_any_op():
-    chip = decomp.Target("chip", ["add", "sub", "mul", "maximum", "minimum", "where", "lt", "view", "permute", "expand",
-                                  "cat", "slice", "full", "to", "sum", "clone"])  # fmt: skip
+    chip = decomp.Target(
+        "chip",
+        [
+            "add",
+            "sub",
+            "mul",
+            "maximum",
+            "minimum",
+            "where",
+            "lt",
+            "view",
+            "permute",
+            "expand",
+            "cat",
+            "slice",
+            "full",
+            "to",
+            "sum",
+            "clone",
+        ],
+    )
     chip = chip.with_dtypes(["float32", "int32", "bool"])
     topk = Holder(lambda x: x.topk(3, -1).values)
     with pytest.raises(decomp.NotLowered) as caught:

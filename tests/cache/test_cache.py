@@ -77,11 +77,16 @@ def described(lowering):
     def spec(value):
         if isinstance(value, (tuple, list)):
             return [spec(item) for item in value]
-        return str(value) if not isinstance(value, torch.Tensor) else [
-            type(value).__name__, list(value.shape), list(value.stride()), str(value.dtype), str(value.device)]
+        return (
+            str(value)
+            if not isinstance(value, torch.Tensor)
+            else [type(value).__name__, list(value.shape), list(value.stride()), str(value.dtype), str(value.device)]
+        )
 
-    nodes = [(n.op, n.name, str(n.target), str(n.args), str(n.kwargs), spec(n.meta.get("val")))
-             for n in lowering.result.graph.nodes]
+    nodes = [
+        (n.op, n.name, str(n.target), str(n.args), str(n.kwargs), spec(n.meta.get("val")))
+        for n in lowering.result.graph.nodes
+    ]
     chains = [str(lowering.provenance(n.name)) for n in lowering.result.graph.nodes]
     return nodes, chains, str(lowering.plan)
 
@@ -217,8 +222,17 @@ HOSTILE = [
     lambda whole: b"not json",
     lambda whole: b"[]",
     lambda whole: b"cos\nsystem\n(S'touch hacked'\ntR.",
-    lambda whole: json.dumps([[["x", ["value", None], "os.system.default", ["tuple", "touch hacked"], ["dict"], [0]]],
-                              ["node", 0], [], 0, [], None, 0.0]).encode(),
+    lambda whole: json.dumps(
+        [
+            [["x", ["value", None], "os.system.default", ["tuple", "touch hacked"], ["dict"], [0]]],
+            ["node", 0],
+            [],
+            0,
+            [],
+            None,
+            0.0,
+        ]
+    ).encode(),
     lambda whole: json.dumps([*whole[:3], 10**6, *whole[4:]]).encode(),
     lambda whole: json.dumps([*whole[:3], -1, *whole[4:]]).encode(),
     lambda whole: json.dumps(whole).replace('["dict"', '["dict",["a=__import__(0)#",1]').encode(),
@@ -374,8 +388,11 @@ def test_the_directory_is_that_of_the_platform(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    for platform, expected in (("linux", tmp_path / "xdg" / "decomp"), ("win32", tmp_path / "local/decomp/Cache"),
-                               ("darwin", tmp_path / "Library/Caches/decomp")):
+    for platform, expected in (
+        ("linux", tmp_path / "xdg" / "decomp"),
+        ("win32", tmp_path / "local/decomp/Cache"),
+        ("darwin", tmp_path / "Library/Caches/decomp"),
+    ):
         monkeypatch.setattr(cache_directory.sys, "platform", platform)
         assert cache_directory.directory() == expected
 

@@ -106,8 +106,13 @@ def test_a_rule_that_reads_something_else_in_the_next_process_is_run_there(tmp_p
         (tmp_path / "k.json").write_text(f"{k}.0")
         for path in tmp_path.glob("*.*"):
             os.utime(path, (1e9 + k,) * 2)
-        env = {**os.environ, "DECOMP_CACHE": str(tmp_path / "kept"), "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",
-               "K": str(k), "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {
+            **os.environ,
+            "DECOMP_CACHE": str(tmp_path / "kept"),
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",
+            "K": str(k),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         run = Python([sys.executable, "-c", CALLS], env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
         said.append(json.loads(run.communicate()[0]))
     assert len(said[0]) == 12
@@ -248,7 +253,7 @@ def test_what_is_decomposed_reads_what_has_changed():
     global C
     rules = decomp.Rules({F.relu: lambda x: x * C})
     found = []
-    for C in (2.0, 3.0, 2.0):
+    for C in (2.0, 3.0, 2.0):  # noqa: B007  the rule reads it
         found.append(decomp.decompose(nn.ReLU(), rules)(X)[0].item())
     assert found == [2, 3, 2]
 
@@ -310,7 +315,8 @@ def test_what_is_drawn_and_differs_is_dropped_with_a_warning(place, monkeypatch)
     assert [str(each.message) for each in said] == [
         "the expansion of aten.relu.default by <lambda> (test_edited_rules.py:282) that was kept on disk is not what "
         "the rule records now: it was dropped, and what is recorded now is used\n  to do: give Rules(version=...) "
-        "another version when a rule changes, or what it reads; `decomp cache clear` deletes all that is kept"]
+        "another version when a rule changes, or what it reads; `decomp cache clear` deletes all that is kept"
+    ]
     assert torch.equal(right[0], right[1])
     torch.testing.assert_close(found.result(X), F.gelu(3 * X))
     monkeypatch.setattr(expansions, "SHARE", 1 << 60)

@@ -72,6 +72,7 @@ def test_a_rule_without_a_version_is_run_in_each_process_and_what_makes_no_use_o
 
 def test_what_leads_to_an_op_with_a_rule_without_a_version_is_not_kept():
     """The library's rule for hardswish calls hardsigmoid here, which is the user's."""
+
     def rules(k):
         through = decomp.Rules({F.hardswish: lambda x: x * F.hardsigmoid(x)}, version="1")
         return through | {F.hardsigmoid: factory(k)} | RULES
@@ -100,8 +101,9 @@ def test_only_functions_of_the_library_are_known_without_a_version():
     assert Origins.of(decomp.Rules({F.relu: known}), CHIP).own == ()
     for function in (wrapped(known), Twice().rule, functools.partial(factory(2.0)), functools.partial(known), F.gelu):
         own = Origins.of(decomp.Rules({F.relu: function}), CHIP).own
-        assert len(own) == (function not in (F.gelu,) and not (
-            isinstance(function, functools.partial) and function.func is known))
+        assert len(own) == (
+            function not in (F.gelu,) and not (isinstance(function, functools.partial) and function.func is known)
+        )
 
 
 def test_rules_that_close_over_more_than_data_are_not_kept(place):
@@ -145,7 +147,6 @@ def test_what_depends_on_a_condition_of_the_users_is_not_kept():
 
 
 def test_conditions_of_files_and_of_the_librarys_targets_are_known(tmp_path):
-    (tmp_path / "chip.toml").write_text(
-        'name = "chip"\nops = ["mul"]\n[[when]]\nop = "mul"\nresult = "float32"\n')
+    (tmp_path / "chip.toml").write_text('name = "chip"\nops = ["mul"]\n[[when]]\nop = "mul"\nresult = "float32"\n')
     for target in (decomp.Target.load(tmp_path / "chip.toml"), *map(targets.get, targets.names())):
         assert Origins.of(RULES, target).own == (), target

@@ -155,6 +155,7 @@ def test_lazy_modules_must_be_run_once(args):
         decomp.lower(model, to=targets.core_aten, args=args)
     assert str(refused.value) == (
         "Sequential has lazy modules without parameters: 0, 2\n"
-        "  to do: run the module once on example inputs, which gives them their shapes, then lower it")
+        "  to do: run the module once on example inputs, which gives them their shapes, then lower it"
+    )
     model(torch.ones(2, 3))
     assert decomp.lower(model, to=targets.core_aten, args=(torch.ones(2, 3),)).result(torch.ones(2, 3)).shape == (2, 2)

@@ -30,7 +30,7 @@ class Program(nn.Module):
 def views_written(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     rows = x[mask].t()
     rows[0] = 1.0
-    rows[:, ] = rows * 2
+    rows[:,] = rows * 2
     total = torch.cumsum(rows, -1)
     total[..., -1:] = rows[..., :1]
     return total.sum(1)

@@ -13,12 +13,20 @@ from decomp_rules import targets
 X = torch.randn(5, 2, 4)
 IMAGE = torch.randn(2, 3, 4, 4)
 LEAVES = [
-    (nn.LSTM(4, 3, 2), (X,)), (nn.LSTM(4, 3), (X, (torch.ones(1, 2, 3), torch.ones(1, 2, 3)))), (nn.GRU(4, 3), (X,)),
-    (nn.RNN(4, 3), (X,)), (nn.LSTMCell(4, 3), (X[0],)), (nn.GRUCell(4, 3), (X[0],)), (nn.RNNCell(4, 3), (X[0],)),
-    (nn.MultiheadAttention(4, 2), (X, X, X)), (nn.TransformerEncoderLayer(4, 2, 8).eval(), (X,)),
+    (nn.LSTM(4, 3, 2), (X,)),
+    (nn.LSTM(4, 3), (X, (torch.ones(1, 2, 3), torch.ones(1, 2, 3)))),
+    (nn.GRU(4, 3), (X,)),
+    (nn.RNN(4, 3), (X,)),
+    (nn.LSTMCell(4, 3), (X[0],)),
+    (nn.GRUCell(4, 3), (X[0],)),
+    (nn.RNNCell(4, 3), (X[0],)),
+    (nn.MultiheadAttention(4, 2), (X, X, X)),
+    (nn.TransformerEncoderLayer(4, 2, 8).eval(), (X,)),
     (nn.Transformer(4, 2, 1, 1, 8, batch_first=True).eval(), (X, X)),
-    (nn.Softmax2d(), (IMAGE,)), (nn.InstanceNorm2d(3), (IMAGE,)),
-    (nn.ConvTranspose2d(3, 2, 3, stride=2), (IMAGE, [10, 10])), (nn.BatchNorm2d(3), (IMAGE,)),
+    (nn.Softmax2d(), (IMAGE,)),
+    (nn.InstanceNorm2d(3), (IMAGE,)),
+    (nn.ConvTranspose2d(3, 2, 3, stride=2), (IMAGE, [10, 10])),
+    (nn.BatchNorm2d(3), (IMAGE,)),
     (nn.ReLU(inplace=True), (IMAGE,)),
 ]
 
@@ -33,7 +41,7 @@ class Calls(nn.Module):
 
     def forward(self, x, second=None, third=None):
         h = x * 2
-        out = self.leaf(*(h, second, third)[:self.count])
+        out = self.leaf(*(h, second, third)[: self.count])
         return out, h
 
 
@@ -48,13 +56,15 @@ class LeafTracer(fx.Tracer):
 @pytest.mark.filterwarnings("ignore:.*nested")
 def test_a_leaf_is_captured_by_what_it_is_given(leaf, args, target):
     model = Calls(copy.deepcopy(leaf), len(args))
-    absent = {name: None for name in ("second", "third")[len(args) - 1:]}
+    absent = {name: None for name in ("second", "third")[len(args) - 1 :]}
     graph = fx.GraphModule(model, LeafTracer().trace(model, absent))
     expected = copy.deepcopy(graph)
     low = decomp.lower(graph, to=getattr(targets, target), args=args)
     torch.testing.assert_close(low.result(*args), expected(*args), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(dict(low.result.named_buffers()).get("leaf.running_mean"),
-                               dict(expected.named_buffers()).get("leaf.running_mean"))
+    torch.testing.assert_close(
+        dict(low.result.named_buffers()).get("leaf.running_mean"),
+        dict(expected.named_buffers()).get("leaf.running_mean"),
+    )
     assert all(node.op != "call_module" for node in low.result.graph.nodes)
 
 
@@ -86,10 +96,22 @@ def test_example_inputs_go_before_metadata_that_they_contradict():
     torch.testing.assert_close(low(X[:3]), F.layer_norm(X[:3], (4,)))
 
 
-@pytest.mark.parametrize("module", [
-    nn.ReLU, nn.ELU, nn.SELU, nn.CELU, nn.SiLU, nn.Mish, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid,
-    nn.LeakyReLU, nn.Dropout,
-])
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.ReLU,
+        nn.ELU,
+        nn.SELU,
+        nn.CELU,
+        nn.SiLU,
+        nn.Mish,
+        nn.Hardtanh,
+        nn.Hardswish,
+        nn.Hardsigmoid,
+        nn.LeakyReLU,
+        nn.Dropout,
+    ],
+)
 def test_a_leaf_that_writes_its_input_is_lowered_where_the_target_knows_it(module):
     model = Calls(module(inplace=True).eval(), 1)
     graph = fx.GraphModule(model, LeafTracer().trace(model, {"second": None, "third": None}))

@@ -74,10 +74,14 @@ def recompiled(module):
 
 
 COPIES = {
-    "itself": lambda module: module, "deep": copy.deepcopy, "shallow": copy.copy, "recompiled": recompiled,
-    "pickled": lambda module: pickle.loads(pickle.dumps(module)), "saved": saved,
+    "itself": lambda module: module,
+    "deep": copy.deepcopy,
+    "shallow": copy.copy,
+    "recompiled": recompiled,
+    "pickled": lambda module: pickle.loads(pickle.dumps(module)),
+    "saved": saved,
     "twice copied": lambda module: pickle.loads(pickle.dumps(copy.deepcopy(module))),
-}  # fmt: skip
+}
 
 
 def wrong(args):
@@ -126,8 +130,12 @@ def test_inputs_are_given_by_position_or_by_name(order):
     named = {name: named[name] for name in order}
     module = decomp.lower(Masked(), to=targets.core_aten, args=(X,), kwargs=named).result
     expected = Masked()(X, **named)
-    for found in (module(X, **named), module(ids=X, mask=X > 0, scale=X[0]), module(X, *named.values()), torch.compile(
-            module, backend="eager", fullgraph=True)(X, **named)):
+    for found in (
+        module(X, **named),
+        module(ids=X, mask=X > 0, scale=X[0]),
+        module(X, *named.values()),
+        torch.compile(module, backend="eager", fullgraph=True)(X, **named),
+    ):
         torch.testing.assert_close(found, expected)
     with pytest.raises(decomp.InputMismatch, match="'mask' has dtype torch.float32"):
         module(X, mask=X, scale=X[0])

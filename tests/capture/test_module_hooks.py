@@ -24,7 +24,8 @@ FORWARD = {
     "hook always": lambda m: m.register_forward_hook(lambda module, args, out: out * 3, always_call=True),
     "pre-hook": lambda m: m.register_forward_pre_hook(lambda module, args: (args[0] * 3,)),
     "pre-hook with kwargs": lambda m: m.register_forward_pre_hook(
-        lambda module, args, kwargs: ((args[0] * 3,), kwargs), with_kwargs=True),
+        lambda module, args, kwargs: ((args[0] * 3,), kwargs), with_kwargs=True
+    ),
 }
 BACKWARD = {
     "full": lambda m: m.register_full_backward_hook(lambda module, inner, outer: tuple(g * 3 for g in inner)),
@@ -77,8 +78,11 @@ def agree(module, way):
 
 
 CASES = [
-    (hook, place, way) for hook in ("hook with kwargs", "pre-hook", *BACKWARD) for place in ("leaf", "inner", "root")
-    for way in ways if not (hook in BACKWARD and place == "inner" and way == "lower a graph")  # fx loops
+    (hook, place, way)
+    for hook in ("hook with kwargs", "pre-hook", *BACKWARD)
+    for place in ("leaf", "inner", "root")
+    for way in ways
+    if not (hook in BACKWARD and place == "inner" and way == "lower a graph")  # fx loops
 ]
 
 
@@ -125,7 +129,8 @@ def test_what_is_refused_is_named_with_what_to_do():
     assert str(refused.value) == (
         f"a rule matches inside module '0', but it has a forward hook <lambda> (test_module_hooks.py:{line}), which a "
         "graph of its forward would lose; remove the hooks, or pass args=, so that torch.export captures what forward "
-        "hooks do")
+        "hooks do"
+    )
     assert decomp.decompose(module, {F.gelu: rule})(X).equal(module(X))
     with pytest.raises(decomp.NotLowered, match="a forward hook <lambda>"):
         decomp.lower(module, to=targets.tinygrad)
@@ -156,10 +161,16 @@ def test_a_forward_that_was_put_on_a_graph_is_refused():
         decomp.lower(graph, to=targets.tinygrad, args=(X,))
 
 
-@pytest.mark.parametrize("norm", [
-    nn.utils.weight_norm, nn.utils.spectral_norm, nn.utils.parametrizations.weight_norm,
-    nn.utils.parametrizations.orthogonal, nn.utils.parametrizations.spectral_norm,
-])
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.utils.weight_norm,
+        nn.utils.spectral_norm,
+        nn.utils.parametrizations.weight_norm,
+        nn.utils.parametrizations.orthogonal,
+        nn.utils.parametrizations.spectral_norm,
+    ],
+)
 @pytest.mark.filterwarnings("ignore")
 def test_parametrised_modules(norm):
     module = nn.Sequential(norm(nn.Linear(4, 4)), nn.ReLU()).eval()

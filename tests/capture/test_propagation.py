@@ -16,8 +16,8 @@ def test_dynamic_sizes_stay_dynamic_where_a_kernel_is_in_cpp() -> None:
     x, rows = torch.randn(3, 4), {0: torch.export.Dim.AUTO}
     source = torch.export.export(Holder(function), (x.clone().requires_grad_(),), dynamic_shapes=((rows,),)).module()
     lowered = decomp.lower(source, to=targets.luminal).result
-    for x in (x, torch.randn(5, 4)):
-        torch.testing.assert_close(lowered(x), function(x))
+    for given in (x, torch.randn(5, 4)):
+        torch.testing.assert_close(lowered(given), function(given))
 
 
 @pytest.mark.parametrize("capture", ["graph", "exported"])

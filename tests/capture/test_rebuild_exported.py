@@ -58,8 +58,16 @@ def test_the_source_is_left_alone(source):
     program = lowered(source)
     assert all(vars(source)[name] is value for name, value in state.items())
     assert source.graph_module.code == code
-    for name in ("_graph_module", "_graph_signature", "_state_dict", "_constants", "_module_call_graph", "_verifiers",
-                 "_range_constraints", "_guards_code"):
+    for name in (
+        "_graph_module",
+        "_graph_signature",
+        "_state_dict",
+        "_constants",
+        "_module_call_graph",
+        "_verifiers",
+        "_range_constraints",
+        "_guards_code",
+    ):
         assert vars(program)[name] is not vars(source)[name], name
 
 

@@ -83,11 +83,16 @@ class Functional(nn.Module):
 
 def state():
     return (
-        torch._C._functorch.maybe_current_level(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"),
-        torch._C._len_torch_dispatch_stack(), torch.overrides._len_torch_function_stack(),
+        torch._C._functorch.maybe_current_level(),
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch._C._len_torch_dispatch_stack(),
+        torch.overrides._len_torch_function_stack(),
         torch.compiler.is_exporting(),
-        torch._guards.TracingContext.try_get(), torch.autograd.forward_ad._current_level, torch.get_default_dtype(),
-    )  # fmt: skip
+        torch._guards.TracingContext.try_get(),
+        torch.autograd.forward_ad._current_level,
+        torch.get_default_dtype(),
+    )
 
 
 def gradients(results, inputs):

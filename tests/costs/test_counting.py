@@ -32,8 +32,12 @@ X, Y = torch.ones(3, 4), torch.ones(4, 5)
         (torch.addmm, (torch.ones(5), X, Y), 20 + 48 + 80 + 60, 2 * 3 * 5 * 4 + 15),
         (torch.bmm, (torch.ones(2, 3, 4), torch.ones(2, 4, 5)), 96 + 160 + 120, 2 * 2 * 3 * 5 * 4),
         (F.linear, (X, torch.ones(5, 4)), 48 + 80 + 60, 2 * 3 * 5 * 4),
-        (lambda x, w: F.conv2d(x, w, groups=2), (torch.ones(1, 4, 5, 5), torch.ones(6, 2, 3, 3)),
-         4 * (100 + 108 + 54), 2 * 6 * 9 * 18),
+        (
+            lambda x, w: F.conv2d(x, w, groups=2),
+            (torch.ones(1, 4, 5, 5), torch.ones(6, 2, 3, 3)),
+            4 * (100 + 108 + 54),
+            2 * 6 * 9 * 18,
+        ),
         (F.conv_transpose2d, (torch.ones(1, 4, 2, 2), torch.ones(4, 6, 3, 3)), 4 * (16 + 216 + 96), 2 * 16 * 54),
         (lambda x: x.sum(1), (X,), 48 + 12, 12),
         (lambda x: x.permute(1, 0), (X,), 0, 0),
@@ -50,7 +54,7 @@ X, Y = torch.ones(3, 4), torch.ones(4, 5)
         (lambda x: torch.fft.fft(x), (torch.ones(8, dtype=torch.complex64),), 128, 5 * 8 * 3),
         (F.scaled_dot_product_attention, (torch.ones(1, 2, 3, 4),) * 3, 192, 2 * 6 * 3 * 8),
     ],
-)  # fmt: skip
+)
 def test_the_price_of_a_call(function, args, bytes_, flops):
     assert price(costs.calls, function, *args) == 1
     assert price(costs.flops, function, *args) == flops

@@ -48,13 +48,18 @@ def test_a_call_is_timed_once_and_a_file_keeps_it(tmp_path, counted):
     assert counted == ["aten.exp", "aten.exp"]
     machine, *taken = lines(tmp_path)
     assert machine["torch"] == torch.__version__
-    assert taken == [{"call": "aten.exp.default(float32[3, 4]:[4, 1])", "microseconds": 1.0},
-                     {"call": "aten.exp.default(float32[5]:[1])", "microseconds": 2.0}]  # fmt: skip
+    assert taken == [
+        {"call": "aten.exp.default(float32[3, 4]:[4, 1])", "microseconds": 1.0},
+        {"call": "aten.exp.default(float32[5]:[1])", "microseconds": 2.0},
+    ]
 
 
 def test_shapes_dtypes_strides_and_numbers_are_calls_of_their_own():
-    texts = {measuring.call_as_text(call_of(lambda x, n=n: x.mul(n), x)) for x in
-             (X, X.T, X.double(), torch.ones(4, 3)) for n in (2, 3)}  # fmt: skip
+    texts = {
+        measuring.call_as_text(call_of(lambda x, n=n: x.mul(n), x))
+        for x in (X, X.T, X.double(), torch.ones(4, 3))
+        for n in (2, 3)
+    }
     assert len(texts) == 8
     assert "aten.mul.Tensor(float32[4, 3]:[1, 4], 2)" in texts
 
@@ -129,8 +134,13 @@ def test_ways_are_chosen_by_what_was_measured(tmp_path, monkeypatch):
     rules = decomp.Rules()
     rules.register("tanh", name="by sin")(lambda x: torch.sin(x))
     rules.register("tanh", name="by exp")(lambda x: torch.exp(x) * 2)
-    plan = decomp.plan(nn.Tanh(), to=decomp.Target("chip", ["mul", "exp", "sin"]), rules=rules, args=(X,),
-                       cost=costs.Measured(str(tmp_path)))  # fmt: skip
+    plan = decomp.plan(
+        nn.Tanh(),
+        to=decomp.Target("chip", ["mul", "exp", "sin"]),
+        rules=rules,
+        args=(X,),
+        cost=costs.Measured(str(tmp_path)),
+    )
     (derived,) = plan.derived.values()
     assert derived.rule.name == "by exp"
     assert derived.passed_over[0][1] == "costs 5, not 2"

@@ -18,13 +18,15 @@ def price(table, function, *args):
 
 
 def test_a_number_is_the_price_of_a_call_and_a_formula_adds_up():
-    table = costs.table({
-        "exp": 300,
-        "mul": {"per_call": 100, "per_element": 0.25},
-        "mm": {"per_call": 1, "per_flop": 0.5, "per_byte": 2},
-        "sum.dim_IntList": 7,
-        "sum": 8,
-    })
+    table = costs.table(
+        {
+            "exp": 300,
+            "mul": {"per_call": 100, "per_element": 0.25},
+            "mm": {"per_call": 1, "per_flop": 0.5, "per_byte": 2},
+            "sum.dim_IntList": 7,
+            "sum": 8,
+        }
+    )
     assert price(table, torch.exp, X) == 300
     assert price(table, lambda x: x * x, X) == 103
     assert price(table, torch.mm, X, torch.ones(4, 5)) == 1 + 0.5 * 120 + 2 * (48 + 80 + 60)
@@ -57,13 +59,15 @@ FORMULA = "{ per_call = …, per_element = …, per_flop = …, per_byte = … }
         ("[costs]\nexp = -1", "[costs] exp: must be finite and not negative, not -1"),
         ("[costs]\nexp = nan", "[costs] exp: must be finite and not negative, not nan"),
         ("[costs]\ndefault = inf", "[costs] default: must be finite and not negative, not inf"),
-        ("[costs]\nexp = { per_cal = 1 }",
-         "[costs] exp: unknown key 'per_cal'; known keys are per_call, per_element, per_flop, per_byte"),
+        (
+            "[costs]\nexp = { per_cal = 1 }",
+            "[costs] exp: unknown key 'per_cal'; known keys are per_call, per_element, per_flop, per_byte",
+        ),
         ('[costs]\nexp = { per_call = "1" }', "[costs] exp.per_call: must be a number, not '1'"),
         ("[costs]\nexp = { per_byte = -0.5 }", "[costs] exp.per_byte: must be finite and not negative, not -0.5"),
         ("costs = 3", "'costs' must be a table: [costs]"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_entry_is_told_with_its_file_and_key(tmp_path, text, said):
     path = tmp_path / "npu.toml"
     path.write_text(text)
@@ -101,8 +105,13 @@ def test_a_target_has_the_prices_of_its_file_and_keeps_them(tmp_path):
     npu = decomp.Target.load(path)
     assert npu.costs == costs.table(path)
     assert repr(npu.costs) == "decomp.costs.table('npu.toml')"
-    kept = [npu | ["cos"], npu - ["mul"], npu & ["mul"], npu.legal_if("mul", lambda call: True, "any"),
-            pickle.loads(pickle.dumps(npu))]  # fmt: skip
+    kept = [
+        npu | ["cos"],
+        npu - ["mul"],
+        npu & ["mul"],
+        npu.legal_if("mul", lambda call: True, "any"),
+        pickle.loads(pickle.dumps(npu)),
+    ]
     assert [target.costs for target in kept] == [npu.costs] * 5
     assert npu.with_costs(None).costs is None
     assert decomp.Target("chip", ["add"]).costs is None

@@ -19,8 +19,15 @@ from tests.forms import Holder
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 
 
-def agrees(rules: Rules, overload: Any, *args: Any, gradient: bool = True, tolerance: float | None = None,
-           fixed: tuple[int, ...] = (), **kwargs: Any) -> None:
+def agrees(
+    rules: Rules,
+    overload: Any,
+    *args: Any,
+    gradient: bool = True,
+    tolerance: float | None = None,
+    fixed: tuple[int, ...] = (),
+    **kwargs: Any,
+) -> None:
     """Assert that every exact rule for this call equals the op, in its gradients too, but not those of the arguments at
     `fixed`. At least one rule must serve the call."""
     trained = [gradient and i not in fixed for i in range(len(args))]
@@ -87,8 +94,9 @@ def compare(found: Any, expected: Any, tolerance: float | None, what: str) -> No
             continue
         assert mine.dtype == theirs.dtype, f"{what}: {mine.dtype} is not {theirs.dtype}"
         bound = tolerance if tolerance is not None else TOLERANCE.get(theirs.dtype, 0)
-        torch.testing.assert_close(mine, theirs, rtol=bound, atol=bound, equal_nan=True, check_stride=False,
-                                   msg=lambda text: f"{what}: {text}")
+        torch.testing.assert_close(
+            mine, theirs, rtol=bound, atol=bound, equal_nan=True, check_stride=False, msg=lambda text: f"{what}: {text}"
+        )
 
 
 def lowered_agrees(function: Any, *args: torch.Tensor, tolerance: float = 1e-5) -> None:

@@ -58,8 +58,11 @@ def test_functions_of_one_tensor_over_all_float32(function: Any) -> None:
     assert error <= UNARY[function], f"{error} ULP at {at}"
 
 
-@pytest.mark.parametrize("function", [torch.exp, torch.log1p, torch.cos, torch.tanh, torch.erfc, torch.sigmoid,
-                                      F.hardswish, F.softplus], ids=lambda function: function.__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [torch.exp, torch.log1p, torch.cos, torch.tanh, torch.erfc, torch.sigmoid, F.hardswish, F.softplus],
+    ids=lambda function: function.__name__,
+)
 def test_functions_of_one_tensor_of_every_bfloat16(function: Any) -> None:
     x = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16)
     found = lowered(function, (x,), targets.tinygrad)(x)
@@ -110,11 +113,27 @@ def second_order(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tenso
     return first.detach(), torch.autograd.grad(first.sum(), x)[0]
 
 
-@pytest.mark.parametrize("function", [
-    torch.exp, torch.expm1, torch.log, torch.cos, torch.tan, torch.asin, torch.atanh, torch.erf, torch.erfc, F.mish,
-    F.gelu, F.silu, F.softplus, F.celu, torch.frac,
-],
-                         ids=lambda function: function.__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.exp,
+        torch.expm1,
+        torch.log,
+        torch.cos,
+        torch.tan,
+        torch.asin,
+        torch.atanh,
+        torch.erf,
+        torch.erfc,
+        F.mish,
+        F.gelu,
+        F.silu,
+        F.softplus,
+        F.celu,
+        torch.frac,
+    ],
+    ids=lambda function: function.__name__,
+)
 def test_gradients_of_both_orders_once_lowered(function: Any) -> None:
     # Halves of tenths, the same on every processor, and none of them at a kink: what `linspace` has for 0 is not.
     x = torch.cat([(torch.arange(180) - 89.5) / 10, torch.tensor([1e-30, -1e-30, 30.5, -30.5, 88.5, -88.5, 1e4, -1e4])])
@@ -126,8 +145,11 @@ def test_gradients_of_both_orders_once_lowered(function: Any) -> None:
         torch.testing.assert_close(mine[fine], theirs[fine].float(), rtol=2e-5, atol=absolute)
 
 
-@pytest.mark.parametrize("function", [F.hardswish, F.hardsigmoid, F.softplus, torch.erf, torch.erfc, F.elu, F.relu6],
-                         ids=lambda function: function.__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [F.hardswish, F.hardsigmoid, F.softplus, torch.erf, torch.erfc, F.elu, F.relu6],
+    ids=lambda function: function.__name__,
+)
 def test_gradients_far_out_are_those_of_the_op(function: Any) -> None:
     x = torch.tensor([3.0, -3.0, 2.9999998, -2.9999998, 90.0, -90.0, 1e30, -1e30, math.inf])
     mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()

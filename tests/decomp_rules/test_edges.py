@@ -28,8 +28,9 @@ def test_the_gradient_of_digamma_at_a_pole_is_infinite_and_beside_it_right(targe
     beside = torch.tensor([-1 + 2.0**-20, -2 - 2.0**-20, -7.5, 1e-3])
     (at_poles,) = slopes(lowered(torch.digamma, (poles,), target), poles)
     assert at_poles.isposinf().all()
-    (found,), (exact,) = (slopes(f, x) for f, x in ((lowered(torch.digamma, (beside,), target), beside),
-                                                    (torch.digamma, beside.double())))  # fmt: skip
+    (found,), (exact,) = (
+        slopes(f, x) for f, x in ((lowered(torch.digamma, (beside,), target), beside), (torch.digamma, beside.double()))
+    )
     torch.testing.assert_close(found, exact.float(), rtol=1e-5, atol=0)
 
 

@@ -23,11 +23,19 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, math.inf, -math.inf, math.nan, 1e-45
 
 # What a target without any of these has: the rules call each other, so each is measured with the others put in.
 DERIVED = {
-    torch.exp: exponential.exp, torch.expm1: exponential.expm1, torch.log: logarithm.log,
-    torch.log1p: logarithm.log1p, torch.rsqrt: power.rsqrt, torch.cos: trigonometry.cos,
-    torch.tanh: trigonometry.tanh, torch.erf: error_function.erf, torch.Tensor.__truediv__: quotient.true_divide,
-    torch.cosh: trigonometry.cosh, torch.sinh: trigonometry.sinh, torch.atan: trigonometry.atan,
-}  # fmt: skip
+    torch.exp: exponential.exp,
+    torch.expm1: exponential.expm1,
+    torch.log: logarithm.log,
+    torch.log1p: logarithm.log1p,
+    torch.rsqrt: power.rsqrt,
+    torch.cos: trigonometry.cos,
+    torch.tanh: trigonometry.tanh,
+    torch.erf: error_function.erf,
+    torch.Tensor.__truediv__: quotient.true_divide,
+    torch.cosh: trigonometry.cosh,
+    torch.sinh: trigonometry.sinh,
+    torch.atan: trigonometry.atan,
+}
 
 # Function, rule, largest error in ULP.
 FUNCTIONS = [
@@ -174,15 +182,18 @@ def test_quotients_that_are_exact_come_out_exact() -> None:
     assert ulps(quotient.true_divide(x, y), x.double() / y.double()).max() <= 0.51
 
 
-@pytest.mark.parametrize("operands", [
-    (torch.tensor([1, 2, 3]), torch.tensor([2, 7, -4])),
-    (torch.tensor([1, 2, 3]), 7),
-    (torch.tensor([1.0, 2.0]).bfloat16(), torch.tensor([3.0, 7.0]).bfloat16()),
-    (torch.tensor([1.0, 2.0], dtype=torch.float16), 3),
-    (torch.tensor([1.0, 2.0]), torch.tensor(3.0, dtype=torch.float64)),
-    (torch.tensor([1.0, 2.0], dtype=torch.float64), 3.3),
-    (torch.tensor([True, False]), torch.tensor([True, True])),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "operands",
+    [
+        (torch.tensor([1, 2, 3]), torch.tensor([2, 7, -4])),
+        (torch.tensor([1, 2, 3]), 7),
+        (torch.tensor([1.0, 2.0]).bfloat16(), torch.tensor([3.0, 7.0]).bfloat16()),
+        (torch.tensor([1.0, 2.0], dtype=torch.float16), 3),
+        (torch.tensor([1.0, 2.0]), torch.tensor(3.0, dtype=torch.float64)),
+        (torch.tensor([1.0, 2.0], dtype=torch.float64), 3.3),
+        (torch.tensor([True, False]), torch.tensor([True, True])),
+    ],
+)
 def test_division_promotes_like_the_op(operands: Any) -> None:
     overload = aten.div.Tensor if isinstance(operands[1], Tensor) else aten.div.Scalar
     agrees(RULES, overload, *operands, tolerance=1e-7 if operands[0].dtype != torch.bfloat16 else None)
@@ -398,9 +409,16 @@ def test_remainders_of_floats_and_their_gradients(overload: Any) -> None:
     agrees(RULES, overload, torch.tensor([5, 7]), y[:2])
 
 
-@pytest.mark.parametrize("overload", [
-    aten.special_ndtr.default, aten.sinc.default, aten.deg2rad.default, aten.rad2deg.default, aten.special_entr.default,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "overload",
+    [
+        aten.special_ndtr.default,
+        aten.sinc.default,
+        aten.deg2rad.default,
+        aten.rad2deg.default,
+        aten.special_entr.default,
+    ],
+)
 def test_special_functions(overload: Any) -> None:
     x = torch.tensor([0.0, 0.25, 0.5, 1.0, 3.0, 100.0])
     agrees(RULES, overload, x, gradient=overload is not aten.special_entr.default)

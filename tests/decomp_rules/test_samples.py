@@ -65,7 +65,7 @@ def test_every_sample_call_runs_and_makes_the_same_tensors_each_time():
 
 
 def test_a_call_is_guessed_for_a_pointwise_op_and_none_for_another():
-    call, = [c for c in samples.calls_of(torch.ops.aten.atan2) if c.overload is torch.ops.aten.atan2.default]
+    (call,) = [c for c in samples.calls_of(torch.ops.aten.atan2) if c.overload is torch.ops.aten.atan2.default]
     assert call.run().shape == (4, 4)
     assert samples.calls_of(torch.ops.aten._cudnn_rnn) == ()
 

@@ -143,8 +143,13 @@ def calls_of(work):
 
 def remembered(rules):
     return {
-        key: (list(memory.decisions), list(memory.expansions), list(memory.sure), memory.signatures.mark(),
-              len(memory.mode.enter_stack))
+        key: (
+            list(memory.decisions),
+            list(memory.expansions),
+            list(memory.sure),
+            memory.signatures.mark(),
+            len(memory.mode.enter_stack),
+        )
         for key, memory in rules.memory.items()
     }
 
@@ -155,8 +160,11 @@ def env_of(program):
 
 def sizes_of(program):
     """What a shape environment holds, as text."""
-    return {name: _text(value) for name, value in vars(env_of(program)).items()
-            if name not in ("counter", "_version_counter", "_replacements_version_counter")}
+    return {
+        name: _text(value)
+        for name, value in vars(env_of(program)).items()
+        if name not in ("counter", "_version_counter", "_replacements_version_counter")
+    }
 
 
 def _text(value):
@@ -166,7 +174,10 @@ def _text(value):
 
 
 CASES = [
-    (False, KeyboardInterrupt, 10), (False, GeneratorExit, 5), (False, MemoryError, 5), (True, KeyboardInterrupt, 6),
+    (False, KeyboardInterrupt, 10),
+    (False, GeneratorExit, 5),
+    (False, MemoryError, 5),
+    (True, KeyboardInterrupt, 6),
 ]
 
 

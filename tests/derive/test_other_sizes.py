@@ -44,13 +44,16 @@ def asks_and_fails_otherwise(x):
 GUARDS = "adds a guard on sizes that are dynamic"
 PINS = "holds at some of the sizes that are dynamic only"
 PINNING = [
-    (lambda x: torch.maximum(x, TABLE), PINS), (lambda x: x.view(3, 4).clamp_min(0), PINS),
+    (lambda x: torch.maximum(x, TABLE), PINS),
+    (lambda x: x.view(3, 4).clamp_min(0), PINS),
     (lambda x: x.reshape(3, 4).clamp_min(0), PINS),
     (lambda x: torch.where(x > 0, x, torch.zeros(3, 1)), PINS),
     (lambda x: x.view(12).clamp(min=0).view(x.shape), PINS),
-    (lambda x: x.clamp(min=0) if x.shape[0] == 3 else x, GUARDS), (lambda x: x.clamp(min=0)[:int(x.shape[0])], GUARDS),
+    (lambda x: x.clamp(min=0) if x.shape[0] == 3 else x, GUARDS),
+    (lambda x: x.clamp(min=0)[: int(x.shape[0])], GUARDS),
     (lambda x: torch.stack([x[i].clamp(min=0) for i in range(x.shape[0])]), GUARDS),
-    (asks_inside_try, GUARDS), (asks_and_fails_otherwise, GUARDS),
+    (asks_inside_try, GUARDS),
+    (asks_and_fails_otherwise, GUARDS),
 ]
 each_pinning = pytest.mark.parametrize("rule, reason", PINNING, ids=range(len(PINNING)))
 CHIP = (
@@ -83,11 +86,16 @@ def test_decompose_says_that_a_rule_fixes_a_size(rule, reason):
     torch.testing.assert_close(result.module()(X), F.relu(X))
 
 
-@pytest.mark.parametrize("rule", [
-    lambda x: x.expand(3, 4).clamp(min=0), lambda x: torch.stack([row.clamp(min=0) for row in x.unbind(0)]),
-    lambda x: torch.cat(x.split([1, 2])).clamp(min=0), lambda x: torch.cat(x.split(1)).clamp(min=0),
-    lambda x: x[:3].clamp(min=0),
-])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda x: x.expand(3, 4).clamp(min=0),
+        lambda x: torch.stack([row.clamp(min=0) for row in x.unbind(0)]),
+        lambda x: torch.cat(x.split([1, 2])).clamp(min=0),
+        lambda x: torch.cat(x.split(1)).clamp(min=0),
+        lambda x: x[:3].clamp(min=0),
+    ],
+)
 def test_a_rule_that_returns_the_size_of_the_example_is_refused(rule):
     source = exported()
     before = sizes_of(source)
@@ -98,12 +106,17 @@ def test_a_rule_that_returns_the_size_of_the_example_is_refused(rule):
     assert sizes_of(source) == before
 
 
-@pytest.mark.parametrize("rule", [
-    lambda x: torch.maximum(x, TABLE[:1]), lambda x: x.view(-1).clamp(min=0).view(x.shape),
-    lambda x: x.reshape(x.shape[0] * 2, 2).clamp(min=0).reshape(x.shape),
-    lambda x: torch.cat([x[:1], x[1:]]).clamp(min=0),
-    lambda x: torch.where(x > 0, x, torch.zeros(x.shape)), lambda x: x.flip(0).clamp(min=0).flip(0),
-])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda x: torch.maximum(x, TABLE[:1]),
+        lambda x: x.view(-1).clamp(min=0).view(x.shape),
+        lambda x: x.reshape(x.shape[0] * 2, 2).clamp(min=0).reshape(x.shape),
+        lambda x: torch.cat([x[:1], x[1:]]).clamp(min=0),
+        lambda x: torch.where(x > 0, x, torch.zeros(x.shape)),
+        lambda x: x.flip(0).clamp(min=0).flip(0),
+    ],
+)
 def test_a_rule_for_all_sizes_is_taken(rule):
     chip = decomp.Target("chip", [*CHIP, "flip", "empty"])
     lowered = decomp.lower(exported(), to=chip, rules=decomp.Rules({F.relu: rule}))

@@ -11,10 +11,17 @@ from tests.forms import Holder
 aten = torch.ops.aten
 
 
-@pytest.mark.parametrize("function, shared", [
-    (lambda x: x.cumprod(1), False), (lambda x: x.roll(0, 1).view(16), False), (lambda x: x.cumsum(1).cumsum(1), False),
-    (lambda x: torch.unbind_copy(x)[0], False), (lambda x: torch.einsum("abc->acb", x), True), (lambda x: x[0], True),
-])
+@pytest.mark.parametrize(
+    "function, shared",
+    [
+        (lambda x: x.cumprod(1), False),
+        (lambda x: x.roll(0, 1).view(16), False),
+        (lambda x: x.cumsum(1).cumsum(1), False),
+        (lambda x: torch.unbind_copy(x)[0], False),
+        (lambda x: torch.einsum("abc->acb", x), True),
+        (lambda x: x[0], True),
+    ],
+)
 def test_a_result_shares_memory_with_the_input_where_the_op_says_so(function, shared):
     x = torch.rand(4, 1, 4)
     result = decomp.lower(Holder(function), to=targets.tinygrad, args=(x,)).result(x)
@@ -36,7 +43,7 @@ KEPT_BY_RULES_ALONE = {
     "maximum": lambda x: torch.maximum(x, x.sin()),
     "a view of a maximum": lambda x: torch.maximum(x, x.sin()).view(-1),
     "clamp": lambda x: x.clamp(0.2, 0.6),
-    "a power": lambda x: x ** 0.5,
+    "a power": lambda x: x**0.5,
 }
 
 

@@ -58,8 +58,14 @@ def write_to_a_turned_slice(x):
     return y.view(-1)
 
 
-FUNCTIONS = (strided_slice_of_an_activation, padding_of_what_looks_like_channels_last, as_strided_of_a_dense_activation,
-             branches, pieces, write_to_a_turned_slice)  # fmt: skip
+FUNCTIONS = (
+    strided_slice_of_an_activation,
+    padding_of_what_looks_like_channels_last,
+    as_strided_of_a_dense_activation,
+    branches,
+    pieces,
+    write_to_a_turned_slice,
+)
 WITHOUT_SLICES = targets.core_aten.legal_if("slice", lambda call: False, "there are no slices")
 PICKING = decomp.Rules()
 
@@ -223,10 +229,16 @@ def with_gaps(size):
     return torch.randn(size, 8)[:, ::2]
 
 
-@pytest.mark.parametrize("view, made", [
-    (torch.flatten, with_gaps), (like_ones, with_gaps), (lambda x: x.reshape(-1), with_gaps),
-    (like_ones, lambda size: torch.randn(4, size).t()),
-], ids=["flatten", "view_as", "reshape", "view_as of a transpose"])  # fmt: skip
+@pytest.mark.parametrize(
+    "view, made",
+    [
+        (torch.flatten, with_gaps),
+        (like_ones, with_gaps),
+        (lambda x: x.reshape(-1), with_gaps),
+        (like_ones, lambda size: torch.randn(4, size).t()),
+    ],
+    ids=["flatten", "view_as", "reshape", "view_as of a transpose"],
+)
 def test_memory_with_gaps_or_in_another_order_of_any_size_is_viewed_and_not_copied(view, made):
     class Viewed(nn.Module):
         def forward(self, x):

@@ -28,9 +28,11 @@ READ = {
     "the indices": (lambda x: x.max(1)[-1], ["aten.argmax.default"]),
     "both": (lambda x: tuple(x.max(1)), ["aten.amax.default", "aten.argmax.default"]),
     "the values of one call, both of another": (
-        lambda x: (x.max(1)[0], *x.max(1)), ["aten.amax.default", "aten.amax.default", "aten.argmax.default"]),
+        lambda x: (x.max(1)[0], *x.max(1)),
+        ["aten.amax.default", "aten.amax.default", "aten.argmax.default"],
+    ),
     "one part of three": (lambda x: x.chunk(3, 1)[1], ["aten.slice.Tensor"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("function, wanted", READ.values(), ids=READ)
@@ -39,8 +41,9 @@ def test_only_what_is_read_is_computed(function, wanted, kind):
     x = torch.arange(12.0).view(2, 6)
     model = Holder(function)
     program = torch.export.export(model, (x,)) if kind == "exported" else model
-    low = decomp.lower(program, to=TARGET, rules=RULES | decomp_rules.RULES, args=(x,) if kind == "module" else None,
-                       verify="full")  # fmt: skip
+    low = decomp.lower(
+        program, to=TARGET, rules=RULES | decomp_rules.RULES, args=(x,) if kind == "module" else None, verify="full"
+    )
     assert called(low.result) == wanted
     decomp.verify(program, low, level="values")
     run = low.result.module() if kind == "exported" else low.result

@@ -47,7 +47,8 @@ def test_one_tensor_given_twice_is_refused(lowered):
         call(lowered, x, x)
     assert str(refused.value) == (
         "input 'x' and input 'y' share memory, and the program writes input 'x': it would not see its own write in "
-        "input 'y'\n  to do: call it with a clone of one of them, or with tensors that do not overlap")
+        "input 'y'\n  to do: call it with a clone of one of them, or with tensors that do not overlap"
+    )
     assert x.tolist() == [1, 1, 1]
 
 
@@ -95,8 +96,9 @@ def test_interleaved_pieces_of_one_buffer_are_served():
     assert torch.equal(low(keys, values), wanted)
 
 
-@pytest.mark.parametrize("second", [lambda x: x, lambda x: x.view(-1), lambda x: x[1:].expand(2)],
-                         ids=["itself", "view", "part"])
+@pytest.mark.parametrize(
+    "second", [lambda x: x, lambda x: x.view(-1), lambda x: x[1:].expand(2)], ids=["itself", "view", "part"]
+)
 def test_example_inputs_that_share_what_is_written_are_refused(second):
     class Shared(nn.Module):
         def forward(self, x, y):
@@ -131,8 +133,10 @@ def test_an_input_that_nobody_reads_may_share_what_is_written():
             return x.add_(1) * 2
 
     x = torch.ones(2)
-    for low in (decomp.lower(Unused(), to=targets.tinygrad, args=(x, x.view(-1))),
-                decomp.lower(Unused(), to=targets.tinygrad)):
+    for low in (
+        decomp.lower(Unused(), to=targets.tinygrad, args=(x, x.view(-1))),
+        decomp.lower(Unused(), to=targets.tinygrad),
+    ):
         x = torch.ones(2)
         assert low.result(x, x).tolist() == [4, 4] and x.tolist() == [2, 2]
 

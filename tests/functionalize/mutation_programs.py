@@ -169,7 +169,7 @@ def as_aten(gm, args):
     lifted = [value.detach().clone().requires_grad_(value.requires_grad) for value in (*state.values(), *args)]
 
     def run(*flat):
-        return torch.func.functional_call(gm, dict(zip(state, flat)), flat[len(state):])
+        return torch.func.functional_call(gm, dict(zip(state, flat)), flat[len(state) :])
 
     return make_fx(run, tracing_mode="fake", pre_dispatch=True)(*lifted), lifted
 

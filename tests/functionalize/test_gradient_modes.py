@@ -79,8 +79,15 @@ def an_input(x):
 
 
 PROGRAMS = [
-    under_no_grad, an_item, masked_and_copied, through_detach, through_data, detached_in_place, in_inference_mode,
-    gradients_within_none, an_input,
+    under_no_grad,
+    an_item,
+    masked_and_copied,
+    through_detach,
+    through_data,
+    detached_in_place,
+    in_inference_mode,
+    gradients_within_none,
+    an_input,
 ]
 
 

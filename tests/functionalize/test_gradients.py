@@ -128,9 +128,25 @@ def of_something_shaped_alike(w, x, state):
     return v + 0
 
 
-PROGRAMS = (copied, assigned, assigned_a_number, filled_by_a_tensor, zeroed, drawn, compared, through_a_view,
-            read_through_a_view, a_row, of_other_dtype, twice, without_gradients_later, of_an_input, of_a_buffer,
-            of_something_new, of_something_shaped_alike)
+PROGRAMS = (
+    copied,
+    assigned,
+    assigned_a_number,
+    filled_by_a_tensor,
+    zeroed,
+    drawn,
+    compared,
+    through_a_view,
+    read_through_a_view,
+    a_row,
+    of_other_dtype,
+    twice,
+    without_gradients_later,
+    of_an_input,
+    of_a_buffer,
+    of_something_new,
+    of_something_shaped_alike,
+)
 
 
 def outcome(model, tracked):
@@ -157,7 +173,8 @@ def test_what_is_overwritten_keeps_its_place_in_autograd(program, target, tracke
     assert found_requires == requires
     torch.testing.assert_close(found, results, rtol=0, atol=0)
     assert {name: grad.tolist() for name, grad in found_grads.items() if grad is not None} == {
-        name: grad.tolist() for name, grad in grads.items() if grad is not None}
+        name: grad.tolist() for name, grad in grads.items() if grad is not None
+    }
 
 
 def calls(program, target=targets.core_aten):
@@ -200,6 +217,7 @@ def test_the_structure_of_such_programs_is_proved():
 @pytest.mark.parametrize("how", ["lowered", "compiled"])
 def test_what_was_compared_without_gradients_has_its_own_later(how):
     """In what is captured, it is from then on what `broadcast_tensors` returned in the region: itself."""
+
     def program(w, x, state):
         v = w * x
         with torch.no_grad():

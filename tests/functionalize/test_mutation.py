@@ -94,8 +94,9 @@ def same(one, two):
 def check(module, *args, **options):
     """The functional program, after comparing it with `module`."""
     module = module if isinstance(module, nn.Module) else module_of(module)
-    example = tree_map(lambda a: a.detach().clone().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor)
-                       else a, args)
+    example = tree_map(
+        lambda a: a.detach().clone().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a, args
+    )
     gm = exported(duplicate(module), *example, **options)
     new = functional(gm)
     same(run(module, args), run(new, args))
@@ -111,27 +112,41 @@ def weight():
 
 
 IN_PLACE = {
-    "add": lambda y: y.add_(2), "relu": lambda y: y.relu_(), "F.relu": lambda y: F.relu(y, inplace=True),
-    "iadd": lambda y: y.__iadd__(3), "zero": lambda y: y.zero_(), "fill": lambda y: y.fill_(2.5),
-    "copy": lambda y: y.copy_(torch.ones(3)), "copy int": lambda y: y.copy_(torch.arange(6).reshape(2, 3)),
+    "add": lambda y: y.add_(2),
+    "relu": lambda y: y.relu_(),
+    "F.relu": lambda y: F.relu(y, inplace=True),
+    "iadd": lambda y: y.__iadd__(3),
+    "zero": lambda y: y.zero_(),
+    "fill": lambda y: y.fill_(2.5),
+    "copy": lambda y: y.copy_(torch.ones(3)),
+    "copy int": lambda y: y.copy_(torch.arange(6).reshape(2, 3)),
     "copy transposed": lambda y: y.copy_(torch.arange(6.0).reshape(3, 2).t()),
-    "masked_fill": lambda y: y.masked_fill_(y > 0.5, 0.0), "clamp": lambda y: y.clamp_(0.1, 0.6),
+    "masked_fill": lambda y: y.masked_fill_(y > 0.5, 0.0),
+    "clamp": lambda y: y.clamp_(0.1, 0.6),
     "index_put": lambda y: y.index_put_((torch.tensor([0]),), torch.ones(3)),
     "scatter": lambda y: y.scatter_(1, torch.tensor([[0], [1]]), 5.0),
     "scatter_add": lambda y: y.scatter_add_(0, torch.zeros(1, 3, dtype=torch.int64), torch.ones(1, 3)),
     "index_add": lambda y: y.index_add_(0, torch.tensor([1]), torch.ones(1, 3)),
-    "lt": lambda y: y.lt_(0.3), "logical_not": lambda y: y.logical_not_(), "eq": lambda y: y.eq_(0.1),
-    "promote": lambda y: y.add_(torch.ones(3, dtype=torch.float64)), "mul": lambda y: y.mul_(y + 1),
-    "addcmul": lambda y: y.addcmul_(y + 1, y * 2, value=2), "tril": lambda y: y.tril_(),
+    "lt": lambda y: y.lt_(0.3),
+    "logical_not": lambda y: y.logical_not_(),
+    "eq": lambda y: y.eq_(0.1),
+    "promote": lambda y: y.add_(torch.ones(3, dtype=torch.float64)),
+    "mul": lambda y: y.mul_(y + 1),
+    "addcmul": lambda y: y.addcmul_(y + 1, y * 2, value=2),
+    "tril": lambda y: y.tril_(),
     "setitem": lambda y: y.__setitem__((slice(None), 1), 4.0),
     "setitem row": lambda y: y.__setitem__(0, torch.ones(3)),
     "setitem row of a row": lambda y: y.__setitem__(0, y[1:] * 2),
     "setitem none": lambda y: y.__setitem__((None, ..., slice(1, 3)), 2.0),
     "setitem mask": lambda y: y.__setitem__(y > 0.5, 0.0),
     "setitem list": lambda y: y.__setitem__((slice(None), [0, 2]), torch.zeros(2, 2)),
-    "uniform": lambda y: y.uniform_(0, 2), "normal": lambda y: y.normal_(), "bernoulli": lambda y: y.bernoulli_(0.3),
-    "exponential": lambda y: y.exponential_(), "dropout": lambda y: F.dropout(y, 0.5, True, True),
-    "fill_diagonal": lambda y: y.fill_diagonal_(3.0), "sub rsub": lambda y: y.sub_(1).mul_(3).div_(2),
+    "uniform": lambda y: y.uniform_(0, 2),
+    "normal": lambda y: y.normal_(),
+    "bernoulli": lambda y: y.bernoulli_(0.3),
+    "exponential": lambda y: y.exponential_(),
+    "dropout": lambda y: F.dropout(y, 0.5, True, True),
+    "fill_diagonal": lambda y: y.fill_diagonal_(3.0),
+    "sub rsub": lambda y: y.sub_(1).mul_(3).div_(2),
 }
 
 
@@ -165,21 +180,45 @@ def test_in_place_op_on_an_intermediate_an_input_and_a_buffer(name, written):
 
 
 VIEWS = {
-    "select": lambda x: x[1], "slice": lambda x: x[:, 1:], "step": lambda x: x[:, ::2], "t": lambda x: x.t(),
-    "T": lambda x: x.T, "mT": lambda x: x.mT, "view": lambda x: x.view(-1), "reshape": lambda x: x.reshape(3, 2),
-    "flatten": lambda x: x.flatten(), "transpose": lambda x: x.transpose(0, 1), "permute": lambda x: x.permute(1, 0),
-    "unsqueeze": lambda x: x.unsqueeze(1), "squeeze": lambda x: x[:1].squeeze(0), "none": lambda x: x[None, :, None],
-    "diagonal": lambda x: x.diagonal(), "chunk": lambda x: x.chunk(2, 1)[1], "split": lambda x: x.split([1, 2], 1)[1],
-    "split int": lambda x: x.split(2, 1)[1], "unbind": lambda x: x.unbind(1)[2], "narrow": lambda x: x.narrow(1, 1, 2),
-    "narrow from the end": lambda x: x.narrow(1, -2, 2), "movedim": lambda x: x.movedim(0, 1),
-    "unflatten": lambda x: x.unflatten(1, (3, 1)), "view_as": lambda x: x.view_as(x), "detach": lambda x: x.detach(),
-    "contiguous": lambda x: x.contiguous(), "expand one": lambda x: x.unsqueeze(0).expand(1, 2, 3),
-    "chain": lambda x: x.t()[1:].unsqueeze(0)[0, :, 1], "tensor_split": lambda x: x.tensor_split(2, 1)[0],
-    "as_strided": lambda x: x.as_strided((2, 2), (3, 1), 1), "to": lambda x: x.to(torch.float32),
-    "swapaxes": lambda x: x.swapaxes(0, 1), "dropout": lambda x: F.dropout(x, 0.5, False),
-    "hsplit": lambda x: x.hsplit([1])[1], "bits": lambda x: x.view(torch.int32).view(torch.float32),
-    "copying reshape": lambda x: x.t().reshape(-1), "copying to": lambda x: x.to(torch.float64),
-    "copying contiguous": lambda x: x.t().contiguous(), "gather rows": lambda x: x[[0, 1]],
+    "select": lambda x: x[1],
+    "slice": lambda x: x[:, 1:],
+    "step": lambda x: x[:, ::2],
+    "t": lambda x: x.t(),
+    "T": lambda x: x.T,
+    "mT": lambda x: x.mT,
+    "view": lambda x: x.view(-1),
+    "reshape": lambda x: x.reshape(3, 2),
+    "flatten": lambda x: x.flatten(),
+    "transpose": lambda x: x.transpose(0, 1),
+    "permute": lambda x: x.permute(1, 0),
+    "unsqueeze": lambda x: x.unsqueeze(1),
+    "squeeze": lambda x: x[:1].squeeze(0),
+    "none": lambda x: x[None, :, None],
+    "diagonal": lambda x: x.diagonal(),
+    "chunk": lambda x: x.chunk(2, 1)[1],
+    "split": lambda x: x.split([1, 2], 1)[1],
+    "split int": lambda x: x.split(2, 1)[1],
+    "unbind": lambda x: x.unbind(1)[2],
+    "narrow": lambda x: x.narrow(1, 1, 2),
+    "narrow from the end": lambda x: x.narrow(1, -2, 2),
+    "movedim": lambda x: x.movedim(0, 1),
+    "unflatten": lambda x: x.unflatten(1, (3, 1)),
+    "view_as": lambda x: x.view_as(x),
+    "detach": lambda x: x.detach(),
+    "contiguous": lambda x: x.contiguous(),
+    "expand one": lambda x: x.unsqueeze(0).expand(1, 2, 3),
+    "chain": lambda x: x.t()[1:].unsqueeze(0)[0, :, 1],
+    "tensor_split": lambda x: x.tensor_split(2, 1)[0],
+    "as_strided": lambda x: x.as_strided((2, 2), (3, 1), 1),
+    "to": lambda x: x.to(torch.float32),
+    "swapaxes": lambda x: x.swapaxes(0, 1),
+    "dropout": lambda x: F.dropout(x, 0.5, False),
+    "hsplit": lambda x: x.hsplit([1])[1],
+    "bits": lambda x: x.view(torch.int32).view(torch.float32),
+    "copying reshape": lambda x: x.t().reshape(-1),
+    "copying to": lambda x: x.to(torch.float64),
+    "copying contiguous": lambda x: x.t().contiguous(),
+    "gather rows": lambda x: x[[0, 1]],
 }
 
 
@@ -239,8 +278,11 @@ def test_a_shape_that_is_changed_in_place_is_known_before_and_after(method):
 
 
 SEVERAL = {
-    "topk": lambda x: torch.topk(x, 2), "max": lambda x: x.max(-1), "sort": lambda x: torch.sort(x, -1),
-    "var_mean": lambda x: torch.var_mean(x, -1), "aminmax": lambda x: torch.aminmax(x),
+    "topk": lambda x: torch.topk(x, 2),
+    "max": lambda x: x.max(-1),
+    "sort": lambda x: torch.sort(x, -1),
+    "var_mean": lambda x: torch.var_mean(x, -1),
+    "aminmax": lambda x: torch.aminmax(x),
 }
 
 

@@ -87,9 +87,16 @@ def into_a_product_with_an_untracked_operand(w):
 
 
 PROGRAMS = [
-    through_detach, with_gradients_off, of_a_view, of_a_detached_view, through_a_view_of_a_detached_tensor,
-    tracked_into_a_detached_tensor_that_others_write, twice,
-    overwritten_since, followed_by_a_write_that_is_seen, into_a_product_with_an_untracked_operand,
+    through_detach,
+    with_gradients_off,
+    of_a_view,
+    of_a_detached_view,
+    through_a_view_of_a_detached_tensor,
+    tracked_into_a_detached_tensor_that_others_write,
+    twice,
+    overwritten_since,
+    followed_by_a_write_that_is_seen,
+    into_a_product_with_an_untracked_operand,
 ]
 
 
@@ -176,10 +183,15 @@ def _lowered(module, args, target):
     yield decomp.lower(torch.export.export(duplicate(module), args), to=to).result.module()
 
 
-@pytest.mark.parametrize("read", [
-    lambda x: x[:, torch.tensor([1])], lambda x: x[..., ::2][[1, 0]], lambda x: x[None, torch.tensor([1])],
-    lambda x: torch.zeros(2, 3).index_put((torch.tensor([1]),), x[:1]),
-])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x[:, torch.tensor([1])],
+        lambda x: x[..., ::2][[1, 0]],
+        lambda x: x[None, torch.tensor([1])],
+        lambda x: torch.zeros(2, 3).index_put((torch.tensor([1]),), x[:1]),
+    ],
+)
 def test_elements_that_are_read_by_indices_are_trained_where_a_rule_takes_them_by_an_op_that_saves_its_input(read):
     def program(x):
         y = read(x)
@@ -192,9 +204,14 @@ def test_elements_that_are_read_by_indices_are_trained_where_a_rule_takes_them_b
     assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("write", [
-    lambda mask, x: mask.copy_(x), lambda mask, x: mask.detach().logical_not_(), lambda mask, x: mask[1:].copy_(x[1:]),
-])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda mask, x: mask.copy_(x),
+        lambda mask, x: mask.detach().logical_not_(),
+        lambda mask, x: mask[1:].copy_(x[1:]),
+    ],
+)
 def test_a_mask_is_written_where_nothing_tells_that_it_is_one(write):
     def program(mask, x):
         write(mask, x)
@@ -229,9 +246,14 @@ def data_written_with_gradients_off(w):
     return y * y + (view * 3).mT
 
 
-@pytest.mark.parametrize("program", [
-    data_of_a_tensor, data_of_a_view_that_autograd_does_not_know, data_written_with_gradients_off,
-])
+@pytest.mark.parametrize(
+    "program",
+    [
+        data_of_a_tensor,
+        data_of_a_view_that_autograd_does_not_know,
+        data_written_with_gradients_off,
+    ],
+)
 def test_what_goes_through_data_has_no_gradient(program):
     graphs = []
     torch.compile(program, backend=lambda module, _: graphs.append(module) or module.forward)(weight())
@@ -319,6 +341,7 @@ def test_what_a_leaf_module_makes_of_a_buffer_is_trained_through_a_detached_writ
 @pytest.mark.parametrize("rows", [3, 0])
 def test_an_input_beside_one_that_is_written_is_trained(rows):
     """Autograd counts writes by tensor, and two halves of one are one to it."""
+
     class Halves(nn.Module):
         def forward(self, left, right):
             left.clamp_max_(1.5)

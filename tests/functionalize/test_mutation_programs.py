@@ -318,10 +318,24 @@ def test_integers_and_bools():
     check(forward, torch.arange(6))
 
 
-MODULES = [nn.ReLU(True), nn.Dropout(0.5, True), nn.Hardswish(True), nn.ELU(inplace=True), nn.LeakyReLU(inplace=True),
-           nn.SiLU(True), nn.Hardtanh(inplace=True), nn.Threshold(0.1, 20, True), nn.CELU(inplace=True), nn.SELU(True),
-           nn.ReLU6(True), nn.Mish(True), nn.Hardsigmoid(True), nn.RReLU(inplace=True), nn.Dropout1d(0.5, True),
-           nn.AlphaDropout(0.5, True)]
+MODULES = [
+    nn.ReLU(True),
+    nn.Dropout(0.5, True),
+    nn.Hardswish(True),
+    nn.ELU(inplace=True),
+    nn.LeakyReLU(inplace=True),
+    nn.SiLU(True),
+    nn.Hardtanh(inplace=True),
+    nn.Threshold(0.1, 20, True),
+    nn.CELU(inplace=True),
+    nn.SELU(True),
+    nn.ReLU6(True),
+    nn.Mish(True),
+    nn.Hardsigmoid(True),
+    nn.RReLU(inplace=True),
+    nn.Dropout1d(0.5, True),
+    nn.AlphaDropout(0.5, True),
+]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: type(m).__name__)
@@ -399,7 +413,10 @@ def test_only_what_is_used_later_is_derived_again():
 
     new = check(forward, x23())
     assert [n.target for n in new.graph.nodes if n.op == "call_function"] == [
-        aten.mul.Tensor, aten.select.int, aten.add.Tensor]
+        aten.mul.Tensor,
+        aten.select.int,
+        aten.add.Tensor,
+    ]
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)

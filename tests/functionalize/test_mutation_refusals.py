@@ -15,8 +15,11 @@ from tests.functionalize.test_mutation import exported, functional, module_of, r
 
 def refused(module, *args):
     """The refusal of a program, without the line of the user's file."""
-    module = module if isinstance(module, fx.GraphModule) else exported(
-        module if isinstance(module, nn.Module) else module_of(module), *args)
+    module = (
+        module
+        if isinstance(module, fx.GraphModule)
+        else exported(module if isinstance(module, nn.Module) else module_of(module), *args)
+    )
     with pytest.raises(MutationError) as caught:
         functionalize(module.graph, module)
     return [line for line in str(caught.value).splitlines() if not line.startswith("  File")]
@@ -47,8 +50,9 @@ def test_refusal_of_an_op_without_a_functional_form():
     ]
 
 
-@pytest.mark.parametrize("tensors", [lambda x: [x, x + 1], lambda x: [x, x], lambda x: [x.view(-1)]],
-                         ids=["two", "one twice", "one"])
+@pytest.mark.parametrize(
+    "tensors", [lambda x: [x, x + 1], lambda x: [x, x], lambda x: [x.view(-1)]], ids=["two", "one twice", "one"]
+)
 def test_refusal_of_a_write_to_a_list_of_tensors(tensors):
     assert refused(lambda x: (torch._foreach_add_(tensors(x), 1), x)[1] * 1, x23()) == [
         "cannot make the program functional: it writes its arguments, and it has no functional form",
@@ -107,8 +111,11 @@ def test_refusal_of_a_changed_shape_of_an_input():
     ]
 
 
-@pytest.mark.parametrize("same", [torch.atleast_2d, lambda x: x.flatten(1, 1), lambda x: x.sum_to_size(x.shape)],
-                         ids=["atleast_2d", "flatten", "sum_to_size"])
+@pytest.mark.parametrize(
+    "same",
+    [torch.atleast_2d, lambda x: x.flatten(1, 1), lambda x: x.sum_to_size(x.shape)],
+    ids=["atleast_2d", "flatten", "sum_to_size"],
+)
 def test_refusal_of_a_new_shape_for_an_input_that_a_function_hands_through(same):
     def forward(x):
         v = same(x)
@@ -119,8 +126,9 @@ def test_refusal_of_a_new_shape_for_an_input_that_a_function_hands_through(same)
         decomp.lower(fx.symbolic_trace(forward), to=targets.core_aten, args=(torch.ones(2, 3),))
 
 
-@pytest.mark.parametrize("writes", [lambda x, y: x.scatter_add_(-1, torch.zeros_like(x, dtype=torch.int64), y),
-                                    lambda x, y: x.mul_(y)])
+@pytest.mark.parametrize(
+    "writes", [lambda x, y: x.scatter_add_(-1, torch.zeros_like(x, dtype=torch.int64), y), lambda x, y: x.mul_(y)]
+)
 def test_refusal_of_a_changed_shape_of_an_input_that_lies_as_its_new_value_is_returned(writes):
     class Model(nn.Module):
         def forward(self, x, y):
@@ -157,7 +165,8 @@ def test_refusal_of_a_region_whose_operands_share_memory():
         return x + w
 
     assert refused(module_of(forward, b=torch.ones(3)), x23())[0] == (
-        "cannot make the program functional: it writes 'slice_1', which shares memory with 'b', in a region of its own")
+        "cannot make the program functional: it writes 'slice_1', which shares memory with 'b', in a region of its own"
+    )
 
 
 def test_refusal_of_a_module_that_writes_inside():
@@ -186,7 +195,8 @@ def test_refusal_of_an_index_that_may_be_a_mask():
     graph.call_function(operator.setitem, (x, i, 0.0))
     graph.output(x)
     assert refused(fx.GraphModule(nn.Module(), graph))[0] == (
-        "cannot make the program functional: it is not known whether its index is a number or a tensor")
+        "cannot make the program functional: it is not known whether its index is a number or a tensor"
+    )
 
 
 def test_refusal_of_a_view_that_a_region_hides():
@@ -244,8 +254,10 @@ def test_refusal_of_what_may_be_a_tensor_whose_shape_changes(take):
         take(y).unsqueeze_(0)
         return y + 1
 
-    for function, why in ((forward, "it uses a tensor that may or may not be the one whose shape 'unsqueeze_' changes"),
-                          (the_other_way, "it changes the shape of")):
+    for function, why in (
+        (forward, "it uses a tensor that may or may not be the one whose shape 'unsqueeze_' changes"),
+        (the_other_way, "it changes the shape of"),
+    ):
         traced = fx.symbolic_trace(function)
         assert refused(traced)[0].startswith(f"cannot make the program functional: {why}")
         low = decomp.lower(traced, to=targets.core_aten, args=(x23(),))
@@ -283,7 +295,10 @@ SHARED = "a tensor of which several elements share memory"
 REPEATED = {
     "a row of an expanded tensor": (lambda y: y.expand(2, 3), "expand", SHARED),
     "a row of overlapping windows": (
-        lambda y: y.unfold(0, 2, 1), "unfold", "and a write through unfold has no functional form"),
+        lambda y: y.unfold(0, 2, 1),
+        "unfold",
+        "and a write through unfold has no functional form",
+    ),
     "a row of overlapping strides": (lambda y: y.as_strided((2, 2), (1, 1)), "as_strided", SHARED),
 }
 

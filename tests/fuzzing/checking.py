@@ -28,8 +28,19 @@ from tests.fuzzing.programs import SIZES, Program
 from tests.torch_state import changed, state as torch_state
 
 TARGETS = ("core_aten", "tinygrad", "luminal")
-FORMS = ("exported", "module", "module without args", "exported graph", "graph", "graph with args", "decomposed",
-         "decomposed graph", "compiled", "inductor", "narrow")
+FORMS = (
+    "exported",
+    "module",
+    "module without args",
+    "exported graph",
+    "graph",
+    "graph with args",
+    "decomposed",
+    "decomposed graph",
+    "compiled",
+    "inductor",
+    "narrow",
+)
 SIGNED = ("copysign", "signbit", "atan2", "arctan2")
 ROUNDING = ("floor", "ceil", "round", "trunc", "frac")
 GUARDED_SIZES = (*SIZES, 4, 8)
@@ -75,8 +86,9 @@ class Loaded:
         given = Given(seed, tracked, near=near)
         return given, self.inputs_of(given, size)
 
-    def run(self, callable_: Callable[..., Any], state: Any, seed: int, size: int, tracked: bool,
-            near: int = 0) -> Outcome:
+    def run(
+        self, callable_: Callable[..., Any], state: Any, seed: int, size: int, tracked: bool, near: int = 0
+    ) -> Outcome:
         given, arguments = self.given(seed, size, tracked, near)
         with restored(self.module, state):
             torch.manual_seed(seed)
@@ -172,9 +184,13 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
     for case in cases if found.dynamic else [case for case in cases if case[1] == SIZES[0]]:
         refused = form in EXPORTED and case[1] != SIZES[0] and _export_refuses(loaded, case)
         try:
-            text = difference(loaded.eager(*case), loaded.run(found.call, found.state, *case),
-                              lambda: loaded.run(loaded.module, loaded.module, *case),
-                              views=_has_views(loaded.program, form, target), shared=form in COMPILED)
+            text = difference(
+                loaded.eager(*case),
+                loaded.run(found.call, found.state, *case),
+                lambda: loaded.run(loaded.module, loaded.module, *case),
+                views=_has_views(loaded.program, form, target),
+                shared=form in COMPILED,
+            )
             if refused:
                 return Verdict(form, target, "fault", f"takes inputs that export's own module refuses: {refused}")
         except Exception as error:
@@ -186,8 +202,9 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
                 return _refusal(loaded, form, target, error)
             text = f"raises when run: {type(error).__name__}: {str(error)[:1500]}"
         if text.startswith("gradient") and ".data" in loaded.program.source:
-            text = difference(loaded.as_saved(*case), loaded.run(found.call, found.state, *case),
-                              lambda: loaded.as_saved(*case))
+            text = difference(
+                loaded.as_saved(*case), loaded.run(found.call, found.state, *case), lambda: loaded.as_saved(*case)
+            )
         if text:
             try:
                 written = _written(loaded, case)
@@ -203,7 +220,7 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
                 return Verdict(form, target, "refused", "operands of in-place ops are taken to have one dtype")
             if form in WITHOUT_METADATA and "view size is not compatible" in text:
                 return Verdict(form, target, "refused", "strides are those of the primitives")
-            if _torch_too(loaded, form, cases[:cases.index(case) + 1]):
+            if _torch_too(loaded, form, cases[: cases.index(case) + 1]):
                 return Verdict(form, target, "torch", "differs in PyTorch's own capture")
             if "is lost" in text and (loaded.program.writes_inputs or form == "narrow") and form not in COMPILED:
                 return Verdict(form, target, "copied", text)
@@ -330,13 +347,17 @@ class StateChanged(Exception):
 
 EXPORTED = ("exported", "module", "exported graph", "decomposed", "narrow")
 COMPILED = ("compiled", "inductor")
-DECOMPOSING = decomp.Rules({
-    torch.nn.functional.relu: lambda x: torch.where(x <= 0, 0, x),
-    torch.nn.functional.gelu: lambda x, approximate="none": torch.nn.functional.gelu(x, approximate=approximate) * 1,
-    torch.sigmoid: lambda x: 1 / (1 + torch.exp(-x)),
-    torch.exp: lambda x: torch.exp2(x * 1.4426950408889634),
-    torch.mul: lambda x, other: torch.mul(other, x) if isinstance(other, fx.Proxy) else torch.mul(x, other),
-})
+DECOMPOSING = decomp.Rules(
+    {
+        torch.nn.functional.relu: lambda x: torch.where(x <= 0, 0, x),
+        torch.nn.functional.gelu: lambda x, approximate="none": (
+            torch.nn.functional.gelu(x, approximate=approximate) * 1
+        ),
+        torch.sigmoid: lambda x: 1 / (1 + torch.exp(-x)),
+        torch.exp: lambda x: torch.exp2(x * 1.4426950408889634),
+        torch.mul: lambda x, other: torch.mul(other, x) if isinstance(other, fx.Proxy) else torch.mul(x, other),
+    }
+)
 
 
 def _captured(loaded: Loaded, form: str, target: str) -> Lowered | str:
@@ -427,8 +448,9 @@ def _exportable(loaded: Loaded) -> torch.export.ExportedProgram:
     if not hasattr(loaded, "exported"):
         try:
             with restored(loaded.module):
-                loaded.exported = torch.export.export(loaded.module, loaded.example(), strict=False,
-                                                      dynamic_shapes=loaded.dynamic_shapes())
+                loaded.exported = torch.export.export(
+                    loaded.module, loaded.example(), strict=False, dynamic_shapes=loaded.dynamic_shapes()
+                )
         except Exception as error:
             loaded.exported = error
     if isinstance(loaded.exported, Exception):
@@ -491,9 +513,20 @@ def _compiles_otherwise(loaded: Loaded, cases, backend: str) -> bool:
 
 
 def _differs(loaded: Loaded, call: Callable[..., Any], state: torch.nn.Module, cases, shared: bool = False) -> bool:
-    found = any(difference(loaded.eager(*case), loaded.run(call, state, *case),
-                           lambda: loaded.run(loaded.module, loaded.module, *case), shared=shared) for case in cases)
+    found = any(
+        difference(
+            loaded.eager(*case),
+            loaded.run(call, state, *case),
+            lambda: loaded.run(loaded.module, loaded.module, *case),
+            shared=shared,
+        )
+        for case in cases
+    )
     if found or ".data" not in loaded.program.source:
         return found
-    return any(difference(loaded.as_saved(*case), loaded.as_saved(*case, call, state),
-                          lambda: loaded.as_saved(*case), shared=shared) for case in cases)
+    return any(
+        difference(
+            loaded.as_saved(*case), loaded.as_saved(*case, call, state), lambda: loaded.as_saved(*case), shared=shared
+        )
+        for case in cases
+    )

@@ -15,7 +15,7 @@ from tests.fuzzing.outcomes import difference
 from tests.fuzzing.programs import SIZES, Program
 
 DTYPES = ("float32", "int32", "bool")
-NEAR = (2**31 - 5, 4 - 2**31, 2**31, -2**31 - 9, 2**32)
+NEAR = (2**31 - 5, 4 - 2**31, 2**31, -(2**31) - 9, 2**32)
 """What is added to about half the elements of int64 inputs, which are from -4 to 4: two are held by int32."""
 WIDER = ("float64", ".double()", "complex", "bfloat16", "float16", ".half()", "uint8", "autocast")
 LIMITS = torch.iinfo(torch.int32)

@@ -53,8 +53,7 @@ def _is_exported(loaded: Any) -> bool:
 
 
 def _ops(lowered: fx.GraphModule) -> Counter[str]:
-    return Counter(str(node.target) for graph in _graphs(lowered) for node in graph.nodes
-                   if node.op == "call_function")
+    return Counter(str(node.target) for graph in _graphs(lowered) for node in graph.nodes if node.op == "call_function")
 
 
 def _graphs(lowered: fx.GraphModule) -> list[fx.Graph]:

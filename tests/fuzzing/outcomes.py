@@ -16,8 +16,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2,
-             torch.complex64: 4e-5, torch.complex128: 1e-9}
+TOLERANCE = {
+    torch.float64: 1e-10,
+    torch.float32: 2e-5,
+    torch.float16: 1e-2,
+    torch.bfloat16: 6e-2,
+    torch.complex64: 4e-5,
+    torch.complex128: 1e-9,
+}
 """So far values may lie apart, relative to the largest of the tensor, before anybody asks how well they are known."""
 RUNS = 12
 SPREAD = 16.0
@@ -123,8 +129,12 @@ def _gradients(seen, state, given):
     sources |= {name: value for name, value in state.named_parameters() if value.requires_grad}
     if not seen or not sources:
         return {name: None for name in sources}
-    loss = sum((value * _weights(value)).real.sum().double() if value.is_complex()
-               else (value * _weights(value)).sum(dtype=torch.float64) for value in seen)
+    loss = sum(
+        (value * _weights(value)).real.sum().double()
+        if value.is_complex()
+        else (value * _weights(value)).sum(dtype=torch.float64)
+        for value in seen
+    )
     found = torch.autograd.grad(loss, list(sources.values()), allow_unused=True, materialize_grads=True)
     return {name: value.detach() for name, value in zip(sources, found)}
 
@@ -140,16 +150,22 @@ def _aliases(flat, arguments):
     for i, value in enumerate(arguments):
         if value.numel():
             places.setdefault(value.untyped_storage().data_ptr(), i)
-    return {i: (places[value.untyped_storage().data_ptr()], (value.storage_offset(), _strides(value)))
-            for i, value in enumerate(flat) if isinstance(value, torch.Tensor) and value.numel()
-            and value.untyped_storage().data_ptr() in places and not value.is_conj()
-            and value.is_complex() == arguments[places[value.untyped_storage().data_ptr()]].is_complex()}
+    return {
+        i: (places[value.untyped_storage().data_ptr()], (value.storage_offset(), _strides(value)))
+        for i, value in enumerate(flat)
+        if isinstance(value, torch.Tensor)
+        and value.numel()
+        and value.untyped_storage().data_ptr() in places
+        and not value.is_conj()
+        and value.is_complex() == arguments[places[value.untyped_storage().data_ptr()]].is_complex()
+    }
 
 
 def _shared(flat):
     bytes_of = {i: _bytes(value) for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
-    return frozenset(pair for pair in itertools.combinations(bytes_of, 2)
-                     if not bytes_of[pair[0]].isdisjoint(bytes_of[pair[1]]))
+    return frozenset(
+        pair for pair in itertools.combinations(bytes_of, 2) if not bytes_of[pair[0]].isdisjoint(bytes_of[pair[1]])
+    )
 
 
 def _bytes(value):
@@ -168,8 +184,13 @@ def _strides(value):
     return tuple(stride if size > 1 else 0 for size, stride in zip(value.shape, value.stride()))
 
 
-def difference(wanted: Outcome, found: Outcome, again: Callable[[], Outcome] | None = None, views: bool = True,
-               shared: bool = False) -> str:
+def difference(
+    wanted: Outcome,
+    found: Outcome,
+    again: Callable[[], Outcome] | None = None,
+    views: bool = True,
+    shared: bool = False,
+) -> str:
     """The first difference, in words; empty if there is none. `again`: runs the program as PyTorch runs it. `views`:
     whether an output that is a view of part of an input has to be one; a target may have no such views. `shared`:
     whether outputs that have an element in common have to have one."""
@@ -222,8 +243,10 @@ def _unlike(wanted: Any, found: Any, others: list[Any] | None) -> str:
     if not wrong.any():
         return ""
     where = tuple(wrong.nonzero()[0].tolist())
-    return (f"values differ in {int(wrong.sum())} of {wrong.numel()} places; "
-            f"at {where}: {found[where].item()!r}, not {wanted[where].item()!r}")
+    return (
+        f"values differ in {int(wrong.sum())} of {wrong.numel()} places; "
+        f"at {where}: {found[where].item()!r}, not {wanted[where].item()!r}"
+    )
 
 
 def _is_finite(value: Any) -> bool:
@@ -385,8 +408,18 @@ def _scaled(value, factor):
 
 
 aten = torch.ops.aten
-EXACT = {aten.detach.default, aten.clone.default, aten.copy_.default, aten.zeros_like.default, aten.fill_.Scalar,
-         aten.ones.default, aten.zeros.default, aten.full.default, aten.neg.default, aten.relu.default}
+EXACT = {
+    aten.detach.default,
+    aten.clone.default,
+    aten.copy_.default,
+    aten.zeros_like.default,
+    aten.fill_.Scalar,
+    aten.ones.default,
+    aten.zeros.default,
+    aten.full.default,
+    aten.neg.default,
+    aten.relu.default,
+}
 ONE_MORE = {aten.gelu.default}
 """Kernels that add 1 to what may be close to -1, and multiply by their first operand."""
 CANCELLING = ("norm", "aten::var", "aten::std")

@@ -15,8 +15,9 @@ class Given:
     clones of them, so that it may write to its inputs. `near` is added to about half the elements of int64; on the
     `device` "meta" there are no elements."""
 
-    def __init__(self, seed: int, tracked: bool = False, leaves_as_inputs: bool = False, near: int = 0,
-                 device: str = "cpu") -> None:
+    def __init__(
+        self, seed: int, tracked: bool = False, leaves_as_inputs: bool = False, near: int = 0, device: str = "cpu"
+    ) -> None:
         self.random = torch.Generator().manual_seed(seed)
         self.tracked, self.leaves_as_inputs, self.near, self.device = tracked, leaves_as_inputs, near, device
         self.leaves: list[torch.Tensor] = []

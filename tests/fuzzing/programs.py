@@ -19,10 +19,31 @@ from tests.fuzzing.statements import FAMILIES, REGIONS, WEIGHTS, WRITING
 SIZES = (3, 5)
 """The size of the example inputs, and another one for programs whose first dimension is dynamic."""
 
-DTYPES = ((torch.float32, 62), (torch.float64, 9), (torch.bfloat16, 5), (torch.float16, 4), (torch.int64, 9),
-          (torch.int32, 3), (torch.bool, 4), (torch.uint8, 2), (torch.complex64, 2))
-SHAPES = (((3, 4), 40), ((2, 3, 4), 14), ((4,), 8), ((3,), 6), ((4, 4), 10), ((), 5), ((3, 1), 5), ((1, 4), 3),
-          ((1, 2, 4, 4), 6), ((0, 4), 1), ((0,), 1), ((2, 3, 4, 4), 2))
+DTYPES = (
+    (torch.float32, 62),
+    (torch.float64, 9),
+    (torch.bfloat16, 5),
+    (torch.float16, 4),
+    (torch.int64, 9),
+    (torch.int32, 3),
+    (torch.bool, 4),
+    (torch.uint8, 2),
+    (torch.complex64, 2),
+)
+SHAPES = (
+    ((3, 4), 40),
+    ((2, 3, 4), 14),
+    ((4,), 8),
+    ((3,), 6),
+    ((4, 4), 10),
+    ((), 5),
+    ((3, 1), 5),
+    ((1, 4), 3),
+    ((1, 2, 4, 4), 6),
+    ((0, 4), 1),
+    ((0,), 1),
+    ((2, 3, 4, 4), 2),
+)
 PREAMBLE = """import torch
 from torch import nn
 from torch.nn import functional as F
@@ -57,12 +78,25 @@ class Program:
     def source(self) -> str:
         """The program as a person would write it."""
         arguments, listed = ", ".join(self.names), ", ".join(self.names) + ","
-        lines = [PREAMBLE, "", "class Program(nn.Module):", "    def __init__(self):", "        super().__init__()",
-                 "        torch.manual_seed(0)", *_indented(self.setup), "",
-                 f"    def forward(self, {arguments}):", *_indented(self.body),
-                 f"        return {self.packing.format(', '.join(self.returned) + ',')}", "", "",
-                 f"def inputs(given, n={SIZES[0]}):", *(f"    {line}" for line in self.inputs),
-                 f"    return ({listed})", ""]
+        lines = [
+            PREAMBLE,
+            "",
+            "class Program(nn.Module):",
+            "    def __init__(self):",
+            "        super().__init__()",
+            "        torch.manual_seed(0)",
+            *_indented(self.setup),
+            "",
+            f"    def forward(self, {arguments}):",
+            *_indented(self.body),
+            f"        return {self.packing.format(', '.join(self.returned) + ',')}",
+            "",
+            "",
+            f"def inputs(given, n={SIZES[0]}):",
+            *(f"    {line}" for line in self.inputs),
+            f"    return ({listed})",
+            "",
+        ]
         return "\n".join(lines)
 
     def loaded(self) -> dict[str, Any]:
@@ -77,7 +111,7 @@ class Program:
     def without(self, part: str, index: int) -> Program:
         """The program without one line of `part`."""
         lines = getattr(self, part)
-        return replace(self, **{part: lines[:index] + lines[index + 1:]})
+        return replace(self, **{part: lines[:index] + lines[index + 1 :]})
 
 
 def _indented(lines):
@@ -126,8 +160,17 @@ class _Writer:
             self.features.add("dynamic size")
         if changed:
             self.features.add("writes to inputs")
-        return Program(self.seed, tuple(self.setup), tuple(self.inputs), tuple(self.body), returned, packing,
-                       self.dynamic, changed, frozenset(self.features))
+        return Program(
+            self.seed,
+            tuple(self.setup),
+            tuple(self.inputs),
+            tuple(self.body),
+            returned,
+            packing,
+            self.dynamic,
+            changed,
+            frozenset(self.features),
+        )
 
     def _pick(self, weighted):
         return self.chance.choices([item for item, _ in weighted], [weight for _, weight in weighted])[0]
@@ -180,8 +223,13 @@ class _Writer:
             self.features.add("parameter")
         if self.setup and self.chance.random() < 0.12:
             kept = self.setup[0].partition("b0")[1]
-            self.setup.append('self.register_buffer("b2", self.b0[0])' if kept and self.chance.random() < 0.3
-                              else 'self.register_buffer("b2", self.b0)' if kept else "self.w1 = self.w0")
+            self.setup.append(
+                'self.register_buffer("b2", self.b0[0])'
+                if kept and self.chance.random() < 0.3
+                else 'self.register_buffer("b2", self.b0)'
+                if kept
+                else "self.w1 = self.w0"
+            )
             self.features.add("shared state")
 
     def _start(self) -> None:
@@ -287,8 +335,11 @@ class _Writer:
 
     def _overlaps(self, text: str) -> bool:
         """Whether a write reads the memory that it writes through another tensor, whose result PyTorch leaves open."""
-        used = [self._value(name) for name in dict.fromkeys(re.findall(r"self\.[bw]\d|\b[vx]\d+x?i?\b", text))
-                if name in self.variables]
+        used = [
+            self._value(name)
+            for name in dict.fromkeys(re.findall(r"self\.[bw]\d|\b[vx]\d+x?i?\b", text))
+            if name in self.variables
+        ]
         places = [value.untyped_storage().data_ptr() for value in used]
         return len(set(places)) < len(places) or any(_overlaps_itself(value) for value in used)
 
@@ -354,8 +405,11 @@ class _Writer:
         name = f"self.m{len(used)}"
         self.extra = [f"{name} = {template.format(**fixed)}"]
         if self.chance.random() < 0.08:
-            self.extra.append(self.chance.choice([f"{name}.register_forward_hook(doubled)",
-                                                  f"{name}.register_forward_pre_hook(shifted)"]))
+            self.extra.append(
+                self.chance.choice(
+                    [f"{name}.register_forward_hook(doubled)", f"{name}.register_forward_pre_hook(shifted)"]
+                )
+            )
             self.features.add("hook")
         if self.chance.random() < 0.15:
             self.extra.append(f"{name}.eval()")
@@ -382,8 +436,9 @@ class _Writer:
 def _assigned(text: str) -> list[str]:
     """Names that a statement makes."""
     made = [line.strip().partition(" = ")[0] for line in text.splitlines() if " = " in line]
-    return [name for left in made if "(" not in left and "[" not in left
-            for name in re.findall(r"^v\w+|(?<=, )v\w+", left)]
+    return [
+        name for left in made if "(" not in left and "[" not in left for name in re.findall(r"^v\w+|(?<=, )v\w+", left)
+    ]
 
 
 def _overlaps_itself(value: torch.Tensor) -> bool:

@@ -45,15 +45,15 @@ def _shorter(program: Program) -> Iterator[Program]:
         yield replace(program, dynamic=False)
     for index, line in enumerate(program.body):
         for shorter in _simpler(line):
-            yield replace(program, body=(*program.body[:index], shorter, *program.body[index + 1:]))
+            yield replace(program, body=(*program.body[:index], shorter, *program.body[index + 1 :]))
 
 
 def _simpler(statement: str) -> Iterator[str]:
     """A statement of several lines without a region, and without each line."""
     lines = statement.splitlines()
     for index, line in enumerate(lines) if len(lines) > 1 else ():
-        inside = list(itertools.takewhile(lambda other: _indent(other) > _indent(line), lines[index + 1:]))
-        rest = lines[index + 1 + len(inside):]
+        inside = list(itertools.takewhile(lambda other: _indent(other) > _indent(line), lines[index + 1 :]))
+        rest = lines[index + 1 + len(inside) :]
         yield "\n".join([*lines[:index], *(other[4:] for other in inside), *rest])
 
 

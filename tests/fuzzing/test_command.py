@@ -92,8 +92,13 @@ class Program(nn.Module):
 def programs(steps):
     index = st.integers(0, 20)
     step = st.tuples(st.sampled_from(steps), index, index)
-    return st.builds(Program, st.lists(step, min_size=1, max_size=8), st.lists(index, min_size=1, max_size=3),
-                     st.sampled_from(sorted(PACKINGS)), st.booleans())
+    return st.builds(
+        Program,
+        st.lists(step, min_size=1, max_size=8),
+        st.lists(index, min_size=1, max_size=3),
+        st.sampled_from(sorted(PACKINGS)),
+        st.booleans(),
+    )
 
 
 def inputs():
@@ -108,15 +113,17 @@ def check(program, lowered, tolerance):
     torch.testing.assert_close((found, *theirs), (expected, *mine), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
-RULES = decomp.Rules({
-    F.relu: lambda x: torch.where(x > 0, x, 0.0),
-    F.leaky_relu: lambda x, negative_slope: torch.where(x > 0, x, x * negative_slope),
-    F.silu: lambda x: x * torch.sigmoid(x),
-    torch.sub: lambda x, other, alpha=1: x + other * -alpha,
-    torch.tanh: lambda x: 2 * torch.sigmoid(2 * x) - 1,
-    torch.add: lambda x, other, alpha=1: torch.add(x, other, alpha=alpha).clone(),
-    torch.maximum: lambda x, other: torch.where(x > other, x, other),
-})
+RULES = decomp.Rules(
+    {
+        F.relu: lambda x: torch.where(x > 0, x, 0.0),
+        F.leaky_relu: lambda x, negative_slope: torch.where(x > 0, x, x * negative_slope),
+        F.silu: lambda x: x * torch.sigmoid(x),
+        torch.sub: lambda x, other, alpha=1: x + other * -alpha,
+        torch.tanh: lambda x: 2 * torch.sigmoid(2 * x) - 1,
+        torch.add: lambda x, other, alpha=1: torch.add(x, other, alpha=alpha).clone(),
+        torch.maximum: lambda x, other: torch.where(x > other, x, other),
+    }
+)
 
 
 @few

@@ -36,15 +36,39 @@ def test_a_seed_is_a_program():
 def test_programs_have_every_feature_and_run():
     found = [program(seed) for seed in range(60)]
     features = frozenset().union(*(one.features for one in found))
-    assert features >= {*FAMILIES, "buffer", "parameter", "shared state", "hook", "no_grad", "autocast", "dynamic size",
-                        "aliased inputs", "strided inputs", "special values", "writes to inputs", "output is input",
-                        "constant output", "empty", "float32", "bfloat16", "int64", "bool"}
+    assert features >= {
+        *FAMILIES,
+        "buffer",
+        "parameter",
+        "shared state",
+        "hook",
+        "no_grad",
+        "autocast",
+        "dynamic size",
+        "aliased inputs",
+        "strided inputs",
+        "special values",
+        "writes to inputs",
+        "output is input",
+        "constant output",
+        "empty",
+        "float32",
+        "bfloat16",
+        "int64",
+        "bool",
+    }
     for one in found:
         Loaded(one).eager(2, 3, False)
 
 
-RIGHT = made("v1 = x0 * 2 + self.w0", "x0.add_(self.b0)", "self.b0.mul_(2)", "v2 = x0[0]", setup=(BUFFER, WEIGHT),
-             returned=("v1", "v2", "x0"))
+RIGHT = made(
+    "v1 = x0 * 2 + self.w0",
+    "x0.add_(self.b0)",
+    "self.b0.mul_(2)",
+    "v2 = x0[0]",
+    setup=(BUFFER, WEIGHT),
+    returned=("v1", "v2", "x0"),
+)
 SABOTAGES = {
     "another op": (0, "v1 = x0 * 3 + self.w0", "output 0: values"),
     "another dtype": (0, "v1 = (x0 * 2 + self.w0).double()", "output 0: dtype"),
@@ -62,7 +86,7 @@ SABOTAGES = {
 @pytest.mark.parametrize("name", SABOTAGES)
 def test_a_planted_fault_is_seen(name):
     index, line, text = SABOTAGES[name]
-    body = (*RIGHT.body[:index], line, *RIGHT.body[index + 1:])
+    body = (*RIGHT.body[:index], line, *RIGHT.body[index + 1 :])
     assert compared(RIGHT, RIGHT) == ""
     assert compared(RIGHT, replace(RIGHT, body=body)).startswith(text)
 
@@ -99,8 +123,10 @@ def test_what_a_normalisation_of_one_element_cancels_is_anybodys_and_all_else_is
 
 
 def test_outputs_that_share_memory_no_more_are_seen():
-    one, other = (Loaded(made("v1 = x0 * 2", line, returned=("v1", "v2"))).eager(*CASE)
-                  for line in ("v2 = v1.view(-1)", "v2 = v1.clone().view(-1)"))
+    one, other = (
+        Loaded(made("v1 = x0 * 2", line, returned=("v1", "v2"))).eager(*CASE)
+        for line in ("v2 = v1.view(-1)", "v2 = v1.clone().view(-1)")
+    )
     assert difference(one, other) == ""
     assert difference(one, other, shared=True) == "outputs that share memory are [], not [(0, 1)]"
 
@@ -118,8 +144,10 @@ def test_a_view_made_without_gradients_is_as_good_as_one_that_needs_none():
 
 def test_views_that_no_target_has_are_no_difference():
     complex_ = dict(inputs=("x0 = given.tensor(3, 4, dtype=torch.complex64)",), returned=("v1", "v2"))
-    views, copies = (made("v1 = x0.conj()", "v2 = x0.imag", **complex_),
-                     made("v1 = x0.conj().resolve_conj()", "v2 = x0.imag.clone()", **complex_))
+    views, copies = (
+        made("v1 = x0.conj()", "v2 = x0.imag", **complex_),
+        made("v1 = x0.conj().resolve_conj()", "v2 = x0.imag.clone()", **complex_),
+    )
     assert compared(views, copies) == ""
     itself, copy = (made("v1 = x0.conj()", line, **complex_) for line in ("v2 = x0", "v2 = x0 * 1"))
     assert "is lost" in compared(itself, copy)
@@ -185,16 +213,19 @@ def test_another_structure_is_seen():
     assert compared(RIGHT, replace(RIGHT, packing="[{}]")).startswith("structure of the outputs")
 
 
-@pytest.mark.parametrize("one, other", [
-    ("v1 = (x0 * 3).sin() * 1e3", "v1 = (x0 + x0 + x0).sin() * 1e3"),
-    ("v1 = (x0 + 1e4 - x0 - 1e4) * 1e3", "v1 = torch.zeros_like(x0) * x0"),
-    ("v1 = F.batch_norm(torch.full((4, 3), 0.1), None, None, training=True)", "v1 = torch.zeros(4, 3)"),
-    ("v1 = (x0 / 3 * 3 == x0).float() * x0", "v1 = 1.0 * x0"),
-    ("v1 = torch.topk(x0 * 0, 2)[1]", "v1 = 3 - torch.topk(x0 * 0, 2)[1]"),
-    ("v1 = torch.topk(x0 * torch.nan, 2)[1]", "v1 = 3 - torch.topk(x0 * torch.nan, 2)[1]"),
-    ("v1 = F.gelu(x0.data.abs() / 0)", "v1 = x0.data.abs() / 0"),
-    ("v1 = F.gelu(x0.data * 0 - 5.3059, approximate='tanh')", "v1 = x0.data * 0 - 2.62e-8"),
-])
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("v1 = (x0 * 3).sin() * 1e3", "v1 = (x0 + x0 + x0).sin() * 1e3"),
+        ("v1 = (x0 + 1e4 - x0 - 1e4) * 1e3", "v1 = torch.zeros_like(x0) * x0"),
+        ("v1 = F.batch_norm(torch.full((4, 3), 0.1), None, None, training=True)", "v1 = torch.zeros(4, 3)"),
+        ("v1 = (x0 / 3 * 3 == x0).float() * x0", "v1 = 1.0 * x0"),
+        ("v1 = torch.topk(x0 * 0, 2)[1]", "v1 = 3 - torch.topk(x0 * 0, 2)[1]"),
+        ("v1 = torch.topk(x0 * torch.nan, 2)[1]", "v1 = 3 - torch.topk(x0 * torch.nan, 2)[1]"),
+        ("v1 = F.gelu(x0.data.abs() / 0)", "v1 = x0.data.abs() / 0"),
+        ("v1 = F.gelu(x0.data * 0 - 5.3059, approximate='tanh')", "v1 = x0.data * 0 - 2.62e-8"),
+    ],
+)
 def test_what_rounding_decides_is_no_fault(one, other):
     assert compared(made(one), made(other)) == ""
 
@@ -206,7 +237,10 @@ def test_a_wrong_rule_is_a_fault_and_its_program_is_reduced(monkeypatch):
     (verdict,) = check(source, [("decomposed", "rules")])
     assert verdict.status == "fault" and "output 0: values differ" in verdict.text
     assert reduced(replace(source, body=("v1 = x0", *source.body[1:])), verdict).body == (
-        "v1 = x0", "v2 = v1.relu()", "v3 = v2 * 2")
+        "v1 = x0",
+        "v2 = v1.relu()",
+        "v3 = v2 * 2",
+    )
 
 
 def test_the_shortest_program_keeps_what_the_fault_needs():
@@ -226,8 +260,17 @@ def test_an_error_that_is_not_the_projects_own_is_a_fault(monkeypatch):
 
 def test_the_summary_counts_programs_by_form_and_says_why_some_were_refused():
     tally = fuzz.Tally()
-    tally.add(dict(seed=5, features=["view"], seconds=0.5, verdicts=[
-        ("exported", "tinygrad", "right", ""), ("graph", "tinygrad", "refused", "NotLowered: aten.gelu: pass args=")]))
+    tally.add(
+        dict(
+            seed=5,
+            features=["view"],
+            seconds=0.5,
+            verdicts=[
+                ("exported", "tinygrad", "right", ""),
+                ("graph", "tinygrad", "refused", "NotLowered: aten.gelu: pass args="),
+            ],
+        )
+    )
     text = "\n".join(tally.lines())
     assert "1 programs, 0 with a fault, 0.50 s" in text and "NotLowered: aten.gelu: pass args=" in text
 

@@ -62,19 +62,25 @@ def test_regions_are_drawn_with_gradients_and_without():
     assert all(f"with {region}:" in text for region in REGIONS)
 
 
-@pytest.mark.parametrize("one, other, text", [
-    (("v1 = x0 * 2", "with torch.no_grad():\n    v1.mul_(3)", "v1 = v1 * x0"), ("v1 = x0 * 2 * 3", "v1 = v1 * x0"),
-     "gradient of input 0: values"),
-    (("v1 = x0 * 2", "v1.detach_()"), ("v1 = x0 * 2",), "output 0: requires_grad True, not False"),
-    (("v1 = 1", "x0.detach_()"), ("v1 = 1",), "input 0 afterwards: requires_grad True, not False"),
-    (("v1 = x0.clone().eq_(0)",), ("v1 = x0.eq(0).float()",), "output 0: requires_grad False, not True"),
-    (("v1 = Rounded.apply(x0)",), ("v1 = x0.round()",), "gradient of input 0: values"),
-    (("v1 = Scaled.apply(x0, 2)",), ("v1 = x0 * 1",), "gradient of input 0: values"),
-    (("v1 = Reversed.apply(x0)",), ("v1 = x0.view_as(x0)",), "gradient of input 0: values"),
-    (("v1, v1i = Clipped.apply(x0)",), ("v1 = x0.clamp(min=0)",), "gradient of input 0: values"),
-    (("v1 = torch.vmap(scored)(x0)",), ("v1 = scored(x0)",), "output 0: values"),
-    (("v1 = torch.func.grad(energy)(x0)",), ("v1 = x0.cos()",), "output 0: values"),
-])
+@pytest.mark.parametrize(
+    "one, other, text",
+    [
+        (
+            ("v1 = x0 * 2", "with torch.no_grad():\n    v1.mul_(3)", "v1 = v1 * x0"),
+            ("v1 = x0 * 2 * 3", "v1 = v1 * x0"),
+            "gradient of input 0: values",
+        ),
+        (("v1 = x0 * 2", "v1.detach_()"), ("v1 = x0 * 2",), "output 0: requires_grad True, not False"),
+        (("v1 = 1", "x0.detach_()"), ("v1 = 1",), "input 0 afterwards: requires_grad True, not False"),
+        (("v1 = x0.clone().eq_(0)",), ("v1 = x0.eq(0).float()",), "output 0: requires_grad False, not True"),
+        (("v1 = Rounded.apply(x0)",), ("v1 = x0.round()",), "gradient of input 0: values"),
+        (("v1 = Scaled.apply(x0, 2)",), ("v1 = x0 * 1",), "gradient of input 0: values"),
+        (("v1 = Reversed.apply(x0)",), ("v1 = x0.view_as(x0)",), "gradient of input 0: values"),
+        (("v1, v1i = Clipped.apply(x0)",), ("v1 = x0.clamp(min=0)",), "gradient of input 0: values"),
+        (("v1 = torch.vmap(scored)(x0)",), ("v1 = scored(x0)",), "output 0: values"),
+        (("v1 = torch.func.grad(energy)(x0)",), ("v1 = x0.cos()",), "output 0: values"),
+    ],
+)
 def test_a_planted_fault_is_seen(one, other, text):
     assert compared(made(*one), made(*one)) == ""
     assert compared(made(*one), made(*other)).startswith(text)
@@ -102,8 +108,12 @@ def test_a_level_of_functorch_that_is_left_behind_is_a_fault(monkeypatch):
     assert (found.status, found.text) == ("fault", "raises StateChanged: levels of functorch: 0 before, 1 now")
 
 
-EVEN = made("v1 = x0 * (2 if x0.shape[0] % 2 else 3)", inputs=("x0 = given.tensor(n, 4, dtype=torch.float32)",),
-            dynamic=True, features=frozenset({"guard"}))
+EVEN = made(
+    "v1 = x0 * (2 if x0.shape[0] % 2 else 3)",
+    inputs=("x0 = given.tensor(n, 4, dtype=torch.float32)",),
+    dynamic=True,
+    features=frozenset({"guard"}),
+)
 
 
 @pytest.mark.parametrize("form", ["exported", "module"])
@@ -128,7 +138,8 @@ def test_other_ops_on_the_meta_device_and_refusals_there_are_faults():
     assert fault_on_meta(loaded, result, lower) == ""
     another = Loaded(made("v1 = x0.cos() + x0"))
     assert fault_on_meta(another, result, lower) == (
-        "on the meta device it has {'aten.cos.default': 1} in the place of {'aten.sin.default': 1}")
+        "on the meta device it has {'aten.cos.default': 1} in the place of {'aten.sin.default': 1}"
+    )
     assert fault_on_meta(loaded, result, refuse) == "on the meta device it is refused: CaptureError: no numbers"
     assert fault_on_meta(Loaded(made("v1 = x0 if x0.sum() > 0 else -x0")), result, refuse) == ""
 
@@ -145,7 +156,8 @@ def test_numbers_that_int32_wraps_are_seen_and_what_overflows_later_is_not():
     assert fault_near_limits(loaded, right.result, right.result) == ""
     assert fault_near_limits(loaded, wraps, loaded.module).startswith("output 0: values differ")
     assert fault_near_limits(Loaded(made("v1 = x0 - x0 + 1", inputs=(INTEGERS,))), refuses, loaded.module).startswith(
-        "refuses numbers that int32 holds, near")
+        "refuses numbers that int32 holds, near"
+    )
 
 
 def test_programs_of_integers_are_narrowed():

@@ -28,9 +28,16 @@ RELU = torch.ops.aten.relu.default
 
 @pytest.mark.parametrize(
     "calls",
-    [(RELU,), (RELU, operator.neg), (RELU, torch.sym_int), (torch._C._set_grad_enabled, RELU), (torch._check, RELU),
-     (torch.amp.autocast_mode._enter_autocast, RELU), (torch.ops.higher_order.cond, RELU)],
-)  # fmt: skip
+    [
+        (RELU,),
+        (RELU, operator.neg),
+        (RELU, torch.sym_int),
+        (torch._C._set_grad_enabled, RELU),
+        (torch._check, RELU),
+        (torch.amp.autocast_mode._enter_autocast, RELU),
+        (torch.ops.higher_order.cond, RELU),
+    ],
+)
 def test_overloads_with_what_is_no_op_are_aten(calls):
     assert is_aten(graph_of(*calls)) and dialect_of(graph_of(*calls)) == "aten"
 

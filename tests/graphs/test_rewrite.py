@@ -54,10 +54,13 @@ def halved() -> tuple[fx.Graph, Rewrite]:
     for node in source.nodes:
         if node.target is torch.chunk:
             x = rewrite.values[node.args[0]]
-            rewrite.replace(node, tuple(
-                rewrite.add("call_function", operator.getitem, (x, slice(2 * i, 2 * i + 2)), {}, "getitem", at=node)
-                for i in range(2)
-            ))  # fmt: skip
+            rewrite.replace(
+                node,
+                tuple(
+                    rewrite.add("call_function", operator.getitem, (x, slice(2 * i, 2 * i + 2)), {}, "getitem", at=node)
+                    for i in range(2)
+                ),
+            )
         else:
             rewrite.copy(node)
     return source, rewrite
@@ -96,8 +99,10 @@ def test_free_names_are_not_those_of_nodes_to_come(direct, monkeypatch):
     source = program()
     rewrite = Rewrite.of(source, without=[named(source, "chunk")])
     x = rewrite.copy(named(source, "x"))
-    made = [rewrite.add("call_function", torch.relu, (x,), {}, name, at=named(source, "add"))
-            for name in ("add", "getitem", "chunk", "add", "new")]  # fmt: skip
+    made = [
+        rewrite.add("call_function", torch.relu, (x,), {}, name, at=named(source, "add"))
+        for name in ("add", "getitem", "chunk", "add", "new")
+    ]
     assert [node.name for node in made] == ["add_1", "getitem_2", "chunk", "add_2", "new"]
     later = rewrite.graph.call_function(torch.add, (x, 1))
     assert len({node.name for node in rewrite.graph.nodes}) == len(rewrite.graph.nodes), later.name

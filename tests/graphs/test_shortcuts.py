@@ -41,15 +41,27 @@ def recorded(function, args, kwargs=None, short=True):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     storages = {}
-    lines = [f"{node.name} = {node.target}{node.args}{node.kwargs} {layout(node.meta.get('val'), storages)}"
-             for node in tape.graph.nodes]
+    lines = [
+        f"{node.name} = {node.target}{node.args}{node.kwargs} {layout(node.meta.get('val'), storages)}"
+        for node in tape.graph.nodes
+    ]
     return "\n".join([*lines, str(result)])
 
 
 def layout(value, storages):
-    return [(leaf.shape, leaf.stride(), leaf.storage_offset(), leaf.dtype, leaf.device, leaf.requires_grad,
-             storages.setdefault(leaf.untyped_storage()._cdata, len(storages)))
-            for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [
+        (
+            leaf.shape,
+            leaf.stride(),
+            leaf.storage_offset(),
+            leaf.dtype,
+            leaf.device,
+            leaf.requires_grad,
+            storages.setdefault(leaf.untyped_storage()._cdata, len(storages)),
+        )
+        for leaf in tree_leaves(value)
+        if isinstance(leaf, torch.Tensor)
+    ]
 
 
 def seen(function, *several):

@@ -17,14 +17,23 @@ def compared(function, *inputs):
     return module, next(node for node in module.graph.nodes if getattr(node.target, "overloadpacket", None) in names)
 
 
-@pytest.mark.parametrize("name, mirrored", [
-    ("lt", "gt"), ("le", "ge"), ("gt", "lt"), ("ge", "le"), ("eq", "eq"), ("ne", "ne"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, mirrored",
+    [
+        ("lt", "gt"),
+        ("le", "ge"),
+        ("gt", "lt"),
+        ("ge", "le"),
+        ("eq", "eq"),
+        ("ne", "ne"),
+    ],
+)
 def test_a_comparison_with_a_full_tensor_is_one_with_its_number(name, mirrored):
     x = torch.tensor([-1.0, 0.1, 2.0, torch.nan])
     operation = getattr(torch, name)
     for function, target in (
-        (lambda x: operation(x, torch.full((), 0.1)), name), (lambda x: operation(torch.full((), 0.1), x), mirrored),
+        (lambda x: operation(x, torch.full((), 0.1)), name),
+        (lambda x: operation(torch.full((), 0.1), x), mirrored),
     ):
         module, comparison = compared(function, x)
         assert comparison.target is getattr(aten, target).Scalar
@@ -32,10 +41,15 @@ def test_a_comparison_with_a_full_tensor_is_one_with_its_number(name, mirrored):
         assert torch.equal(module(x), function(x))
 
 
-@pytest.mark.parametrize("function", [
-    lambda x: x > torch.full((1,), 0.1), lambda x: x > torch.full((), 1), lambda x: x > x.sum(),
-    lambda x: torch.full((), 1.0) > torch.full((), 2.0, dtype=torch.float64),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x > torch.full((1,), 0.1),
+        lambda x: x > torch.full((), 1),
+        lambda x: x > x.sum(),
+        lambda x: torch.full((), 1.0) > torch.full((), 2.0, dtype=torch.float64),
+    ],
+)
 def test_other_comparisons_stay(function):
     _, comparison = compared(function, torch.ones(3))
     assert comparison.target is aten.gt.Tensor

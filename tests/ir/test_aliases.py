@@ -15,17 +15,20 @@ def listed(at):
     return lambda x, y: torch.broadcast_tensors(x.T, torch.exp(y))[at][0]
 
 
-@pytest.mark.parametrize("function, chain", [
-    (lambda x, y: x, ["x"]),
-    (lambda x, y: torch.exp(x), ["exp"]),
-    (lambda x, y: x.view(-1)[0], ["getitem", "view", "x"]),
-    (lambda x, y: torch.exp(x).T.expand_as(y), ["expand_as", "getattr_1", "exp"]),
-    (lambda x, y: torch.split(x + y, 1)[1].unsqueeze(0), ["unsqueeze", "getitem", "split", "add"]),
-    (lambda x, y: torch.max(x, 0)[0].t(), ["t", "getitem", "max_1"]),
-    (listed(0), ["getitem_1", "getitem", "getattr_1", "x"]),
-    (listed(1), ["getitem_1", "getitem", "exp"]),
-    (listed(-1), ["getitem_1", "getitem", "exp"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function, chain",
+    [
+        (lambda x, y: x, ["x"]),
+        (lambda x, y: torch.exp(x), ["exp"]),
+        (lambda x, y: x.view(-1)[0], ["getitem", "view", "x"]),
+        (lambda x, y: torch.exp(x).T.expand_as(y), ["expand_as", "getattr_1", "exp"]),
+        (lambda x, y: torch.split(x + y, 1)[1].unsqueeze(0), ["unsqueeze", "getitem", "split", "add"]),
+        (lambda x, y: torch.max(x, 0)[0].t(), ["t", "getitem", "max_1"]),
+        (listed(0), ["getitem_1", "getitem", "getattr_1", "x"]),
+        (listed(1), ["getitem_1", "getitem", "exp"]),
+        (listed(-1), ["getitem_1", "getitem", "exp"]),
+    ],
+)
 def test_a_chain_of_views_ends_where_the_memory_comes_from(function, chain):
     (result,) = fx.symbolic_trace(function).graph.output_node().all_input_nodes
     assert [node.name for node in view_chain(result)] == chain

@@ -46,14 +46,26 @@ def test_an_exported_program_has_metadata_places_and_users():
 
 def test_without_an_op_all_calls_are_found_but_not_sizes_and_projections():
     assert [call.op.short for call in decomp.calls(fx.symbolic_trace(Net()))] == [
-        "linear", "chunk", "relu", "relu", "add", "relu", "add", "relu", "add", "view", "mul"
+        "linear",
+        "chunk",
+        "relu",
+        "relu",
+        "add",
+        "relu",
+        "add",
+        "relu",
+        "add",
+        "view",
+        "mul",
     ]
 
 
 def test_arguments_are_bound_with_defaults():
     (call,) = decomp.calls(fx.symbolic_trace(lambda x: torch.sum(x, 1)))
     assert {name: call.argument(name) for name in ("dim", "keepdim", "dtype")} == {
-        "dim": 1, "keepdim": False, "dtype": None
+        "dim": 1,
+        "keepdim": False,
+        "dtype": None,
     }
     assert call.given == {"self", "dim"}
 
@@ -115,27 +127,40 @@ def test_what_is_no_call_is_none():
 @pytest.mark.parametrize(
     "stack, path",
     [
-        (None, ""), ({}, ""), ({"a": ("", "Net"), "b": ("layers.0", "Block")}, "layers.0"),
-        ({"a": ("L['self'].layers.0", "Block")}, "layers.0"), ({"a": ("L['self']", "Net")}, ""),
+        (None, ""),
+        ({}, ""),
+        ({"a": ("", "Net"), "b": ("layers.0", "Block")}, "layers.0"),
+        ({"a": ("L['self'].layers.0", "Block")}, "layers.0"),
+        ({"a": ("L['self']", "Net")}, ""),
     ],
 )
 def test_module_paths_lose_the_prefixes_of_captures(stack, path):
     assert module_path(stack) == path
 
 
-@pytest.mark.parametrize("function, kinds", [
-    (lambda x: x.max(1)[0], ["many", "unknown"]), (lambda x: torch.min(x, dim=0)[1], ["many", "unknown"]),
-    (lambda x: x.max()[None], ["unknown", "unknown"]), (lambda x: torch.max(x, x)[0], ["unknown", "unknown"]),
-    (lambda x: torch.median(x, 0, True)[0], ["many", "unknown"]),
-])
+@pytest.mark.parametrize(
+    "function, kinds",
+    [
+        (lambda x: x.max(1)[0], ["many", "unknown"]),
+        (lambda x: torch.min(x, dim=0)[1], ["many", "unknown"]),
+        (lambda x: x.max()[None], ["unknown", "unknown"]),
+        (lambda x: torch.max(x, x)[0], ["unknown", "unknown"]),
+        (lambda x: torch.median(x, 0, True)[0], ["many", "unknown"]),
+    ],
+)
 def test_without_metadata_the_overload_says_whether_there_are_several_results(function, kinds):
     traced = fx.symbolic_trace(function)
     assert [kind_of(node) for node in traced.graph.nodes if node.op.startswith("call")] == kinds
 
 
-@pytest.mark.parametrize("function", [
-    lambda x: torch.arange(x.shape[0]), lambda x: torch.arange(x.shape[0] * 2.5), lambda x: torch.arange(1, x.size(0)),
-])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.arange(x.shape[0]),
+        lambda x: torch.arange(x.shape[0] * 2.5),
+        lambda x: torch.arange(1, x.size(0)),
+    ],
+)
 def test_without_metadata_a_size_is_not_taken_for_data(function):
     with pytest.raises(decomp.NotLowered, match="needs a size as a number, and .* no metadata; pass args="):
         decomp.lower(fx.symbolic_trace(function), to=decomp_rules.targets.tinygrad)

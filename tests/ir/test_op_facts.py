@@ -31,7 +31,7 @@ def overloads(name):
 
 @pytest.mark.parametrize("table", [name for name in OPS if name not in (*OF_REGIONS, *OF_FUNCTIONS)])
 def test_every_name_of_a_table_is_an_op_or_a_method(table):
-    import torch.nn.modules.linear_cross_entropy  # noqa: F401  which defines the ops of `torch_nn`
+    import torch.nn.modules.linear_cross_entropy
 
     of_python = (torch.Tensor, torch.nn.functional)
     unknown = {n for n in OPS[table] if not overloads(n) and not any(hasattr(owner, n) for owner in of_python)}
@@ -151,12 +151,27 @@ def test_an_in_place_random_op_is_tagged_and_has_a_functional_variant(name):
 def call(name, x, y):
     """A call of an op that saves nothing, of a matrix and another."""
     given = {
-        "cat": ([x, y],), "stack": ([x, y],), "expand": (x, [4, 3, 3]), "to": (x, torch.float64), "fill": (x, 2.0),
-        "view": (x, [9]), "reshape": (x, [9]), "permute": (x, [1, 0]), "transpose": (x, 0, 1), "select": (x, 0, 1),
-        "slice": (x, 0, 1), "squeeze": (x,), "unsqueeze": (x, 0), "select_scatter": (x, y[0], 0, 0), "flatten": (x,),
-        "slice_scatter": (x, y[1:], 0, 1), "diagonal_scatter": (x, y[0]), "full_like": (x, 2.0),
-        "index_put": (x, [torch.tensor([0, 1])], y[:2]), "masked_fill": (x, y.detach() > 0, 2.0),
-    }  # fmt: skip
+        "cat": ([x, y],),
+        "stack": ([x, y],),
+        "expand": (x, [4, 3, 3]),
+        "to": (x, torch.float64),
+        "fill": (x, 2.0),
+        "view": (x, [9]),
+        "reshape": (x, [9]),
+        "permute": (x, [1, 0]),
+        "transpose": (x, 0, 1),
+        "select": (x, 0, 1),
+        "slice": (x, 0, 1),
+        "squeeze": (x,),
+        "unsqueeze": (x, 0),
+        "select_scatter": (x, y[0], 0, 0),
+        "flatten": (x,),
+        "slice_scatter": (x, y[1:], 0, 1),
+        "diagonal_scatter": (x, y[0]),
+        "full_like": (x, 2.0),
+        "index_put": (x, [torch.tensor([0, 1])], y[:2]),
+        "masked_fill": (x, y.detach() > 0, 2.0),
+    }
     two = ("add", "sub", "rsub", "expand_as", "type_as", "copy", "view_as", "reshape_as")
     function = operator.getitem if name == "getitem" else getattr(aten, name)
     return function(*((x, 0) if name == "getitem" else given.get(name, (x, y) if name in two else (x,))))

@@ -24,10 +24,23 @@ def y():
 
 # Unary: one rule, all registrations and all calls.
 
-REGISTRATIONS = [F.relu, torch.relu, "relu", "aten.relu", "aten.relu.default", "torch.relu", "F.relu", "nn.ReLU",
-                 nn.ReLU,
-                 torch.Tensor.relu, torch.Tensor.relu_, torch.relu_, torch.ops.aten.relu, torch.ops.aten.relu.default,
-                 torch.ops.aten.relu_.default]
+REGISTRATIONS = [
+    F.relu,
+    torch.relu,
+    "relu",
+    "aten.relu",
+    "aten.relu.default",
+    "torch.relu",
+    "F.relu",
+    "nn.ReLU",
+    nn.ReLU,
+    torch.Tensor.relu,
+    torch.Tensor.relu_,
+    torch.relu_,
+    torch.ops.aten.relu,
+    torch.ops.aten.relu.default,
+    torch.ops.aten.relu_.default,
+]
 
 
 class WithModule(nn.Module):
@@ -76,19 +89,46 @@ def test_however_it_was_registered(registration, form):
 # Binary operators.
 
 BINARIES = {
-    "add": (torch.add, lambda x, y: x + y, lambda x, y: torch.add(x, y), lambda x, y: x.add(y), operator.add,
-            lambda x, y: torch.add(input=x, other=y),
-            lambda x, y: operator.iadd(x * 1, y), lambda x, y: (x * 1).add_(y)),
-    "sub": (torch.sub, lambda x, y: x - y, lambda x, y: torch.subtract(x, y), lambda x, y: x.sub(y), operator.sub,
-            lambda x, y: operator.isub(x + 0, y), lambda x, y: (x + 0).sub_(y), lambda x, y: x.__sub__(y)),
-    "mul": (torch.mul, lambda x, y: x * y, lambda x, y: torch.multiply(x, y), lambda x, y: x.mul(y), operator.mul,
-            lambda x, y: (x + 0).mul_(y)),
-    "div": (torch.div, lambda x, y: x / y, lambda x, y: torch.true_divide(x, y), lambda x, y: x.divide(y),
-            operator.truediv, lambda x, y: (x + 0).div_(y)),
+    "add": (
+        torch.add,
+        lambda x, y: x + y,
+        lambda x, y: torch.add(x, y),
+        lambda x, y: x.add(y),
+        operator.add,
+        lambda x, y: torch.add(input=x, other=y),
+        lambda x, y: operator.iadd(x * 1, y),
+        lambda x, y: (x * 1).add_(y),
+    ),
+    "sub": (
+        torch.sub,
+        lambda x, y: x - y,
+        lambda x, y: torch.subtract(x, y),
+        lambda x, y: x.sub(y),
+        operator.sub,
+        lambda x, y: operator.isub(x + 0, y),
+        lambda x, y: (x + 0).sub_(y),
+        lambda x, y: x.__sub__(y),
+    ),
+    "mul": (
+        torch.mul,
+        lambda x, y: x * y,
+        lambda x, y: torch.multiply(x, y),
+        lambda x, y: x.mul(y),
+        operator.mul,
+        lambda x, y: (x + 0).mul_(y),
+    ),
+    "div": (
+        torch.div,
+        lambda x, y: x / y,
+        lambda x, y: torch.true_divide(x, y),
+        lambda x, y: x.divide(y),
+        operator.truediv,
+        lambda x, y: (x + 0).div_(y),
+    ),
     "matmul": (torch.matmul, lambda x, y: x @ y.t(), lambda x, y: torch.matmul(x, y.t()), lambda x, y: x.matmul(y.t())),
     "gt": (torch.gt, lambda x, y: x > y, lambda x, y: torch.greater(x, y), lambda x, y: x.gt(y), operator.gt),
     "remainder": (torch.remainder, lambda x, y: x % y, lambda x, y: torch.remainder(x, y), lambda x, y: x.remainder(y)),
-    "pow": (torch.pow, lambda x, y: x ** y, lambda x, y: torch.pow(x, y), lambda x, y: x.pow(y), operator.pow),
+    "pow": (torch.pow, lambda x, y: x**y, lambda x, y: torch.pow(x, y), lambda x, y: x.pow(y), operator.pow),
     "maximum": (torch.maximum, lambda x, y: torch.maximum(x, y), lambda x, y: x.maximum(y)),
 }
 CASES = [(name, i) for name, cases in BINARIES.items() for i in range(1, len(cases))]
@@ -103,7 +143,8 @@ def test_a_rule_for_a_binary_op_serves_operators_functions_and_methods(name, i, 
     def rule(x, other, alpha=1, rounding_mode=None):
         seen.append(name)
         return torch.full_like(x if name != "matmul" else x[:, :2], 7.0).to(
-            torch.bool if name == "gt" else torch.float32)
+            torch.bool if name == "gt" else torch.float32
+        )
 
     result = decomposed(lambda x, y: call(x, y), {op: rule}, (x(), y()), form)
     assert seen
@@ -136,11 +177,14 @@ def loss(x, target, weight=None, reduction=1, ignore_index=-100, label_smoothing
 
 
 @anywhere
-@pytest.mark.parametrize("call", [
-    lambda x, t: F.cross_entropy(x, t, None, None, 1, None, "sum"),
-    lambda x, t: F.cross_entropy(x, t, reduction="sum", ignore_index=1),
-    lambda x, t: torch.ops.aten.cross_entropy_loss(x, t, None, 2, 1),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, t: F.cross_entropy(x, t, None, None, 1, None, "sum"),
+        lambda x, t: F.cross_entropy(x, t, reduction="sum", ignore_index=1),
+        lambda x, t: torch.ops.aten.cross_entropy_loss(x, t, None, 2, 1),
+    ],
+)
 def test_arguments_are_bound_by_the_schema_of_the_spelling_that_was_used(call, form):
     result = decomposed(lambda x, t: call(x, t), {"aten.cross_entropy_loss": loss}, (x(), torch.tensor([0, 1])), form)
     assert outcome(result, x(), torch.tensor([0, 1])).item() == 5.0
@@ -300,4 +344,10 @@ def test_a_module_that_calls_the_op_inside_is_inlined_only_where_a_rule_matches(
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Tanh())
     result = decomposed(model, {F.relu: shifted_relu}, (x(),), form)
     assert [node.op for node in result.graph.nodes] == [
-        "placeholder", "call_module", "call_function", "call_function", "call_module", "output"]
+        "placeholder",
+        "call_module",
+        "call_function",
+        "call_function",
+        "call_module",
+        "output",
+    ]

@@ -45,5 +45,5 @@ def agrees(plan, module, args, kwargs=None):
         assert run(own, args, kwargs, seed) == run(wanted[0], args, kwargs, seed)
     with torch.no_grad():
         first, second = own(*args, **(kwargs or {})), own(*args, **(kwargs or {}))
-    given = storages((args, kwargs, dict(own.state_dict()), [b for b in own.buffers()]))
+    given = storages((args, kwargs, dict(own.state_dict()), list(own.buffers())))
     return not (storages(first) - given) & (storages(second) - given)

@@ -27,10 +27,13 @@ def small_blocks(monkeypatch):
 
 
 ROW_WISE = {
-    "softmax": lambda x: F.softmax(x, -1), "log_softmax": lambda x: F.log_softmax(x, -1), "gelu": F.gelu,
-    "layer_norm": lambda x: F.layer_norm(x, (64,)), "silu": F.silu,
+    "softmax": lambda x: F.softmax(x, -1),
+    "log_softmax": lambda x: F.log_softmax(x, -1),
+    "gelu": F.gelu,
+    "layer_norm": lambda x: F.layer_norm(x, (64,)),
+    "silu": F.silu,
     "rms_norm": lambda x: F.rms_norm(x, (64,), torch.arange(64.0)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.sampled(3)

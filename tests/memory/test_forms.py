@@ -66,8 +66,10 @@ def test_results_over_an_operand_have_the_same_bits():
         wanted, form = result_of(sample), _form(sample.overload)
         for i, operand in enumerate(sample.args if form.elementwise and not form.copies else ()):
             if isinstance(operand, torch.Tensor) and (operand.dtype, operand.shape, operand.stride()) == (
-                wanted.dtype, wanted.shape, wanted.stride()
-            ):  # fmt: skip
+                wanted.dtype,
+                wanted.shape,
+                wanted.stride(),
+            ):
                 args = list(sample.args)
                 args[i] = operand.clone()
                 assert bits(form.out(*args, **sample.kwargs, out=args[i])) == bits(wanted), (sample, i)
@@ -91,10 +93,17 @@ def test_in_place_forms_without_an_out_form_have_the_same_bits():
 def test_no_other_memory_is_taken(name):
     x = torch.rand(64, 64)
     args = {
-        "exp": (x,), "add": (x, x), "sum": (x, [1], True), "amax": (x, [1]), "mm": (x, x), "bmm": (x[None], x[None]),
-        "cat": ([x, x], 1), "where": (x > 0.5, x, x), "gather": (x, 1, (x > 0.5).long()),
+        "exp": (x,),
+        "add": (x, x),
+        "sum": (x, [1], True),
+        "amax": (x, [1]),
+        "mm": (x, x),
+        "bmm": (x[None], x[None]),
+        "cat": ([x, x], 1),
+        "where": (x > 0.5, x, x),
+        "gather": (x, 1, (x > 0.5).long()),
         "index_select": (x, 0, torch.arange(64)),
-    }[name]  # fmt: skip
+    }[name]
     (overload,) = {sample_overload(name)}
     wanted = overload(*args)
     memory = torch.empty_strided(wanted.shape, wanted.stride(), dtype=wanted.dtype)

@@ -67,9 +67,12 @@ def test_every_kind_of_program_has_a_plan(kind, arena):
     model, args = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16), nn.Softmax(-1)), (torch.randn(8, 16),)
     lowering = decomp.lower(model, to=targets.tinygrad, args=args)
     given = {
-        "lowering": (lowering,), "exported": (torch.export.export(model, args),), "graph": (lowering.result,),
-        "module": (model, args), "torch graph": (fx.symbolic_trace(model), args),
-    }[kind]  # fmt: skip
+        "lowering": (lowering,),
+        "exported": (torch.export.export(model, args),),
+        "graph": (lowering.result,),
+        "module": (model, args),
+        "torch graph": (fx.symbolic_trace(model), args),
+    }[kind]
     plan = memory_plan(*given, arena=arena)
     assert isinstance(plan.apply(), fx.GraphModule) and plan.in_place > 0
     assert agrees(plan, plan.program.root, args)
@@ -93,7 +96,9 @@ def test_rows_of_the_table_are_the_ops_of_the_source():
 
 def test_a_plan_reads_well():
     plan = memory_plan(exported(lambda x: (x.exp() + x.sin()).relu(), X))
-    assert str(plan) == """\
+    assert (
+        str(plan)
+        == """\
 peak 8.19 kB, 0.67 of the 12.3 kB of the program as it is; lower bound 8.19 kB
 
 op                 calls   before    after  in place  in arena  in blocks
@@ -106,10 +111,16 @@ before, after: bytes held while the op runs, at most, beyond inputs and state.
 in place: calls that write over an operand; in arena: into planned memory;
 in blocks: that run on one block of rows after the other.
 The arena takes 4.1 kB, and is allocated in each call."""
+    )
     assert plan.as_dict()["ops"][0] == {
-        "op": "aten.add.Tensor", "calls": 1, "before": 3 * ONE, "after": 2 * ONE,
-        "in_place": 1, "in_arena": 0, "in_blocks": 0,
-    }  # fmt: skip
+        "op": "aten.add.Tensor",
+        "calls": 1,
+        "before": 3 * ONE,
+        "after": 2 * ONE,
+        "in_place": 1,
+        "in_arena": 0,
+        "in_blocks": 0,
+    }
 
 
 def test_lines_fit_a_terminal():

@@ -57,9 +57,18 @@ def check(overload, args):
     return same_strides(first_of(true), real), same_strides(first_of(said), real)
 
 
-BINARY = ["copysign.Tensor", "xlogy.Tensor", "special_xlog1py.default", "floor_divide.default", "logical_and.default",
-          "logical_or.default", "logical_xor.default", "heaviside.default", "logaddexp.default",
-          "logaddexp2.default"]  # fmt: skip
+BINARY = [
+    "copysign.Tensor",
+    "xlogy.Tensor",
+    "special_xlog1py.default",
+    "floor_divide.default",
+    "logical_and.default",
+    "logical_or.default",
+    "logical_xor.default",
+    "heaviside.default",
+    "logaddexp.default",
+    "logaddexp2.default",
+]
 
 
 def overload_of(name):
@@ -168,11 +177,23 @@ def test_dropout_that_drops_nothing_gives_its_input(p, train):
 
 def test_every_op_of_the_table_is_tried_here():
     tried = {name.split(".")[0] for name in BINARY} | {
-        "div", "index", "_unsafe_index", "batch_norm", "native_batch_norm", "_native_batch_norm_legit",
-        "_native_batch_norm_legit_no_training", "_native_batch_norm_legit_functional", "_batch_norm_with_update",
-        "_batch_norm_with_update_functional", "max_unpool2d", "reflection_pad3d", "replication_pad3d",
-        "log_sigmoid_forward", "native_dropout_backward", "dropout",
-    }  # fmt: skip
+        "div",
+        "index",
+        "_unsafe_index",
+        "batch_norm",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_no_training",
+        "_native_batch_norm_legit_functional",
+        "_batch_norm_with_update",
+        "_batch_norm_with_update_functional",
+        "max_unpool2d",
+        "reflection_pad3d",
+        "replication_pad3d",
+        "log_sigmoid_forward",
+        "native_dropout_backward",
+        "dropout",
+    }
     assert set(KERNEL_STRIDES) == tried
 
 
@@ -207,10 +228,12 @@ class Halved(nn.Module):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("exported", [False, True], ids=["module", "exported"])
-@pytest.mark.parametrize("target", [targets.core_aten, targets.tinygrad, targets.luminal, targets.onnx],
-                         ids=lambda t: t.name)  # fmt: skip
-@pytest.mark.parametrize("model", [Normed(), Normed().eval(), Picked(), Halved()],
-                         ids=["trained", "evaluated", "picked", "halved"])  # fmt: skip
+@pytest.mark.parametrize(
+    "target", [targets.core_aten, targets.tinygrad, targets.luminal, targets.onnx], ids=lambda t: t.name
+)
+@pytest.mark.parametrize(
+    "model", [Normed(), Normed().eval(), Picked(), Halved()], ids=["trained", "evaluated", "picked", "halved"]
+)
 def test_a_reshape_behind_one_works(model, target, exported):
     x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
     program = torch.export.export(model, (x,), strict=False) if exported else model

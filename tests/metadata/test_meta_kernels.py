@@ -27,8 +27,19 @@ def laid_out(value, args):
     for leaf in tree_leaves(value):
         if isinstance(leaf, torch.Tensor):
             shared = [leaf.untyped_storage()._cdata == arg.untyped_storage()._cdata for arg in args]
-            found.append((type(leaf), leaf.shape, leaf.stride(), leaf.storage_offset(), leaf.dtype, leaf.device,
-                          leaf.requires_grad, shared, [leaf is arg for arg in args]))
+            found.append(
+                (
+                    type(leaf),
+                    leaf.shape,
+                    leaf.stride(),
+                    leaf.storage_offset(),
+                    leaf.dtype,
+                    leaf.device,
+                    leaf.requires_grad,
+                    shared,
+                    [leaf is arg for arg in args],
+                )
+            )
         else:
             found.append(leaf)
     return type(value), found
@@ -38,7 +49,8 @@ def both(func, args, kwargs=None):
     """The results of a call on meta tensors and by the fake mode; None first where the fake mode is to be asked."""
     kernels = MetaKernels(Fakes(MODE))
     faked, faked_kwargs = tree_map(
-        lambda x: kernels.empty_like(x) if isinstance(x, torch.Tensor) else x, (tuple(args), dict(kwargs or {})))
+        lambda x: kernels.empty_like(x) if isinstance(x, torch.Tensor) else x, (tuple(args), dict(kwargs or {}))
+    )
     tensors = tensors_in((faked, faked_kwargs))
     out = kernels.run(func, faked, faked_kwargs)
     if out is NotImplemented:
@@ -50,8 +62,11 @@ def both(func, args, kwargs=None):
 
 def overloads():
     packets = sorted({rule.op.packet for rule in decomp_rules.RULES if rule.op.packet is not None}, key=str)
-    return [packet for packet in packets if any(
-        meta_kernels._kind(getattr(packet, name)) != meta_kernels._ASK for name in packet.overloads())]
+    return [
+        packet
+        for packet in packets
+        if any(meta_kernels._kind(getattr(packet, name)) != meta_kernels._ASK for name in packet.overloads())
+    ]
 
 
 def strided(x):
@@ -164,15 +179,21 @@ def test_the_device_of_the_operands_is_that_of_the_result():
     assert kernels.run(aten.full.default, ([2], 1.0), {"device": CUDA}) is NotImplemented
 
 
-@pytest.mark.parametrize("func, args", [
-    (aten.convolution.default, (torch.empty(1, 3, 8, 8), torch.empty(4, 3, 3, 3), None, [1, 1], [0, 0], [1, 1], False,
-                                [0, 0], 1)),
-    (aten.add_.Tensor, (torch.empty(3), 1)),
-    (aten.nonzero.default, (torch.empty(3),)),
-    (aten.scaled_dot_product_attention.default, (torch.empty(1, 2, 3, 4),) * 3),
-    (aten.linear.default, (torch.empty(2, 3), torch.empty(4, 3))),
-    (torch.ops.prims.add.default, (torch.empty(3), torch.empty(3))),
-], ids=lambda value: "" if isinstance(value, tuple) else str(value))  # fmt: skip
+@pytest.mark.parametrize(
+    "func, args",
+    [
+        (
+            aten.convolution.default,
+            (torch.empty(1, 3, 8, 8), torch.empty(4, 3, 3, 3), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+        ),
+        (aten.add_.Tensor, (torch.empty(3), 1)),
+        (aten.nonzero.default, (torch.empty(3),)),
+        (aten.scaled_dot_product_attention.default, (torch.empty(1, 2, 3, 4),) * 3),
+        (aten.linear.default, (torch.empty(2, 3), torch.empty(4, 3))),
+        (torch.ops.prims.add.default, (torch.empty(3), torch.empty(3))),
+    ],
+    ids=lambda value: "" if isinstance(value, tuple) else str(value),
+)
 def test_what_depends_on_more_is_left_to_the_fake_mode(func, args):
     kernels = MetaKernels(Fakes(MODE))
     args = tuple(kernels.empty_like(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)

@@ -44,5 +44,6 @@ def test_what_makes_tensors_of_numbers_keeps_them_on_the_meta_device():
 
 def test_calls_that_compute_numbers_are_made_on_the_host():
     assert on_host([3, "meta"], {"device": torch.device("meta"), "dtype": torch.int8}) == (
-        [3, torch.device("cpu")], {"device": torch.device("cpu"), "dtype": torch.int8},
-    )  # fmt: skip
+        [3, torch.device("cpu")],
+        {"device": torch.device("cpu"), "dtype": torch.int8},
+    )

@@ -402,7 +402,7 @@ class _Forms:
         for end in (math.inf, -math.inf):
             step = torch.nextafter(marks, torch.tensor(end, dtype=dtype))
             found += [step, torch.nextafter(step, torch.tensor(end, dtype=dtype))]
-        return [each for each in torch.cat(found).tolist()]
+        return list(torch.cat(found).tolist())
 
     def _at(self, number: int, base: int, point: Any) -> Any:
         """What a selection is where its value is this point."""

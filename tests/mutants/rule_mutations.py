@@ -125,9 +125,7 @@ def _too_slow(*_: Any) -> None:
     raise TooSlow
 
 
-def _of_rule(
-    family: str, rule: Rule, kept: Certificate | None, chance: random.Random, count: int
-) -> Iterator[Mutant]:
+def _of_rule(family: str, rule: Rule, kept: Certificate | None, chance: random.Random, count: int) -> Iterator[Mutant]:
     try:
         samples = measured_samples(rule)
     except ValueError:

@@ -21,8 +21,12 @@ def changes(function, *args):
 
 def test_casts_copies_and_neutral_operands_are_not_dropped():
     assert changes(double_plus, torch.ones(3)) == {
-        "perturb 2 in mul number 0", "drop mul number 0", "perturb 1.0 in full number 0", "drop add number 0",
-        "perturb 1 in mul number 1"}
+        "perturb 2 in mul number 0",
+        "drop mul number 0",
+        "perturb 1.0 in full number 0",
+        "drop add number 0",
+        "perturb 1 in mul number 1",
+    }
 
 
 def test_what_is_changed():

@@ -134,8 +134,13 @@ def on_32_bits():
         assert tensor.dtype in known
         return numpy.from_torch(tensor)
 
-    chip = decomp.Backend("chip32", FEW, from_torch=from_torch, to_torch=numpy.to_torch,
-                          dtypes={dtype: numpy.dtypes[dtype] for dtype in known})  # fmt: skip
+    chip = decomp.Backend(
+        "chip32",
+        FEW,
+        from_torch=from_torch,
+        to_torch=numpy.to_torch,
+        dtypes={dtype: numpy.dtypes[dtype] for dtype in known},
+    )
     for each in numpy:
         if each.when is None:
             chip.implements(each.key)(each.function)

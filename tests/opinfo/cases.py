@@ -24,8 +24,28 @@ core.extract_test_fn = common_utils.extract_test_fn = lambda: None
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.complex64)
 SEED = 0
-FLOATS = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 3.0, -3.0, 1e-40, -1e-40, 3e38,
-          -3e38, 1e-30, 90.0, -90.0, 1e4, 2.5)
+FLOATS = (
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    3.0,
+    -3.0,
+    1e-40,
+    -1e-40,
+    3e38,
+    -3e38,
+    1e-30,
+    90.0,
+    -90.0,
+    1e4,
+    2.5,
+)
 INTS = (0, 1, -1, 2, 7, -7, 2**31, 2**53 + 1, 2**63 - 1, -(2**63))
 
 

@@ -18,9 +18,30 @@ RESULTS = HERE.parents[1] / "benchmarks" / "results"
 ORDER = (CLEAN, DECLARED, BLOCKED, WRONG, FAILED)
 MOST_USED = frozenset((HERE / "most_used_ops.txt").read_text().split())
 """The 125 operator tests whose ops most of about a hundred models call."""
-DEAR = ("linalg.", "special.", "svd", "pca_", "eig", "cholesky", "lu", "pinverse", "geqrf", "ormqr", "igamma",
-        "mvlgamma", "polygamma", "matrix_exp", "masked.", "grid_sampler", "nn.functional.ctc_loss",
-        "nn.functional.grid_sample", "norm.nuc", "fft.", "stft", "istft")
+DEAR = (
+    "linalg.",
+    "special.",
+    "svd",
+    "pca_",
+    "eig",
+    "cholesky",
+    "lu",
+    "pinverse",
+    "geqrf",
+    "ormqr",
+    "igamma",
+    "mvlgamma",
+    "polygamma",
+    "matrix_exp",
+    "masked.",
+    "grid_sampler",
+    "nn.functional.ctc_loss",
+    "nn.functional.grid_sample",
+    "norm.nuc",
+    "fft.",
+    "stft",
+    "istft",
+)
 """Entries whose cases take seconds each, of ops that models hardly call."""
 
 

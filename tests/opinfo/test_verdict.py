@@ -32,23 +32,29 @@ def test_the_op_itself_is_clean(monkeypatch):
     assert judged(monkeypatch, torch.tanh).status == CLEAN
 
 
-@pytest.mark.parametrize(("forward", "why"), [
-    (lambda x: torch.tanh(x) * (1 + 1e-5), "value off by"),
-    (lambda x: torch.tanh(x).double(), "value has dtype torch.float64, not torch.float32"),
-    (lambda x: torch.tanh(x)[None], "value has shape"),
-    (lambda x: (torch.tanh(x), x), "2 results, not 1"),
-    (lambda x: torch.tanh(x).detach(), "gradient off by"),
-    (lambda x: torch.tanh(x).detach() + 0 * x, "gradient off by"),
-    (lambda x: torch.tanh(x) * torch.exp(x - x), "value: NaN differs"),
-], ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        (lambda x: torch.tanh(x) * (1 + 1e-5), "value off by"),
+        (lambda x: torch.tanh(x).double(), "value has dtype torch.float64, not torch.float32"),
+        (lambda x: torch.tanh(x)[None], "value has shape"),
+        (lambda x: (torch.tanh(x), x), "2 results, not 1"),
+        (lambda x: torch.tanh(x).detach(), "gradient off by"),
+        (lambda x: torch.tanh(x).detach() + 0 * x, "gradient off by"),
+        (lambda x: torch.tanh(x) * torch.exp(x - x), "value: NaN differs"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_what_is_wrong_is_seen(monkeypatch, forward, why):
     verdict = judged(monkeypatch, forward)
     assert verdict.status == WRONG and why in verdict.why
 
 
 def test_a_number_is_right_where_only_the_kernel_has_none():
-    theirs, exact = (Outcome([torch.tensor([1.0, x], dtype=dtype)], [])
-                     for x, dtype in ((math.nan, torch.float32), (3.0, torch.float64)))
+    theirs, exact = (
+        Outcome([torch.tensor([1.0, x], dtype=dtype)], [])
+        for x, dtype in ((math.nan, torch.float32), (3.0, torch.float64))
+    )
     compare(Outcome([torch.tensor([1.0, 3.0])], []), theirs, exact, random=False)
     for wrong in (3.1, math.inf):
         with pytest.raises(Disagreement, match="NaN differs"):
@@ -75,8 +81,12 @@ def test_an_op_that_is_not_reached_is_blocked_and_one_that_cannot_be_is_declared
 
 
 def test_the_table_counts_an_entry_by_its_worst_verdict():
-    rows = [Row("tanh", "float32", "exported", "chip", CLEAN), Row("tanh", "int64", "exported", "chip", WRONG, "off"),
-            Row("abs", "float32", "exported", "chip", CLEAN), Row("nn.Linear", "float32", "training", "chip", CLEAN)]
+    rows = [
+        Row("tanh", "float32", "exported", "chip", CLEAN),
+        Row("tanh", "int64", "exported", "chip", WRONG, "off"),
+        Row("abs", "float32", "exported", "chip", CLEAN),
+        Row("nn.Linear", "float32", "training", "chip", CLEAN),
+    ]
     assert worst(rows) == {"tanh": WRONG, "abs": CLEAN, "nn.Linear": CLEAN}
     assert "| `chip` | 2 operators | **50.0%** (1) | 0 | 0 | 1 | 0 |" in markdown(summaries(rows))
     assert "| `chip` | 1 modules | **100.0%** (1) | 0 | 0 | 0 | 0 |" in markdown(summaries(rows))

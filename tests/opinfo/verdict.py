@@ -17,8 +17,12 @@ import decomp
 from tests.opinfo.cases import Case, Program
 
 CLEAN, DECLARED, BLOCKED, WRONG, FAILED = "clean", "declared", "blocked", "wrong", "failed"
-WIDER = {torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.float16: torch.float64,
-         torch.complex64: torch.complex128}
+WIDER = {
+    torch.float32: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float16: torch.float64,
+    torch.complex64: torch.complex128,
+}
 SECONDS = 120
 """Of the processor: a machine that does other things too makes no case slow."""
 
@@ -83,8 +87,10 @@ def _judge(case: Case, program: Program, target: decomp.Target) -> Verdict:
         raise
     except decomp.NotLowered as error:
         reasons = [blocker.limitation for blocker in error.blockers]
-        blockers = "; ".join(f"{b.op}: {b.limitation or b.condition or (b.tried[-1][1] if b.tried else 'no rule')}"
-                             for b in error.blockers)
+        blockers = "; ".join(
+            f"{b.op}: {b.limitation or b.condition or (b.tried[-1][1] if b.tried else 'no rule')}"
+            for b in error.blockers
+        )
         return Verdict(DECLARED if all(reasons) else BLOCKED, blockers)
     except (NotCaptured, decomp.MutationError) as error:
         return Verdict(DECLARED, _brief(error))
@@ -204,7 +210,7 @@ def _compare(mine: Any, theirs: Any, exact: Any, random: bool, what: str, allowe
         if not torch.equal(mine, theirs):
             raise Disagreement(f"{what} differs: {_first(mine, theirs, mine != theirs)}")
         return
-    for part in ((torch.real, torch.imag) if theirs.is_complex() else (lambda x: x,)):
+    for part in (torch.real, torch.imag) if theirs.is_complex() else (lambda x: x,):
         _compare_floats(part(mine), part(theirs), None if exact is None else part(exact), what, allowed)
 
 
@@ -228,8 +234,9 @@ def _compare_floats(mine: torch.Tensor, theirs: torch.Tensor, exact: Any, what: 
     limit = 4 * own.max() + allowed * eps * (scale + _spread(reference)) + tiny
     wrong = error > limit
     if wrong.any():
-        raise Disagreement(f"{what} off by {float((error / (eps * (scale + tiny))).max()):.3g} ULP: "
-                           f"{_first(mine, theirs, wrong)}")
+        raise Disagreement(
+            f"{what} off by {float((error / (eps * (scale + tiny))).max()):.3g} ULP: {_first(mine, theirs, wrong)}"
+        )
 
 
 def _spread(reference: torch.Tensor) -> Any:

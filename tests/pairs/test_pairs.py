@@ -205,16 +205,24 @@ def test_a_call_that_is_kept_stays_between_two_borders():
             return torch.exp(z * 2) * 2
 
     found = decomp.lower(Model(), to=REAL, args=(z(3),), keep={torch.exp})
-    assert [str(n.target) for n in complex_nodes(found)] == ["z", "aten.view_as_complex.default", "aten.exp.default",
-                                                             "aten.view_as_complex.default"]  # fmt: skip
+    assert [str(n.target) for n in complex_nodes(found)] == [
+        "z",
+        "aten.view_as_complex.default",
+        "aten.exp.default",
+        "aten.view_as_complex.default",
+    ]
     torch.testing.assert_close(found.result(z(3)), Model()(z(3)))
 
 
-@pytest.mark.parametrize("function", [
-    lambda z: z[z.shape[0] - 1] * 2, lambda z: z * torch.arange(z.shape[0])[:, None],
-    lambda z: (z * z).reshape(z.shape[0] * 3) + z.numel(),
-    lambda z: torch.cond(z.abs().sum() > 0, lambda a: a * 2, lambda a: a + 1, (z.abs(),)) * z.shape[0],
-])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda z: z[z.shape[0] - 1] * 2,
+        lambda z: z * torch.arange(z.shape[0])[:, None],
+        lambda z: (z * z).reshape(z.shape[0] * 3) + z.numel(),
+        lambda z: torch.cond(z.abs().sum() > 0, lambda a: a * 2, lambda a: a + 1, (z.abs(),)) * z.shape[0],
+    ],
+)
 def test_sizes_of_a_complex_input_may_vary_and_be_read(function):
     class Model(nn.Module):
         def forward(self, z):
@@ -343,8 +351,9 @@ def test_a_complex_call_takes_several_values_as_one(function):
 
 def test_several_results_of_a_call_leave_as_one():
     source = torch.fx.symbolic_trace(lambda a: (torch.linalg.slogdet(a * 2), a.split(1)))
-    found, wanted = (program(z(2, 2)) for program in (
-        decomp.lower(source, to=targets.tinygrad, args=(z(2, 2),)).result, source))
+    found, wanted = (
+        program(z(2, 2)) for program in (decomp.lower(source, to=targets.tinygrad, args=(z(2, 2),)).result, source)
+    )
     assert [each.dtype for each in found[0]] == [torch.complex64, torch.float32]
     torch.testing.assert_close([*found[0], *found[1]], [*wanted[0], *wanted[1]])
 
@@ -374,8 +383,10 @@ def _taken_apart_twice(x, z):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("function", [_made_without_gradients, _computed_on_without_gradients,
-                                      _real_part_without_gradients, _taken_apart_twice])
+@pytest.mark.parametrize(
+    "function",
+    [_made_without_gradients, _computed_on_without_gradients, _real_part_without_gradients, _taken_apart_twice],
+)
 def test_a_region_without_gradients_keeps_its_calls(function):
     torch._dynamo.reset()
     compiled = torch.compile(function, backend=decomp.backend(to=REAL))

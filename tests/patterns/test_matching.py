@@ -126,12 +126,14 @@ OVERLOADS = {
     "a dtype for a tensor": (lambda x, d: x.view(d), lambda x: x.view(torch.int32), torch.int32),
     "a dtype by name": (lambda x, d: x.sum(0, dtype=d), lambda x: x.sum(0, dtype=torch.float64), torch.float64),
     "a dtype in its place": (
-        lambda x, d: torch.softmax(x, 0, d), lambda x: torch.softmax(x, 0, torch.float64), torch.float64
+        lambda x, d: torch.softmax(x, 0, d),
+        lambda x: torch.softmax(x, 0, torch.float64),
+        torch.float64,
     ),
     "a dimension for a tensor": (lambda x, d: x.max(d)[0], lambda x: x.max(1)[0], 1),
     "a flag for dimensions": (lambda x, d: x.std(d), lambda x: x.std(False), False),
     "a number for a tensor": (lambda x, d: x.pow(d), lambda x: x.pow(3), 3),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", OVERLOADS)
@@ -178,12 +180,12 @@ def test_dimensions_count_from_either_end():
 
 
 def test_a_second_user_refuses_a_match():
-    assert missed(
-        fx.symbolic_trace(lambda x: (y := x + 1) * torch.relu(y)).graph, lambda x: torch.relu(x + 1)
-    ) == ["add is used elsewhere, by mul"]
-    assert missed(
-        fx.symbolic_trace(lambda x: (torch.relu(y := x + 1), y)).graph, lambda x: torch.relu(x + 1)
-    ) == ["add is returned, too"]
+    assert missed(fx.symbolic_trace(lambda x: (y := x + 1) * torch.relu(y)).graph, lambda x: torch.relu(x + 1)) == [
+        "add is used elsewhere, by mul"
+    ]
+    assert missed(fx.symbolic_trace(lambda x: (torch.relu(y := x + 1), y)).graph, lambda x: torch.relu(x + 1)) == [
+        "add is returned, too"
+    ]
 
 
 def test_a_way_that_may_be_replaced_is_taken_where_another_may_not():
@@ -236,7 +238,10 @@ def test_several_outputs_are_found_around_one_value():
     graph = fx.symbolic_trace(lambda x, w, b: (y := F.linear(x, w, b)) * x + y.exp()).graph
     (match,) = found(graph, lambda a, w, b: ((y := F.linear(a, w, b)), a * y))
     assert [node.name for node in match.outputs] == ["linear", "mul"]
-    (match,) = found(graph, lambda v: (v.exp(), torch.ops.aten.mul(v, v)), ) or [None]
+    (match,) = found(
+        graph,
+        lambda v: (v.exp(), torch.ops.aten.mul(v, v)),
+    ) or [None]
     assert match is None
 
 

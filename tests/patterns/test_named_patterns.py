@@ -37,7 +37,8 @@ PROGRAMS = {
     "attention": (lambda q, k, v: torch.softmax(q @ k.transpose(2, 3) * 0.5, -1) @ v, (q, q + 1, q + 2)),
     "attention_divided": (lambda q, k, v: F.softmax(torch.matmul(q, k.mT) / math.sqrt(4), -1) @ v, (q, q + 1, q + 2)),
     "attention_masked": (
-        lambda q, k, v, m: (m + 0.5 * (q @ k.mT)).softmax(-1) @ v, (q, q + 1, q + 2, torch.rand(3, 3)),
+        lambda q, k, v, m: (m + 0.5 * (q @ k.mT)).softmax(-1) @ v,
+        (q, q + 1, q + 2, torch.rand(3, 3)),
     ),
     "attention_masked_divided": (
         lambda q, k, v, m: F.dropout(F.softmax(q @ k.mT / 2.0 + m, -1), 0.1, False) @ v,

@@ -298,8 +298,9 @@ def test_the_source_program_is_not_changed():
 
 def broken(contraction, node, **changes):
     """The same contraction with another match for one call."""
-    matches = {call: replace(match, **changes) if match.root is node else match
-               for call, match in contraction.matches.items()}  # fmt: skip
+    matches = {
+        call: replace(match, **changes) if match.root is node else match for call, match in contraction.matches.items()
+    }
     return Contraction(contraction.source, contraction.rewrite, matches)
 
 
@@ -309,9 +310,11 @@ def test_the_proof_finds_what_is_not_the_pattern():
     first, second = own.contraction.matches.values()
     swapped = dict(zip(first.placed, reversed(first.placed.values())))
     for changes in (
-        {"placed": swapped}, {"bound": {**first.bound, "w": first.bound["b"]}}, {"bound": second.bound},
+        {"placed": swapped},
+        {"bound": {**first.bound, "w": first.bound["b"]}},
+        {"bound": second.bound},
         {"nodes": (first.root,)},
-    ):  # fmt: skip
+    ):
         with pytest.raises((NotAsThePattern, decomp.VerificationError)):
             check(replace(own, contraction=broken(own.contraction, first.root, **changes)))
     check(own)

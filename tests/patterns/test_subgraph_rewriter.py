@@ -42,46 +42,90 @@ def calls(program):
 
 
 RIGHT = {
-    "the same logic": (lambda x: (v := torch.neg(x) + torch.relu(x)) + v, lambda x: torch.neg(x) + torch.relu(x),
-                       lambda x: torch.neg(x) + torch.relu(x)),
+    "the same logic": (
+        lambda x: (v := torch.neg(x) + torch.relu(x)) + v,
+        lambda x: torch.neg(x) + torch.relu(x),
+        lambda x: torch.neg(x) + torch.relu(x),
+    ),
     "one line": (lambda x: (v := torch.neg(x)) + v, lambda x: torch.neg(x), lambda x: torch.relu(x)),
-    "one match": (lambda x: (v := torch.neg(x) + torch.relu(x)) + v, lambda x: torch.neg(x) + torch.relu(x),
-                  lambda x: torch.sigmoid(x)),
-    "several matches": (lambda x, y: x + torch.cat([x, y]).sum() + torch.cat([x, y]).sum(),
-                        lambda a, b: torch.cat([a, b]).sum(), lambda a, b: torch.stack([a, b]).mean()),
+    "one match": (
+        lambda x: (v := torch.neg(x) + torch.relu(x)) + v,
+        lambda x: torch.neg(x) + torch.relu(x),
+        lambda x: torch.sigmoid(x),
+    ),
+    "several matches": (
+        lambda x, y: x + torch.cat([x, y]).sum() + torch.cat([x, y]).sum(),
+        lambda a, b: torch.cat([a, b]).sum(),
+        lambda a, b: torch.stack([a, b]).mean(),
+    ),
     "order of arguments": (lambda x, y: torch.mm(x, y), lambda a, b: torch.mm(a, b), lambda a, b: torch.mm(b, a)),
-    "part of an expression": (lambda x, y: torch.neg(y) + torch.relu(x), lambda x: torch.relu(x),
-                              lambda x: torch.sigmoid(x)),
-    "the whole graph": (lambda x: (a := torch.neg(x)) + a, lambda x: (a := torch.neg(x)) + a,
-                        lambda x: torch.cat([torch.sigmoid(x)] * 2)),
-    "an output with other users": (lambda x: torch.neg(v := torch.relu(x)) - v, lambda x: torch.relu(x),
-                                   lambda x: torch.sigmoid(x)),
-    "a variable that is an expression": (lambda x: torch.sigmoid((x + 3).exp()).to(torch.float16),
-                                         lambda v: torch.sigmoid(v.exp()).to(torch.float16),
-                                         lambda v: v.to(torch.float16)),
-    "one after the other": (lambda x: torch.sigmoid(torch.sigmoid(torch.sigmoid(x))), lambda x: torch.sigmoid(x),
-                            lambda x: torch.exp(x)),
-    "matches that overlap": (lambda x: x.sigmoid().sigmoid().sigmoid().sigmoid(), lambda x: x.sigmoid().sigmoid(),
-                             lambda x: torch.neg(x)),
-    "several outputs": (lambda x: torch.sigmoid(x) + torch.relu(x), lambda a: (torch.sigmoid(a), torch.relu(a)),
-                        lambda a: (torch.exp(a), torch.abs(a))),
-    "one value for two outputs": (lambda x, y: torch.sigmoid(v := x - y) + torch.relu(v),
-                                  lambda a, b: (torch.sigmoid(v := a - b), torch.relu(v), v),
-                                  lambda a, b: ((v := torch.abs(b)), v, torch.exp(a))),
+    "part of an expression": (
+        lambda x, y: torch.neg(y) + torch.relu(x),
+        lambda x: torch.relu(x),
+        lambda x: torch.sigmoid(x),
+    ),
+    "the whole graph": (
+        lambda x: (a := torch.neg(x)) + a,
+        lambda x: (a := torch.neg(x)) + a,
+        lambda x: torch.cat([torch.sigmoid(x)] * 2),
+    ),
+    "an output with other users": (
+        lambda x: torch.neg(v := torch.relu(x)) - v,
+        lambda x: torch.relu(x),
+        lambda x: torch.sigmoid(x),
+    ),
+    "a variable that is an expression": (
+        lambda x: torch.sigmoid((x + 3).exp()).to(torch.float16),
+        lambda v: torch.sigmoid(v.exp()).to(torch.float16),
+        lambda v: v.to(torch.float16),
+    ),
+    "one after the other": (
+        lambda x: torch.sigmoid(torch.sigmoid(torch.sigmoid(x))),
+        lambda x: torch.sigmoid(x),
+        lambda x: torch.exp(x),
+    ),
+    "matches that overlap": (
+        lambda x: x.sigmoid().sigmoid().sigmoid().sigmoid(),
+        lambda x: x.sigmoid().sigmoid(),
+        lambda x: torch.neg(x),
+    ),
+    "several outputs": (
+        lambda x: torch.sigmoid(x) + torch.relu(x),
+        lambda a: (torch.sigmoid(a), torch.relu(a)),
+        lambda a: (torch.exp(a), torch.abs(a)),
+    ),
+    "one value for two outputs": (
+        lambda x, y: torch.sigmoid(v := x - y) + torch.relu(v),
+        lambda a, b: (torch.sigmoid(v := a - b), torch.relu(v), v),
+        lambda a, b: ((v := torch.abs(b)), v, torch.exp(a)),
+    ),
     "an input that nobody uses": (lambda x, y, w: x + w, lambda a, b: a + b, lambda a, b: a - b),
-    "methods": (lambda x: x.exp().sigmoid().to(torch.float16), lambda v: v.exp().sigmoid().to(torch.float16),
-                lambda v: v.to(torch.float16)),
-    "keywords": (lambda x, y, w: x * F.linear(x, w, bias=y) + x,
-                 lambda a, w, bias: ((v := F.linear(a, w, bias=bias)), a * v), gemm_and_product),
+    "methods": (
+        lambda x: x.exp().sigmoid().to(torch.float16),
+        lambda v: v.exp().sigmoid().to(torch.float16),
+        lambda v: v.to(torch.float16),
+    ),
+    "keywords": (
+        lambda x, y, w: x * F.linear(x, w, bias=y) + x,
+        lambda a, w, bias: ((v := F.linear(a, w, bias=bias)), a * v),
+        gemm_and_product,
+    ),
     "a way that leads nowhere first": (
         lambda x, y, w: (v := F.linear(x, w)) * torch.sigmoid(v) + y * F.linear(x, y),
-        lambda a, w, c: ((v := F.linear(a, w)), c * v), lambda a, w, c: ((v := torch.mm(a, w.t())), c * v)),
-    "functions that are wrapped": (lambda x: torch.relu(twice(x)), lambda v: torch.relu(twice(v)),
-                                   lambda v: torch.sigmoid(v)),
-    "lists": (lambda x: torch.ops.aten.as_strided_copy.default(x, [1, 2], [2, 1]),
-              lambda v, a, b: torch.ops.aten.as_strided_copy.default(v, a, b),
-              lambda v, a, b: torch.ops.aten.as_strided_copy.default(v, b, a)),
-}  # fmt: skip
+        lambda a, w, c: ((v := F.linear(a, w)), c * v),
+        lambda a, w, c: ((v := torch.mm(a, w.t())), c * v),
+    ),
+    "functions that are wrapped": (
+        lambda x: torch.relu(twice(x)),
+        lambda v: torch.relu(twice(v)),
+        lambda v: torch.sigmoid(v),
+    ),
+    "lists": (
+        lambda x: torch.ops.aten.as_strided_copy.default(x, [1, 2], [2, 1]),
+        lambda v, a, b: torch.ops.aten.as_strided_copy.default(v, a, b),
+        lambda v, a, b: torch.ops.aten.as_strided_copy.default(v, b, a),
+    ),
+}
 
 
 @pytest.mark.parametrize("case", RIGHT)
@@ -103,8 +147,12 @@ def test_inner_values_with_other_users_are_left_alone_as_it_does():
 
 def test_a_condition_on_what_was_matched_decides():
     function = lambda x, y: torch.relu(torch.add(x, 2)) + torch.relu(torch.add(x, y))  # noqa: E731
-    result = ours(function, lambda v, k: torch.relu(torch.add(v, k)), lambda v, k: torch.mul(v, k),
-                  where=lambda match: isinstance(match["k"], int))  # fmt: skip
+    result = ours(
+        function,
+        lambda v, k: torch.relu(torch.add(v, k)),
+        lambda v, k: torch.mul(v, k),
+        where=lambda match: isinstance(match["k"], int),
+    )
     torch.testing.assert_close(result(x, y), x * 2 + torch.relu(x + y))
 
 

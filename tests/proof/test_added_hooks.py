@@ -39,9 +39,11 @@ CHANGES = {
     "backward hook": (lambda r: r.register_full_backward_hook(lambda m, i, o: (i[0] * 2,)), HooksChanged),
     "of all modules": (lambda r: register_module_forward_hook(lambda m, i, o: o * 2), HooksChanged),
     "before all modules": (lambda r: register_module_forward_pre_hook(lambda m, i: (i[0] * 2,)), HooksChanged),
-    "of its class": (on_class, StaleCode), "of its own": (on_instance, StaleCode),
-    "parametrization": (parametrized, StateChanged), "parameter": (swapped, StateChanged),
-}  # fmt: skip
+    "of its class": (on_class, StaleCode),
+    "of its own": (on_instance, StaleCode),
+    "parametrization": (parametrized, StateChanged),
+    "parameter": (swapped, StateChanged),
+}
 
 
 @pytest.mark.parametrize("kind", ["module", "traced"])
@@ -77,7 +79,8 @@ def test_a_hook_of_a_body_is_refused_by_name():
     assert str(refused.value).startswith("'true_graph_0' has a forward hook twice (")
     assert str(refused.value).endswith(
         "which its source does not have: what it computes may change\n"
-        "  to do: lower again, or remove what was added: its hooks are those of the source, or check its inputs")
+        "  to do: lower again, or remove what was added: its hooks are those of the source, or check its inputs"
+    )
 
 
 def twice(module, args, result):

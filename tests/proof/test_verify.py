@@ -206,8 +206,7 @@ def test_every_node_has_an_origin() -> None:
     bad = lowering()
     del bad.origin[node_of(bad.lowered, "gelu_square")]  # type: ignore[attr-defined]
     assert broken(bad, WithoutOrigin) == (
-        "'gelu_square' comes from no node of the source\n"
-        "  lowered node 'gelu_square' (call_function aten.mul.Tensor)"
+        "'gelu_square' comes from no node of the source\n  lowered node 'gelu_square' (call_function aten.mul.Tensor)"
     )
 
 

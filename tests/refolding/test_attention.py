@@ -208,10 +208,19 @@ def attention(scale=0.25, mask=None, groups=1):
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("options", [
-    {}, {"scale": 1.0}, {"scale": 0.3}, {"mask": "added"}, {"mask": "causal"}, {"groups": 2},
-    {"groups": 4, "mask": "added", "scale": 0.5},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scale": 1.0},
+        {"scale": 0.3},
+        {"mask": "added"},
+        {"mask": "causal"},
+        {"groups": 2},
+        {"groups": 4, "mask": "added", "scale": 0.5},
+    ],
+    ids=str,
+)
 def test_attention_is_found(options):
     function, args = attention(**options)
     refolding = decomp.refold(exported(function, *args), verify="values")

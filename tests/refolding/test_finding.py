@@ -90,10 +90,17 @@ def group_norm(x):
 
 
 SPELLINGS = {
-    "gelu": (erf_gelu, X), "gelu by tanh": (gelu_with(0.044715), X), "silu": (quick_silu, X),
-    "softmax": (textbook_softmax, X), "softmax, shifted": (shifted_softmax, X), "softmax of dim 1": (first_softmax, X),
-    "log_softmax": (log_softmax, X), "layer_norm": (layer_norm, X), "layer_norm of two": (layer_norm_by_var, X),
-    "rms_norm": (rms_norm, X), "group_norm": (group_norm, torch.randn(2, 4, 5)),
+    "gelu": (erf_gelu, X),
+    "gelu by tanh": (gelu_with(0.044715), X),
+    "silu": (quick_silu, X),
+    "softmax": (textbook_softmax, X),
+    "softmax, shifted": (shifted_softmax, X),
+    "softmax of dim 1": (first_softmax, X),
+    "log_softmax": (log_softmax, X),
+    "layer_norm": (layer_norm, X),
+    "layer_norm of two": (layer_norm_by_var, X),
+    "rms_norm": (rms_norm, X),
+    "group_norm": (group_norm, torch.randn(2, 4, 5)),
     "mish": (lambda x: x * torch.tanh(torch.log1p(torch.exp(x))), X),
 }
 
@@ -438,9 +445,7 @@ def test_a_rule_that_does_not_hold_is_not_believed():
 
 def test_searching_finds_what_refold_finds():
     program = exported(erf_gelu, X)
-    assert [each.op for each in search(program.graph, program.graph_module, Wanted()).folded] == [
-        "aten.gelu.default"
-    ]
+    assert [each.op for each in search(program.graph, program.graph_module, Wanted()).folded] == ["aten.gelu.default"]
 
 
 class AttentionByLayout(nn.Module):

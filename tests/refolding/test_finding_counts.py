@@ -66,7 +66,7 @@ def test_constants_that_differ_deep_inside_are_two():
         return torch.sigmoid(x) * x * (ones + 0 * ones), torch.sigmoid(x) * x * (twos + 0 * twos)
 
     around = Surroundings(exported(forward, X).graph, nn.Module())
-    last = [node for node in around.graph.nodes if node.op == "output"][0].args[0]
+    last = next(node for node in around.graph.nodes if node.op == "output").args[0]
     given = [[each for each in node.all_input_nodes if each not in around.constant] for node in last]
     first, second = (around.structures.of(inputs, (node,)) for inputs, node in zip(given, last))
     assert first != second

@@ -54,9 +54,17 @@ def test_levels_are_given_by_op():
 
 def test_the_level_of_an_op_holds_for_its_other_forms():
     accuracy = Accuracy.of({"softmax": "exact", "layer_norm": "exact", "gelu_backward": "exact", ...: "fast"})
-    levels = {name: accuracy.level(decomp.op(name)) for name in (
-        "_softmax", "_softmax_backward_data", "native_layer_norm", "native_layer_norm_backward", "gelu", "log_softmax",
-    )}
+    levels = {
+        name: accuracy.level(decomp.op(name))
+        for name in (
+            "_softmax",
+            "_softmax_backward_data",
+            "native_layer_norm",
+            "native_layer_norm_backward",
+            "gelu",
+            "log_softmax",
+        )
+    }
     assert levels.pop("log_softmax") == "fast"
     assert set(levels.values()) == {"exact"}
 

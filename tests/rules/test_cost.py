@@ -38,7 +38,9 @@ def test_with_costs_the_cheapest_is():
 
 def test_the_price_is_the_user_s():
     assert calls(nn.Tanh(), ways(), cost=lambda call: -0.0 if call.op.short in ("add", "mul") else 1.0) == [
-        "sin", "mul", "add"
+        "sin",
+        "mul",
+        "add",
     ]
 
 

@@ -24,7 +24,7 @@ def test_a_parameter_that_the_op_does_not_have_is_found():
     def softplus(x, beta=1, treshold=20):
         return x
 
-    found, = lint(Rules({F.softplus: softplus}))
+    (found,) = lint(Rules({F.softplus: softplus}))
     assert str(found) == (
         f"aten.softplus: softplus (test_linting.py:{softplus.__code__.co_firstlineno}) takes treshold, which the op"
         " does not have (self, beta, threshold)"
@@ -58,16 +58,25 @@ def test_what_the_linter_asks_for_is_what_the_binder_does():
     assert decomp.decompose(gm, rules, verify=False)(torch.ones(2)).tolist() == [5, 5]
 
 
-@pytest.mark.parametrize(("function", "problem"), [
-    (lambda self, weight, target, reduction=1, ignore_index=-100: self, "takes weight where the op has target"),
-    (lambda self, target, weight=None, reduction=1: self, "takes no ignore_index, which a call may give"),
-    (lambda self, target, weight=None, reduction=0, ignore_index=-100: self,
-     "has reduction=0 by default, where the op has 1"),
-    (lambda self, target, weight, reduction=1, ignore_index=-100: self,
-     "requires weight, which a call may leave out"),
-    (lambda self, target, weight=None, reduction=1, ignore_index=-100, *, size: self,
-     "requires size, which no call has"),
-])
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (lambda self, weight, target, reduction=1, ignore_index=-100: self, "takes weight where the op has target"),
+        (lambda self, target, weight=None, reduction=1: self, "takes no ignore_index, which a call may give"),
+        (
+            lambda self, target, weight=None, reduction=0, ignore_index=-100: self,
+            "has reduction=0 by default, where the op has 1",
+        ),
+        (
+            lambda self, target, weight, reduction=1, ignore_index=-100: self,
+            "requires weight, which a call may leave out",
+        ),
+        (
+            lambda self, target, weight=None, reduction=1, ignore_index=-100, *, size: self,
+            "requires size, which no call has",
+        ),
+    ],
+)
 def test_entries_of_a_table_are_called_by_position(function, problem):
     assert problem in problems({aten.nll_loss.default: function})
     assert problem in problems(Rules.from_torch({aten.nll_loss.default: function}))

@@ -26,12 +26,16 @@ OPTIONS = [
     ({"tracer_class": object}, "tracer_class= must be a class derived from torch.fx.Tracer, not the class object"),
     ({"tracer_class": fx.Tracer()}, "tracer_class= must be a class derived from torch.fx.Tracer, not Tracer"),
     ({"tracer_class": None}, "tracer_class= must be a class derived from torch.fx.Tracer, not NoneType"),
-    ({"dynamic_shapes": 3},
-     "dynamic_shapes= must be a dict or a tuple of sizes, as torch.export takes it, not int; as "
-     "dynamic_shapes=({0: Dim.DYNAMIC},)"),
-    ({"dynamic_shapes": "batch"},
-     "dynamic_shapes= must be a dict or a tuple of sizes, as torch.export takes it, not str; as "
-     "dynamic_shapes=({0: Dim.DYNAMIC},)"),
+    (
+        {"dynamic_shapes": 3},
+        "dynamic_shapes= must be a dict or a tuple of sizes, as torch.export takes it, not int; as "
+        "dynamic_shapes=({0: Dim.DYNAMIC},)",
+    ),
+    (
+        {"dynamic_shapes": "batch"},
+        "dynamic_shapes= must be a dict or a tuple of sizes, as torch.export takes it, not str; as "
+        "dynamic_shapes=({0: Dim.DYNAMIC},)",
+    ),
 ]
 VERIFY = [
     ({"verify": "maybe"}, "verify= must be one of True, False, 'structure', 'values', 'full', not 'maybe'"),
@@ -46,13 +50,20 @@ OF_TARGET = [
     ({"keep": {3}}, "unknown op 3"),
     ({"keep": [["relu"]]}, "unknown op ['relu']"),
     ({"cost": 3}, "cost= must be a function of a call, that returns a number, not int"),
-    ({"to": "tinygrad"},
-     "to= must be a decomp.Target, not the name 'tinygrad': pass decomp_rules.targets.tinygrad, or Target.load(path)"),
-    ({"to": "tinygrd"},
-     "to= must be a decomp.Target, not the name 'tinygrd': pass decomp_rules.targets.tinygrad, or Target.load(path)"),
-    ({"to": "my chip"},
-     "to= must be a decomp.Target, not the name 'my chip': pass one of decomp_rules.targets "
-     "(core_aten, luminal, onnx, onnxruntime, prims, stablehlo, tinygrad), or Target.load(path)"),
+    (
+        {"to": "tinygrad"},
+        "to= must be a decomp.Target, not the name 'tinygrad': pass decomp_rules.targets.tinygrad, or "
+        "Target.load(path)",
+    ),
+    (
+        {"to": "tinygrd"},
+        "to= must be a decomp.Target, not the name 'tinygrd': pass decomp_rules.targets.tinygrad, or Target.load(path)",
+    ),
+    (
+        {"to": "my chip"},
+        "to= must be a decomp.Target, not the name 'my chip': pass one of decomp_rules.targets "
+        "(core_aten, luminal, onnx, onnxruntime, prims, stablehlo, tinygrad), or Target.load(path)",
+    ),
     ({"to": None}, "to= must be a decomp.Target, not NoneType; decomp_rules.targets has some"),
     ({"to": ["add"]}, "to= must be a decomp.Target, not list; decomp_rules.targets has some"),
 ]
@@ -102,18 +113,22 @@ def test_backend_refuses_another_compiler():
         run(X)
 
 
-@pytest.mark.parametrize("wrong, text", [
-    ({"to": "tinygrad"}, "to= must be a decomp.Target, not the name 'tinygrad'"),
-    ({"to": [3]}, "to= must be a decomp.Target, not int"),
-    ({"dtypes": torch.float32}, "dtypes= must be a list of dtypes, not dtype; as dtypes=[torch.float32]"),
-    ({"dtypes": ["float32"]}, "dtypes= must be a list of dtypes, not list"),
-    ({"seed": "x"}, "seed= must be an integer, not str"),
-    ({"samples": 3}, "samples= must be a list of sample calls, not int; as samples=[(torch.ones(3),)]"),
-    ({"executor": 3}, "executor= must be a concurrent.futures.Executor, not int"),
-    ({"timeout": -1}, "timeout= must be a number of seconds above 0, not -1"),
-    ({"timeout": "x"}, "timeout= must be a number of seconds above 0, not 'x'"),
-    ({"progress": 3}, "progress= must be a function, True or False, not int"),
-], ids=by_kind)
+@pytest.mark.parametrize(
+    "wrong, text",
+    [
+        ({"to": "tinygrad"}, "to= must be a decomp.Target, not the name 'tinygrad'"),
+        ({"to": [3]}, "to= must be a decomp.Target, not int"),
+        ({"dtypes": torch.float32}, "dtypes= must be a list of dtypes, not dtype; as dtypes=[torch.float32]"),
+        ({"dtypes": ["float32"]}, "dtypes= must be a list of dtypes, not list"),
+        ({"seed": "x"}, "seed= must be an integer, not str"),
+        ({"samples": 3}, "samples= must be a list of sample calls, not int; as samples=[(torch.ones(3),)]"),
+        ({"executor": 3}, "executor= must be a concurrent.futures.Executor, not int"),
+        ({"timeout": -1}, "timeout= must be a number of seconds above 0, not -1"),
+        ({"timeout": "x"}, "timeout= must be a number of seconds above 0, not 'x'"),
+        ({"progress": 3}, "progress= must be a function, True or False, not int"),
+    ],
+    ids=by_kind,
+)
 def test_certify_names_the_option_at_fault(wrong, text):
     refused(text, decomp.certify, RULES["deg2rad"][0], **wrong)
 
@@ -123,17 +138,20 @@ def test_certify_takes_rules_alone(wrong):
     refused('certify takes a rule or several, as rules["relu"], not ', decomp.certify, wrong)
 
 
-@pytest.mark.parametrize("call, text", [
-    (lambda: decomp.lower(nn.ReLU()), "lower() missing 1 required keyword-only argument: 'to'"),
-    (lambda: decomp.lower(nn.ReLU(), too=CORE, to=CORE), "lower() got an unexpected keyword argument 'too'"),
-    (lambda: decomp.lower(to=CORE), "lower() missing 1 required positional argument: 'model'"),
-    (lambda: decomp.decompose(nn.ReLU()), "decompose() missing 1 required positional argument: 'rules'"),
-    (lambda: decomp.verify(TRACED), "verify() missing 1 required positional argument: 'lowered'"),
-    (lambda: decomp.decompose(nn.ReLU(), 3), "rules= must be decomp.Rules or a dict of functions by op, not int"),
-    (lambda: decomp.verify(TRACED, TRACED, full="x"), "full= must be True or False, not str"),
-    (lambda: decomp.lint(3), "rules= must be decomp.Rules or a dict of functions by op, not int"),
-    (lambda: decomp.Target("chip", 3), "the ops of a target must be a list of ops, not int"),
-])
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (lambda: decomp.lower(nn.ReLU()), "lower() missing 1 required keyword-only argument: 'to'"),
+        (lambda: decomp.lower(nn.ReLU(), too=CORE, to=CORE), "lower() got an unexpected keyword argument 'too'"),
+        (lambda: decomp.lower(to=CORE), "lower() missing 1 required positional argument: 'model'"),
+        (lambda: decomp.decompose(nn.ReLU()), "decompose() missing 1 required positional argument: 'rules'"),
+        (lambda: decomp.verify(TRACED), "verify() missing 1 required positional argument: 'lowered'"),
+        (lambda: decomp.decompose(nn.ReLU(), 3), "rules= must be decomp.Rules or a dict of functions by op, not int"),
+        (lambda: decomp.verify(TRACED, TRACED, full="x"), "full= must be True or False, not str"),
+        (lambda: decomp.lint(3), "rules= must be decomp.Rules or a dict of functions by op, not int"),
+        (lambda: decomp.Target("chip", 3), "the ops of a target must be a list of ops, not int"),
+    ],
+)
 def test_a_call_that_python_cannot_make_is_an_error_of_the_family(call, text):
     refused(text, call)
 
@@ -147,20 +165,30 @@ def test_what_has_no_graph_is_refused_by_calls_and_verify(wrong):
 
 
 @pytest.mark.parametrize("wrong", [3, "model", None, nn.ReLU, [TRACED]], ids=by_kind)
-@pytest.mark.parametrize("verb", [
-    lambda model: decomp.lower(model, to=CORE),
-    lambda model: decomp.plan(model, to=CORE),
-    lambda model: decomp.decompose(model, {}),
-])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda model: decomp.lower(model, to=CORE),
+        lambda model: decomp.plan(model, to=CORE),
+        lambda model: decomp.decompose(model, {}),
+    ],
+)
 def test_what_is_no_program_is_a_capture_error(verb, wrong):
     with pytest.raises(decomp.CaptureError, match="cannot lower .*; pass an nn.Module"):
         verb(wrong)
 
 
-@pytest.mark.parametrize("shapes", [
-    {"nobody": {0: 3}}, ("x",), (3, 4), {"input": object()},
-    ({0: torch.export.Dim("b", min=4)},),
-], ids=by_kind)
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"nobody": {0: 3}},
+        ("x",),
+        (3, 4),
+        {"input": object()},
+        ({0: torch.export.Dim("b", min=4)},),
+    ],
+    ids=by_kind,
+)
 def test_dynamic_shapes_that_do_not_fit_are_a_capture_error(shapes):
     with pytest.raises(decomp.CaptureError, match="torch.export could not capture ReLU"):
         decomp.lower(nn.ReLU(), to=CORE, args=(X,), dynamic_shapes=shapes)
@@ -179,7 +207,9 @@ def test_what_nobody_foresaw_is_told_with_stage_type_line_and_remedy(monkeypatch
     assert re.match(
         r"lower failed: ZeroDivisionError: no such plan\n"
         r"  at test_options.py:\d+, planned\n"
-        r"  to do: look at the exception above this one; ", str(caught.value))
+        r"  to do: look at the exception above this one; ",
+        str(caught.value),
+    )
     assert isinstance(caught.value.__cause__, ZeroDivisionError) and caught.value.stage == "lower"
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), decomp.InternalError)
 

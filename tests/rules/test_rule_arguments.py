@@ -24,10 +24,15 @@ def test_defaults_of_the_op_are_filled_in(form):
 
 
 @anywhere
-@pytest.mark.parametrize("call", [
-    lambda x: F.leaky_relu(x, 0.5), lambda x: F.leaky_relu(x, negative_slope=0.5),
-    lambda x: F.leaky_relu(input=x, negative_slope=0.5), lambda x: F.leaky_relu(x, 0.5, False),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.leaky_relu(x, 0.5),
+        lambda x: F.leaky_relu(x, negative_slope=0.5),
+        lambda x: F.leaky_relu(input=x, negative_slope=0.5),
+        lambda x: F.leaky_relu(x, 0.5, False),
+    ],
+)
 def test_positional_and_keyword_arguments_reach_the_rule_alike(call, form):
     def leaky(x, negative_slope=7.0):
         return torch.where(x > 0, x, x * negative_slope)
@@ -68,8 +73,9 @@ def test_an_argument_at_its_default_does_not_need_to_be_taken(form):
     def softplus(x):
         return x * 2
 
-    result = check(lambda x: F.softplus(x, beta=1, threshold=20), {F.softplus: softplus}, form,
-                   expected=lambda x: x * 2)
+    result = check(
+        lambda x: F.softplus(x, beta=1, threshold=20), {F.softplus: softplus}, form, expected=lambda x: x * 2
+    )
     assert ops(result) == ["mul"]
 
 
@@ -93,8 +99,19 @@ def test_a_rule_may_take_whatever_the_call_has(form):
 
 
 @anywhere
-@pytest.mark.parametrize("call", [lambda x: x - 2, lambda x: 2 - x, lambda x: x * 2.5, lambda x: 2.5 * x,
-                                  lambda x: 3 / x, lambda x: x / 3, lambda x: x ** 2, lambda x: 2 ** x])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x - 2,
+        lambda x: 2 - x,
+        lambda x: x * 2.5,
+        lambda x: 2.5 * x,
+        lambda x: 3 / x,
+        lambda x: x / 3,
+        lambda x: x**2,
+        lambda x: 2**x,
+    ],
+)
 def test_numbers_stand_on_either_side_of_an_operator_inside_a_rule(call, form):
     check(torch.relu, {F.relu: call}, form, expected=call)
 

@@ -35,8 +35,7 @@ def test_metadata_of_what_a_rule_computes_is_known_too(form):
         assert y.shape == (2, 1) and y.dtype is torch.float64
         return (y * x).to(x.dtype)
 
-    check(F.relu, {F.relu: seen}, form,
-          expected=lambda x: ((x.sum(1, keepdim=True) > 0).double() * x).float())
+    check(F.relu, {F.relu: seen}, form, expected=lambda x: ((x.sum(1, keepdim=True) > 0).double() * x).float())
 
 
 @with_metadata
@@ -170,11 +169,18 @@ def test_a_parameter_captured_from_outside_gets_its_gradient(form):
 
 @anywhere
 def test_calls_of_ops_that_have_rules_are_lowered_in_turn(form):
-    rules = decomp.Rules({F.gelu: lambda x: F.silu(x) * 2, F.silu: lambda x: x * torch.sigmoid(x),
-                          torch.sigmoid: lambda x: 1 / (1 + torch.exp(-x))})
+    rules = decomp.Rules(
+        {
+            F.gelu: lambda x: F.silu(x) * 2,
+            F.silu: lambda x: x * torch.sigmoid(x),
+            torch.sigmoid: lambda x: 1 / (1 + torch.exp(-x)),
+        }
+    )
     result = check(lambda x: F.gelu(x), rules, form, expected=lambda x: x * (1 / (1 + torch.exp(-x))) * 2)
-    assert ops(result) in (["neg", "exp", "add", "div", "mul", "mul"],
-                           ["neg", "exp", "add", "reciprocal", "mul", "mul", "mul"])
+    assert ops(result) in (
+        ["neg", "exp", "add", "div", "mul", "mul"],
+        ["neg", "exp", "add", "reciprocal", "mul", "mul", "mul"],
+    )
 
 
 @anywhere

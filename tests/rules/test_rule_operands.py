@@ -1,6 +1,6 @@
 """What a rule asks of its operands is answered as for tensors, or is an error that names the rule and the line."""
 
-import copy  # noqa: F401: the expressions name it
+import copy  # noqa: F401  the expressions name it
 import pickle  # noqa: F401
 
 import pytest

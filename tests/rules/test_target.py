@@ -117,8 +117,11 @@ def test_targets_of_the_library():
 
 
 def test_core_aten_is_what_pytorch_tags():
-    named = [getattr(getattr(aten, key.split(".")[1]), (key.split(".") + ["default"])[2]) for key in targets.core_aten
-             if key != "aten.detach"]
+    named = [
+        getattr(getattr(aten, key.split(".")[1]), (key.split(".") + ["default"])[2])
+        for key in targets.core_aten
+        if key != "aten.detach"
+    ]
     assert all(torch.Tag.core in overload.tags for overload in named)
 
 
@@ -128,13 +131,23 @@ x, i = torch.rand(4, 4), torch.arange(4)
 @pytest.mark.parametrize(
     "f, args",
     [
-        (lambda x: x + 1, (x,)), (lambda x: x * x, (x,)), (lambda x: torch.where(x < 1, x, x), (x,)),
-        (lambda i: torch.div(i, 2, rounding_mode="floor"), (i,)), (lambda i: i % 3, (i,)), (lambda x: x.sum(1), (x,)),
+        (lambda x: x + 1, (x,)),
+        (lambda x: x * x, (x,)),
+        (lambda x: torch.where(x < 1, x, x), (x,)),
+        (lambda i: torch.div(i, 2, rounding_mode="floor"), (i,)),
+        (lambda i: i % 3, (i,)),
+        (lambda x: x.sum(1), (x,)),
         (lambda x: x.amax((0, 1)), (x,)),
-        (lambda x: x[1:3], (x,)), (lambda x: aten.constant_pad_nd(x, [1, 0]), (x,)), (lambda x: x.exp2().log2(), (x,)),
-        (lambda x: x.view(2, 8).permute(1, 0).expand(3, 8, 2), (x,)), (lambda x: torch.pow(x, x), (x,)),
-        (lambda x: torch.stack([x, x.flip(0)]), (x,)), (lambda x: aten._to_copy(x, dtype=torch.int64), (x,)),
-        (lambda x: x.view(torch.int32), (x,)), (lambda x: torch.full((2,), 1.0), (x,)), (lambda i: i << 2, (i,)),
+        (lambda x: x[1:3], (x,)),
+        (lambda x: aten.constant_pad_nd(x, [1, 0]), (x,)),
+        (lambda x: x.exp2().log2(), (x,)),
+        (lambda x: x.view(2, 8).permute(1, 0).expand(3, 8, 2), (x,)),
+        (lambda x: torch.pow(x, x), (x,)),
+        (lambda x: torch.stack([x, x.flip(0)]), (x,)),
+        (lambda x: aten._to_copy(x, dtype=torch.int64), (x,)),
+        (lambda x: x.view(torch.int32), (x,)),
+        (lambda x: torch.full((2,), 1.0), (x,)),
+        (lambda i: i << 2, (i,)),
     ],
 )
 def test_what_tinygrad_knows(f, args):
@@ -146,14 +159,17 @@ def test_what_tinygrad_knows(f, args):
 @pytest.mark.parametrize(
     "f, args, reason",
     [
-        (lambda x: torch.add(x, x, alpha=2), (x,), "alpha is 1"), (lambda x: x[::2], (x,), "step is 1"),
+        (lambda x: torch.add(x, x, alpha=2), (x,), "alpha is 1"),
+        (lambda x: x[::2], (x,), "step is 1"),
         (lambda x: aten.constant_pad_nd(x, [1, -1]), (x,), "pad is at least 0"),
         (lambda x: x.amax(), (x,), "dim is given"),
         (lambda x: aten.constant_pad_nd(x, [1, 1], 2.0), (x,), "value is 0"),
         (lambda x: x.fmod(2), (x,), "its result is integer"),
         (lambda x: torch.div(x, 2, rounding_mode="floor"), (x,), "its result is integer"),
         (lambda x: x.exp(), (x,), ""),
-        (lambda x: x.sum(), (x,), ""), (lambda x: x.pow(2), (x,), ""), (lambda x: x @ x, (x,), ""),
+        (lambda x: x.sum(), (x,), ""),
+        (lambda x: x.pow(2), (x,), ""),
+        (lambda x: x @ x, (x,), ""),
     ],
 )
 def test_what_tinygrad_does_not_know(f, args, reason):
@@ -189,8 +205,10 @@ def test_a_file_says_the_same_as_code(tmp_path):
     chip = Target.load(written(tmp_path / "chip.toml", FILE))
     assert (chip.name, chip.description) == ("chip", "a small one")
     assert chip.conditions() == [
-        ("aten.add", "alpha is 1"), ("aten.amax", "one dimension at a time"),
-        ("aten.fmod", "its tensors are integer or bool"), ("aten.sum.dim_IntList", ""),
+        ("aten.add", "alpha is 1"),
+        ("aten.amax", "one dimension at a time"),
+        ("aten.fmod", "its tensors are integer or bool"),
+        ("aten.sum.dim_IntList", ""),
     ]
     assert chip.why_illegal(call(x, f=lambda x: torch.add(x, x, alpha=2))) == "alpha is 1"
     assert chip.why_illegal(call(x, f=lambda x: x.fmod(2))) == "its tensors are integer or bool"
@@ -301,17 +319,26 @@ def test_dtypes_compose_as_ops_do():
         ("namespaces = ['nowhere']", "no op is registered in the namespace 'nowhere'"),
         ("when = 3", "'when' must be a list of tables: [[when]]"),
         ("[[when]]\nequals = 1", "each [[when]] needs an 'op'"),
-        ("[[when]]\nop = 'add'", "[[when]] of add: needs exactly one check; checks are at_least, at_most, differs, "
-         "dtype, equals, given, length, one_of, rank, result, tensors"),
+        (
+            "[[when]]\nop = 'add'",
+            "[[when]] of add: needs exactly one check; checks are at_least, at_most, differs, "
+            "dtype, equals, given, length, one_of, rank, result, tensors",
+        ),
         ("[[when]]\nop = 'add'\nis = 1", "[[when]] of add: unknown key 'is'; checks are "),
         ("[[when]]\nop = 'add'\nequals = 1", "[[when]] of add: the check 'equals' needs an 'argument'"),
-        ("[[when]]\nop = 'add'\nargument = 'alhpa'\nequals = 1",
-         "[[when]] of add: no argument 'alhpa'; it has self, other, alpha"),
+        (
+            "[[when]]\nop = 'add'\nargument = 'alhpa'\nequals = 1",
+            "[[when]] of add: no argument 'alhpa'; it has self, other, alpha",
+        ),
         ("[[when]]\nop = 'amax'\nargument = 'dim'\nlength = 'one'", "[[when]] of amax: 'length' cannot be 'one'"),
-        ("[[when]]\nop = 'add'\ndtype = 'flaot'",
-         "[[when]] of add: unknown dtype 'flaot'; known are float, complex, integer, bool, and names as float32"),
-        ("[[when]]\nop = 'add'\nargument = 'it'\ndtype = 'float'",
-         "[[when]] of add: no argument 'it'; it has self, other, alpha"),
+        (
+            "[[when]]\nop = 'add'\ndtype = 'flaot'",
+            "[[when]] of add: unknown dtype 'flaot'; known are float, complex, integer, bool, and names as float32",
+        ),
+        (
+            "[[when]]\nop = 'add'\nargument = 'it'\ndtype = 'float'",
+            "[[when]] of add: no argument 'it'; it has self, other, alpha",
+        ),
         ("dtypes = ['float33']", "'dtypes': unknown dtype 'float33'; known are float, "),
     ],
 )

@@ -51,8 +51,9 @@ def test_an_entry_may_ask_whether_its_arguments_are_tensors():
         assert isinstance(x, torch.Tensor) and torch.is_tensor(x)
         return x.clamp(min=0) if x.is_floating_point() else NotImplemented
 
-    assert torch.equal(lowered(nn.ReLU(), Target("chip", ["clamp"]), Rules.from_torch({aten.relu: relu}), X).result(X),
-                       F.relu(X))
+    assert torch.equal(
+        lowered(nn.ReLU(), Target("chip", ["clamp"]), Rules.from_torch({aten.relu: relu}), X).result(X), F.relu(X)
+    )
 
 
 def test_an_entry_serves_its_own_overload_alone():

@@ -296,8 +296,10 @@ class Exponential(nn.Module):
 
 def test_what_jit_and_to_torch_and_new_weights_must_be_is_said():
     program = torch.export.export(Exponential(), (torch.ones(3),))
-    chips = [decomp.Backend("chip", from_torch=lambda x: x, to_torch=how, jit=jit) for how, jit in
-             ((lambda x: x, lambda f: None), (lambda x: x.tolist(), None))]  # fmt: skip
+    chips = [
+        decomp.Backend("chip", from_torch=lambda x: x, to_torch=how, jit=jit)
+        for how, jit in ((lambda x: x, lambda f: None), (lambda x: x.tolist(), None))
+    ]
     for chip, said in zip(chips, ("jit= of chip must return a function", "must return a tensor, not list")):
         chip.implements("exp")(torch.exp)
         loaded = chip.load(program)

@@ -88,7 +88,9 @@ ASKED = Settings(training=False)
 CASES: dict[str, tuple[Callable[..., Any], Settings, list[str]]] = {
     "a cast of a cast that is returned": (copy_between, ASKED, ["exp", "_to_copy", "neg"]),
     "views of calls that became one, one of them returned": (
-        views_of_equals, ASKED, ["mul", "reshape", "exp", "reshape", "signbit"],
+        views_of_equals,
+        ASKED,
+        ["mul", "reshape", "exp", "reshape", "signbit"],
     ),
     "what a result was a view of": (base_no_longer, ASKED, ["full", "signbit"]),
     "a constant of which a result is a copy": (copy_of_a_constant, Settings(freeze=True), ["reshape", "any"]),
@@ -98,7 +100,7 @@ CASES: dict[str, tuple[Callable[..., Any], Settings, list[str]]] = {
     "a slice that is the whole": (sliced_as_a_whole, ASKED, ["slice", "exp", "neg"]),
     "a tensor that is full of another spelling": (full_spelled_otherwise, ASKED, ["full", "signbit", "neg"]),
     "views by other ops that have gradients": (flat_with_gradients, Settings(), ["exp", "view", "sin", "cos", "mul"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.sampled(5)

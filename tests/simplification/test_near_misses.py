@@ -72,7 +72,8 @@ KEPT: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "a cast that is returned": (lambda x: aten._to_copy.default(x, dtype=x.dtype), ["_to_copy"]),
     "a cast through a narrower dtype": (lambda x: x.half().float().neg(), ["_to_copy", "_to_copy", "neg"]),
     "of integers through float32": (
-        lambda x: x.float().to(torch.int64).neg(), ["_to_copy", "_to_copy", "neg"],
+        lambda x: x.float().to(torch.int64).neg(),
+        ["_to_copy", "_to_copy", "neg"],
     ),
     "two copies that are both returned": (lambda x: (x * 2, x * 2), ["mul", "mul"]),
     "1 and 1.0": (lambda x: (x + 1).float() * (x + 1.0), ["add", "_to_copy", "add", "mul"]),
@@ -80,12 +81,13 @@ KEPT: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "two draws": (lambda x: torch.rand_like(x) * 0 + torch.rand_like(x) * 0, ["rand_like", "mul"] * 2 + ["add"]),
     "a slice of another dimension": (lambda x: x[:, 1:][1:].neg(), ["slice", "slice", "neg"]),
     "padding with another number": (
-        lambda x: pad(pad(x, [1, 0], 0.0), [1, 0], 1.0).neg(), ["constant_pad_nd", "constant_pad_nd", "neg"],
+        lambda x: pad(pad(x, [1, 0], 0.0), [1, 0], 1.0).neg(),
+        ["constant_pad_nd", "constant_pad_nd", "neg"],
     ),
     "the negation of <": (lambda x: torch.logical_not(x < 0), ["lt", "logical_not"]),
     "1 times a complex number": (lambda x: (x * 1.0).neg(), ["mul", "neg"]),
     "memory that nobody has written": (lambda x: (x.new_empty(0), x.new_empty(0)), ["new_empty", "new_empty"]),
-}  # fmt: skip
+}
 GONE: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "minus 0": (lambda x: (x - 0).neg(), ["neg"]),
     "plus negative 0": (lambda x: (x + -0.0).neg(), ["neg"]),
@@ -103,10 +105,11 @@ GONE: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "the negation of ==": (lambda x: torch.logical_not(x == 0), ["ne"]),
     "a tensor full of a number": (lambda x: x * torch.full((3,), 2.0), ["mul"]),
     "sums of full tensors": (
-        lambda x: torch.maximum(x, torch.full((3,), 2.0) + torch.full((3,), 1.0)), ["full", "maximum"],
+        lambda x: torch.maximum(x, torch.full((3,), 2.0) + torch.full((3,), 1.0)),
+        ["full", "maximum"],
     ),
     "an operand that is expanded": (lambda x: x * x[:1].expand(2, 3), ["slice", "mul"]),
-}  # fmt: skip
+}
 
 
 def _in_order(x: torch.Tensor) -> torch.Tensor:
@@ -128,16 +131,18 @@ EXPORTED: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "reshapes that copy": (lambda x: x.t().reshape(6).reshape(2, 3).neg(), ["t", "reshape", "neg"]),
     "a transposition there and back": (lambda x: x.t().transpose(0, -1).neg(), ["neg"]),
     "three transpositions": (
-        lambda x: x[None].transpose(0, 1).transpose(1, 2).neg(), ["unsqueeze", "permute", "neg"],
+        lambda x: x[None].transpose(0, 1).transpose(1, 2).neg(),
+        ["unsqueeze", "permute", "neg"],
     ),
     "an expansion of an expansion": (
-        lambda x: x[:1].expand(2, 3).expand(4, 2, 3).contiguous().neg(), ["slice", "expand", "contiguous", "neg"],
+        lambda x: x[:1].expand(2, 3).expand(4, 2, 3).contiguous().neg(),
+        ["slice", "expand", "contiguous", "neg"],
     ),
     "a copy by the strides of attention": (
         lambda x: _in_order(F.scaled_dot_product_attention(*[x.view(1, 2, 1, 3)] * 3).transpose(1, 2)).view(-1).neg(),
         ["view", "scaled_dot_product_attention", "transpose", "clone", "view", "neg"],
     ),
-}  # fmt: skip
+}
 OTHER_INPUTS = {
     "of integers through float32": torch.tensor([2**24 + 1, 3]), "1 and 1.0": torch.tensor([1, 2]),
     "1 times a complex number": torch.tensor([complex(1, 2), complex(3, -0.0)]),
@@ -340,11 +345,12 @@ FACTORIES: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "a factory alone": (lambda x: x + torch.arange(3), ["arange", "add"]),
     "a large one": (lambda x: x[0, 0] + torch.arange((1 << 16) + 1) * 2, ["select", "select", "arange", "mul", "add"]),
     "a small one of what is large": (
-        lambda x: x + (torch.arange((1 << 16) + 1) * 2)[:3], ["arange", "mul", "slice", "add"],
+        lambda x: x + (torch.arange((1 << 16) + 1) * 2)[:3],
+        ["arange", "mul", "slice", "add"],
     ),
     "chance": (lambda x: torch.where(torch.rand(3) < 2, x, 0.0), ["rand", "lt", "where"]),
     "what is returned": (lambda x: (x * 2, torch.arange(3) * 2), ["mul", "arange", "mul"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", FACTORIES)

@@ -42,12 +42,14 @@ SINKS: dict[str, tuple[Callable[..., Any], list[str]]] = {
         ["neg", "mul", "mul", "mul", "mul", "add", "mul", "tanh", "add", "mul", "sin"],
     ),
     "two views of one kind": (
-        lambda x: (x.exp().view(6, 4) + x.sin().view(6, 4)).sum(0), ["exp", "sin", "add", "view", "sum"],
+        lambda x: (x.exp().view(6, 4) + x.sin().view(6, 4)).sum(0),
+        ["exp", "sin", "add", "view", "sum"],
     ),
     "on to another shape": (lambda x: x.neg().view(6, 4).exp().view(4, 6).sin(), ["neg", "exp", "view", "sin"]),
     "permutations": (lambda x: x.permute(2, 0, 1).exp().permute(1, 2, 0).sin(), ["exp", "sin"]),
     "a copy behind permutations": (
-        lambda x: _in_order(x.permute(2, 0, 1).exp().permute(1, 2, 0)).view(-1).sin(), ["exp", "view", "sin"],
+        lambda x: _in_order(x.permute(2, 0, 1).exp().permute(1, 2, 0)).view(-1).sin(),
+        ["exp", "view", "sin"],
     ),
     "comparisons and choices": (
         lambda x: torch.where((y := x.neg().view(6, 4)) < 0, torch.zeros(()), y).view(2, 3, 4).sin(),
@@ -59,34 +61,39 @@ SINKS: dict[str, tuple[Callable[..., Any], list[str]]] = {
         ["neg", "amax", "sub", "softmax", "sin"],
     ),
     "slices of dimensions that stay": (
-        lambda x: x.neg().view(6, 4)[:, 1:3].view(3, 2, 2).sin(), ["neg", "slice", "view", "sin"],
+        lambda x: x.neg().view(6, 4)[:, 1:3].view(3, 2, 2).sin(),
+        ["neg", "slice", "view", "sin"],
     ),
     "operands that are broadcast": (
-        lambda x: (x.neg().view(6, 4) * torch.arange(4)).view(2, 3, 4).sin(), ["neg", "arange", "mul", "sin"],
+        lambda x: (x.neg().view(6, 4) * torch.arange(4)).view(2, 3, 4).sin(),
+        ["neg", "arange", "mul", "sin"],
     ),
     "regions one after the other": (
         lambda x: x.neg().view(6, 4).exp().view(2, 3, 4).permute(1, 0, 2).abs().permute(1, 0, 2).sin(),
         ["neg", "exp", "abs", "sin"],
     ),
     "regions that open each other": (
-        lambda x: x.neg().view(6, 4).permute(1, 0).exp().permute(1, 0).view(2, 3, 4).sin(), ["neg", "exp", "sin"],
+        lambda x: x.neg().view(6, 4).permute(1, 0).exp().permute(1, 0).view(2, 3, 4).sin(),
+        ["neg", "exp", "sin"],
     ),
     "the same twice": (
         lambda x: x.neg().view(24).exp().view(2, 3, 4).sin() + x.neg().view(24).exp().view(2, 3, 4).cos(),
         ["neg", "exp", "sin", "cos", "add"],
     ),
-}  # fmt: skip
+}
 STAYS: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "what saves nothing": (lambda x: x.neg().view(6, 4).exp().sum(0), ["neg", "view", "exp", "sum"]),
     "a view that is used as it is": (
-        lambda x: (y := x.neg().view(6, 4)).exp().sum(0) + y.sum(0), ["neg", "view", "exp", "sum", "sum", "add"],
+        lambda x: (y := x.neg().view(6, 4)).exp().sum(0) + y.sum(0),
+        ["neg", "view", "exp", "sum", "sum", "add"],
     ),
     "views of two kinds": (
         lambda x: x.neg().view(6, 4).exp() + x.neg().view(4, 6).permute(1, 0),
         ["neg", "view", "exp", "view", "permute", "add"],
     ),
     "along dimensions that change": (
-        lambda x: x.neg().view(24).softmax(0).view(2, 3, 4).sin(), ["neg", "view", "softmax", "view", "sin"],
+        lambda x: x.neg().view(24).softmax(0).view(2, 3, 4).sin(),
+        ["neg", "view", "softmax", "view", "sin"],
     ),
     "broadcasting over dimensions that change": (
         lambda x: (x.neg().view(6, 4) * torch.arange(6).view(6, 1)).view(2, 3, 4).sin(),
@@ -98,7 +105,7 @@ STAYS: dict[str, tuple[Callable[..., Any], list[str]]] = {
         ["permute", "clone", "exp", "permute", "sin"],
     ),
     "no elements": (lambda x: x[:0].view(0, 12).exp().view(0, 3, 4).sin(), ["slice", "view", "exp", "view", "sin"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.sampled(7)
@@ -154,8 +161,9 @@ def test_gradients_keep_their_bits():
 
 def test_sizes_that_vary_keep_their_views():
     rows = {0: torch.export.Dim("rows", min=2)}
-    varying = torch.export.export(Holder(lambda x: x.flatten(1).exp().view(-1, 3, 4).sin()), (CUBE,),
-                                  dynamic_shapes=((rows,),)).run_decompositions({})  # fmt: skip
+    varying = torch.export.export(
+        Holder(lambda x: x.flatten(1).exp().view(-1, 3, 4).sin()), (CUBE,), dynamic_shapes=((rows,),)
+    ).run_decompositions({})
     called = [call.op.short for call in decomp.calls(decomp.simplify(varying, training=False))]
     assert called.count("view") == 2
 

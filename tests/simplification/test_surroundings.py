@@ -36,19 +36,36 @@ def test_a_plain_call_is_known_by_its_overload():
     assert views > 30 and others > 500
 
 
-@pytest.mark.parametrize("target, is_view", [
-    (aten.view.default, True), (aten._unsafe_view.default, True), (aten.split.Tensor, True),
-    (aten.detach.default, True), (aten.mul.Tensor, False), (aten.clone.default, False), (aten._softmax.default, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "target, is_view",
+    [
+        (aten.view.default, True),
+        (aten._unsafe_view.default, True),
+        (aten.split.Tensor, True),
+        (aten.detach.default, True),
+        (aten.mul.Tensor, False),
+        (aten.clone.default, False),
+        (aten._softmax.default, False),
+    ],
+)
 def test_what_is_a_view(target, is_view):
     found = PlainCalls().of(call_of(target))
     assert found is not None and found.is_view == is_view and found.gradients == (target is not aten.detach.default)
 
 
-@pytest.mark.parametrize("target", [
-    aten.reshape.default, aten.contiguous.default, aten.einsum.default, aten.broadcast_tensors.default,
-    aten.add_.Tensor, aten.bernoulli.default, aten._assert_async.default, aten.transpose_.default,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "target",
+    [
+        aten.reshape.default,
+        aten.contiguous.default,
+        aten.einsum.default,
+        aten.broadcast_tensors.default,
+        aten.add_.Tensor,
+        aten.bernoulli.default,
+        aten._assert_async.default,
+        aten.transpose_.default,
+    ],
+)
 def test_what_depends_on_more_or_has_an_effect_is_not_plain(target):
     assert PlainCalls().of(call_of(target)) is None
 

@@ -15,9 +15,23 @@ def test_records_are_json_with_one_row_a_line():
     text = one_row_a_line(records)
     assert json.loads(text) == records
     assert text.split() == [
-        "{", '"format":', "1,", '"of":', "{", '"x":', "[", '{"a":null,"b":0.1},', '{"a":[1,2]}', "],", '"y":', "[]",
-        "},", '"machine":', '{"é":2}', "}",
-    ]  # fmt: skip
+        "{",
+        '"format":',
+        "1,",
+        '"of":',
+        "{",
+        '"x":',
+        "[",
+        '{"a":null,"b":0.1},',
+        '{"a":[1,2]}',
+        "],",
+        '"y":',
+        "[]",
+        "},",
+        '"machine":',
+        '{"é":2}',
+        "}",
+    ]
     assert text.count("\n") == 11 and text.endswith("}\n")
 
 

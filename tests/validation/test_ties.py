@@ -98,8 +98,13 @@ def test_vectors_that_are_wrong_but_for_their_signs_are_named(wrong):
 
     x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
     with pytest.raises(decomp.VerificationError, match="rule eigh"):
-        decomp.lower(Of(lambda x: torch.linalg.eigh(x @ x.mT)), to=targets.tinygrad, args=(x,), rules=rules | RULES,
-                     verify="values")  # fmt: skip
+        decomp.lower(
+            Of(lambda x: torch.linalg.eigh(x @ x.mT)),
+            to=targets.tinygrad,
+            args=(x,),
+            rules=rules | RULES,
+            verify="values",
+        )
 
 
 def test_what_the_kernel_leaves_undefined_may_be_anything():

@@ -21,10 +21,20 @@ def special(found, exact):
     return deviation(torch.tensor([found]), torch.tensor([exact], dtype=torch.float64)).special.item()
 
 
-@pytest.mark.parametrize("x, expected", [
-    (1.0, 2**-23), (1.5, 2**-23), (2.0, 2**-22), (1 - 2**-24, 2**-24), (1e-45, 2**-149), (0.0, 2**-149),
-    (2**-126, 2**-149), (-3.0, 2**-22), (1e39, 2**104),
-])
+@pytest.mark.parametrize(
+    "x, expected",
+    [
+        (1.0, 2**-23),
+        (1.5, 2**-23),
+        (2.0, 2**-22),
+        (1 - 2**-24, 2**-24),
+        (1e-45, 2**-149),
+        (0.0, 2**-149),
+        (2**-126, 2**-149),
+        (-3.0, 2**-22),
+        (1e39, 2**104),
+    ],
+)
 def test_the_spacing_is_that_of_the_binade_and_never_below_the_subnormal_one(x, expected):
     assert spacing(torch.tensor([x], dtype=torch.float64), torch.float32).item() == expected
 

@@ -78,8 +78,14 @@ def test_ties_may_share_the_gradient_at_standard_and_not_at_exact():
         rules = decomp.Rules()
         rules.register(F.max_pool2d)(rule)
         with pytest.raises(GradientsDiffer, match="has other gradients"):
-            decomp.lower(nn.MaxPool2d(2), to=targets.tinygrad, args=(tied,), rules=rules | RULES, accuracy=accuracy,
-                         verify="values")  # fmt: skip
+            decomp.lower(
+                nn.MaxPool2d(2),
+                to=targets.tinygrad,
+                args=(tied,),
+                rules=rules | RULES,
+                accuracy=accuracy,
+                verify="values",
+            )
 
 
 def _shared(x, *_):
@@ -94,7 +100,7 @@ def _to_the_first(x, *_):
 
 
 def test_off_kinks_no_number_is_zero_or_next_to_it():
-    moved, = off_kinks([torch.tensor([0.0, -0.0, 1e-42, -1e-42, float("inf")])])
+    (moved,) = off_kinks([torch.tensor([0.0, -0.0, 1e-42, -1e-42, float("inf")])])
     assert (moved.abs() >= torch.finfo(torch.float32).smallest_normal).all()
 
 
@@ -256,8 +262,13 @@ def test_the_reference_of_integers_is_rounded_as_the_call_rounds_them():
 def test_a_wrong_rule_for_integers_is_named():
     rules = {torch.exp: lambda x: torch.exp2(x.to(torch.float32) * 1.4427)}
     with pytest.raises(ValuesDiffer, match="ULP where 256 are promised"):
-        decomp.lower(Holder(torch.exp), to=decomp.Target("exp2", ["exp2", "mul", "to"]), args=(torch.arange(-8, 9),),
-                     rules=rules, verify="values")  # fmt: skip
+        decomp.lower(
+            Holder(torch.exp),
+            to=decomp.Target("exp2", ["exp2", "mul", "to"]),
+            args=(torch.arange(-8, 9),),
+            rules=rules,
+            verify="values",
+        )
 
 
 def test_a_gradient_that_cancels_to_rounding_errors_is_none():

@@ -128,4 +128,4 @@ def test_a_rule_that_is_wrong_at_an_edge_is_named(name):
     with pytest.raises(decomp.VerificationError) as caught:
         decomp.lower(model, to=targets.tinygrad - [op.overloadpacket], args=args, rules=rules | RULES, verify="values")
     assert type(caught.value).__name__ in ("ValuesDiffer", "GradientsDiffer")
-    assert getattr(rule, "__name__") in str(caught.value)
+    assert rule.__name__ in str(caught.value)

@@ -77,9 +77,21 @@ def _assumption(code: str, names: Sequence[str]) -> Assumption | None:
 
 
 _ARITHMETIC = (
-    ast.Expression, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.IfExp, ast.Constant, ast.Subscript,
-    ast.boolop, ast.unaryop, ast.operator, ast.cmpop, ast.expr_context, ast.Call,
-)  # fmt: skip
+    ast.Expression,
+    ast.BoolOp,
+    ast.UnaryOp,
+    ast.BinOp,
+    ast.Compare,
+    ast.IfExp,
+    ast.Constant,
+    ast.Subscript,
+    ast.boolop,
+    ast.unaryop,
+    ast.operator,
+    ast.cmpop,
+    ast.expr_context,
+    ast.Call,
+)
 
 
 def _require_arithmetic(tree: ast.AST, names: Sequence[str]) -> None:
@@ -89,9 +101,15 @@ def _require_arithmetic(tree: ast.AST, names: Sequence[str]) -> None:
         if isinstance(node, ast.Name):
             known = node.id in names or node.id in _BUILTIN or node.id in ("math", "inf", *_interpreted())
         elif isinstance(node, ast.Attribute):
-            known = node.attr in ("shape", "size", "stride", "storage_offset") or isinstance(node.value, ast.Name) and (
-                node.value.id == "math" and hasattr(math, node.attr)
-                or node.value.id == "torch" and node.attr.startswith(("sym_", "_sym_"))
+            known = (
+                node.attr in ("shape", "size", "stride", "storage_offset")
+                or isinstance(node.value, ast.Name)
+                and (
+                    node.value.id == "math"
+                    and hasattr(math, node.attr)
+                    or node.value.id == "torch"
+                    and node.attr.startswith(("sym_", "_sym_"))
+                )
             )
         else:
             known = isinstance(node, _ARITHMETIC)

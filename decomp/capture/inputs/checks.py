@@ -425,9 +425,7 @@ def _compare_tensor(name: str, expected: TensorInput, found: Any) -> None:
         raise InputMismatch(name, expected.strides, found.stride(), "strides")
 
 
-def _compare_home(
-    name: str, device: torch.device, layout: torch.layout, found: torch.Tensor, cause: Exception
-) -> None:
+def _compare_home(name: str, device: torch.device, layout: torch.layout, found: torch.Tensor, cause: Exception) -> None:
     if found.layout != layout or found.is_nested:
         raise InputMismatch(name, layout, "nested" if found.is_nested else found.layout, "layout") from cause
     if found.device != device:

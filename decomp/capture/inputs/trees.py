@@ -17,11 +17,11 @@ def flat_inputs(codegen: PyTreeCodeGen, args: Sequence[Any], kwargs: Mapping[str
     spec = codegen.pytree_info.in_spec
     if _is_of_export(spec):
         names = codegen.pytree_info.orig_args
-        by_place = dict(zip(names[len(args):], range(len(args), spec.child(0).num_children)))
+        by_place = dict(zip(names[len(args) :], range(len(args), spec.child(0).num_children)))
         moved = tuple(kwargs[name] for name in by_place if name in kwargs)
         named = {name: value for name, value in kwargs.items() if name not in by_place}
         return list(pytree.tree_flatten_spec(((*args, *moved), named), spec))
-    more = [kwargs[name] for name in codegen.pytree_info.orig_args[len(args):] if name in kwargs]
+    more = [kwargs[name] for name in codegen.pytree_info.orig_args[len(args) :] if name in kwargs]
     return list(codegen.process_inputs(*args, *more))
 
 

@@ -68,7 +68,8 @@ class Attention(Trier):
         scores = self._scores_above(peak)
         ends = list(self._ends(peak)) if scores is not None else []
         tried = 0
-        for root, value in sorted(reversed(ends), key=lambda end: not _has_rows_of(peak, end[0])):
+        ends.reverse()
+        for root, value in sorted(ends, key=lambda end: not _has_rows_of(peak, end[0])):
             for args, spelling in self._calls(root, scores, value):  # type: ignore[arg-type]
                 tried += 1
                 if tried > TRIALS:
@@ -167,9 +168,7 @@ class Attention(Trier):
             waiting += fresh if len(seen) < 4 * STEPS else []
         return False
 
-    def _calls(
-        self, root: fx.Node, scores: _Scores, value: fx.Node
-    ) -> Iterator[tuple[tuple[Any, ...], Spelling]]:
+    def _calls(self, root: fx.Node, scores: _Scores, value: fx.Node) -> Iterator[tuple[tuple[Any, ...], Spelling]]:
         """The calls to be tried, those that stand for most first."""
         out = list(metadata(root).shape)
         for q in self._shown(scores.query, out):

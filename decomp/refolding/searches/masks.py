@@ -25,9 +25,7 @@ class Mask:
     """Whether the mask is true where scores are hidden, not where they stay."""
 
 
-def masks_as_one(
-    around: Surroundings, masks: Sequence[Mask], like: Operand, shape: Sequence[Any]
-) -> Iterator[Operand]:
+def masks_as_one(around: Surroundings, masks: Sequence[Mask], like: Operand, shape: Sequence[Any]) -> Iterator[Operand]:
     """What several masks of scores of one shape may be as one; they are given from the softmax on up. `like` has the
     dtype of the scores."""
     nearest = masks[0]

@@ -74,9 +74,7 @@ def _patterns(rules: Rules) -> Iterator[tuple[Pattern, Rule]]:
 def _of_free_variables(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function without the parameters that have a number as default, which it then has."""
     signature = inspect.signature(function)
-    fixed = {
-        name for name, p in signature.parameters.items() if p.default is not p.empty and p.default is not None
-    }
+    fixed = {name for name, p in signature.parameters.items() if p.default is not p.empty and p.default is not None}
     free = [p for name, p in signature.parameters.items() if name not in fixed]
 
     @functools.wraps(function)

@@ -23,8 +23,9 @@ ROUNDS = 5
 Label = Callable[[Provenance], str]
 
 
-def attributed(case: Case, variant: str, source: fx.GraphModule, lowering: Lowering, args: tuple[Any, ...],
-               rounds: int = ROUNDS) -> Attribution:  # fmt: skip
+def attributed(
+    case: Case, variant: str, source: fx.GraphModule, lowering: Lowering, args: tuple[Any, ...], rounds: int = ROUNDS
+) -> Attribution:
     """The shares of source ops in the time of a lowered program. `source`: the program that was lowered, as a graph
     whose nodes have the names that provenance gives."""
     lowered = lowering.result
@@ -41,8 +42,7 @@ def attributed(case: Case, variant: str, source: fx.GraphModule, lowering: Lower
         before[label] += taken["source"][node.name]
         calls[label] += 1
     shares = [
-        Share(label, seconds[label], before[label] if label in before else None, calls[label], nodes[label])
-        for label in {**seconds, **before}
+        Share(label, seconds[label], before.get(label), calls[label], nodes[label]) for label in {**seconds, **before}
     ]
     shares.sort(key=lambda share: -share.seconds)
     return Attribution(case, variant, sum(seconds.values()), sum(before.values()), tuple(shares))

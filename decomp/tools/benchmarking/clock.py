@@ -119,8 +119,15 @@ def _warmed(run: Run, clock: Clock, effort: Effort) -> int:
     return max(1, round(effort.sample / max(seconds, 1e-7)))
 
 
-def _round(names: Sequence[str], runs: Mapping[str, Run], repeats: Mapping[str, int], clock: Clock,
-           taken: Mapping[str, list[float]], spent: dict[str, float], collect: bool) -> None:  # fmt: skip
+def _round(
+    names: Sequence[str],
+    runs: Mapping[str, Run],
+    repeats: Mapping[str, int],
+    clock: Clock,
+    taken: Mapping[str, list[float]],
+    spent: dict[str, float],
+    collect: bool,
+) -> None:
     for name in names:
         if collect:
             gc.collect()

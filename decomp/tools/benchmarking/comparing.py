@@ -3,7 +3,7 @@
 Seconds of two runs differ with the day; ratios within rounds do not. So a variant is held to its ratio to the first
 one, and only the first to its seconds. What moved is what lies apart: the quartiles of the two do not overlap, and the
 medians differ by more than a tolerance. Counts (kernels, bytes, memory) and errors have no noise and are held as they
-are. """
+are."""
 
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ def _changes(before: Row, after: Row, results: Results, tolerance: float) -> Ite
     yield from _counted(after, "ulp", before.ulp, after.ulp, tolerance)
 
 
-def _moved(before: Row, after: Row, what: str, old: Spread | None, new: Spread | None, tolerance: float
-           ) -> Iterator[Change]:  # fmt: skip
+def _moved(
+    before: Row, after: Row, what: str, old: Spread | None, new: Spread | None, tolerance: float
+) -> Iterator[Change]:
     if old is None or new is None:
         return
     apart = new.low > old.high or new.high < old.low

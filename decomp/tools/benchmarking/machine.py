@@ -24,7 +24,7 @@ EDGE = {"cpu": 1024, "cuda": 8192}
 
 @contextlib.contextmanager
 def kept_pages() -> Iterator[str]:
-    """"kept" while the C library keeps memory that is freed, as allocators of accelerators do; "fresh" if it cannot.
+    """ "kept" while the C library keeps memory that is freed, as allocators of accelerators do; "fresh" if it cannot.
 
     Else each large tensor is mapped anew and each of its pages touched for the first time, at a tenth of the copy's
     rate, and programs are measured by the number of their large buffers.

@@ -138,8 +138,11 @@ class _HeatMap:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> _HeatMap:
-        columns = tuple(dict.fromkeys((v, r.case.size) for v in dict.fromkeys(r.variant for r in rows)
-                                      for r in rows if r.variant == v))  # fmt: skip
+        columns = tuple(
+            dict.fromkeys(
+                (v, r.case.size) for v in dict.fromkeys(r.variant for r in rows) for r in rows if r.variant == v
+            )
+        )
         found = {(r.case.name, (r.variant, r.case.size)): r.to_baseline.median for r in rows if r.to_baseline}
         return cls(tuple(dict.fromkeys(r.case.name for r in rows)), columns, found)
 
@@ -209,9 +212,7 @@ def _rates_of_bytes(axes: Axes, rows: Sequence[Row], variants: Sequence[str], co
     axes.grid(True, axis="x", alpha=0.2)
 
 
-def _rates_of_operations(
-    axes: Axes, rows: Sequence[Row], variants: Sequence[str], matmul: float, copy: float
-) -> None:
+def _rates_of_operations(axes: Axes, rows: Sequence[Row], variants: Sequence[str], matmul: float, copy: float) -> None:
     """The roofline; the names stand in a column beside it, in the order of the rates."""
     points = [(row, _Point.of(row)) for row in rows]
     for place, variant in enumerate(variants):
@@ -228,8 +229,15 @@ def _rates_of_operations(
     for place, (name, point) in enumerate(fastest.items()):
         at = (1.03, (place + 0.5) / len(fastest))
         lead = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "relpos": (0, 0.5)}
-        axes.annotate(name, (point.intensity, point.rate / 1e9), xytext=at, textcoords="axes fraction", fontsize=7,
-                      va="center", arrowprops=lead)  # fmt: skip
+        axes.annotate(
+            name,
+            (point.intensity, point.rate / 1e9),
+            xytext=at,
+            textcoords="axes fraction",
+            fontsize=7,
+            va="center",
+            arrowprops=lead,
+        )
 
 
 @dataclass(frozen=True)
@@ -267,7 +275,7 @@ def waterfalls(attributions: Sequence[Attribution], path: Path, most: int = 7) -
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     for axes, one in zip(panels, shown):
         _waterfall(axes, one, most)
-    for axes in panels[len(shown):]:
+    for axes in panels[len(shown) :]:
         axes.set_axis_off()
     variants = " / ".join(dict.fromkeys(one.variant for one in shown))
     figure.suptitle(f"Where lowering to {variants} costs time: eager, node by node (ms)", fontsize=11)
@@ -275,10 +283,12 @@ def waterfalls(attributions: Sequence[Attribution], path: Path, most: int = 7) -
 
 
 def _waterfall(axes: Axes, one: Attribution, most: int) -> None:
-    added = sorted(((share.label, share.seconds - (share.source_seconds or 0)) for share in one.shares),
-                   key=lambda item: -abs(item[1]))  # fmt: skip
+    added = sorted(
+        ((share.label, share.seconds - (share.source_seconds or 0)) for share in one.shares),
+        key=lambda item: -abs(item[1]),
+    )
     told = [item for item in added[:most] if abs(item[1]) > 0.005 * one.seconds]
-    steps, others = told, added[len(told):]
+    steps, others = told, added[len(told) :]
     if others:
         steps.append((f"{len(others)} others", sum(value for _, value in others)))
     names, starts, lengths, colours = ["fused"], [0.0], [one.source_seconds], ["#253494"]

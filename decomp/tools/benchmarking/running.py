@@ -134,25 +134,42 @@ class _Work:
         return float(max(self.needed / machine["copy"], self.operations / machine["matmul"]))
 
 
-def _needed(module: nn.Module, args: tuple[Any, ...], ready: Mapping[str, _Contender], variants: Sequence[Variant]
-            ) -> int:  # fmt: skip
+def _needed(
+    module: nn.Module, args: tuple[Any, ...], ready: Mapping[str, _Contender], variants: Sequence[Variant]
+) -> int:
     first = next((ready[variant.name] for variant in variants if variant.name in ready), None)
     return needs.bytes_needed(module, args, first.run()) if first is not None else 0
 
 
-def _row(setup: Setup, variant: Variant, variants: Sequence[Variant], contender: _Contender, timing: Timing,
-         counts: Counts, work: _Work, exact: list[torch.Tensor] | None) -> Row:  # fmt: skip
+def _row(
+    setup: Setup,
+    variant: Variant,
+    variants: Sequence[Variant],
+    contender: _Contender,
+    timing: Timing,
+    counts: Counts,
+    work: _Work,
+    exact: list[torch.Tensor] | None,
+) -> Row:
     name, seconds = variant.name, timing.spread(variant.name)
     ulp, mean_ulp = error_of(contender.found, exact)
     baseline, compiled = variants[0].name, next((v.name for v in variants if v.compiled), "")
     return Row(
-        setup.case, name, seconds,
+        setup.case,
+        name,
+        seconds,
         to_baseline=timing.ratio(name, baseline) if baseline in timing.taken else None,
         to_compiled=timing.ratio(name, compiled) if compiled in timing.taken else None,
-        nodes=contender.nodes, memory=counts.memory, kernels=counts.kernels, needed=work.needed, moved=counts.moved,
-        operations=work.operations, of_limit=work.limit(setup.machine) / seconds.median, ulp=_finite(ulp),
+        nodes=contender.nodes,
+        memory=counts.memory,
+        kernels=counts.kernels,
+        needed=work.needed,
+        moved=counts.moved,
+        operations=work.operations,
+        of_limit=work.limit(setup.machine) / seconds.median,
+        ulp=_finite(ulp),
         mean_ulp=_finite(mean_ulp),
-    )  # fmt: skip
+    )
 
 
 def _finite(value: float | None) -> float | None:

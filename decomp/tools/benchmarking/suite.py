@@ -58,8 +58,9 @@ class Plan:
         return twice * compiled * COMPILING.get(case.family, 2.0) + 2 * timing + 1.0
 
 
-def run(plan: Plan, command: str, path: Path | None = None, resume: bool = False, progress: Progress | None = None
-        ) -> Results:  # fmt: skip
+def run(
+    plan: Plan, command: str, path: Path | None = None, resume: bool = False, progress: Progress | None = None
+) -> Results:
     """Measure everything in `plan` and return it; with a `path`, saved there as JSON after each case.
 
     `resume`: go on with what the file has. A case during which the process died is a row with that error. Raises
@@ -69,8 +70,9 @@ def run(plan: Plan, command: str, path: Path | None = None, resume: bool = False
         return _run(plan, {**described(plan.device), "pages": pages}, command, path, resume, progress)
 
 
-def _run(plan: Plan, here: Mapping[str, Any], command: str, path: Path | None, resume: bool, progress: Progress | None
-         ) -> Results:  # fmt: skip
+def _run(
+    plan: Plan, here: Mapping[str, Any], command: str, path: Path | None, resume: bool, progress: Progress | None
+) -> Results:
     earlier = Results.load(path) if resume and path is not None and path.exists() else None
     if earlier is not None:
         _same(earlier, here, plan.seed, path)
@@ -108,8 +110,11 @@ def _rest(plan: Plan, results: Results, began: float, expected: float) -> float:
 
 
 def _same(earlier: Results, here: Mapping[str, Any], seed: int, path: Path | None) -> None:
-    differ = [f"{name} {earlier.machine.get(name)} -> {value}" for name, value in here.items()
-              if earlier.machine.get(name) != value]  # fmt: skip
+    differ = [
+        f"{name} {earlier.machine.get(name)} -> {value}"
+        for name, value in here.items()
+        if earlier.machine.get(name) != value
+    ]
     if earlier.seed != seed:
         differ.append(f"seed {earlier.seed} -> {seed}")
     if differ:

@@ -14,9 +14,17 @@ PAGES = {
     "fresh": "but the C library gives large tensors back and maps them anew, so that large buffers cost page faults.",
 }
 COLUMNS = (
-    "variant", "time", "× fused", "× compiled", "peak memory", "kernels", "must move", "moves", "of limit",
+    "variant",
+    "time",
+    "× fused",
+    "× compiled",
+    "peak memory",
+    "kernels",
+    "must move",
+    "moves",
+    "of limit",
     "ULP max (mean)",
-)  # fmt: skip
+)
 
 
 def document(results: Results) -> str:
@@ -34,8 +42,10 @@ def document(results: Results) -> str:
 def heading(results: Results) -> Iterator[str]:
     """What was measured, and on what."""
     m = results.machine
-    yield (f"`{results.command}`, seed {results.seed}, torch {m['torch']}, {m['device']}: {m['processor']}, "
-           f"{m['threads']} of {m['cores']} cores, {m['vectors']}.")  # fmt: skip
+    yield (
+        f"`{results.command}`, seed {results.seed}, torch {m['torch']}, {m['device']}: {m['processor']}, "
+        f"{m['threads']} of {m['cores']} cores, {m['vectors']}."
+    )
     yield ""
     copy, matmul = m["copy"] / 1e9, m["matmul"] / 1e9
     yield f"Limits measured in this run: copying {copy:.1f} GB/s (read and written), products {matmul:.1f} GFLOP/s."
@@ -71,8 +81,9 @@ def _simplified(results: Results) -> Iterator[str]:
     yield from _means(results, "simplified: time over not", left, [r for r in results.rows if r.variant in names])
 
 
-def _means(results: Results, title: str, ratio: Callable[[Row], Spread | None], rows: Sequence[Row] = ()
-           ) -> Iterator[str]:  # fmt: skip
+def _means(
+    results: Results, title: str, ratio: Callable[[Row], Spread | None], rows: Sequence[Row] = ()
+) -> Iterator[str]:
     rows = rows or results.rows
     modes = list(dict.fromkeys((row.case.size, row.case.mode) for row in results.rows))
     columns = [(size, mode) for size in SIZES for s, mode in modes if s == size]
@@ -124,9 +135,16 @@ def cells(row: Row) -> list[str]:
     if row.error is not None:
         return [f"failed: {row.error.replace('|', '/')}", *[""] * (len(COLUMNS) - 2)]
     return [
-        _time(row.seconds), _ratio(row.to_baseline), _ratio(row.to_compiled), size_of(row.memory), _whole(row.kernels),
-        size_of(row.needed), size_of(row.moved), f"{row.of_limit:.0%}" if row.of_limit is not None else "", _error(row),
-    ]  # fmt: skip
+        _time(row.seconds),
+        _ratio(row.to_baseline),
+        _ratio(row.to_compiled),
+        size_of(row.memory),
+        _whole(row.kernels),
+        size_of(row.needed),
+        size_of(row.moved),
+        f"{row.of_limit:.0%}" if row.of_limit is not None else "",
+        _error(row),
+    ]
 
 
 def _error(row: Row) -> str:

@@ -51,9 +51,13 @@ def _name_of(backend: Backend, node: fx.Node) -> str:
 
 
 def difference_in(
-    backend: Backend, lowering: Lowering, loaded: Any, inputs: Sequence[Any], where: str,
+    backend: Backend,
+    lowering: Lowering,
+    loaded: Any,
+    inputs: Sequence[Any],
+    where: str,
     by_design: list[str] | None = None,
-) -> Difference | None:  # fmt: skip
+) -> Difference | None:
     """The first call that is wrong on its own operands; None if each is right. Reasons why calls differ by design are
     added to `by_design`."""
     by_design = [] if by_design is None else by_design
@@ -197,9 +201,7 @@ def _one_by_one(
     return None
 
 
-def _alone(
-    backend: Backend, node: fx.Node, sample: Sample, where: str, by_design: list[str]
-) -> Iterator[Problem]:
+def _alone(backend: Backend, node: fx.Node, sample: Sample, where: str, by_design: list[str]) -> Iterator[Problem]:
     try:
         found = loaded_call(backend, sample)
         result = found.unchecked(*sample.tensors) if found is not None else None

@@ -78,8 +78,10 @@ def bring_up(
         raise ArgumentError(f"only={unknown[0]!r}: there are {', '.join(KINDS)}")
     place = place_of(backend) if isolate is not False else None
     if isolate and place is None:
-        raise ArgumentError("no other process finds this backend: make it at the top level of a module that can be "
-                            "imported, or pass isolate=False")  # fmt: skip
+        raise ArgumentError(
+            "no other process finds this backend: make it at the top level of a module that can be "
+            "imported, or pass isolate=False"
+        )
     run = _Run(backend, place, workers or os.cpu_count() or 1, timeout, quick, _Kept.at(results, backend, quick))
     run.progress = progress or (lambda done, total, name: None)
     with tempfile.TemporaryDirectory() as scratch:
@@ -116,8 +118,10 @@ def _check_model(name: str, made: Any) -> None:
     if made is None and name not in known:
         raise ArgumentError(f"no sample model {name!r}; there are {', '.join(known)}")
     if made is not None and not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)):
-        raise ArgumentError(f"models= takes a module and its inputs by name, {{{name!r}: (model, args)}}, and this is "
-                            f"{type(made).__name__}")  # fmt: skip
+        raise ArgumentError(
+            f"models= takes a module and its inputs by name, {{{name!r}: (model, args)}}, and this is "
+            f"{type(made).__name__}"
+        )
 
 
 def _library_ops() -> list[str]:

@@ -131,9 +131,14 @@ def judged(backend: Backend, sample: Sample, found: Any) -> Judged:
 
 
 def against(
-    sample: Sample | None, truth: Truth, found: Any, measured: bool = True, times: float = 1.0, values: bool = True,
+    sample: Sample | None,
+    truth: Truth,
+    found: Any,
+    measured: bool = True,
+    times: float = 1.0,
+    values: bool = True,
     departures: Sequence[Departure] = (),
-) -> Judged:  # fmt: skip
+) -> Judged:
     """The same with a truth that is known; without `values`, by dtypes and shapes alone. `measured`: whether rounding
     errors count, or only what is far off. `departures`: what is by design."""
     mine = flat(found)
@@ -161,9 +166,14 @@ def against(
 
 
 def _by_design(
-    truth: Truth, i: int, found: torch.Tensor, measured: bool, times: float, departures: Sequence[Departure],
+    truth: Truth,
+    i: int,
+    found: torch.Tensor,
+    measured: bool,
+    times: float,
+    departures: Sequence[Departure],
     plain: Judged,
-) -> Judged:  # fmt: skip
+) -> Judged:
     """The judgement of a wrong result without what the backend states of it."""
     own, reasons = truth.own[i], []
     has_digits = own.is_floating_point() or own.is_complex()
@@ -244,11 +254,17 @@ def _tallied(
     unit = _unit(truth, i, own.dtype, len(places)) if is_sum else None
     tally.add(
         Results(
-            flats[0], Exact(flats[2]), flats[1],
-            pointwise=truth.pointwise or is_sum and measured, naming=lambda index: str(int(places[index])),
-            loose=not measured, signed_zeros=False, counted=measured, unit=unit,
+            flats[0],
+            Exact(flats[2]),
+            flats[1],
+            pointwise=truth.pointwise or is_sum and measured,
+            naming=lambda index: str(int(places[index])),
+            loose=not measured,
+            signed_zeros=False,
+            counted=measured,
+            unit=unit,
         )
-    )  # fmt: skip
+    )
     figures = tally.figures()
     notes = ("zeros of the other sign than PyTorch's",) if _signs_differ(flats[0], flats[1], flats[2]) else ()
     own_max = None if truth.against_own else figures.own_max

@@ -33,8 +33,10 @@ def page_of(report: BringUp) -> str:
     parts = [f"<h1>{escape(title)}</h1>", f'<p class="{"good" if report.ok else "bad"}">{escape(report.headline)}</p>']
     form = "quick form, " if report.quick else ""
     facts = f"target {report.target}, {form}PyTorch {report.torch}, {report.seconds:.0f} s"
-    parts.append(f'<p class="dim">{escape(facts)}. ULP: units in the last place of the exact result, beside '
-                 "PyTorch's own error.</p>")  # fmt: skip
+    parts.append(
+        f'<p class="dim">{escape(facts)}. ULP: units in the last place of the exact result, beside '
+        "PyTorch's own error.</p>"
+    )
     if report.culprits:
         rows = ((f"<code>{escape(name)}</code>", str(count)) for name, count in report.culprits.items())
         columns = ("primitive", "ops and models that are wrong because of it")

@@ -119,9 +119,8 @@ class BringUp:
         changes = [
             change
             for row in self.rows
-            if (row.kind, row.name) in before
-            and (change := _change(before[row.kind, row.name], row)) is not None
-        ]  # fmt: skip
+            if (row.kind, row.name) in before and (change := _change(before[row.kind, row.name], row)) is not None
+        ]
         return sorted(changes, key=lambda change: (change.better is not False, change.better is None, change.name))
 
     def as_dict(self) -> dict[str, Any]:
@@ -181,7 +180,8 @@ class BringUp:
             if row.kind != "primitive" and not row.fine and row.verdict != "blames":
                 found = row.problems[:1] and row.problems[0].where != "in PyTorch"
                 yield f"{row.kind} {_short(row.name)}: {verdict_of(row)}" + (
-                    ", though the primitives that it uses are right" if found else " before the backend is asked")
+                    ", though the primitives that it uses are right" if found else " before the backend is asked"
+                )
                 yield from (f"  {line}" for problem in row.problems[:1] for line in str(problem).splitlines())
         yield from self._not_reached()
         for reason, names in self.by_design.items():

@@ -54,7 +54,7 @@ def _has_dtypes(backend: Backend, sample: Sample) -> bool:
     if backend.dtypes is None:
         return True
     try:
-        named = [leaf for leaf in pytree.tree_leaves((sample.args, dict(sample.kwargs)))]
+        named = list(pytree.tree_leaves((sample.args, dict(sample.kwargs))))
         results = flat(sample.with_tensors(t.clone() for t in sample.tensors).run())
     except FAILURES:
         return False
@@ -158,9 +158,14 @@ def sample_model(name: str) -> tuple[nn.Module, Any]:
 
 
 def _try_program(
-    backend: Backend, row: Row, module: Any, args: Sequence[Any], call: str, broken: Container[str],
+    backend: Backend,
+    row: Row,
+    module: Any,
+    args: Sequence[Any],
+    call: str,
+    broken: Container[str],
     sample: Sample | None,
-) -> None:  # fmt: skip
+) -> None:
     """Lower a program, run it, and find out what is to blame if it is wrong."""
     original = copy.deepcopy(module)
     try:
@@ -211,9 +216,15 @@ def _unknown_dtypes(backend: Backend, lowering: Lowering) -> list[str]:
 
 
 def _run_program(
-    backend: Backend, row: Row, lowering: Lowering, loaded: Any, original: Any, args: Sequence[Any], call: str,
+    backend: Backend,
+    row: Row,
+    lowering: Lowering,
+    loaded: Any,
+    original: Any,
+    args: Sequence[Any],
+    call: str,
     sample: Sample | None,
-) -> None:  # fmt: skip
+) -> None:
     inputs = pytree.tree_leaves(copied_tensors(tuple(args)))
     problem: Problem | None = None
     try:

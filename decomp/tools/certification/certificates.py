@@ -95,7 +95,7 @@ def stale(rule: Rule, certificate: Certificate | None) -> str:
     return ""
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _hash_of(names: tuple[str, ...]) -> str:
     """The hash of rules of the library, by identity; that of nothing where one is gone."""
     by_name = _library()

@@ -135,9 +135,11 @@ class Lowered:
             if isinstance(decision, Derived) and decision.rule is self.rule:
                 return lowering, _rules_in(decision)
             on_pairs = [
-                chain for piece in lowering.pieces for chain in piece.chains.values()
+                chain
+                for piece in lowering.pieces
+                for chain in piece.chains.values()
                 if lowering.plan.notes and chain and chain[0] in (self.rule, self.rules.own)
-            ]  # fmt: skip
+            ]
             if on_pairs:
                 return lowering, [rule for chain in on_pairs for rule in chain]
         if isinstance(decision, Blocked):
@@ -153,9 +155,15 @@ class Lowered:
         module, tensors = program_of(sample)
         try:
             lowering = lower(
-                module, to=self.target, args=tensors, rules=rules, accuracy=self.level, verify=False, partial=True,
+                module,
+                to=self.target,
+                args=tensors,
+                rules=rules,
+                accuracy=self.level,
+                verify=False,
+                partial=True,
                 training=False if self.rule.forward_only else None,
-            )  # fmt: skip
+            )
         except DecompError as error:
             raise NotServed(str(error).strip().partition("\n")[0]) from error
         decisions = [d for node, d in lowering.plan.entries if node.target is sample.overload]

@@ -82,7 +82,7 @@ class _Process:
 
     def __init__(self) -> None:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        self.errors = tempfile.TemporaryFile()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
         self.process = subprocess.Popen(
             [sys.executable, "-m", "decomp.tools.certification.worker"],
             stdin=subprocess.PIPE,

@@ -118,7 +118,7 @@ def _definition(place: Place) -> ast.AST | None:
     return _module(place[0])[0].get(place[1]) if place[1] not in _COLLECTIONS else None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _module(name: str) -> tuple[dict[str, ast.AST], dict[str, Place]]:
     """What a module defines at its top level, and what it imports from its own package."""
     tree = _tree(name)

@@ -123,9 +123,20 @@ def lower(
         how = False if no_verify else "values"
         with working(f"lowering {model} to {target.name}"):
             lowering = decomp.lower(
-                program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price, max_error=max_error,
-                partial=partial, simplify=not no_simplify, freeze=freeze, training=training, narrow=narrow, verify=how,
-            )  # fmt: skip
+                program,
+                to=target,
+                rules=chosen,
+                keep=keep,
+                accuracy=levels,
+                cost=price,
+                max_error=max_error,
+                partial=partial,
+                simplify=not no_simplify,
+                freeze=freeze,
+                training=training,
+                narrow=narrow,
+                verify=how,
+            )
         report = lowering.report()
         if path is not None:
             with working(f"saving {path}"):
@@ -192,8 +203,15 @@ def plan(
             program = load_model(model, trust, dynamic)
         with working(f"planning {model} for {target.name}"):
             found = decomp.plan(
-                program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price, freeze=freeze,
-                training=training, narrow=narrow,
+                program,
+                to=target,
+                rules=chosen,
+                keep=keep,
+                accuracy=levels,
+                cost=price,
+                freeze=freeze,
+                training=training,
+                narrow=narrow,
             )
         with working(f"looking for what {target.name} lacks"):
             lacks = None if found.complete else found.suggest()
@@ -321,9 +339,7 @@ def budget(
         with working(f"loading {model}"):
             program = load_model(model, trust)
         with working(f"running {model}, op by op"):
-            found = decomp.budget(
-                program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price, seed=seed
-            )
+            found = decomp.budget(program, to=target, rules=chosen, keep=keep, accuracy=levels, cost=price, seed=seed)
         if as_json:
             print_json(found.as_dict())
         else:

@@ -261,9 +261,20 @@ def _only(
 
 
 _ARITHMETIC = (
-    ast.Expression, ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.keyword,
-    ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Subscript,
-)  # fmt: skip
+    ast.Expression,
+    ast.expr_context,
+    ast.operator,
+    ast.unaryop,
+    ast.boolop,
+    ast.cmpop,
+    ast.keyword,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.BoolOp,
+    ast.Compare,
+    ast.IfExp,
+    ast.Subscript,
+)
 _SYMPY = frozenset(
     "Symbol Integer Float Rational Add Mul Pow Max Min Mod Abs floor ceiling log exp sqrt Piecewise ExprCondPair true "
     "false True False oo int_oo Eq Ne Lt Le Gt Ge And Or Not Equality Unequality StrictLessThan LessThan "
@@ -313,13 +324,22 @@ _REFUSED = {
     "custom_obj_values": "it holds objects of classes of their own",
 }
 _CHECKS: dict[str, Callable[[str], None]] = {
-    "name": _name, "as_name": _name, "forward_arg_names": _name, "field_names": _name,
-    "parameter_name": _qualified, "buffer_name": _qualified, "tensor_constant_name": _qualified,
-    "user_input_name": _qualified, "fqn": _qualified,
-    "target": _op, "as_operator": _op,
-    "expr_str": _size, "guards_code": _guard,
-    "in_spec": _inputs, "out_spec": _container,
-}  # fmt: skip
+    "name": _name,
+    "as_name": _name,
+    "forward_arg_names": _name,
+    "field_names": _name,
+    "parameter_name": _qualified,
+    "buffer_name": _qualified,
+    "tensor_constant_name": _qualified,
+    "user_input_name": _qualified,
+    "fqn": _qualified,
+    "target": _op,
+    "as_operator": _op,
+    "expr_str": _size,
+    "guards_code": _guard,
+    "in_spec": _inputs,
+    "out_spec": _container,
+}
 """By key, what a text that stands under it must be."""
 
 

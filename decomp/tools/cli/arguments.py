@@ -49,9 +49,7 @@ CostBy = Annotated[str | None, typer.Option("--cost", metavar="COST", help=COST,
 Json = Annotated[bool, typer.Option("--json", help="Print data for machines, and nothing else.")]
 DYNAMIC = "A dimension of an input that may have any size, as x:0 (may be repeated; not for .pt2 files)."
 Dynamic = Annotated[list[str], typer.Option("--dynamic", metavar="INPUT:DIM", help=DYNAMIC)]
-Training = Annotated[
-    bool | None, typer.Option("--training/--inference", help="Keep what only gradients need, or not.")
-]
+Training = Annotated[bool | None, typer.Option("--training/--inference", help="Keep what only gradients need, or not.")]
 NARROW = "Compute in int32 and float32 where the program has int64 and float64, and the target has them not."
 Narrow = Annotated[bool, typer.Option("--narrow", help=NARROW)]
 TRUST = "Read the .pt2 file even if that executes code from it (pickled objects, compiled libraries)."

@@ -115,9 +115,19 @@ def _run(plan: suite.Plan, path: Path, resume: bool) -> Results:
         raise typer.Exit(130) from None
 
 
-def _plan(names: list[str], to: list[str], compile_for: list[str], levels: list[str], sizes: list[str],
-          backward: bool | None, quick: bool, device: torch.device, seed: int, trust: bool, chips: list[Variant]
-          ) -> suite.Plan:  # fmt: skip
+def _plan(
+    names: list[str],
+    to: list[str],
+    compile_for: list[str],
+    levels: list[str],
+    sizes: list[str],
+    backward: bool | None,
+    quick: bool,
+    device: torch.device,
+    seed: int,
+    trust: bool,
+    chips: list[Variant],
+) -> suite.Plan:
     from decomp_rules import targets
     from decomp_rules.samples.workloads import PRODUCTS, QUICK as FEW, ROWS, SIZES
 
@@ -132,8 +142,9 @@ def _plan(names: list[str], to: list[str], compile_for: list[str], levels: list[
     kept = tuple(variant.name for variant in made if variant.name in ("tinygrad + products", "core_aten"))
     attribute = kept or tuple(v.name for v in made if v.target is not None and not v.compiled)
     effort, modes = QUICK if quick else WHOLE, _modes(False if chips else backward, quick)
-    return suite.Plan(workloads, (*made, *chips), modes_of=modes, device=device, effort=effort, seed=seed,
-                      attribute=attribute[-1:])  # fmt: skip
+    return suite.Plan(
+        workloads, (*made, *chips), modes_of=modes, device=device, effort=effort, seed=seed, attribute=attribute[-1:]
+    )
 
 
 def _chips(names: list[str], levels: list[str], backward: bool | None) -> list[Variant]:

@@ -52,9 +52,17 @@ def bringup(
         place = cache_directory.directory() if not fresh else None
         with _bar() as progress:
             report = decomp.bring_up(
-                chip, models=models, ops=op or None, only=only or None, quick=quick, workers=workers, timeout=timeout,
-                isolate=None if isolate else False, results=place / "bringup" if place else None, progress=progress,
-            )  # fmt: skip
+                chip,
+                models=models,
+                ops=op or None,
+                only=only or None,
+                quick=quick,
+                workers=workers,
+                timeout=timeout,
+                isolate=None if isolate else False,
+                results=place / "bringup" if place else None,
+                progress=progress,
+            )
         changes = report.compare(old) if old is not None else None
         if as_json:
             said = {} if changes is None else {"changes": [str(change) for change in changes]}

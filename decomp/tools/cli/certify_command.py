@@ -104,9 +104,7 @@ def certify(
             raise typer.Exit(1)
 
 
-def _worse(
-    measured: list[decomp.Certificate], before: dict[str, decomp.Certificate]
-) -> dict[str, tuple[str, ...]]:
+def _worse(measured: list[decomp.Certificate], before: dict[str, decomp.Certificate]) -> dict[str, tuple[str, ...]]:
     """In what certificates are worse than the committed ones, by rule."""
     worse = {one.rule: one.worse_than(before[one.rule]) for one in measured if one.rule in before}
     return {rule: lines for rule, lines in worse.items() if lines}
@@ -121,9 +119,7 @@ def _measured_already(chosen: list[decomp.Rule], before: dict[str, decomp.Certif
     return known
 
 
-def _with_columns(
-    batches: Iterator[list[decomp.Certificate]], count: int, update: bool
-) -> list[decomp.Certificate]:
+def _with_columns(batches: Iterator[list[decomp.Certificate]], count: int, update: bool) -> list[decomp.Certificate]:
     """Certificates with a column found anew; committed as they come, so that an end costs no more than what was being
     run."""
     found: list[decomp.Certificate] = []

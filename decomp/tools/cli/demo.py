@@ -53,9 +53,14 @@ class Demo:
 
 
 def demonstrate(
-    model: nn.Module, args: Sequence[Tensor], target: Target, *, rules: Rules | None = None, repeats: int = 30,
+    model: nn.Module,
+    args: Sequence[Tensor],
+    target: Target,
+    *,
+    rules: Rules | None = None,
+    repeats: int = 30,
     backend: Backend | None = None,
-) -> Demo:  # fmt: skip
+) -> Demo:
     """Lower `model`, which returns one float tensor, and compare. Gradients are those of its mean square, by every
     parameter. Raises what `lower` and `Backend.load` raise."""
     lowering = lower(model, to=target, args=args, rules=rules, verify="values")

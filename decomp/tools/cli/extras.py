@@ -27,6 +27,6 @@ def require_plots(plot: object) -> None:
 
 def require_writer(output: object) -> None:
     """Raise `Unusable` if a file is to be written for which a package is not there."""
-    package = WRITTEN.get(str(output)[str(output).rfind("."):]) if output is not None else None
+    package = WRITTEN.get(str(output)[str(output).rfind(".") :]) if output is not None else None
     if package is not None:
         require(package, f"-o {output}")

@@ -12,8 +12,12 @@ import torch
 
 COUNT = 1 << 16
 
-_INTEGERS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16,
-             torch.bfloat16: torch.int16}  # fmt: skip
+_INTEGERS = {
+    torch.float64: torch.int64,
+    torch.float32: torch.int32,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+}
 _LANDMARKS = (
     0.0, 1e-4, 0.25, 1 / 3, 0.5, math.log(2), 2 / 3, 0.7071067811865476, 0.75, 1.0, math.sqrt(2), 1.5,
     math.pi / 2, 2.0, 2.5, math.e, 3.0, math.pi, 4.0, 4.5, 5.0, 6.0, 2 * math.pi, 7.0, 8.0, 8.5, 9.0, 10.0, 12.0, 16.0,
@@ -39,7 +43,7 @@ def whole_numbers(count: int, dtype: torch.dtype, seed: int = 0) -> tuple[torch.
     if dtype is torch.bool:
         return tuple(torch.randint(2, (COUNT,), generator=random).bool() for _ in range(count))
     info = torch.iinfo(dtype)
-    edges = [v for v in (0, 1, 2, 3, 7, -1, -2, -3, -7, info.min, info.min + 1, info.max, info.max - 1)]
+    edges = [0, 1, 2, 3, 7, -1, -2, -3, -7, info.min, info.min + 1, info.max, info.max - 1]
     special = torch.tensor([v for v in edges if info.min <= v <= info.max], dtype=dtype)
     rows = _product([special] * count, 20_000, random)
     rest = COUNT - len(rows[0])
@@ -105,7 +109,7 @@ def _product(values: Sequence[torch.Tensor], most: int, random: torch.Generator)
     return tuple(reversed(columns))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _specials(dtype: torch.dtype) -> torch.Tensor:
     info = torch.finfo(dtype)
     positive = [0.0, info.smallest_normal * info.eps, info.smallest_normal * (1 - info.eps), info.smallest_normal,

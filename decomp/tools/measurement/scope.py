@@ -62,9 +62,7 @@ class Scope:
         return self._changed(lambda part: part.repeat_interleave(2))
 
     def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Scope:
-        left_out, finite_alone = (
-            None if part is None else change(part) for part in (self.left_out, self.finite_alone)
-        )
+        left_out, finite_alone = (None if part is None else change(part) for part in (self.left_out, self.finite_alone))
         return replace(self, left_out=left_out, finite_alone=finite_alone)
 
     def left_out_of(self, exact: torch.Tensor, own: torch.Tensor) -> torch.Tensor:

@@ -49,12 +49,16 @@ def taken(run, args):
         return None
 
 
-@pytest.mark.parametrize("load", [
-    lambda model, **how: decomp.lower(model, to=targets.core_aten, **how).result,
-    lambda model, **how: backends.numpy.load(decomp.lower(model, to=backends.numpy.target, **how)),
-    lambda model, **how: backends.numpy.load(decomp.lower(export(model, **how), to=backends.numpy.target).result),
-    lambda model, **how: decomp.decompose(model, {}, **how),
-], ids=["module", "loaded", "loaded exported", "decompose"])
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda model, **how: decomp.lower(model, to=targets.core_aten, **how).result,
+        lambda model, **how: backends.numpy.load(decomp.lower(model, to=backends.numpy.target, **how)),
+        lambda model, **how: backends.numpy.load(decomp.lower(export(model, **how), to=backends.numpy.target).result),
+        lambda model, **how: decomp.decompose(model, {}, **how),
+    ],
+    ids=["module", "loaded", "loaded exported", "decompose"],
+)
 @pytest.mark.parametrize("name", BRANCHES)
 def test_inputs_are_taken_that_export_takes_and_no_others(name, load):
     model, how = Calls(BRANCHES[name]), {"args": (ones(4, 3), ones(4, 3))}
@@ -88,7 +92,8 @@ def even(**how):
 def test_what_was_assumed_is_said_with_the_sizes_that_were_given():
     assert broken(run=even().result) == (
         "input 'x' has shape (5, 3), the program was lowered for x.shape[0] % 2 == 0\n"
-        "  to do: lower it with inputs as these, or export it so that it does not assume this of its sizes")
+        "  to do: lower it with inputs as these, or export it so that it does not assume this of its sizes"
+    )
     two = Calls(BRANCHES["of two"])
     shapes = {"x": {0: Dim.AUTO}, "y": {0: Dim.AUTO}}
     run = decomp.lower(two, to=targets.core_aten, args=(ones(4, 3), ones(4, 3)), dynamic_shapes=shapes).result
@@ -96,15 +101,17 @@ def test_what_was_assumed_is_said_with_the_sizes_that_were_given():
         run(ones(8, 3), ones(4, 3))
     assert str(refused.value).startswith(
         "input 'x' has shape (8, 3) and input 'y' has shape (4, 3), the program was lowered for "
-        "x.shape[0] != 2 * y.shape[0]\n")
+        "x.shape[0] != 2 * y.shape[0]\n"
+    )
 
 
 SAVED = {
-    "copied": copy.deepcopy, "pickled": lambda module: pickle.loads(pickle.dumps(module)),
+    "copied": copy.deepcopy,
+    "pickled": lambda module: pickle.loads(pickle.dumps(module)),
     "lowered again": lambda module: decomp.lower(module, to=targets.core_aten).result,
     "simplified": decomp.simplify,
     "compiled": lambda module: torch.compile(module, backend="eager", dynamic=True),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("made", SAVED)
@@ -118,8 +125,13 @@ def test_what_is_made_of_a_lowered_module_assumes_the_same(made):
 
 def test_what_is_made_of_a_lowering_assumes_the_same():
     lowering = even()
-    for run in (decomp.memory_plan(lowering).apply(), decomp.refold(lowering).result, decomp.simplify(lowering).result,
-                even(partial=True).result, even(simplify=False).result):
+    for run in (
+        decomp.memory_plan(lowering).apply(),
+        decomp.refold(lowering).result,
+        decomp.simplify(lowering).result,
+        even(partial=True).result,
+        even(simplify=False).result,
+    ):
         assert run(ones(6, 3)).sum() == 36
         assert "x.shape[0] % 2 == 0" in broken(run=run)
 
@@ -137,11 +149,16 @@ def test_what_was_assumed_is_saved_with_an_exported_program():
 def test_ranges_and_sizes_made_of_others_are_checked():
     size = Dim("n", min=3, max=8)
     shapes = {"x": {0: size + 1}, "y": {0: size}}
-    run = decomp.lower(Calls(lambda x, y: x[1:] + y), to=targets.core_aten, args=(ones(5, 2), ones(4, 2)),
-                       dynamic_shapes=shapes).result
+    run = decomp.lower(
+        Calls(lambda x, y: x[1:] + y), to=targets.core_aten, args=(ones(5, 2), ones(4, 2)), dynamic_shapes=shapes
+    ).result
     assert run(ones(4, 2), ones(3, 2)).shape == (3, 2)
-    wrong = {((3, 2), (2, 2)): "x.shape[0] >= 4", ((10, 2), (9, 2)): "x.shape[0] <= 9",
-             ((5, 2), (5, 2)): "x.shape[0] == 1 + y.shape[0]", ((5, 3), (4, 3)): "('any', 2)"}
+    wrong = {
+        ((3, 2), (2, 2)): "x.shape[0] >= 4",
+        ((10, 2), (9, 2)): "x.shape[0] <= 9",
+        ((5, 2), (5, 2)): "x.shape[0] == 1 + y.shape[0]",
+        ((5, 3), (4, 3)): "('any', 2)",
+    }
     for (x, y), said in wrong.items():
         with pytest.raises(decomp.InputMismatch) as refused:
             run(ones(*x), ones(*y))
@@ -149,8 +166,9 @@ def test_ranges_and_sizes_made_of_others_are_checked():
 
 
 def test_a_size_that_is_a_multiple_is_checked_to_be_one():
-    double = decomp.lower(nn.ReLU(), to=targets.core_aten, args=(ones(8),), dynamic_shapes={
-        "input": {0: 2 * Dim("n", min=2, max=9)}}).result
+    double = decomp.lower(
+        nn.ReLU(), to=targets.core_aten, args=(ones(8),), dynamic_shapes={"input": {0: 2 * Dim("n", min=2, max=9)}}
+    ).result
     assert double(ones(6)).shape == (6,)
     assert "input.shape[0] % 2 == 0" in broken((7,), double)
 
@@ -164,8 +182,12 @@ class Named(nn.Module):
 @pytest.mark.parametrize("strict", [False, True])
 def test_assumptions_on_trees_and_numbers_are_found_by_their_paths(strict):
     args, kwargs = (ones(4, 3), ones(6, 3)), {"parts": {"a": [ones(4, 3)], "b": 3}, "size": 2}
-    shapes = {"x": {0: Dim.AUTO}, "rest": ({0: Dim.AUTO},), "parts": {"a": [{0: Dim.AUTO}], "b": None},
-              "size": Dim.AUTO}
+    shapes = {
+        "x": {0: Dim.AUTO},
+        "rest": ({0: Dim.AUTO},),
+        "parts": {"a": [{0: Dim.AUTO}], "b": None},
+        "size": Dim.AUTO,
+    }
     program = export(Named(), args, kwargs, dynamic_shapes=shapes, strict=strict)
     run, own = backends.numpy.load(decomp.lower(program, to=backends.numpy.target)), program.module()
     for change in ({"size": 4}, {"size": 3}, {"x": 5}, {"rest": 7}, {"a": 5}, {"x": 5, "rest": 7}):
@@ -181,12 +203,15 @@ def test_a_wide_open_program_looks_at_its_inputs_in_its_code():
     assert not module._forward_pre_hooks and "x.shape[0] % 2 == 0" in module._input_check.line()
 
 
-@pytest.mark.parametrize("code", [
-    "__import__('os').getpid() * L['x'].size()[0] > 0",
-    "L['x'].__class__.__mro__[0] == L['x'].size()[0]",
-    "(lambda: L['x'].size()[0])() > 0",
-    "[n for n in (L['x'].size()[0],)][0] > 0",
-])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "__import__('os').getpid() * L['x'].size()[0] > 0",
+        "L['x'].__class__.__mro__[0] == L['x'].size()[0]",
+        "(lambda: L['x'].size()[0])() > 0",
+        "[n for n in (L['x'].size()[0],)][0] > 0",
+    ],
+)
 def test_a_condition_that_does_more_than_compute_with_sizes_is_not_run(code):
     program = export(Calls(BRANCHES["added"]), (ones(4, 3), ones(4, 3)), dynamic_shapes=({0: Dim.AUTO}, {0: Dim.AUTO}))
     program._guards_code = [code]

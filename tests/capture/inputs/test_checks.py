@@ -18,7 +18,8 @@ def test_another_size_is_refused():
         mean(torch.ones(8, 3))
     assert str(refused.value) == (
         "input 'x' has shape (8, 3), the program was lowered for (4, 3)\n"
-        "  to do: lower it with inputs of this shape, or with dynamic_shapes= where the size is to vary")
+        "  to do: lower it with inputs of this shape, or with dynamic_shapes= where the size is to vary"
+    )
     assert mean(x=torch.ones(4, 3)).tolist() == [1, 1, 1]
 
 
@@ -27,7 +28,8 @@ def test_another_number_is_refused_where_a_rule_saw_it():
     with pytest.raises(ValueError) as refused:
         softmax(torch.eye(3), 1)
     assert str(refused.value) == (
-        "input 'dim' has value 1, the program was lowered for 0\n  to do: lower it with inputs of this value")
+        "input 'dim' has value 1, the program was lowered for 0\n  to do: lower it with inputs of this value"
+    )
 
 
 def test_numbers_that_no_rule_saw_are_inputs_still():
@@ -60,7 +62,8 @@ def test_another_dtype_is_refused(op):
             low(torch.tensor([0.5, 1.5]))
         assert str(refused.value) == (
             "input 'x' has dtype torch.float32, the program was lowered for torch.int64\n"
-            "  to do: lower it with inputs of this dtype")
+            "  to do: lower it with inputs of this dtype"
+        )
 
 
 class Calls(nn.Module):
@@ -154,11 +157,17 @@ def test_a_graph_has_no_values_to_be_compared():
         decomp.verify(graph, graph, level="values", args=(torch.ones(3),))
 
 
-@pytest.mark.parametrize("call, problem", [
-    (lambda module: module(), "the call lacks 'x', 'y'; the program takes x, y"),
-    (lambda module: module(torch.eye(3)), "the call lacks 'y'; the program takes x, y"),
-    (lambda module: module(torch.eye(3), torch.eye(3), torch.eye(3)), "the call has 3 inputs; the program takes x, y"),
-])
+@pytest.mark.parametrize(
+    "call, problem",
+    [
+        (lambda module: module(), "the call lacks 'x', 'y'; the program takes x, y"),
+        (lambda module: module(torch.eye(3)), "the call lacks 'y'; the program takes x, y"),
+        (
+            lambda module: module(torch.eye(3), torch.eye(3), torch.eye(3)),
+            "the call has 3 inputs; the program takes x, y",
+        ),
+    ],
+)
 def test_a_call_without_its_inputs_says_what_it_lacks(call, problem):
     softmax = lowered(lambda x, y: torch.softmax(x, 0) + y, torch.eye(3), torch.eye(3))
     with pytest.raises(decomp.InputMismatch) as refused:

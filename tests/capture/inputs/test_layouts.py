@@ -22,8 +22,9 @@ class Calls(nn.Module):
 
 LOWERED = {
     "module": lambda model, x: decomp.lower(model, to=targets.core_aten, args=(x,)).result,
-    "open sizes": lambda model, x: decomp.lower(
-        model, to=targets.core_aten, args=(x,), dynamic_shapes=({0: Dim.AUTO, 1: Dim.AUTO},)).result,
+    "open sizes": lambda model, x: (
+        decomp.lower(model, to=targets.core_aten, args=(x,), dynamic_shapes=({0: Dim.AUTO, 1: Dim.AUTO},)).result
+    ),
     "exported": lambda model, x: decomp.lower(export(model, (x,)), to=targets.core_aten).result.module(),
     "traced": lambda model, x: decomp.lower(fx.symbolic_trace(model), to=targets.tinygrad, args=(x,)).result,
     "loaded": lambda model, x: backends.numpy.load(decomp.lower(model, to=backends.numpy.target, args=(x,))),
@@ -59,25 +60,39 @@ def test_inputs_of_other_strides_give_the_values_of_the_source(how, name):
 
 def test_an_input_of_the_planned_layout_is_not_copied():
     x = of_shape(2, 4, 3, 3).to(memory_format=torch.channels_last)
-    module = decomp.lower(Calls(lambda x: (x * 2).permute(0, 2, 3, 1).reshape(2, -1)), to=targets.core_aten,
-                          args=(x,)).result
+    module = decomp.lower(
+        Calls(lambda x: (x * 2).permute(0, 2, 3, 1).reshape(2, -1)), to=targets.core_aten, args=(x,)
+    ).result
     assert "x.permute((0, 2, 3, 1)).is_contiguous()" in module._input_check.line()
     assert in_order(x, order_of(x)) is not x and in_order(x, order_of(x)).data_ptr() == x.data_ptr()
     torch.testing.assert_close(module(x.contiguous()), module(x))
 
 
-@pytest.mark.parametrize("shape, strides, order", [
-    ((2, 3), (3, 1), (0, 1)), ((2, 3), (1, 2), (1, 0)), ((2, 1, 3), (3, 77, 1), (0, 1, 2)), ((1, 2), (1, 1), (0, 1)),
-    ((2, 3), (4, 1), None), ((2, 3), (0, 1), None), ((), (), ()), ((2, 3, 1, 1), (3, 1, 3, 3), (0, 1, 2, 3)),
-])
+@pytest.mark.parametrize(
+    "shape, strides, order",
+    [
+        ((2, 3), (3, 1), (0, 1)),
+        ((2, 3), (1, 2), (1, 0)),
+        ((2, 1, 3), (3, 77, 1), (0, 1, 2)),
+        ((1, 2), (1, 1), (0, 1)),
+        ((2, 3), (4, 1), None),
+        ((2, 3), (0, 1), None),
+        ((), (), ()),
+        ((2, 3, 1, 1), (3, 1, 3, 3), (0, 1, 2, 3)),
+    ],
+)
 def test_the_order_of_dimensions_in_memory(shape, strides, order):
     assert order_of(torch.empty_strided(shape, strides)) == order
 
 
-@pytest.mark.parametrize("program", [
-    lambda x: (x, torch.relu(x).flatten()), lambda x: (x[0], torch.relu(x).flatten()),
-    lambda x: (x.add_(1), torch.relu(x).flatten())[1],
-])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (x, torch.relu(x).flatten()),
+        lambda x: (x[0], torch.relu(x).flatten()),
+        lambda x: (x.add_(1), torch.relu(x).flatten())[1],
+    ],
+)
 def test_no_copy_takes_the_place_of_an_input_that_is_written_or_returned(program):
     run = decomp.lower(Calls(program), to=targets.core_aten, args=(of_shape(2, 3, 4),)).result
     with pytest.raises(decomp.InputMismatch, match=r"'x' has strides \(12, 1, 3\), .* lowered for \(12, 4, 1\)"):

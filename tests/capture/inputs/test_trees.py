@@ -20,14 +20,20 @@ def ones(*shape):
 
 ARGS = ones(4, 3), 2, True, None, {"a": [ones(4, 3)], "b": ones(4, 3)}
 MORE = {"more": ones(4, 3)}
-OPEN = {"x": {0: Dim.AUTO}, "count": Dim.AUTO, "flag": None, "none": None,
-        "parts": {"a": [{0: Dim.AUTO}], "b": {0: Dim.AUTO}}, "more": {0: Dim.AUTO}}
+OPEN = {
+    "x": {0: Dim.AUTO},
+    "count": Dim.AUTO,
+    "flag": None,
+    "none": None,
+    "parts": {"a": [{0: Dim.AUTO}], "b": {0: Dim.AUTO}},
+    "more": {0: Dim.AUTO},
+}
 LOWERED = {
     "module": lambda **how: decomp.lower(Model(), to=targets.tinygrad, args=ARGS, kwargs=MORE, **how).result,
-    "exported": lambda **how: decomp.lower(
-        export(Model(), ARGS, MORE, **how), to=targets.core_aten).result.module(),
+    "exported": lambda **how: decomp.lower(export(Model(), ARGS, MORE, **how), to=targets.core_aten).result.module(),
     "loaded": lambda **how: backends.numpy.load(
-        decomp.lower(Model(), to=backends.numpy.target, args=ARGS, kwargs=MORE, **how)),
+        decomp.lower(Model(), to=backends.numpy.target, args=ARGS, kwargs=MORE, **how)
+    ),
 }
 
 
@@ -66,8 +72,9 @@ REFUSED = {
 def test_other_inputs_are_refused_by_name(how, sizes):
     run = LOWERED[how](**({"dynamic_shapes": OPEN} if sizes == "open" else {}))
     torch.testing.assert_close(run(*ARGS, **MORE), Model()(*ARGS, **MORE))
-    torch.testing.assert_close(run(**dict(zip(("x", "count", "flag", "none", "parts"), ARGS)), **MORE),
-                               Model()(*ARGS, **MORE))
+    torch.testing.assert_close(
+        run(**dict(zip(("x", "count", "flag", "none", "parts"), ARGS)), **MORE), Model()(*ARGS, **MORE)
+    )
     for said, (args, kwargs) in REFUSED.items():
         if how == "loaded" and "device" in said:
             continue
@@ -94,10 +101,15 @@ def test_an_input_that_cannot_be_written_is_refused_by_name(kind):
     result = decomp.lower(given, to=targets.core_aten, **({} if kind == "exported" else {"args": args})).result
     run = result.module() if kind == "exported" else result
     for x, said in (
-        (ones(1, 3).expand(4, 3), "input 'x' has elements that share memory, and the program writes it\n"
-                                  "  to do: call it with a clone of it"),
-        (nn.Parameter(ones(4, 3)), "input 'x' is a leaf that requires a gradient, and the program writes it\n"
-                                   "  to do: call it with a clone of it, or under torch.no_grad()"),
+        (
+            ones(1, 3).expand(4, 3),
+            "input 'x' has elements that share memory, and the program writes it\n  to do: call it with a clone of it",
+        ),
+        (
+            nn.Parameter(ones(4, 3)),
+            "input 'x' is a leaf that requires a gradient, and the program writes it\n"
+            "  to do: call it with a clone of it, or under torch.no_grad()",
+        ),
     ):
         with pytest.raises(decomp.InputMismatch) as refused:
             run(x, ones(4, 3))
@@ -119,6 +131,7 @@ def test_a_program_for_inference_has_no_gradients_and_refuses_inputs_that_want_o
     assert str(refused.value) == (
         "input 'input' requires a gradient, and the program was lowered for inference (training=False or "
         "freeze=True), without what gradients need\n"
-        "  to do: call it under torch.no_grad(), pass the input's detach(), or lower it without these options")
+        "  to do: call it under torch.no_grad(), pass the input's detach(), or lower it without these options"
+    )
     with torch.no_grad():
         torch.testing.assert_close(run(ones(2, 3).requires_grad_()), model(x))

@@ -25,18 +25,42 @@ from decomp_rules import backends  # noqa: E402
 
 aten = torch.ops.aten
 DTYPES = (
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
-)  # fmt: skip
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
 SPECIAL = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 100.0, 1.5, -0.5])
-NO_NAN = {"amax", "amin", "argmax", "argmin", "topk", "max_pool1d", "max_pool2d", "max_pool3d", "grid_sampler_2d",
-          "grid_sampler_3d"}  # fmt: skip
+NO_NAN = {
+    "amax",
+    "amin",
+    "argmax",
+    "argmin",
+    "topk",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "grid_sampler_2d",
+    "grid_sampler_3d",
+}
 """What ONNX says nothing of for NaN, which ONNX Runtime passes over now and then."""
 BESIDE = {
-    "eye": {"ConstantOfShape"}, "index_put": {"Unsqueeze"}, "nonzero": {"Transpose"}, "repeat": {"Unsqueeze"},
-    "index": {"Reshape"}, "pow": {"Reciprocal"}, "arange": {"Neg"}, "gather": {"Reshape", "Squeeze"},
+    "eye": {"ConstantOfShape"},
+    "index_put": {"Unsqueeze"},
+    "nonzero": {"Transpose"},
+    "repeat": {"Unsqueeze"},
+    "index": {"Reshape"},
+    "pow": {"Reciprocal"},
+    "arange": {"Neg"},
+    "gather": {"Reshape", "Squeeze"},
     **dict.fromkeys(("scatter", "scatter_add"), {"Slice", "Reshape", "Squeeze"}),
-}  # fmt: skip
+}
 """What stands beside the operator of an op, other than casts."""
 NAMES = sorted({op.short for op, _ in targets.onnx.spellings()})
 OWN = {
@@ -58,6 +82,7 @@ def variants(sample: Sample) -> Iterator[Sample]:
         if main.is_floating_point or not dtype.is_floating_point:
             yield sample.replaced(lambda x: x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype == main else x)
     if main.is_floating_point:
+
         def floats(f):
             return sample.replaced(lambda x: f(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x)
 
@@ -161,10 +186,12 @@ def test_what_onnx_runtime_has_kernels_for_computes_the_same(name: str) -> None:
 @pytest.mark.parametrize(
     "model, x",
     [
-        (nn.ReLU(), torch.randint(-3, 3, (2, 3))), (nn.GELU(), torch.randn(4).double()),
-        (nn.LogSoftmax(0), torch.tensor(2.0)), (nn.LSTM(4, 5, proj_size=2), torch.randn(2, 3, 4)),
+        (nn.ReLU(), torch.randint(-3, 3, (2, 3))),
+        (nn.GELU(), torch.randn(4).double()),
+        (nn.LogSoftmax(0), torch.tensor(2.0)),
+        (nn.LSTM(4, 5, proj_size=2), torch.randn(2, 3, 4)),
     ],
-)  # fmt: skip
+)
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_what_onnx_runtime_has_no_kernel_for_is_lowered_further(model: nn.Module, x: torch.Tensor) -> None:
     lowering = decomp.lower(model.eval(), to=targets.onnxruntime, args=(x,), training=False)
@@ -181,16 +208,22 @@ def test_every_op_of_the_target_is_implemented() -> None:
 @pytest.mark.parametrize(
     "function, args",
     [
-        (lambda x: x % 3.0, (torch.randn(4),)), (lambda i: i << 1, (torch.arange(4),)),
-        (lambda x: x + x, (torch.randn(4, dtype=torch.complex64),)), (lambda x: x.argmax(), (torch.randn(3, 4),)),
+        (lambda x: x % 3.0, (torch.randn(4),)),
+        (lambda i: i << 1, (torch.arange(4),)),
+        (lambda x: x + x, (torch.randn(4, dtype=torch.complex64),)),
+        (lambda x: x.argmax(), (torch.randn(3, 4),)),
         (lambda x: torch.nn.functional.avg_pool2d(x, 2, divisor_override=3), (torch.randn(1, 2, 4, 4),)),
-        (lambda x, i: x[i, i], (torch.randn(3, 4), torch.tensor([0, 2]))), (lambda i: i / i, (torch.arange(1, 5),)),
-        (lambda x: torch.multinomial(x, 2), (torch.rand(4),)), (lambda x: x.sign(), (torch.randn(4),)),
+        (lambda x, i: x[i, i], (torch.randn(3, 4), torch.tensor([0, 2]))),
+        (lambda i: i / i, (torch.arange(1, 5),)),
+        (lambda x: torch.multinomial(x, 2), (torch.rand(4),)),
+        (lambda x: x.sign(), (torch.randn(4),)),
         (lambda x: x.erf(), (torch.randn(4).double(),)),
-        (lambda x: aten.instance_norm(x, None, None, torch.zeros(2), torch.ones(2), False, 0.1, 1e-5, False),
-         (torch.randn(1, 2, 5),)),
+        (
+            lambda x: aten.instance_norm(x, None, None, torch.zeros(2), torch.ones(2), False, 0.1, 1e-5, False),
+            (torch.randn(1, 2, 5),),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_operator_of_onnx_is_illegal(function: Any, args: tuple[torch.Tensor, ...]) -> None:
     class Model(nn.Module):
         def forward(self, *args: torch.Tensor) -> Any:
@@ -201,9 +234,13 @@ def test_what_is_no_operator_of_onnx_is_illegal(function: Any, args: tuple[torch
 
 
 BY_A_RANGE = [
-    lambda x: torch.cat([x, x.flip(0)]), lambda x: x[torch.arange(x.shape[0] - 1, -1, -1)], lambda x: x.rot90(),
-    lambda x: x[torch.arange(-3, 0)], lambda x: x[torch.arange(-x.shape[0], 0)],
-    lambda x: nn.functional.embedding(torch.arange(x.shape[0] - 1, -1, -1), x), lambda x: x.roll(1, 0),
+    lambda x: torch.cat([x, x.flip(0)]),
+    lambda x: x[torch.arange(x.shape[0] - 1, -1, -1)],
+    lambda x: x.rot90(),
+    lambda x: x[torch.arange(-3, 0)],
+    lambda x: x[torch.arange(-x.shape[0], 0)],
+    lambda x: nn.functional.embedding(torch.arange(x.shape[0] - 1, -1, -1), x),
+    lambda x: x.roll(1, 0),
 ]
 
 

@@ -30,8 +30,11 @@ def test_large_weights_are_beside_the_model(tmp_path):
     path, source = tmp_path / "m.onnx", model()
     onnx_models.save(lowered(source, X), path, external=2000)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
-    assert {each.name: bool(each.external_data) for each in onnx.load(path, load_external_data=False).graph.initializer
-            if "." in each.name} == {"0.weight": True, "0.bias": False, "2.weight": False, "2.bias": False}  # fmt: skip
+    assert {
+        each.name: bool(each.external_data)
+        for each in onnx.load(path, load_external_data=False).graph.initializer
+        if "." in each.name
+    } == {"0.weight": True, "0.bias": False, "2.weight": False, "2.bias": False}
     torch.testing.assert_close(ran(path), source(X).detach())
 
 
@@ -43,12 +46,17 @@ def test_a_model_on_the_meta_device_is_saved_and_its_weights_later(tmp_path):
     torch.testing.assert_close(ran(path), source(X).detach())
 
 
-@pytest.mark.parametrize("given, problem", [
-    ({}, "the model has weights that are not given: 0.weight, 0.bias, 2.weight, 2.bias"),
-    ({"0.bias": torch.zeros(3)}, "'0.bias' is torch.float32 [32] in the model, and cannot be torch.float32 [3]"),
-    ({"0.bias": torch.zeros(32).double()},
-     "'0.bias' is torch.float32 [32] in the model, and cannot be torch.float64 [32]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given, problem",
+    [
+        ({}, "the model has weights that are not given: 0.weight, 0.bias, 2.weight, 2.bias"),
+        ({"0.bias": torch.zeros(3)}, "'0.bias' is torch.float32 [32] in the model, and cannot be torch.float32 [3]"),
+        (
+            {"0.bias": torch.zeros(32).double()},
+            "'0.bias' is torch.float32 [32] in the model, and cannot be torch.float64 [32]",
+        ),
+    ],
+)
 def test_weights_that_do_not_fit_are_refused(tmp_path, given, problem):
     path = tmp_path / "m.onnx"
     onnx_models.save(lowered(model().to("meta"), X.to("meta")), path)

@@ -21,8 +21,18 @@ from decomp_rules.backends.xla_operands import SEVERAL  # noqa: E402
 
 XLA = backends.get("stablehlo")
 OPS = tuple(name.removeprefix("aten.") for name in targets.stablehlo)
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8,
-          torch.int8, torch.bool, torch.complex64)  # fmt: skip
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.int8,
+    torch.bool,
+    torch.complex64,
+)
 SPECIAL = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e30, -0.5, 0.5, 1.5, 2.5, -1.0])
 FREE = {"broadcast_in_dim", "constant", "convert", "iota", "reshape"}
 """Operations that do not count: promotion, broadcasting, constants."""
@@ -39,12 +49,16 @@ def changed(sample, variant):
     """The sample with its floats in another dtype, or with special values."""
     floats = [x.dtype for x in sample.tensors if x.is_floating_point()]
     if not floats:
-        return sample.replaced(lambda leaf: leaf.to(variant) if is_of(leaf, torch.int64) else leaf) if (
-            isinstance(variant, torch.dtype) and not variant.is_floating_point and not variant.is_complex
-        ) else sample  # fmt: skip
+        return (
+            sample.replaced(lambda leaf: leaf.to(variant) if is_of(leaf, torch.int64) else leaf)
+            if (isinstance(variant, torch.dtype) and not variant.is_floating_point and not variant.is_complex)
+            else sample
+        )
     if variant == "special":
-        drawn = [special(i, x) if x.dtype == floats[0] and i not in sample.parameters else x
-                 for i, x in enumerate(sample.tensors)]  # fmt: skip
+        drawn = [
+            special(i, x) if x.dtype == floats[0] and i not in sample.parameters else x
+            for i, x in enumerate(sample.tensors)
+        ]
         return sample.with_tensors(drawn)
     return sample.replaced(lambda leaf: converted(leaf, variant) if is_of(leaf, floats[0]) else leaf)
 
@@ -218,7 +232,7 @@ def test_kernels_are_transposed_once_and_not_those_that_are_read_otherwise():
     transposed = [array for _, array in loaded.function._transposed.values()]
     assert [array.shape for array in transposed] == [(2, 2, 3, 4)]
     torch.testing.assert_close(loaded(x), expected)
-    assert [array for _, array in loaded.function._transposed.values()][0] is transposed[0]
+    assert next(array for _, array in loaded.function._transposed.values()) is transposed[0]
 
     compiled = loaded.function._transposing[()][0].lower(*_placed(loaded, x)).compile().as_text()
     assert "[2,2,3,4]" in compiled and "f32[4,3,2,2]" not in compiled

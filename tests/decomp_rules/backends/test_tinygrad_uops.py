@@ -23,9 +23,9 @@ from tests.models import error_over_its_own
 
 pytest.importorskip("tinygrad", reason="needs tinygrad: pip install decomp[tinygrad]")
 
-from tinygrad.uop.ops import GroupOp, Ops  # noqa: E402
+from tinygrad.uop.ops import GroupOp, Ops
 
-from decomp_rules.backends import tinygrad_uops  # noqa: E402
+from decomp_rules.backends import tinygrad_uops
 
 if not tinygrad_uops.has_compiler():
     pytest.skip(tinygrad_uops.NO_COMPILER, allow_module_level=True)

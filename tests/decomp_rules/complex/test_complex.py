@@ -141,11 +141,22 @@ def test_moments_and_norms(target: str) -> None:
 def moments(z: torch.Tensor) -> tuple[Any, ...]:
     turned = z.flip(0)
     return (
-        z.mean(1), z.var(0), z.std(dim=1, correction=0, keepdim=True), *torch.var_mean(z, 1), *torch.std_mean(z, 0),
-        z.norm(dim=1), torch.logsumexp(z, 1), torch.vdot(z[0], z[1]), torch.linalg.vecdot(z, turned), z.mH @ z,
-        torch.nn.functional.l1_loss(z, turned), torch.isfinite(z / 0), torch.isreal(z), z == turned,
+        z.mean(1),
+        z.var(0),
+        z.std(dim=1, correction=0, keepdim=True),
+        *torch.var_mean(z, 1),
+        *torch.std_mean(z, 0),
+        z.norm(dim=1),
+        torch.logsumexp(z, 1),
+        torch.vdot(z[0], z[1]),
+        torch.linalg.vecdot(z, turned),
+        z.mH @ z,
+        torch.nn.functional.l1_loss(z, turned),
+        torch.isfinite(z / 0),
+        torch.isreal(z),
+        z == turned,
         torch.logaddexp(z, turned),
-    )  # fmt: skip
+    )
 
 
 def test_the_modulus_has_no_slope_at_zero() -> None:
@@ -325,10 +336,20 @@ def test_logarithms_that_are_infinite_have_an_angle_in_luminal() -> None:
 
 
 @pytest.mark.parametrize("level", ["exact", "standard"])
-@pytest.mark.parametrize("function", [
-    lambda z, x: z / 0, lambda z, x: z / -0.0, lambda z, x: z / x, lambda z, x: torch.div(z, 0j),
-    lambda z, x: z / torch.zeros_like(z), lambda z, x: torch.isinf(z / 0), lambda z, x: torch.addcdiv(z, z, x + 0j),
-    lambda z, x: z * INF, lambda z, x: z**x])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda z, x: z / 0,
+        lambda z, x: z / -0.0,
+        lambda z, x: z / x,
+        lambda z, x: torch.div(z, 0j),
+        lambda z, x: z / torch.zeros_like(z),
+        lambda z, x: torch.isinf(z / 0),
+        lambda z, x: torch.addcdiv(z, z, x + 0j),
+        lambda z, x: z * INF,
+        lambda z, x: z**x,
+    ],
+)
 def test_quotients_by_zero_are_infinite(function, level: str) -> None:
     z = torch.tensor([1 + 2j, -1j, 3, 0, -2 - 3j])
     x = torch.tensor([0.0, -0.0, 0.0, 0.0, -0.0])

@@ -26,8 +26,16 @@ def test_one_dimension(name: str, size: int | None, norm: str | None) -> None:
     for dtype in (torch.float64, torch.float32) + ((torch.complex128,) if name not in ("rfft", "ihfft") else ()):
         for dim in (-1, 0):
             x = sample(dtype, 4, 8)
-            agrees(RULES, getattr(aten, f"fft_{name}").default, x, size, dim, norm, gradient=not x.is_complex(),
-                   tolerance=1e-5)
+            agrees(
+                RULES,
+                getattr(aten, f"fft_{name}").default,
+                x,
+                size,
+                dim,
+                norm,
+                gradient=not x.is_complex(),
+                tolerance=1e-5,
+            )
 
 
 @pytest.mark.parametrize("norm", [None, "ortho", "forward"])
@@ -36,8 +44,7 @@ def test_one_dimension(name: str, size: int | None, norm: str | None) -> None:
 def test_several_dimensions(name: str, sizes: dict[str, Any], norm: str | None) -> None:
     for dtype in (torch.float64,) + ((torch.complex128,) if name != "rfftn" else ()):
         x = sample(dtype, 4, 5, 8)
-        agrees(RULES, getattr(aten, f"fft_{name}").default, x, norm=norm, **sizes, gradient=False,
-               tolerance=1e-10)
+        agrees(RULES, getattr(aten, f"fft_{name}").default, x, norm=norm, **sizes, gradient=False, tolerance=1e-10)
 
 
 @pytest.mark.parametrize("scaling", [0, 1, 2])

@@ -80,8 +80,9 @@ def test_linspace_is_exact_at_both_ends(steps, dtype):
 
 
 @pytest.mark.parametrize("diagonal", [-9, -1, 0, 2, 9])
-@pytest.mark.parametrize("x", [torch.randn(3, 5), torch.randn(2, 5, 3), torch.ones(4, 4) > 0,
-                               torch.arange(9).view(3, 3)])
+@pytest.mark.parametrize(
+    "x", [torch.randn(3, 5), torch.randn(2, 5, 3), torch.ones(4, 4) > 0, torch.arange(9).view(3, 3)]
+)
 def test_triangles_agree(diagonal, x):
     agrees(RULES, aten.tril.default, x, diagonal)
     agrees(RULES, aten.triu.default, x, diagonal)
@@ -121,11 +122,14 @@ def test_copies_agree():
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("function", [
-    lambda x: x + torch.arange(x.shape[0]) + torch.arange(0, 1, 0.2) + torch.linspace(0, 1, 5),
-    lambda x: x + torch.zeros(5) + x.new_ones(5) + torch.zeros_like(x) + torch.full_like(x, 2) + torch.eye(5),
-    lambda x: x.expand(4, 5).tril(1).triu(-1),
-    lambda x: x.double().float() + x.half().type_as(x) + x.to(torch.bfloat16).to(x) + x.detach() * x,
-])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + torch.arange(x.shape[0]) + torch.arange(0, 1, 0.2) + torch.linspace(0, 1, 5),
+        lambda x: x + torch.zeros(5) + x.new_ones(5) + torch.zeros_like(x) + torch.full_like(x, 2) + torch.eye(5),
+        lambda x: x.expand(4, 5).tril(1).triu(-1),
+        lambda x: x.double().float() + x.half().type_as(x) + x.to(torch.bfloat16).to(x) + x.detach() * x,
+    ],
+)
 def test_programs_reach_the_targets(function):
     lowered_agrees(function, torch.randn(5))

@@ -82,8 +82,8 @@ def test_alpha_dropout_keeps_mean_and_variance(op: object) -> None:
 def test_normal_numbers() -> None:
     n = run(aten.randn, [MANY])
     close(n, 0)
-    close(n ** 2, 1, 0.02)
-    close(n ** 4, 3, 0.1)
+    close(n**2, 1, 0.02)
+    close(n**4, 3, 0.1)
     assert n.isfinite().all()
     assert run(aten.randn, [4], torch.bfloat16).dtype == torch.bfloat16
     assert run(aten.randn_like, torch.zeros(2, 3, dtype=torch.float64)).dtype == torch.float64
@@ -124,8 +124,12 @@ def test_integers_of_32_bits() -> None:
 def test_permutations_of_32_bits() -> None:
     assert run(aten.randperm, 50, alternative=1).sort()[0].tolist() == list(range(50))
     drawn = torch.stack([run(aten.randperm, 3, alternative=1) for _ in range(3000)])
-    torch.testing.assert_close((drawn @ torch.tensor([9, 3, 1])).bincount().double()[[5, 7, 11, 15, 19, 21]] / 3000,
-                               torch.full((6,), 1 / 6, dtype=torch.float64), atol=0.03, rtol=0)  # fmt: skip
+    torch.testing.assert_close(
+        (drawn @ torch.tensor([9, 3, 1])).bincount().double()[[5, 7, 11, 15, 19, 21]] / 3000,
+        torch.full((6,), 1 / 6, dtype=torch.float64),
+        atol=0.03,
+        rtol=0,
+    )
 
 
 @pytest.mark.sampled(1)
@@ -176,8 +180,10 @@ def test_random_ops_are_declared_for_targets_without_random_numbers() -> None:
     assert {blocker.limitation for blocker in raised.value.blockers} == {"the target has no random numbers"}
 
 
-@pytest.mark.parametrize("dtype, top", [(torch.int64, 2**63), (torch.uint8, 256), (torch.float32, 2**24 + 1),
-                                        (torch.bfloat16, 257), (torch.bool, 2)])
+@pytest.mark.parametrize(
+    "dtype, top",
+    [(torch.int64, 2**63), (torch.uint8, 256), (torch.float32, 2**24 + 1), (torch.bfloat16, 257), (torch.bool, 2)],
+)
 def test_whole_numbers_over_all_that_a_dtype_has(dtype: torch.dtype, top: int) -> None:
     torch.manual_seed(0)
     drawn = random.random(torch.zeros(4000, dtype=dtype))

@@ -16,11 +16,30 @@ ROWS, COLUMNS = torch.tensor([0, 3, -1, 1]), torch.tensor([[4], [0], [-5]])
 HOSTILE = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")], [3.0, -4.0]])
 MASK = torch.tensor([True, False, True, False])
 INDICES = [
-    0, -1, slice(1, 3), slice(None, None, 2), None, Ellipsis, (0, 1), (Ellipsis, 0), (None, Ellipsis, None),
-    (slice(1, None), 2, slice(None, -1)), (0, Ellipsis, slice(2)),
-    ROWS, (ROWS, slice(None), ROWS), (slice(None), ROWS), (ROWS, COLUMNS), (0, slice(None), ROWS),
-    (slice(None), COLUMNS, None, ROWS), [0, 2], torch.tensor(2), (Ellipsis, torch.tensor(1)),
-    (torch.tensor(1), slice(None), ROWS), (None, ROWS, Ellipsis), True, (ROWS, Ellipsis, ROWS),
+    0,
+    -1,
+    slice(1, 3),
+    slice(None, None, 2),
+    None,
+    Ellipsis,
+    (0, 1),
+    (Ellipsis, 0),
+    (None, Ellipsis, None),
+    (slice(1, None), 2, slice(None, -1)),
+    (0, Ellipsis, slice(2)),
+    ROWS,
+    (ROWS, slice(None), ROWS),
+    (slice(None), ROWS),
+    (ROWS, COLUMNS),
+    (0, slice(None), ROWS),
+    (slice(None), COLUMNS, None, ROWS),
+    [0, 2],
+    torch.tensor(2),
+    (Ellipsis, torch.tensor(1)),
+    (torch.tensor(1), slice(None), ROWS),
+    (None, ROWS, Ellipsis),
+    True,
+    (ROWS, Ellipsis, ROWS),
 ]
 
 
@@ -46,10 +65,21 @@ def test_subscripts_by_a_mask_are_left_to_index():
     assert indexing.index_tensor(TABLE, [MASK]).reason == "the size of the result is data: an index is a mask"
 
 
-@pytest.mark.parametrize("indices", [
-    [ROWS], [None, ROWS], [ROWS, None, ROWS], [None, ROWS, COLUMNS], [ROWS, COLUMNS], [torch.tensor(1)],
-    [None, None, torch.zeros(0, dtype=torch.int64)], [ROWS, ROWS, ROWS], [ROWS.to(torch.int32)],
-], ids=lambda indices: str([None if i is None else tuple(i.shape) for i in indices]))
+@pytest.mark.parametrize(
+    "indices",
+    [
+        [ROWS],
+        [None, ROWS],
+        [ROWS, None, ROWS],
+        [None, ROWS, COLUMNS],
+        [ROWS, COLUMNS],
+        [torch.tensor(1)],
+        [None, None, torch.zeros(0, dtype=torch.int64)],
+        [ROWS, ROWS, ROWS],
+        [ROWS.to(torch.int32)],
+    ],
+    ids=lambda indices: str([None if i is None else tuple(i.shape) for i in indices]),
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
 def test_index_and_index_put_agree(indices, dtype):
     x = TABLE.to(dtype)
@@ -111,8 +141,16 @@ def test_embedding_gives_its_padding_row_no_gradient():
     for padding in (-1, 0, 2):
         agrees(RULES, aten.embedding.default, weight, indices, padding)
         for scaled in (False, True):
-            agrees(RULES, aten.embedding_dense_backward.default, torch.randn(2, 3, 3), indices, 7, padding, scaled,
-                   gradient=False)
+            agrees(
+                RULES,
+                aten.embedding_dense_backward.default,
+                torch.randn(2, 3, 3),
+                indices,
+                7,
+                padding,
+                scaled,
+                gradient=False,
+            )
     agrees(RULES, aten.one_hot.default, indices, 8)
 
 
@@ -136,8 +174,17 @@ def test_scatter_reductions_agree(reduce, include_self):
     index, src = torch.randint(3, (3, 4, 4)), torch.randn(3, 4, 4).round()
     # Where self is left out, PyTorch (2.13) still lets it take a share of the gradient of a tie: no ties with it then.
     for x in (TABLE.round() if include_self else TABLE.round() + 0.25, TABLE.to(torch.int64)):
-        agrees(RULES, aten.scatter_reduce.two, x, 1, index, src.to(x.dtype), reduce, include_self=include_self,
-               gradient=reduce != "prod")
+        agrees(
+            RULES,
+            aten.scatter_reduce.two,
+            x,
+            1,
+            index,
+            src.to(x.dtype),
+            reduce,
+            include_self=include_self,
+            gradient=reduce != "prod",
+        )
 
 
 def test_scatters_by_an_empty_index_change_nothing():
@@ -177,8 +224,15 @@ def test_bins_agree():
     edges, x = torch.tensor([1.0, 3.0, 5.0]), torch.tensor([[0.0, 1.0, 3.0], [5.0, 9.0, float("nan")]])
     for right in (False, True):
         agrees(RULES, aten.bucketize.Tensor, x, edges, right=right, gradient=False)
-        agrees(RULES, aten.searchsorted.Tensor, edges.expand(2, 3).contiguous(), x, right=right, out_int32=True,
-               gradient=False)
+        agrees(
+            RULES,
+            aten.searchsorted.Tensor,
+            edges.expand(2, 3).contiguous(),
+            x,
+            right=right,
+            out_int32=True,
+            gradient=False,
+        )
     agrees(RULES, aten.searchsorted.Scalar, edges, 3.0, side="right", gradient=False)
 
 
@@ -190,15 +244,18 @@ def test_a_search_in_an_unsorted_line_goes_where_the_op_goes():
         agrees(RULES, aten.searchsorted.Tensor, line[:0], x, right=right, gradient=False)
 
 
-@pytest.mark.parametrize("function", [
-    lambda x: x[:, ROWS[:2]].unsqueeze(0) + x[ROWS[:2]][:, ROWS[:2]].sum(),
-    lambda x: F.embedding(ROWS.abs(), x[0], padding_idx=1) * F.one_hot(ROWS.abs(), 6).float(),
-    lambda x: x.gather(1, ROWS.abs().view(4, 1, 1)) + x.index_select(1, torch.tensor([2])),
-    lambda x: torch.index_put(x, (ROWS[:2],), x[:2] * 2, True).index_add(0, ROWS[:2], x[2:]),
-    lambda x: x.clone().index_put_((ROWS[:2],), x[:2] * 2).masked_fill_(x > 1, 0.5),
-    lambda x: x.scatter(0, ROWS.abs().view(1, 4, 1), 2.0).scatter_add(1, ROWS.abs().view(4, 1, 1), x[:, :1, :1]),
-    lambda x: x.scatter_reduce(1, ROWS.abs().view(4, 1, 1), x[:, :1, :1], "amax") + x.take(ROWS)[0],
-])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[:, ROWS[:2]].unsqueeze(0) + x[ROWS[:2]][:, ROWS[:2]].sum(),
+        lambda x: F.embedding(ROWS.abs(), x[0], padding_idx=1) * F.one_hot(ROWS.abs(), 6).float(),
+        lambda x: x.gather(1, ROWS.abs().view(4, 1, 1)) + x.index_select(1, torch.tensor([2])),
+        lambda x: torch.index_put(x, (ROWS[:2],), x[:2] * 2, True).index_add(0, ROWS[:2], x[2:]),
+        lambda x: x.clone().index_put_((ROWS[:2],), x[:2] * 2).masked_fill_(x > 1, 0.5),
+        lambda x: x.scatter(0, ROWS.abs().view(1, 4, 1), 2.0).scatter_add(1, ROWS.abs().view(4, 1, 1), x[:, :1, :1]),
+        lambda x: x.scatter_reduce(1, ROWS.abs().view(4, 1, 1), x[:, :1, :1], "amax") + x.take(ROWS)[0],
+    ],
+)
 def test_programs_reach_the_targets(function):
     lowered_agrees(function, TABLE)
 
@@ -227,8 +284,10 @@ def test_negative_zeros_are_picked_as_they_are_with_their_gradient(dtype):
 
 def test_negative_zeros_stay_where_nothing_is_added():
     x, index = torch.tensor([-0.0, -0.0, 1.0]), torch.tensor([2])
-    for written in (scattering.scatter_add(x, 0, index, torch.ones(1)),
-                    scattering.index_put(x, [index], torch.ones(1), True)):  # fmt: skip
+    for written in (
+        scattering.scatter_add(x, 0, index, torch.ones(1)),
+        scattering.index_put(x, [index], torch.ones(1), True),
+    ):
         assert torch.equal(torch.signbit(written), torch.tensor([True, True, False]))
 
 

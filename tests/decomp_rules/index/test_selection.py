@@ -41,20 +41,23 @@ def alike(function, *args, gradient=True):
             assert torch.equal(torch.signbit(mine[number]), torch.signbit(theirs[number]))
 
 
-@pytest.mark.parametrize("function", [
-    lambda x, y: torch.where(MASK, x, y),
-    lambda x, y: torch.where(MASK, x, 0.0),
-    lambda x, y: torch.where(MASK, -0.0, x),
-    lambda x, y: torch.where(MASK[:1], x, y[:, :1]),
-    lambda x, y: torch.where(MASK, y[3, 3], x),
-    lambda x, y: torch.where(MASK, y[3, 3], y[4, 4]),
-    lambda x, y: torch.where(MASK[0, 0], x.t(), y),
-    lambda x, y: torch.where(MASK[:0], x[:0], y[:0]),
-    lambda x, y: torch.where(MASK, x, y.double()),
-    lambda x, y: x.masked_fill(MASK, -INF) + y.masked_fill(MASK[0], NAN),
-    lambda x, y: torch.cat([x, y, x[:2]]),
-    lambda x, y: torch.stack([x, y], 1).flip(0, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: torch.where(MASK, x, y),
+        lambda x, y: torch.where(MASK, x, 0.0),
+        lambda x, y: torch.where(MASK, -0.0, x),
+        lambda x, y: torch.where(MASK[:1], x, y[:, :1]),
+        lambda x, y: torch.where(MASK, y[3, 3], x),
+        lambda x, y: torch.where(MASK, y[3, 3], y[4, 4]),
+        lambda x, y: torch.where(MASK[0, 0], x.t(), y),
+        lambda x, y: torch.where(MASK[:0], x[:0], y[:0]),
+        lambda x, y: torch.where(MASK, x, y.double()),
+        lambda x, y: x.masked_fill(MASK, -INF) + y.masked_fill(MASK[0], NAN),
+        lambda x, y: torch.cat([x, y, x[:2]]),
+        lambda x, y: torch.stack([x, y], 1).flip(0, 2),
+    ],
+)
 def test_what_is_not_chosen_does_not_leak(function):
     alike(function, ROWS, COLUMNS)
 
@@ -104,28 +107,31 @@ def test_ties_and_nan_of_the_larger():
     assert torch.isnan(lowered(torch.minimum, ROWS, COLUMNS)(ROWS, COLUMNS)[6]).all()
 
 
-@pytest.mark.parametrize("function", [
-    lambda x: x.index_select(0, SPOTS.abs()) + x.index_select(0, SPOTS.abs()),
-    lambda x: x.index_select(-1, SPOTS.abs()),
-    lambda x: x[SPOTS] * 2,
-    lambda x: x[:, SPOTS],
-    lambda x: x[SPOTS, SPOTS - 1],
-    lambda x: x[SPOTS, :, SPOTS - 1],
-    lambda x: x[:, SPOTS[:, None], SPOTS],
-    lambda x: x[:, :0][SPOTS],
-    lambda x: x[SPOTS[:0]],
-    lambda x: x.take(SPOTS - 5),
-    lambda x: x.gather(1, (SPOTS.abs().view(3, 1, 1)).expand(3, 2, 4)),
-    lambda x: x.gather(0, SPOTS.abs().view(3, 1, 1)),
-    lambda x: x[0, 0, 0].gather(0, torch.tensor([0, 0])),
-    lambda x: x.index_put([SPOTS], x[:, :1] * 2),
-    lambda x: x.index_put([SPOTS], x * 2, True),
-    lambda x: x.index_copy(1, SPOTS.abs(), x[:, 1:]),
-    lambda x: x.index_fill(2, SPOTS.abs(), 9.0),
-    lambda x: x.scatter(1, SPOTS.abs().view(3, 1, 1), 2.5).scatter_add(2, SPOTS.abs().view(1, 1, 3), x[:1, :1, :3]),
-    lambda x: x.sort(1, descending=True)[0] + x.topk(2, 0)[0][:1] + x.max(2, keepdim=True)[0],
-    lambda x: x.cumsum(1) + x.select_scatter(x[:, :, 0], 2, 1) + x.diagonal_scatter(x[0, :, :3], 0, 0, 2)[0, 0, 0],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.index_select(0, SPOTS.abs()) + x.index_select(0, SPOTS.abs()),
+        lambda x: x.index_select(-1, SPOTS.abs()),
+        lambda x: x[SPOTS] * 2,
+        lambda x: x[:, SPOTS],
+        lambda x: x[SPOTS, SPOTS - 1],
+        lambda x: x[SPOTS, :, SPOTS - 1],
+        lambda x: x[:, SPOTS[:, None], SPOTS],
+        lambda x: x[:, :0][SPOTS],
+        lambda x: x[SPOTS[:0]],
+        lambda x: x.take(SPOTS - 5),
+        lambda x: x.gather(1, (SPOTS.abs().view(3, 1, 1)).expand(3, 2, 4)),
+        lambda x: x.gather(0, SPOTS.abs().view(3, 1, 1)),
+        lambda x: x[0, 0, 0].gather(0, torch.tensor([0, 0])),
+        lambda x: x.index_put([SPOTS], x[:, :1] * 2),
+        lambda x: x.index_put([SPOTS], x * 2, True),
+        lambda x: x.index_copy(1, SPOTS.abs(), x[:, 1:]),
+        lambda x: x.index_fill(2, SPOTS.abs(), 9.0),
+        lambda x: x.scatter(1, SPOTS.abs().view(3, 1, 1), 2.5).scatter_add(2, SPOTS.abs().view(1, 1, 3), x[:1, :1, :3]),
+        lambda x: x.sort(1, descending=True)[0] + x.topk(2, 0)[0][:1] + x.max(2, keepdim=True)[0],
+        lambda x: x.cumsum(1) + x.select_scatter(x[:, :, 0], 2, 1) + x.diagonal_scatter(x[0, :, :3], 0, 0, 2)[0, 0, 0],
+    ],
+)
 def test_indices_become_row_major_numbers(function):
     alike(function, TABLE)
 

@@ -109,11 +109,14 @@ def test_running_extremes_agree(x):
         agrees(RULES, aten.cummin.default, x, dim)
 
 
-@pytest.mark.parametrize("function", [
-    lambda x: x.sort(-1)[0] * x.argsort(stable=True) + x.cumsum(-1) + x.cumprod(0),
-    lambda x: x.topk(2)[0] * x.topk(2)[1] + x.kthvalue(1, keepdim=True)[0],
-    lambda x: x.max(-1)[0] * x.max(-1)[1] + x.min(-1)[0] + x.argmax(-1) + x.argmin(-1) + x.median(-1)[0],
-])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sort(-1)[0] * x.argsort(stable=True) + x.cumsum(-1) + x.cumprod(0),
+        lambda x: x.topk(2)[0] * x.topk(2)[1] + x.kthvalue(1, keepdim=True)[0],
+        lambda x: x.max(-1)[0] * x.max(-1)[1] + x.min(-1)[0] + x.argmax(-1) + x.argmin(-1) + x.median(-1)[0],
+    ],
+)
 def test_programs_reach_the_targets(function):
     lowered_agrees(function, torch.randn(3, 4))
 

@@ -45,12 +45,15 @@ def test_equal_elements_stay_in_order(dtype, level, descending):
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("function", [
-    lambda x: x.argsort(dim=1, stable=True),
-    lambda x: x.median(dim=1)[0],
-    lambda x: x.topk(40, dim=1)[0],
-    lambda x: x.kthvalue(500, dim=-2)[0],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.argsort(dim=1, stable=True),
+        lambda x: x.median(dim=1)[0],
+        lambda x: x.topk(40, dim=1)[0],
+        lambda x: x.kthvalue(500, dim=-2)[0],
+    ],
+)
 def test_what_rests_on_order_along_any_dimension(function):
     x = line(3, 2, 600)
     same(at_level(function, (x,), "standard")(x), function(x))

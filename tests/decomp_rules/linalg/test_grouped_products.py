@@ -19,9 +19,15 @@ def sample(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> t
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-@pytest.mark.parametrize(("left", "right", "ends"), [
-    ((8, 16), (3, 16, 8), ENDS), ((3, 4, 16), (16, 8), ENDS), ((8, 16), (16, 8), LAST), ((3, 4, 16), (3, 16, 8), None),
-])
+@pytest.mark.parametrize(
+    ("left", "right", "ends"),
+    [
+        ((8, 16), (3, 16, 8), ENDS),
+        ((3, 4, 16), (16, 8), ENDS),
+        ((8, 16), (16, 8), LAST),
+        ((3, 4, 16), (3, 16, 8), None),
+    ],
+)
 def test_products_by_group(left: tuple[int, ...], right: tuple[int, ...], ends: torch.Tensor | None) -> None:
     agrees(RULES, aten._grouped_mm.default, sample(*left), sample(*right, seed=1), ends)
 
@@ -42,10 +48,19 @@ class Mixture(nn.Module):
         from transformers import MixtralConfig, MixtralModel
 
         torch.manual_seed(0)
-        self.model = MixtralModel(MixtralConfig(
-            hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
-            vocab_size=11, num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=16,
-        ))
+        self.model = MixtralModel(
+            MixtralConfig(
+                hidden_size=16,
+                intermediate_size=24,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                vocab_size=11,
+                num_local_experts=4,
+                num_experts_per_tok=2,
+                max_position_embeddings=16,
+            )
+        )
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.model(input_ids=ids, use_cache=False, return_dict=False)[0]
@@ -61,8 +76,11 @@ def test_a_mixture_of_experts_is_lowered_and_trained(target: str) -> None:
     found, expected = lowered(ids), model(ids)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     weights = torch.arange(found.numel(), dtype=torch.float32).reshape(found.shape).cos()
-    for one, two in zip(*(
-        torch.autograd.grad((out * weights).sum(), list(module.parameters()), allow_unused=True)
-        for out, module in ((found, lowered), (expected, model))
-    ), strict=True):
+    for one, two in zip(
+        *(
+            torch.autograd.grad((out * weights).sum(), list(module.parameters()), allow_unused=True)
+            for out, module in ((found, lowered), (expected, model))
+        ),
+        strict=True,
+    ):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)

@@ -263,9 +263,17 @@ def test_sizes_that_are_too_large_are_refused_with_the_limit() -> None:
     assert refused.reason == "a straight-line program for a side of 500 is too long; sides up to 128 are unrolled"
 
 
-@pytest.mark.parametrize("function", [
-    torch.linalg.det, torch.linalg.inv, torch.linalg.cholesky, torch.logdet,
-    lambda x: torch.linalg.solve(x, x + 1), lambda x: torch.linalg.qr(x)[1], torch.matrix_exp,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.linalg.det,
+        torch.linalg.inv,
+        torch.linalg.cholesky,
+        torch.logdet,
+        lambda x: torch.linalg.solve(x, x + 1),
+        lambda x: torch.linalg.qr(x)[1],
+        torch.matrix_exp,
+    ],
+)
 def test_lowered(function: Callable[..., torch.Tensor]) -> None:
     lowered_agrees(function, positive(3, 3), tolerance=2e-3)

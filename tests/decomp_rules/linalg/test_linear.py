@@ -42,11 +42,25 @@ def test_linear_without_features() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shapes", [
-    ((5,), (5,)), ((3, 5), (5,)), ((5,), (5, 4)), ((3, 5), (5, 4)), ((2, 3, 5), (5,)), ((2, 3, 5), (5, 4)),
-    ((5,), (2, 5, 4)), ((3, 5), (2, 5, 4)), ((2, 3, 5), (2, 5, 4)), ((6, 2, 3, 5), (2, 5, 4)),
-    ((6, 1, 3, 5), (1, 2, 5, 4)), ((1, 3, 5), (7, 5, 4)), ((2, 2, 3, 5), (5, 4)), ((2, 3, 0), (2, 0, 4)),
-])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((5,), (5,)),
+        ((3, 5), (5,)),
+        ((5,), (5, 4)),
+        ((3, 5), (5, 4)),
+        ((2, 3, 5), (5,)),
+        ((2, 3, 5), (5, 4)),
+        ((5,), (2, 5, 4)),
+        ((3, 5), (2, 5, 4)),
+        ((2, 3, 5), (2, 5, 4)),
+        ((6, 2, 3, 5), (2, 5, 4)),
+        ((6, 1, 3, 5), (1, 2, 5, 4)),
+        ((1, 3, 5), (7, 5, 4)),
+        ((2, 2, 3, 5), (5, 4)),
+        ((2, 3, 0), (2, 0, 4)),
+    ],
+)
 def test_matmul(dtype: torch.dtype, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     x, y = sample(*shapes[0], dtype=dtype), sample(*shapes[1], dtype=dtype, seed=1)
     agrees(RULES, aten.matmul.default, x, y, tolerance=tolerance(dtype))
@@ -75,8 +89,16 @@ def test_matrix_kernels(dtype: torch.dtype) -> None:
         agrees(RULES, aten.addr.default, sample(5, 3, dtype=dtype), v, w, beta=beta, alpha=alpha, tolerance=near)
         for op in (aten.baddbmm, aten.addbmm):
             start = sample(3, 4, dtype=dtype)
-            agrees(RULES, op.default, start, a.expand(2, 3, 5), b.expand(2, 5, 4), beta=beta, alpha=alpha,
-                   tolerance=4e-2 if dtype == torch.bfloat16 else near)
+            agrees(
+                RULES,
+                op.default,
+                start,
+                a.expand(2, 3, 5),
+                b.expand(2, 5, 4),
+                beta=beta,
+                alpha=alpha,
+                tolerance=4e-2 if dtype == torch.bfloat16 else near,
+            )
 
 
 def test_a_factor_of_zero_forgets_nan() -> None:
@@ -117,8 +139,9 @@ def test_contractions() -> None:
     agrees(RULES, aten.tensordot.default, x, sample(4, 5, 3), [], [], tolerance=1e-4)
     agrees(RULES, aten.kron.default, sample(2, 3), sample(4))
     agrees(RULES, aten.kron.default, sample(2), sample(3, 2, 2))
-    agrees(RULES, aten.linalg_multi_dot.default, [sample(9, 2), sample(2, 8), sample(8, 3), sample(3, 4)],
-           tolerance=1e-3)
+    agrees(
+        RULES, aten.linalg_multi_dot.default, [sample(9, 2), sample(2, 8), sample(8, 3), sample(3, 4)], tolerance=1e-3
+    )
     agrees(RULES, aten.linalg_multi_dot.default, [sample(2), sample(2, 8), sample(8)], tolerance=1e-3)
     agrees(RULES, aten.chain_matmul.default, [sample(2, 3), sample(3, 4)], tolerance=1e-3)
     for n in (0, 1, 2, 5, 6):
@@ -133,42 +156,46 @@ def test_bilinear() -> None:
     for rows in ((), (3,), (2, 3)):
         agrees(RULES, aten.bilinear.default, sample(*rows, 5), sample(*rows, 6), weight, bias, tolerance=1e-3)
     agrees(RULES, aten.bilinear.default, sample(2, 5), sample(2, 6), weight, tolerance=1e-3)
-    agrees(RULES, aten._trilinear.default, sample(2, 5), weight, sample(2, 6), [1, 3], [0], [1, 2], [2, 3],
-           tolerance=1e-3)
+    agrees(
+        RULES, aten._trilinear.default, sample(2, 5), weight, sample(2, 6), [1, 3], [0], [1, 2], [2, 3], tolerance=1e-3
+    )
 
 
-@pytest.mark.parametrize("equation, shapes", [
-    ("ij,jk->ik", [(2, 3), (3, 4)]),
-    ("ij,jk", [(2, 3), (3, 4)]),
-    ("bij,bjk->bik", [(5, 2, 3), (5, 3, 4)]),
-    ("bhid,bhjd->bhij", [(2, 3, 4, 5), (2, 3, 6, 5)]),
-    ("bqhd,bkhd->bhqk", [(2, 4, 3, 5), (2, 6, 3, 5)]),
-    ("i,j->ij", [(2,), (3,)]),
-    ("i,i->", [(3,), (3,)]),
-    ("i,i->i", [(3,), (3,)]),
-    ("ii->i", [(3, 3)]),
-    ("ii", [(3, 3)]),
-    ("iij->ji", [(3, 3, 2)]),
-    ("ij->ji", [(2, 3)]),
-    ("ij->", [(2, 3)]),
-    ("ba", [(2, 3)]),
-    ("...ij,...jk->...ik", [(7, 2, 3), (3, 4)]),
-    ("...ij,...jk", [(7, 1, 2, 3), (6, 3, 4)]),
-    ("b...,b...->...", [(2, 3, 4), (2, 3, 4)]),
-    ("i...->...", [(2, 3, 4)]),
-    ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
-    ("ij,j,i->", [(2, 3), (3,), (2,)]),
-    ("bi,oij,bj->bo", [(2, 3), (4, 3, 5), (2, 5)]),
-    ("ijk,jil->kl", [(2, 3, 4), (3, 2, 5)]),
-    ("ij,ij->i", [(1, 3), (2, 3)]),
-    ("ij,jk->ik", [(2, 1), (3, 4)]),
-    ("ii,i->i", [(3, 3), (3,)]),
-    ("abc,cd->abd", [(2, 3, 4), (4, 5)]),
-    ("bchw,bcxw->bhx", [(2, 3, 4, 5), (2, 3, 6, 5)]),
-    (" i j , j k -> i k ", [(2, 3), (3, 4)]),
-    ("aB,Bc->ca", [(2, 3), (3, 4)]),
-    ("Ab,bC", [(2, 3), (3, 4)]),
-])
+@pytest.mark.parametrize(
+    "equation, shapes",
+    [
+        ("ij,jk->ik", [(2, 3), (3, 4)]),
+        ("ij,jk", [(2, 3), (3, 4)]),
+        ("bij,bjk->bik", [(5, 2, 3), (5, 3, 4)]),
+        ("bhid,bhjd->bhij", [(2, 3, 4, 5), (2, 3, 6, 5)]),
+        ("bqhd,bkhd->bhqk", [(2, 4, 3, 5), (2, 6, 3, 5)]),
+        ("i,j->ij", [(2,), (3,)]),
+        ("i,i->", [(3,), (3,)]),
+        ("i,i->i", [(3,), (3,)]),
+        ("ii->i", [(3, 3)]),
+        ("ii", [(3, 3)]),
+        ("iij->ji", [(3, 3, 2)]),
+        ("ij->ji", [(2, 3)]),
+        ("ij->", [(2, 3)]),
+        ("ba", [(2, 3)]),
+        ("...ij,...jk->...ik", [(7, 2, 3), (3, 4)]),
+        ("...ij,...jk", [(7, 1, 2, 3), (6, 3, 4)]),
+        ("b...,b...->...", [(2, 3, 4), (2, 3, 4)]),
+        ("i...->...", [(2, 3, 4)]),
+        ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
+        ("ij,j,i->", [(2, 3), (3,), (2,)]),
+        ("bi,oij,bj->bo", [(2, 3), (4, 3, 5), (2, 5)]),
+        ("ijk,jil->kl", [(2, 3, 4), (3, 2, 5)]),
+        ("ij,ij->i", [(1, 3), (2, 3)]),
+        ("ij,jk->ik", [(2, 1), (3, 4)]),
+        ("ii,i->i", [(3, 3), (3,)]),
+        ("abc,cd->abd", [(2, 3, 4), (4, 5)]),
+        ("bchw,bcxw->bhx", [(2, 3, 4, 5), (2, 3, 6, 5)]),
+        (" i j , j k -> i k ", [(2, 3), (3, 4)]),
+        ("aB,Bc->ca", [(2, 3), (3, 4)]),
+        ("Ab,bC", [(2, 3), (3, 4)]),
+    ],
+)
 def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
     operands = [sample(*shape, seed=i) for i, shape in enumerate(shapes)]
     agrees(RULES, aten.einsum.default, equation, operands, tolerance=1e-3)
@@ -184,16 +211,28 @@ def test_einsum_along_a_path() -> None:
     agrees(RULES, aten.einsum.default, "ij,jk,kl->il", operands, path=[1, 2, 0, 1], tolerance=1e-3)
 
 
-@pytest.mark.parametrize("function, shapes", [
-    (F.linear, [(2, 3, 5), (4, 5), (4,)]), (F.linear, [(3, 5), (4, 5), (4,)]), (F.linear, [(2, 3, 5), (4, 5)]),
-    (torch.matmul, [(2, 3, 4, 5), (2, 3, 5, 6)]), (torch.matmul, [(2, 3, 4, 5), (5, 6)]),
-    (torch.matmul, [(2, 3, 4, 5), (5,)]), (torch.matmul, [(5,), (2, 5, 3)]), (torch.mm, [(2, 3), (3, 4)]),
-    (torch.bmm, [(2, 3, 4), (2, 4, 5)]), (torch.baddbmm, [(2, 3, 5), (2, 3, 4), (2, 4, 5)]),
-    (torch.addmm, [(5,), (3, 4), (4, 5)]), (torch.dot, [(4,), (4,)]), (torch.outer, [(3,), (4,)]),
-    (torch.kron, [(2, 3), (4,)]), (F.bilinear, [(3, 5), (3, 6), (4, 5, 6), (4,)]),
-    (lambda x, y: torch.einsum("bhid,bhjd->bhij", x, y), [(2, 3, 4, 5), (2, 3, 6, 5)]),
-    (lambda x, y: torch.einsum("...ij,jk", x, y), [(2, 3, 4), (4, 5)]),
-])
+@pytest.mark.parametrize(
+    "function, shapes",
+    [
+        (F.linear, [(2, 3, 5), (4, 5), (4,)]),
+        (F.linear, [(3, 5), (4, 5), (4,)]),
+        (F.linear, [(2, 3, 5), (4, 5)]),
+        (torch.matmul, [(2, 3, 4, 5), (2, 3, 5, 6)]),
+        (torch.matmul, [(2, 3, 4, 5), (5, 6)]),
+        (torch.matmul, [(2, 3, 4, 5), (5,)]),
+        (torch.matmul, [(5,), (2, 5, 3)]),
+        (torch.mm, [(2, 3), (3, 4)]),
+        (torch.bmm, [(2, 3, 4), (2, 4, 5)]),
+        (torch.baddbmm, [(2, 3, 5), (2, 3, 4), (2, 4, 5)]),
+        (torch.addmm, [(5,), (3, 4), (4, 5)]),
+        (torch.dot, [(4,), (4,)]),
+        (torch.outer, [(3,), (4,)]),
+        (torch.kron, [(2, 3), (4,)]),
+        (F.bilinear, [(3, 5), (3, 6), (4, 5, 6), (4,)]),
+        (lambda x, y: torch.einsum("bhid,bhjd->bhij", x, y), [(2, 3, 4, 5), (2, 3, 6, 5)]),
+        (lambda x, y: torch.einsum("...ij,jk", x, y), [(2, 3, 4), (4, 5)]),
+    ],
+)
 def test_lowered_to_the_end(function: Callable[..., object], shapes: list[tuple[int, ...]]) -> None:
     lowered_agrees(function, *(sample(*shape, seed=i) for i, shape in enumerate(shapes)), tolerance=2e-4)
 

@@ -24,22 +24,38 @@ def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> to
 
 
 def heads(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    return [sample(2, 6, 3, 8, dtype=dtype), sample(2, 6, 4, 8, dtype=dtype, seed=1),
-            sample(2, 6, 4, 8, dtype=dtype, seed=2)]
+    return [
+        sample(2, 6, 3, 8, dtype=dtype),
+        sample(2, 6, 4, 8, dtype=dtype, seed=1),
+        sample(2, 6, 4, 8, dtype=dtype, seed=2),
+    ]
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("options", [
-    {}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": MASK}, {"attn_mask": MASK.float().log()},
-    {"attn_mask": sample(2, 1, 3, 4)}, {"attn_mask": MASK[:1]},
-])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"attn_mask": MASK},
+        {"attn_mask": MASK.float().log()},
+        {"attn_mask": sample(2, 1, 3, 4)},
+        {"attn_mask": MASK[:1]},
+    ],
+)
 def test_attention(dtype: torch.dtype, options: dict[str, object]) -> None:
     mask = options.get("attn_mask")
     if isinstance(mask, torch.Tensor) and mask.dtype != torch.bool:
         options = {"attn_mask": mask.to(dtype)}
-    agrees(RULES, aten.scaled_dot_product_attention.default, *heads(dtype), **options,
-           tolerance={torch.bfloat16: 4e-2, torch.float32: 1e-5}.get(dtype))
+    agrees(
+        RULES,
+        aten.scaled_dot_product_attention.default,
+        *heads(dtype),
+        **options,
+        tolerance={torch.bfloat16: 4e-2, torch.float32: 1e-5}.get(dtype),
+    )
 
 
 def test_attention_with_other_shapes() -> None:
@@ -116,8 +132,21 @@ def test_flash_attention_and_its_backward(dtype: torch.dtype, options: dict[str,
     agrees(RULES, op.default, q, k, v, **options, gradient=False, tolerance=near)
     out, lse = op(q, k, v, **options)
     causal = options.pop("is_causal", False) if "is_causal" in options else False
-    agrees(RULES, aten._scaled_dot_product_flash_attention_for_cpu_backward.default, sample(2, 6, 3, 8, dtype=dtype), q,
-           k, v, out, lse, 0.0, causal, **options, gradient=False, tolerance=near)
+    agrees(
+        RULES,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+        sample(2, 6, 3, 8, dtype=dtype),
+        q,
+        k,
+        v,
+        out,
+        lse,
+        0.0,
+        causal,
+        **options,
+        gradient=False,
+        tolerance=near,
+    )
 
 
 @pytest.mark.parametrize("need_weights, average", [(True, True), (True, False), (False, True)])
@@ -127,8 +156,21 @@ def test_the_multi_head_kernel(need_weights: bool, average: bool) -> None:
     padding = torch.tensor([[False, False, False, True], [False, False, True, True]])
     causal = torch.ones(4, 4, dtype=torch.bool).triu(1)
     for mask, mask_type in ((None, None), (padding, 1), (causal, 0)):
-        agrees(RULES, aten._native_multi_head_attention.default, x, x, x, 6, 3, *(w.detach() for w in weights), mask,
-               need_weights, average, mask_type, gradient=False)
+        agrees(
+            RULES,
+            aten._native_multi_head_attention.default,
+            x,
+            x,
+            x,
+            6,
+            3,
+            *(w.detach() for w in weights),
+            mask,
+            need_weights,
+            average,
+            mask_type,
+            gradient=False,
+        )
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -136,21 +178,51 @@ def test_the_multi_head_kernel(need_weights: bool, average: bool) -> None:
 def test_the_encoder_layer_kernel(norm_first: bool, use_gelu: bool) -> None:
     torch.manual_seed(0)
     x = sample(2, 4, 6)
-    layer = nn.TransformerEncoderLayer(6, 3, 8, batch_first=True, activation="gelu" if use_gelu else "relu",
-                                       norm_first=norm_first).eval()
+    layer = nn.TransformerEncoderLayer(
+        6, 3, 8, batch_first=True, activation="gelu" if use_gelu else "relu", norm_first=norm_first
+    ).eval()
     attend = layer.self_attn
-    parameters = [p.detach() for p in (
-        layer.norm1.weight, layer.norm1.bias, layer.norm2.weight, layer.norm2.bias, layer.linear1.weight,
-        layer.linear1.bias, layer.linear2.weight, layer.linear2.bias)]
-    weights = [p.detach() for p in (attend.in_proj_weight, attend.in_proj_bias, attend.out_proj.weight,
-                                    attend.out_proj.bias)]
-    agrees(RULES, aten._transformer_encoder_layer_fwd.default, x, 6, 3, *weights, use_gelu, norm_first, 1e-5,
-           *parameters, gradient=False)
+    parameters = [
+        p.detach()
+        for p in (
+            layer.norm1.weight,
+            layer.norm1.bias,
+            layer.norm2.weight,
+            layer.norm2.bias,
+            layer.linear1.weight,
+            layer.linear1.bias,
+            layer.linear2.weight,
+            layer.linear2.bias,
+        )
+    ]
+    weights = [
+        p.detach() for p in (attend.in_proj_weight, attend.in_proj_bias, attend.out_proj.weight, attend.out_proj.bias)
+    ]
+    agrees(
+        RULES,
+        aten._transformer_encoder_layer_fwd.default,
+        x,
+        6,
+        3,
+        *weights,
+        use_gelu,
+        norm_first,
+        1e-5,
+        *parameters,
+        gradient=False,
+    )
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": MASK}, {"attn_mask": sample(2, 1, 3, 4)},
-])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"attn_mask": MASK},
+        {"attn_mask": sample(2, 1, 3, 4)},
+    ],
+)
 def test_lowered_to_the_end(options: dict[str, object]) -> None:
     lowered_agrees(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options), *heads())
 

@@ -116,9 +116,11 @@ def test_attention_costs_few_calls(level):
 
 
 NETWORKS = {
-    "lstm": (nn.LSTM, {}, 38), "lstm of two layers": (nn.LSTM, {"num_layers": 2, "bidirectional": True}, 160),
-    "gru": (nn.GRU, {}, 34), "rnn": (nn.RNN, {}, 18),
-}  # fmt: skip
+    "lstm": (nn.LSTM, {}, 38),
+    "lstm of two layers": (nn.LSTM, {"num_layers": 2, "bidirectional": True}, 160),
+    "gru": (nn.GRU, {}, 34),
+    "rnn": (nn.RNN, {}, 18),
+}
 
 
 @pytest.mark.sampled(1)

@@ -22,8 +22,18 @@ def test_ctc_loss_and_its_gradient(lengths: tuple[list[int], list[int]], reducti
     joined = torch.cat([row[:n] for row, n in zip(TARGETS, sizes)])
     for labels in (TARGETS, joined):
         agrees(RULES, aten.ctc_loss.IntList, log_probs(7, 3, 5), labels, steps, sizes, 0, reduction, False, fixed=(1,))
-        agrees(RULES, aten.ctc_loss.Tensor, log_probs(7, 3, 5), labels, torch.tensor(steps), torch.tensor(sizes), 0,
-               reduction, False, fixed=(1, 2, 3))
+        agrees(
+            RULES,
+            aten.ctc_loss.Tensor,
+            log_probs(7, 3, 5),
+            labels,
+            torch.tensor(steps),
+            torch.tensor(sizes),
+            0,
+            reduction,
+            False,
+            fixed=(1, 2, 3),
+        )
 
 
 def test_a_target_that_cannot_be_reached_costs_infinity_or_nothing() -> None:
@@ -42,7 +52,7 @@ def test_a_class_of_probability_zero_has_no_nan_in_its_gradient() -> None:
     logs[2, 1, 4] = -torch.inf
     logs.requires_grad_()
     loss = ctc.ctc_loss(logs, TARGETS, [7, 6, 5], [4, 3, 2])
-    grad, = torch.autograd.grad(loss, logs)
+    (grad,) = torch.autograd.grad(loss, logs)
     assert grad.isfinite().all()
 
 

@@ -21,15 +21,39 @@ def table(dtype: torch.dtype = torch.float32) -> torch.Tensor:
 @pytest.mark.parametrize("last", [False, True])
 def test_bags_and_their_gradient(mode: int, padding: int, last: bool) -> None:
     offsets = torch.cat([OFFSETS, torch.tensor([6])]) if last else OFFSETS
-    agrees(RULES, aten._embedding_bag.default, table(), INDICES, offsets, False, mode, False, None, last, padding,
-           fixed=(1, 2))
+    agrees(
+        RULES,
+        aten._embedding_bag.default,
+        table(),
+        INDICES,
+        offsets,
+        False,
+        mode,
+        False,
+        None,
+        last,
+        padding,
+        fixed=(1, 2),
+    )
 
 
 @PADDING
 def test_weights_of_samples(padding: int) -> None:
     weights = torch.rand(6, generator=torch.Generator().manual_seed(2))
-    agrees(RULES, aten._embedding_bag.default, table(), INDICES, OFFSETS, False, 0, False, weights, False, padding,
-           fixed=(1, 2))
+    agrees(
+        RULES,
+        aten._embedding_bag.default,
+        table(),
+        INDICES,
+        OFFSETS,
+        False,
+        0,
+        False,
+        weights,
+        False,
+        padding,
+        fixed=(1, 2),
+    )
 
 
 def test_a_bag_of_nothing_is_zero() -> None:
@@ -47,11 +71,27 @@ def test_infinities_stay_in_their_bags(mode: int) -> None:
 @MODES
 @PADDING
 def test_bag_backward(mode: int, padding: int) -> None:
-    _, bag, size, largest = aten._embedding_bag(table(torch.float64), INDICES, OFFSETS, False, mode, False, None, False,
-                                                padding)
+    _, bag, size, largest = aten._embedding_bag(
+        table(torch.float64), INDICES, OFFSETS, False, mode, False, None, False, padding
+    )
     grad = torch.randn(4, 3, dtype=torch.float64)
-    agrees(RULES, aten._embedding_bag_backward.default, grad, INDICES, OFFSETS, bag, size, largest, 6, False, mode,
-           False, None, padding, gradient=False)
+    agrees(
+        RULES,
+        aten._embedding_bag_backward.default,
+        grad,
+        INDICES,
+        OFFSETS,
+        bag,
+        size,
+        largest,
+        6,
+        False,
+        mode,
+        False,
+        None,
+        padding,
+        gradient=False,
+    )
     found = _embedding_bag_backward(grad, INDICES, bag, size, largest, 6, True, mode, None, OFFSETS, False, padding)
     assert found.shape == (6, 3)
 

@@ -35,7 +35,8 @@ def test_flash(causal: bool) -> None:
     torch.testing.assert_close(found[0], out)
     assert [found[1].shape, found[4], found[5]] == [(2, 3, 5), 5, 5]
     back = fused_attention._scaled_dot_product_flash_attention_backward(
-        grad, q, k, v, found[0], found[1], None, None, 5, 5, 0.0, causal, found[6], found[7])
+        grad, q, k, v, found[0], found[1], None, None, 5, 5, 0.0, causal, found[6], found[7]
+    )
     torch.testing.assert_close(back, grads, rtol=1e-4, atol=1e-5)
 
 
@@ -47,10 +48,11 @@ def test_efficient_with_a_bias() -> None:
     torch.testing.assert_close(found[0], out)
     assert found[1].shape == (2, 3, 32)
     *back, for_bias = fused_attention._scaled_dot_product_efficient_attention_backward(
-        grad, q, k, v, bias, found[0], found[1], found[2], found[3], 0.0, [True, True, True, True])
+        grad, q, k, v, bias, found[0], found[1], found[2], found[3], 0.0, [True, True, True, True]
+    )
     torch.testing.assert_close(tuple(back), grads, rtol=1e-4, atol=1e-5)
     bias.requires_grad_()
-    wanted, = torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, bias), bias, grad)
+    (wanted,) = torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, bias), bias, grad)
     torch.testing.assert_close(for_bias, wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -62,7 +64,8 @@ def test_cudnn_and_any_other(causal: bool) -> None:
     assert found[1].shape == (2, 3, 5, 1)
     torch.testing.assert_close(found[0], out)
     back = fused_attention._scaled_dot_product_cudnn_attention_backward(
-        grad, q, k, v, found[0], found[1], found[6], found[7], None, None, None, 5, 5, 0.0, causal)
+        grad, q, k, v, found[0], found[1], found[6], found[7], None, None, None, 5, 5, 0.0, causal
+    )
     torch.testing.assert_close(back, grads, rtol=1e-4, atol=1e-5)
     other = fused_attention._scaled_dot_product_fused_attention_overrideable(q, k, v, None, 0.0, causal)
     torch.testing.assert_close(other[0], out)

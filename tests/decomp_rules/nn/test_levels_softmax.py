@@ -52,8 +52,9 @@ def test_error_and_gradients_at_standard(function: Any, target: Any, scale: floa
     for size in (3, 1000):
         x = rows(scale, size)
         holds(function, "standard", [x], target, orders=0)
-        mine, exact = (gradient(f, v) for f, v in [(at_level(function, [x], "standard", target), x),
-                                                   (function, x.double())])  # fmt: skip
+        mine, exact = (
+            gradient(f, v) for f, v in [(at_level(function, [x], "standard", target), x), (function, x.double())]
+        )
         assert (mine.double() - exact).abs().max() <= 4 * (gradient(function, x).double() - exact).abs().max()
 
 

@@ -21,8 +21,27 @@ def test_the_loss_and_its_gradients(reduction: str, weighted: bool) -> None:
     x, matrix, bias = sample(6, 5), sample(4, 5, seed=1), sample(4, seed=2)
     weight = torch.tensor([0.5, 1.0, 2.0, 1.5]) if weighted else None
     op = torch.ops.torch_nn._linear_cross_entropy_batch_chunked.default
-    agrees(RULES, op, x, matrix, TARGET, bias, weight, reduction, -100, 0.0, 2, "compact", torch.float32, True, True,
-           True, True, fixed=(2, 4), gradient=False)
+    agrees(
+        RULES,
+        op,
+        x,
+        matrix,
+        TARGET,
+        bias,
+        weight,
+        reduction,
+        -100,
+        0.0,
+        2,
+        "compact",
+        torch.float32,
+        True,
+        True,
+        True,
+        True,
+        fixed=(2, 4),
+        gradient=False,
+    )
 
 
 def test_losses_of_each_sample() -> None:

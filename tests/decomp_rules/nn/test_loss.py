@@ -87,8 +87,18 @@ def test_classification(dtype: torch.dtype, reduction: int, shape: tuple[int, ..
     logs = torch.log_softmax(x, 0 if len(shape) == 1 else 1)
     for w in (None, weight.detach()):
         for smoothing in (0.0, 0.2):
-            agrees(RULES, aten.cross_entropy_loss.default, x, target, w, reduction, -100, smoothing,
-                   tolerance=4e-2 if dtype == torch.bfloat16 else None, fixed=(2,))
+            agrees(
+                RULES,
+                aten.cross_entropy_loss.default,
+                x,
+                target,
+                w,
+                reduction,
+                -100,
+                smoothing,
+                tolerance=4e-2 if dtype == torch.bfloat16 else None,
+                fixed=(2,),
+            )
         agrees(RULES, aten.nll_loss_nd.default, logs, target, w, reduction, tolerance=near(dtype), fixed=(2,))
         if len(shape) == 3:
             continue
@@ -96,8 +106,19 @@ def test_classification(dtype: torch.dtype, reduction: int, shape: tuple[int, ..
         backward = aten.nll_loss2d_backward if len(shape) == 4 else aten.nll_loss_backward
         agrees(RULES, forward.default, logs, target, w, reduction, -100, tolerance=near(dtype), fixed=(2,))
         out, total = forward(logs, target, w, reduction, -100)
-        agrees(RULES, backward.default, torch.ones_like(out), logs, target, w, reduction, -100, total, gradient=False,
-               tolerance=near(dtype))
+        agrees(
+            RULES,
+            backward.default,
+            torch.ones_like(out),
+            logs,
+            target,
+            w,
+            reduction,
+            -100,
+            total,
+            gradient=False,
+            tolerance=near(dtype),
+        )
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -121,12 +142,29 @@ def test_classification_with_nothing_to_classify() -> None:
 def test_binary_cross_entropy(dtype: torch.dtype, reduction: int) -> None:
     x, t = torch.sigmoid(sample(4, 5, dtype=dtype)), torch.sigmoid(sample(4, 5, dtype=dtype, seed=1))
     agrees(RULES, aten.binary_cross_entropy.default, x, t, None, reduction, tolerance=near(dtype))
-    agrees(RULES, aten.binary_cross_entropy.default, x, t, sample(5, dtype=dtype).abs(), reduction,
-           tolerance=near(dtype), fixed=(2,))
+    agrees(
+        RULES,
+        aten.binary_cross_entropy.default,
+        x,
+        t,
+        sample(5, dtype=dtype).abs(),
+        reduction,
+        tolerance=near(dtype),
+        fixed=(2,),
+    )
     z = sample(4, 5, dtype=dtype) * 5
     agrees(RULES, aten.binary_cross_entropy_with_logits.default, z, t, None, None, reduction, tolerance=near(dtype))
-    agrees(RULES, aten.binary_cross_entropy_with_logits.default, z, t, sample(5, dtype=dtype),
-           sample(5, dtype=dtype).abs(), reduction, tolerance=4e-2 if dtype == torch.bfloat16 else None, fixed=(2, 3))
+    agrees(
+        RULES,
+        aten.binary_cross_entropy_with_logits.default,
+        z,
+        t,
+        sample(5, dtype=dtype),
+        sample(5, dtype=dtype).abs(),
+        reduction,
+        tolerance=4e-2 if dtype == torch.bfloat16 else None,
+        fixed=(2, 3),
+    )
 
 
 def test_the_gradient_of_logits_keeps_tiny_targets() -> None:
@@ -149,8 +187,9 @@ def test_binary_cross_entropy_at_its_edges() -> None:
     t = torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0, 0.5, 0.25])
     agrees(RULES, aten.binary_cross_entropy.default, x, t, None, 0, fixed=(1,))
     z = torch.tensor([0.0, 200.0, -200.0, 200.0, -200.0])
-    agrees(RULES, aten.binary_cross_entropy_with_logits.default, z, torch.tensor([0.3, 0.0, 0.0, 1.0, 1.0]), None, None,
-           0)
+    agrees(
+        RULES, aten.binary_cross_entropy_with_logits.default, z, torch.tensor([0.3, 0.0, 0.0, 1.0, 1.0]), None, None, 0
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -167,12 +206,23 @@ def test_other_losses(dtype: torch.dtype, reduction: int) -> None:
         return
     agrees(RULES, aten.cosine_embedding_loss.default, x, y, sign[:, 0], 0.1, reduction, tolerance=tolerance, fixed=(2,))
     for p, swap in ((2.0, False), (2.0, True), (1.0, False)):
-        agrees(RULES, aten.triplet_margin_loss.default, x, y, y.flip(0), 1.0, p, 1e-6, swap, reduction,
-               tolerance=tolerance)
+        agrees(
+            RULES, aten.triplet_margin_loss.default, x, y, y.flip(0), 1.0, p, 1e-6, swap, reduction, tolerance=tolerance
+        )
     for log_input in (True, False):
         for full in (True, False):
-            agrees(RULES, aten.poisson_nll_loss.default, x.abs(), y.abs() * 3, log_input, full, 1e-8, reduction,
-                   tolerance=tolerance, fixed=(1,))
+            agrees(
+                RULES,
+                aten.poisson_nll_loss.default,
+                x.abs(),
+                y.abs() * 3,
+                log_input,
+                full,
+                1e-8,
+                reduction,
+                tolerance=tolerance,
+                fixed=(1,),
+            )
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -182,33 +232,66 @@ def test_multi_margin(reduction: int, p: int) -> None:
         for weight in (None, sample(3).abs()):
             agrees(RULES, aten.multi_margin_loss.default, x, target, p, 0.8, weight, reduction, fixed=(4,))
             out = torch.ones_like(aten.multi_margin_loss(x, target, p, 0.8, weight, reduction))
-            agrees(RULES, aten.multi_margin_loss_backward.default, out, x, target, p, 0.8, weight, reduction,
-                   gradient=False)
+            agrees(
+                RULES,
+                aten.multi_margin_loss_backward.default,
+                out,
+                x,
+                target,
+                p,
+                0.8,
+                weight,
+                reduction,
+                gradient=False,
+            )
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_multilabel_margin(reduction: int) -> None:
-    for x, target in ((sample(2, 4), torch.tensor([[3, 0, -1, 1], [-1, 0, 0, 0]])),
-                      (sample(4), torch.tensor([1, 2, -1, 3]))):
+    for x, target in (
+        (sample(2, 4), torch.tensor([[3, 0, -1, 1], [-1, 0, 0, 0]])),
+        (sample(4), torch.tensor([1, 2, -1, 3])),
+    ):
         agrees(RULES, aten.multilabel_margin_loss.default, x, target, reduction)
         out, is_target = aten.multilabel_margin_loss_forward(x, target, reduction)
         agrees(RULES, aten.multilabel_margin_loss_forward.default, x, target, reduction)
-        agrees(RULES, aten.multilabel_margin_loss_backward.default, torch.ones_like(out), x, target, reduction,
-               is_target, gradient=False)
+        agrees(
+            RULES,
+            aten.multilabel_margin_loss_backward.default,
+            torch.ones_like(out),
+            x,
+            target,
+            reduction,
+            is_target,
+            gradient=False,
+        )
 
 
-@pytest.mark.parametrize("function", [
-    F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy_with_logits, F.cosine_similarity,
-    lambda x, y: F.cross_entropy(x, CLASSES), lambda x, y: F.cross_entropy(x, CLASSES, label_smoothing=0.1),
-    lambda x, y: F.nll_loss(x, CLASSES), lambda x, y: F.cross_entropy(x, torch.softmax(y, 1)),
-    lambda x, y: F.binary_cross_entropy(torch.sigmoid(x), torch.sigmoid(y)), lambda x, y: F.kl_div(x, y.softmax(-1)),
-    lambda x, y: F.triplet_margin_loss(x, y, y.flip(0)), lambda x, y: F.poisson_nll_loss(x, y.abs(), full=True),
-    lambda x, y: F.multi_margin_loss(x, torch.tensor([0, 2, 1, 1])),
-    lambda x, y: F.multilabel_margin_loss(x, torch.tensor([[1, -1, 0], [0, 2, -1], [-1, 0, 0], [0, 1, 2]])),
-    lambda x, y: F.cosine_embedding_loss(x, y, torch.tensor([1, -1, 1, -1])),
-    lambda x, y: F.margin_ranking_loss(x, y, torch.ones_like(x)),
-    lambda x, y: F.soft_margin_loss(x, torch.ones_like(y)), lambda x, y: F.hinge_embedding_loss(x, torch.ones_like(y)),
-])
+@pytest.mark.parametrize(
+    "function",
+    [
+        F.mse_loss,
+        F.l1_loss,
+        F.smooth_l1_loss,
+        F.huber_loss,
+        F.binary_cross_entropy_with_logits,
+        F.cosine_similarity,
+        lambda x, y: F.cross_entropy(x, CLASSES),
+        lambda x, y: F.cross_entropy(x, CLASSES, label_smoothing=0.1),
+        lambda x, y: F.nll_loss(x, CLASSES),
+        lambda x, y: F.cross_entropy(x, torch.softmax(y, 1)),
+        lambda x, y: F.binary_cross_entropy(torch.sigmoid(x), torch.sigmoid(y)),
+        lambda x, y: F.kl_div(x, y.softmax(-1)),
+        lambda x, y: F.triplet_margin_loss(x, y, y.flip(0)),
+        lambda x, y: F.poisson_nll_loss(x, y.abs(), full=True),
+        lambda x, y: F.multi_margin_loss(x, torch.tensor([0, 2, 1, 1])),
+        lambda x, y: F.multilabel_margin_loss(x, torch.tensor([[1, -1, 0], [0, 2, -1], [-1, 0, 0], [0, 1, 2]])),
+        lambda x, y: F.cosine_embedding_loss(x, y, torch.tensor([1, -1, 1, -1])),
+        lambda x, y: F.margin_ranking_loss(x, y, torch.ones_like(x)),
+        lambda x, y: F.soft_margin_loss(x, torch.ones_like(y)),
+        lambda x, y: F.hinge_embedding_loss(x, torch.ones_like(y)),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")
 def test_lowered_to_the_end(function: Callable[..., object]) -> None:
     lowered_agrees(function, sample(4, 3), sample(4, 3, seed=1))
@@ -217,8 +300,9 @@ def test_lowered_to_the_end(function: Callable[..., object]) -> None:
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_margins_of_a_single_number(reduction: int) -> None:
     agrees(RULES, aten.multi_margin_loss.default, torch.tensor(2.0), torch.tensor(0), 1, 1, None, reduction, fixed=(1,))
-    agrees(RULES, aten.multilabel_margin_loss_forward.default, torch.tensor(2.0), torch.tensor(0), reduction,
-           fixed=(1,))
+    agrees(
+        RULES, aten.multilabel_margin_loss_forward.default, torch.tensor(2.0), torch.tensor(0), reduction, fixed=(1,)
+    )
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -238,8 +322,9 @@ def test_gaussian_negative_log_likelihood(reduction: str, full: bool) -> None:
         expected = F.gaussian_nll_loss(x, t, var, full, 5e-3, reduction)
         found = loss.gaussian_nll_loss(x, t, var, full, 5e-3, reduction)
         torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(torch.autograd.grad(found.sum(), (x, t, var)),
-                                   torch.autograd.grad(expected.sum(), (x, t, var)))
+        torch.testing.assert_close(
+            torch.autograd.grad(found.sum(), (x, t, var)), torch.autograd.grad(expected.sum(), (x, t, var))
+        )
 
 
 def test_cosine_similarity_of_shapes_that_broadcast_along_its_dimension() -> None:
@@ -248,7 +333,7 @@ def test_cosine_similarity_of_shapes_that_broadcast_along_its_dimension() -> Non
 
 def test_the_distance_that_counts_differences_has_a_gradient_of_zeros() -> None:
     x = sample(5, 4).requires_grad_()
-    grad, = torch.autograd.grad(norms.norm_over(x.abs(), 0.0, [1], False).sum(), x)
+    (grad,) = torch.autograd.grad(norms.norm_over(x.abs(), 0.0, [1], False).sum(), x)
     assert torch.equal(grad, torch.zeros_like(x))
 
 

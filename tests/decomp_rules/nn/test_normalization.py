@@ -40,8 +40,20 @@ def test_layer_norm(dtype: torch.dtype, with_weight: bool) -> None:
             agrees(RULES, aten.layer_norm.default, x, shape, weight)
         _, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, 1e-5)
         for mask in ([True, with_weight, with_weight], [False, with_weight, False]):
-            agrees(RULES, aten.native_layer_norm_backward.default, x.flip(0), x, shape, mean, rstd, weight, bias, mask,
-                   gradient=False, tolerance=4e-2 if dtype == torch.bfloat16 else None)
+            agrees(
+                RULES,
+                aten.native_layer_norm_backward.default,
+                x.flip(0),
+                x,
+                shape,
+                mean,
+                rstd,
+                weight,
+                bias,
+                mask,
+                gradient=False,
+                tolerance=4e-2 if dtype == torch.bfloat16 else None,
+            )
 
 
 def test_layer_norm_far_from_zero_and_without_spread() -> None:
@@ -75,13 +87,38 @@ def test_group_norm(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     agrees(RULES, aten.group_norm.default, x, 3, weight, bias, tolerance=4e-2 if dtype == torch.bfloat16 else None)
     agrees(RULES, aten.group_norm.default, x, 2)
     agrees(RULES, aten.group_norm.default, x.transpose(0, 1).contiguous().transpose(0, 1), 2)
-    agrees(RULES, aten.native_group_norm.default, x, weight, bias, shape[0], 6, extent, 3, 1e-5,
-           tolerance=4e-2 if dtype == torch.bfloat16 else None)
+    agrees(
+        RULES,
+        aten.native_group_norm.default,
+        x,
+        weight,
+        bias,
+        shape[0],
+        6,
+        extent,
+        3,
+        1e-5,
+        tolerance=4e-2 if dtype == torch.bfloat16 else None,
+    )
     _, mean, rstd = torch.native_group_norm(x, weight, bias, shape[0], 6, extent, 3, 1e-5)
     for scale in (weight, None):
         mask = [True, scale is not None, scale is not None]
-        agrees(RULES, aten.native_group_norm_backward.default, x.flip(0).contiguous(), x, mean, rstd, scale, shape[0],
-               6, extent, 3, mask, gradient=False, tolerance=5e-2 if dtype == torch.bfloat16 else None)
+        agrees(
+            RULES,
+            aten.native_group_norm_backward.default,
+            x.flip(0).contiguous(),
+            x,
+            mean,
+            rstd,
+            scale,
+            shape[0],
+            6,
+            extent,
+            3,
+            mask,
+            gradient=False,
+            tolerance=5e-2 if dtype == torch.bfloat16 else None,
+        )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -95,12 +132,47 @@ def test_batch_norm(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         agrees(RULES, aten.batch_norm.default, x, scale, shift, None, None, True, 0.1, 1e-5, False, tolerance=tolerance)
     with torch.no_grad():
         for training in (True, False) if dtype != torch.bfloat16 else ():  # the kernel gives what its fake does not
-            agrees(RULES, aten._native_batch_norm_legit_functional.default, x, weight, bias, mean, var, training, 0.1,
-                   1e-5, gradient=False, tolerance=tolerance)
-        agrees(RULES, aten._native_batch_norm_legit_no_training.default, x, weight, bias, mean, var, 0.1, 1e-5,
-               gradient=False, tolerance=tolerance)
-        agrees(RULES, aten.native_batch_norm.default, x, weight, bias, mean, var, False, 0.1, 1e-5, gradient=False,
-               tolerance=tolerance)
+            agrees(
+                RULES,
+                aten._native_batch_norm_legit_functional.default,
+                x,
+                weight,
+                bias,
+                mean,
+                var,
+                training,
+                0.1,
+                1e-5,
+                gradient=False,
+                tolerance=tolerance,
+            )
+        agrees(
+            RULES,
+            aten._native_batch_norm_legit_no_training.default,
+            x,
+            weight,
+            bias,
+            mean,
+            var,
+            0.1,
+            1e-5,
+            gradient=False,
+            tolerance=tolerance,
+        )
+        agrees(
+            RULES,
+            aten.native_batch_norm.default,
+            x,
+            weight,
+            bias,
+            mean,
+            var,
+            False,
+            0.1,
+            1e-5,
+            gradient=False,
+            tolerance=tolerance,
+        )
 
 
 def test_batch_norm_trains_its_input_and_parameters() -> None:
@@ -111,8 +183,12 @@ def test_batch_norm_trains_its_input_and_parameters() -> None:
         found = normalization._native_batch_norm_legit_functional(*leaves, mean, var, training, 0.1, 1e-5)
         torch.testing.assert_close(found[0], expected)
         grad = sample(4, 3, 5, seed=7)
-        torch.testing.assert_close(torch.autograd.grad(found[0], leaves, grad),
-                                   torch.autograd.grad(expected, leaves, grad), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            torch.autograd.grad(found[0], leaves, grad),
+            torch.autograd.grad(expected, leaves, grad),
+            rtol=1e-4,
+            atol=1e-5,
+        )
         assert not found[3].requires_grad and not found[4].requires_grad
 
 
@@ -133,8 +209,9 @@ def test_a_mean_of_a_hundred_thousand_costs_no_digits() -> None:
         torch.testing.assert_close(found.double(), wanted, rtol=5e-7, atol=5e-7)
 
 
-@pytest.mark.parametrize("by", [normalization._native_batch_norm_legit,
-                                normalization._native_batch_norm_legit_of_two_sums])  # fmt: skip
+@pytest.mark.parametrize(
+    "by", [normalization._native_batch_norm_legit, normalization._native_batch_norm_legit_of_two_sums]
+)
 def test_an_infinite_mean_is_infinite(by) -> None:
     x = sample(4, 3, 5)
     x[1, 2, 3] = float("inf")
@@ -165,8 +242,21 @@ def test_batch_norm_backward(train: bool) -> None:
     x, weight, mean, var = sample(2, 3, 4, 5), sample(3, seed=1), sample(3, seed=2), sample(3, seed=3).abs() + 0.5
     _, saved_mean, saved_rstd = torch._native_batch_norm_legit(x, weight, None, True, 0.1, 1e-5)
     for scale, mask in ((weight, [True, True, True]), (weight, [True, False, False])):
-        agrees(RULES, aten.native_batch_norm_backward.default, x.flip(0), x, scale, mean, var, saved_mean, saved_rstd,
-               train, 1e-5, mask, gradient=False)
+        agrees(
+            RULES,
+            aten.native_batch_norm_backward.default,
+            x.flip(0),
+            x,
+            scale,
+            mean,
+            var,
+            saved_mean,
+            saved_rstd,
+            train,
+            1e-5,
+            mask,
+            gradient=False,
+        )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -176,8 +266,21 @@ def test_instance_norm(dtype: torch.dtype) -> None:
     tolerance = 4e-2 if dtype == torch.bfloat16 else None
     agrees(RULES, aten.instance_norm.default, x, weight, bias, None, None, True, 0.1, 1e-5, False, tolerance=tolerance)
     agrees(RULES, aten.instance_norm.default, x, None, None, None, None, True, 0.1, 1e-5, False, tolerance=tolerance)
-    agrees(RULES, aten.instance_norm.default, x, weight, bias, mean, var, False, 0.1, 1e-5, False, gradient=False,
-           tolerance=tolerance)
+    agrees(
+        RULES,
+        aten.instance_norm.default,
+        x,
+        weight,
+        bias,
+        mean,
+        var,
+        False,
+        0.1,
+        1e-5,
+        False,
+        gradient=False,
+        tolerance=tolerance,
+    )
     declined = normalization.instance_norm(x, weight, bias, mean, var, True, 0.1, 1e-5)
     assert declined.reason == "running statistics are updated in place"
 
@@ -197,8 +300,16 @@ def test_softmax(dtype: torch.dtype) -> None:
         agrees(RULES, op.default, torch.empty(2, 0, dtype=dtype), 1, False)
     y = torch.softmax(x, 1)
     agrees(RULES, aten._softmax_backward_data.default, x, y, 1, dtype, gradient=False)
-    agrees(RULES, aten._log_softmax_backward_data.default, x / 20, torch.log_softmax(x, 1), 1, dtype, gradient=False,
-           tolerance=5e-2 if dtype == torch.bfloat16 else None)
+    agrees(
+        RULES,
+        aten._log_softmax_backward_data.default,
+        x / 20,
+        torch.log_softmax(x, 1),
+        1,
+        dtype,
+        gradient=False,
+        tolerance=5e-2 if dtype == torch.bfloat16 else None,
+    )
 
 
 def test_softmax_at_infinities() -> None:
@@ -219,14 +330,22 @@ def test_masked_softmax() -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("function", [
-    lambda x, w, b: F.layer_norm(x, [6], w, b), lambda x, w, b: F.rms_norm(x, [6], w),
-    lambda x, w, b: F.group_norm(x, 3, w, b), lambda x, w, b: F.group_norm(x.transpose(2, 3), 3, w, b),
-    lambda x, w, b: F.instance_norm(x, weight=w, bias=b), lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
-    lambda x, w, b: F.batch_norm(x, b.detach(), w.detach().abs(), w, b), lambda x, w, b: F.softmax(x, -1),
-    lambda x, w, b: F.log_softmax(x, 1), lambda x, w, b: F.softmax(x, -1, dtype=torch.float32),
-    lambda x, w, b: F.softmin(x, 0),
-])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w, b: F.layer_norm(x, [6], w, b),
+        lambda x, w, b: F.rms_norm(x, [6], w),
+        lambda x, w, b: F.group_norm(x, 3, w, b),
+        lambda x, w, b: F.group_norm(x.transpose(2, 3), 3, w, b),
+        lambda x, w, b: F.instance_norm(x, weight=w, bias=b),
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
+        lambda x, w, b: F.batch_norm(x, b.detach(), w.detach().abs(), w, b),
+        lambda x, w, b: F.softmax(x, -1),
+        lambda x, w, b: F.log_softmax(x, 1),
+        lambda x, w, b: F.softmax(x, -1, dtype=torch.float32),
+        lambda x, w, b: F.softmin(x, 0),
+    ],
+)
 def test_lowered_to_the_end(dtype: torch.dtype, function: Callable[..., object]) -> None:
     x = sample(2, 6, 3, 6, dtype=dtype)
     weight, bias = sample(6, dtype=dtype, seed=1) + 2, sample(6, dtype=dtype, seed=2)

@@ -31,9 +31,20 @@ def network(name: str, dtype: torch.dtype = torch.float64, **kwargs: Any) -> tup
 def check(name: str, x: torch.Tensor, dropout: float = 0.0, **kwargs: Any) -> None:
     module, state = network(name, x.dtype, **kwargs)
     params = [p.detach() for p in module._flat_weights]
-    agrees(RULES, getattr(aten, name).input, x, list(state) if name == "lstm" else state[0], params, module.bias,
-           module.num_layers, dropout, False, module.bidirectional, module.batch_first,
-           tolerance=5e-2 if x.dtype == torch.bfloat16 else None)
+    agrees(
+        RULES,
+        getattr(aten, name).input,
+        x,
+        list(state) if name == "lstm" else state[0],
+        params,
+        module.bias,
+        module.num_layers,
+        dropout,
+        False,
+        module.bidirectional,
+        module.batch_first,
+        tolerance=5e-2 if x.dtype == torch.bfloat16 else None,
+    )
 
 
 @pytest.mark.sampled
@@ -83,8 +94,10 @@ def test_at_standard_complex_numbers_are_served_by_the_exact_rule() -> None:
     torch.testing.assert_close(lowered(x), module(x), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name, gates", [
-    ("lstm_cell.default", 4), ("gru_cell.default", 3), ("rnn_tanh_cell.default", 1), ("rnn_relu_cell.default", 1)])
+@pytest.mark.parametrize(
+    "name, gates",
+    [("lstm_cell.default", 4), ("gru_cell.default", 3), ("rnn_tanh_cell.default", 1), ("rnn_relu_cell.default", 1)],
+)
 def test_cells(name: str, gates: int) -> None:
     torch.manual_seed(0)
     packet, overload = name.split(".")
@@ -157,8 +170,20 @@ def test_packed_sequences(name: str, bidirectional: bool) -> None:
     packed = nn.utils.rnn.pack_padded_sequence(x, [4, 3, 1])
     params = [p.detach() for p in module._flat_weights]
     hx = list(state) if name == "lstm" else state[0]
-    agrees(RULES, getattr(aten, name).data, packed.data, packed.batch_sizes, hx, params, True, 2, 0.0, False,
-           bidirectional, fixed=(1,))
+    agrees(
+        RULES,
+        getattr(aten, name).data,
+        packed.data,
+        packed.batch_sizes,
+        hx,
+        params,
+        True,
+        2,
+        0.0,
+        False,
+        bidirectional,
+        fixed=(1,),
+    )
 
 
 def test_how_many_sequences_run_is_data() -> None:

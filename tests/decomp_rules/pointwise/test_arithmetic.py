@@ -129,8 +129,9 @@ def test_quotients_are_rounded_as_the_op_rounds(mode, dtype):
     normal = ~((RIGHT != 0) & (RIGHT.abs() < 1e-38))  # fmod by a subnormal is NaN if vectorised, torch 2.13
     x, y = LEFT[normal].to(dtype), RIGHT[normal].to(dtype)
     agrees(RULES, aten.div.Tensor_mode, x, y, rounding_mode=mode, gradient=False)
-    agrees(RULES, aten.div.Tensor_mode, 9 * sample(50, dtype=dtype), sample(50, dtype=dtype, seed=1),
-           rounding_mode=mode)
+    agrees(
+        RULES, aten.div.Tensor_mode, 9 * sample(50, dtype=dtype), sample(50, dtype=dtype, seed=1), rounding_mode=mode
+    )
 
 
 def test_a_floored_quotient_is_exact_where_the_rounded_one_is_not():
@@ -143,8 +144,9 @@ def test_nan_to_num_replaces_what_is_not_finite():
     agrees(RULES, aten.nan_to_num.default, WHOLE)
 
 
-@pytest.mark.parametrize("op", [aten.isnan, aten.isinf, aten.isfinite, aten.isposinf, aten.isneginf, aten.logical_not],
-                         ids=str)
+@pytest.mark.parametrize(
+    "op", [aten.isnan, aten.isinf, aten.isfinite, aten.isposinf, aten.isneginf, aten.logical_not], ids=str
+)
 def test_predicates_agree(op):
     for x in (SPECIAL, WHOLE, WHOLE > 0, SPECIAL.to(torch.float16)):
         agrees(RULES, op.default, x, gradient=False)
@@ -203,15 +205,20 @@ def test_a_part_beside_an_infinite_one_is_added_to_a_complex_quotient():
     assert found.real == -8388607
 
 
-@pytest.mark.parametrize("function", [
-    lambda x, y: x - y + torch.sub(x, y, alpha=0.5) + (1 - x) + torch.add(x, y, alpha=2),
-    lambda x, y: x.abs() + x.sign() * y + torch.minimum(x, y) + x.clamp(-0.5, 0.5) + y.clamp_min(0.1),
-    lambda x, y: ((x >= y) & (x > 0) | (x <= 0.1) | (x == y)).float() * x + (~(x > 0)).long(),
-    lambda x, y: x.masked_fill(x > 0, -2.0) + torch.where(y > 0, x, 0.0) + torch.nan_to_num(y),
-    lambda x, y: torch.lerp(x, y, 0.3) + torch.addcmul(x, x, y, value=2) + torch.addcdiv(x, y, x) + torch.fmax(x, y),
-    lambda x, y: torch.div(x, y, rounding_mode="floor") + torch.div(x, 2, rounding_mode="trunc"),
-    lambda x, y: x.diff(append=y[:, :1]) + (x > y).bitwise_not() + x.isfinite(),
-])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x - y + torch.sub(x, y, alpha=0.5) + (1 - x) + torch.add(x, y, alpha=2),
+        lambda x, y: x.abs() + x.sign() * y + torch.minimum(x, y) + x.clamp(-0.5, 0.5) + y.clamp_min(0.1),
+        lambda x, y: ((x >= y) & (x > 0) | (x <= 0.1) | (x == y)).float() * x + (~(x > 0)).long(),
+        lambda x, y: x.masked_fill(x > 0, -2.0) + torch.where(y > 0, x, 0.0) + torch.nan_to_num(y),
+        lambda x, y: (
+            torch.lerp(x, y, 0.3) + torch.addcmul(x, x, y, value=2) + torch.addcdiv(x, y, x) + torch.fmax(x, y)
+        ),
+        lambda x, y: torch.div(x, y, rounding_mode="floor") + torch.div(x, 2, rounding_mode="trunc"),
+        lambda x, y: x.diff(append=y[:, :1]) + (x > y).bitwise_not() + x.isfinite(),
+    ],
+)
 def test_programs_reach_the_targets(function):
     lowered_agrees(function, sample(3, 4), sample(3, 4, seed=1))
 
@@ -224,14 +231,17 @@ def test_integers_beside_floats_do_not_wrap_around(value):
 
 @pytest.mark.parametrize("number", [2.5, 3, True, 1 + 2j])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
-@pytest.mark.parametrize("op", [aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor,
-                                aten.floor_divide.default, aten.copy.default], ids=str)
+@pytest.mark.parametrize(
+    "op",
+    [aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.floor_divide.default, aten.copy.default],
+    ids=str,
+)
 def test_a_number_in_the_place_of_a_tensor_is_one(op, dtype, number):
     """Those that PyTorch's dispatcher takes there, as AOTAutograd writes them."""
     if isinstance(number, complex) and op in (aten.floor_divide.default, aten.copy.default):
         return
     x = torch.tensor([[1.0, -2.0], [4.0, 5.0]]).to(dtype)
-    for function in (lambda x: op(x, number), lambda x: op(number, x))[:1 if op is aten.copy.default else 2]:
+    for function in (lambda x: op(x, number), lambda x: op(number, x))[: 1 if op is aten.copy.default else 2]:
         lowered_agrees(function, x)
 
 

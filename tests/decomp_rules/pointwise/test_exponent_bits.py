@@ -44,10 +44,18 @@ def test_sigmoid_has_first_and_second_gradients():
     assert ((second.double() - slope * (rest - share)).abs() / slope).max() < 1e-6
 
 
-@pytest.mark.parametrize(("function", "training", "exponentials"), [
-    (torch.sigmoid, False, 0), (torch.sigmoid, None, 0), (F.silu, False, 0), (softmax, False, 0), (softmax, None, 0),
-    (F.gelu, False, 1), (F.gelu, None, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("function", "training", "exponentials"),
+    [
+        (torch.sigmoid, False, 0),
+        (torch.sigmoid, None, 0),
+        (F.silu, False, 0),
+        (softmax, False, 0),
+        (softmax, None, 0),
+        (F.gelu, False, 1),
+        (F.gelu, None, 1),
+    ],
+)
 def test_by_what_a_compiler_takes_the_bits_are_cheaper_than_exponentials(function, training, exponentials):
     x = torch.randn(8, 16, requires_grad=training is None)
     module = lowered(function, x, training)
@@ -99,10 +107,16 @@ def test_a_trained_softmax_keeps_its_special_rows_and_their_gradients():
     assert trained_softmax(x)[[1, 2, 5]].isnan().all()
 
 
-@pytest.mark.parametrize(("function", "shapes"), [
-    (torch.sigmoid, [(8, 64)]), (F.silu, [(8, 64)]), (F.gelu, [(8, 64)]), (softmax, [(8, 64), (8, 64), (8, 1)]),
-    (F.hardswish, [(8, 64)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (torch.sigmoid, [(8, 64)]),
+        (F.silu, [(8, 64)]),
+        (F.gelu, [(8, 64)]),
+        (softmax, [(8, 64), (8, 64), (8, 1)]),
+        (F.hardswish, [(8, 64)]),
+    ],
+)
 def test_what_a_compiler_keeps_for_the_backward(function, shapes):
     """x, of softmax the powers and their sums too; no masks, which Inductor (torch 2.13) writes one by one."""
     x, kept = torch.randn(8, 64, requires_grad=True), []

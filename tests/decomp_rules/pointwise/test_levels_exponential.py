@@ -65,11 +65,25 @@ ABOVE_1 = EVERY[EVERY > -1]
 """Where the GELU of PyTorch has its digits."""
 
 VALUES = [
-    (torch.exp, EVERY), (torch.expm1, EVERY), (torch.log, EVERY), (torch.log10, EVERY), (torch.log1p, EVERY),
-    (torch.sigmoid, EVERY), (F.silu, ABOVE_85), (torch.tanh, EVERY), (F.gelu, ABOVE_1), (gelu_tanh, ABOVE_1),
-    (torch.erf, EVERY), (F.softplus, EVERY), (softplus_of_steps, EVERY), (F.logsigmoid, EVERY), (F.mish, ABOVE_85),
-    (F.elu, EVERY), (celu, EVERY), (F.selu, EVERY),
-]  # fmt: skip
+    (torch.exp, EVERY),
+    (torch.expm1, EVERY),
+    (torch.log, EVERY),
+    (torch.log10, EVERY),
+    (torch.log1p, EVERY),
+    (torch.sigmoid, EVERY),
+    (F.silu, ABOVE_85),
+    (torch.tanh, EVERY),
+    (F.gelu, ABOVE_1),
+    (gelu_tanh, ABOVE_1),
+    (torch.erf, EVERY),
+    (F.softplus, EVERY),
+    (softplus_of_steps, EVERY),
+    (F.logsigmoid, EVERY),
+    (F.mish, ABOVE_85),
+    (F.elu, EVERY),
+    (celu, EVERY),
+    (F.selu, EVERY),
+]
 
 
 @pytest.mark.parametrize(("function", "points"), VALUES, ids=lambda value: getattr(value, "__name__", ""))

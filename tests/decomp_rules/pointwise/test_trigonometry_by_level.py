@@ -42,8 +42,14 @@ def test_fast_trigonometry_is_right_to_the_digits_of_the_argument(function):
     holds(function, "fast", (x,), orders=0)
 
 
-@pytest.mark.parametrize("function,level,most", [
-    (torch.cos, "standard", 17), (torch.cos, "fast", 2), (torch.tan, "standard", 21), (torch.tan, "fast", 6),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function,level,most",
+    [
+        (torch.cos, "standard", 17),
+        (torch.cos, "fast", 2),
+        (torch.tan, "standard", 21),
+        (torch.tan, "fast", 6),
+    ],
+)
 def test_what_trigonometry_costs(function, level, most):
     assert calls(function, (POINTS[:4],), level) <= most

@@ -64,8 +64,14 @@ def test_they_are_taken_where_they_cost_less() -> None:
 
 def test_they_are_not_taken_for_the_bits_of_the_reference() -> None:
     model, q = Quantised(INT8, None, True, 512), values(INT8, 64, 512)
-    lowered = decomp.lower(model, to=targets.core_aten | ["_int_mm"], args=(q,), rules=INTEGER_PRODUCTS | RULES,
-                           cost=decomp.costs.flops, accuracy="exact").result
+    lowered = decomp.lower(
+        model,
+        to=targets.core_aten | ["_int_mm"],
+        args=(q,),
+        rules=INTEGER_PRODUCTS | RULES,
+        cost=decomp.costs.flops,
+        accuracy="exact",
+    ).result
     assert not decomp.calls(lowered, "_int_mm") and torch.equal(lowered(q), model(q))
 
 

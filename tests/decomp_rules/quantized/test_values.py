@@ -52,8 +52,11 @@ def same(overload: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def test_every_op_has_a_rule_or_a_reason() -> None:
-    names = {name.partition("::")[2].partition(".")[0] for name in torch._C._dispatch_get_all_op_names()
-             if name.startswith("quantized_decomposed::")}
+    names = {
+        name.partition("::")[2].partition(".")[0]
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("quantized_decomposed::")
+    }
     assert len(names) >= 15
     for name in names:
         op = decomp.op(getattr(ops, name))
@@ -68,8 +71,15 @@ def test_quantised_with_one_scale(ends: tuple[int, int, torch.dtype]) -> None:
         same(ops.quantize_per_tensor.default, x, 0.05, zero, *ends)
         same(ops.quantize_per_tensor.tensor, x, torch.tensor([0.05]), torch.tensor([zero]), *ends)
         same(ops.quantize_per_tensor.tensor, x, torch.tensor(0.05, dtype=torch.float64), torch.tensor(zero), *ends)
-        same(ops.quantize_per_tensor.tensor2, x, torch.tensor(0.037), torch.tensor(zero), torch.tensor(low),
-             torch.tensor(high), dtype)
+        same(
+            ops.quantize_per_tensor.tensor2,
+            x,
+            torch.tensor(0.037),
+            torch.tensor(zero),
+            torch.tensor(low),
+            torch.tensor(high),
+            dtype,
+        )
 
 
 @ranges
@@ -78,8 +88,16 @@ def test_dequantised_with_one_scale(ends: tuple[int, int, torch.dtype], out: tor
     (low, high, dtype), q = ends, places(ends[2])
     same(ops.dequantize_per_tensor.default, q, 0.1, 3, *ends, out_dtype=out)
     same(ops.dequantize_per_tensor.tensor, q, torch.tensor(0.1), torch.tensor([3]), *ends, out_dtype=out)
-    same(ops.dequantize_per_tensor.tensor2, q, torch.tensor(0.1).double(), torch.tensor(3), torch.tensor(low),
-         torch.tensor(high), dtype, out_dtype=out)
+    same(
+        ops.dequantize_per_tensor.tensor2,
+        q,
+        torch.tensor(0.1).double(),
+        torch.tensor(3),
+        torch.tensor(low),
+        torch.tensor(high),
+        dtype,
+        out_dtype=out,
+    )
 
 
 @ranges
@@ -121,24 +139,40 @@ def test_scales_chosen_from_values(ends: tuple[int, int, torch.dtype]) -> None:
 
 def test_fake_quantisation_has_its_gradient() -> None:
     for x in inputs()[:2]:
-        agrees(OWN, ops.fake_quant_per_channel.default, x, scales(6), zeros(6).int(), 1, -20, 20, tolerance=0,
-               fixed=(1, 2))
+        agrees(
+            OWN, ops.fake_quant_per_channel.default, x, scales(6), zeros(6).int(), 1, -20, 20, tolerance=0, fixed=(1, 2)
+        )
 
 
 def test_a_cast_that_is_not_fused() -> None:
     same(ops.convert_element_type.no_fuse, inputs()[0], torch.bfloat16)
 
 
-@pytest.mark.parametrize("name, args, reason", [
-    ("quantize_per_tensor", (torch.zeros(2, dtype=torch.float64), 0.1, 0, -128, 127, torch.int8),
-     "only float32 and half types are quantised"),
-    ("quantize_per_tensor", (torch.zeros(2), 0.1, 0, -129, 127, torch.int8),
-     "the range from -129 to 127 is beyond torch.int8"),
-    ("dequantize_per_tensor", (torch.zeros(2, dtype=torch.int16), 0.1, 0, -128, 127, torch.int8),
-     "the values are torch.int16, and the call says torch.int8"),
-    ("quantize_per_channel_group", (torch.zeros(2, 6), scales(2, 2), zeros(2, 2), -8, 7, torch.int8, 4),
-     "the rows are no whole number of groups"),
-])
+@pytest.mark.parametrize(
+    "name, args, reason",
+    [
+        (
+            "quantize_per_tensor",
+            (torch.zeros(2, dtype=torch.float64), 0.1, 0, -128, 127, torch.int8),
+            "only float32 and half types are quantised",
+        ),
+        (
+            "quantize_per_tensor",
+            (torch.zeros(2), 0.1, 0, -129, 127, torch.int8),
+            "the range from -129 to 127 is beyond torch.int8",
+        ),
+        (
+            "dequantize_per_tensor",
+            (torch.zeros(2, dtype=torch.int16), 0.1, 0, -128, 127, torch.int8),
+            "the values are torch.int16, and the call says torch.int8",
+        ),
+        (
+            "quantize_per_channel_group",
+            (torch.zeros(2, 6), scales(2, 2), zeros(2, 2), -8, 7, torch.int8, 4),
+            "the rows are no whole number of groups",
+        ),
+    ],
+)
 def test_what_the_reference_refuses_is_declined(name: str, args: Any, reason: str) -> None:
     declined = getattr(values, name)(*args)
     assert isinstance(declined, decomp.Declined) and declined.reason == reason

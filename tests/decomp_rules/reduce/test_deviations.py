@@ -16,8 +16,13 @@ ROWS = torch.tensor([[1.5, -0.25, 1.0, 0.5, -1.0], [1.0, 2.0, 4.0, 0.0, -3.0]])
 SIZES = (1e-37, 1e-30, 1e-20, 1.0, 1e12, 1e15, 1e20, 1e30, 8e37)
 
 
-def lowered(function: Callable[..., object], x: Tensor, level: str, target: decomp.Target = targets.tinygrad,
-            training: bool = False) -> Callable[..., Tensor]:
+def lowered(
+    function: Callable[..., object],
+    x: Tensor,
+    level: str,
+    target: decomp.Target = targets.tinygrad,
+    training: bool = False,
+) -> Callable[..., Tensor]:
     result: Callable[..., Tensor]
     result = decomp.lower(Holder(function), to=target, args=(x,), accuracy=level, training=training).result
     return result
@@ -32,8 +37,8 @@ def test_deviations_of_any_size_have_their_digits_and_gradients(name: str, level
         x, exact = (ROWS * size).requires_grad_(), (ROWS * size).double().requires_grad_()
         result, wanted = found(x), function(exact)
         torch.testing.assert_close(result, wanted.float(), rtol=1e-6, atol=0)
-        gradient, = torch.autograd.grad(result.sum(), x)
-        slope, = torch.autograd.grad(wanted.sum(), exact)
+        (gradient,) = torch.autograd.grad(result.sum(), x)
+        (slope,) = torch.autograd.grad(wanted.sum(), exact)
         torch.testing.assert_close(gradient, slope.float(), rtol=1e-5, atol=1e-6)
 
 

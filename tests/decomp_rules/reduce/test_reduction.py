@@ -78,14 +78,14 @@ def test_ties_share_the_gradient() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_all_and_counts(dtype: torch.dtype) -> None:
     x = torch.tensor([[0, 1, 0], [0, 0, 0], [1, 1, 1]]).to(dtype)
-    for x in (x, x[:0], x[0, 0], x[:, :0]):
+    for given in (x, x[:0], x[0, 0], x[:, :0]):
         for op in (aten.any, aten.all):
-            agrees(RULES, op.default, x)
-            agrees(RULES, op.dim, x, -1, True)
-            agrees(RULES, op.dims, x, None)
-            agrees(RULES, op.dims, x, [0, 1] if x.dim() else [])
-        agrees(RULES, aten.count_nonzero.default, x)
-        agrees(RULES, aten.count_nonzero.default, x, 0)
+            agrees(RULES, op.default, given)
+            agrees(RULES, op.dim, given, -1, True)
+            agrees(RULES, op.dims, given, None)
+            agrees(RULES, op.dims, given, [0, 1] if given.dim() else [])
+        agrees(RULES, aten.count_nonzero.default, given)
+        agrees(RULES, aten.count_nonzero.default, given, 0)
     agrees(RULES, aten._is_all_true.default, torch.tensor([True, False]))
     agrees(RULES, aten._is_any_true.default, torch.tensor([True, False]))
 
@@ -199,8 +199,17 @@ def test_distances() -> None:
         agrees(RULES, aten._cdist_forward.default, x, y, p, None, tolerance=1e-4)
         agrees(RULES, aten._pdist_forward.default, x, p, tolerance=1e-4)
         distance = torch.cdist(x, y, p)
-        agrees(RULES, aten._cdist_backward.default, torch.ones_like(distance), x, y, p, distance, gradient=False,
-               tolerance=1e-4)
+        agrees(
+            RULES,
+            aten._cdist_backward.default,
+            torch.ones_like(distance),
+            x,
+            y,
+            p,
+            distance,
+            gradient=False,
+            tolerance=1e-4,
+        )
     agrees(RULES, aten.cdist.default, sample(2, 1, 5, 3), sample(3, 4, 3))
     agrees(RULES, aten.cdist.default, x, x.clone(), tolerance=1e-4)
     agrees(RULES, aten.pairwise_distance.default, x, x + 1, keepdim=True)
@@ -230,15 +239,31 @@ def test_normalize() -> None:
     torch.testing.assert_close(*pair)
 
 
-@pytest.mark.parametrize("function", [
-    lambda x: x.sum(), lambda x: x.mean([0, 2], keepdim=True), lambda x: x.prod(1), lambda x: x.max(),
-    lambda x: x.min(), lambda x: x.amin([0, 1]),
-    lambda x: (x > 0).any(1), lambda x: (x > 0).all(), lambda x: x.var(-1), lambda x: x.std(),
-    lambda x: torch.var_mean(x, 1), lambda x: x.logsumexp([0, 1]), lambda x: x.norm(dim=1), lambda x: x.norm(p=3),
-    lambda x: torch.nn.functional.normalize(x, dim=-1), lambda x: torch.cdist(x, x + 1),
-    lambda x: torch.nn.functional.cosine_similarity(x, x.flip(0)), lambda x: torch._weight_norm(x, x[:, :1, :1], 0),
-    lambda x: torch.count_nonzero(x, 1), lambda x: torch.aminmax(x, dim=1),
-])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sum(),
+        lambda x: x.mean([0, 2], keepdim=True),
+        lambda x: x.prod(1),
+        lambda x: x.max(),
+        lambda x: x.min(),
+        lambda x: x.amin([0, 1]),
+        lambda x: (x > 0).any(1),
+        lambda x: (x > 0).all(),
+        lambda x: x.var(-1),
+        lambda x: x.std(),
+        lambda x: torch.var_mean(x, 1),
+        lambda x: x.logsumexp([0, 1]),
+        lambda x: x.norm(dim=1),
+        lambda x: x.norm(p=3),
+        lambda x: torch.nn.functional.normalize(x, dim=-1),
+        lambda x: torch.cdist(x, x + 1),
+        lambda x: torch.nn.functional.cosine_similarity(x, x.flip(0)),
+        lambda x: torch._weight_norm(x, x[:, :1, :1], 0),
+        lambda x: torch.count_nonzero(x, 1),
+        lambda x: torch.aminmax(x, dim=1),
+    ],
+)
 def test_lowered_to_the_end(function: Callable[[torch.Tensor], object]) -> None:
     lowered_agrees(function, sample(2, 3, 4))
 

@@ -14,8 +14,17 @@ from tests.forms import Holder
 aten = torch.ops.aten
 RULES = shape.RULES | slicing.RULES | diagonals.RULES | reduction.RULES
 CUBE = torch.arange(24.0).view(2, 3, 4)
-STRIDED = [CUBE, CUBE.transpose(0, 2), CUBE[:, ::2], CUBE[:, :, 1:3], CUBE[0].expand(5, 3, 4), CUBE.permute(1, 0, 2),
-           torch.tensor(3.0), torch.zeros(0, 3), torch.zeros(1, 4).expand(3, 4)]
+STRIDED = [
+    CUBE,
+    CUBE.transpose(0, 2),
+    CUBE[:, ::2],
+    CUBE[:, :, 1:3],
+    CUBE[0].expand(5, 3, 4),
+    CUBE.permute(1, 0, 2),
+    torch.tensor(3.0),
+    torch.zeros(0, 3),
+    torch.zeros(1, 4).expand(3, 4),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -89,8 +98,10 @@ def test_turning_and_shuffling_agree():
     agrees(RULES, aten.channel_shuffle.default, torch.randn(2, 6, 2, 2), 3)
 
 
-@pytest.mark.parametrize("cut", [(0, 4, 1), (1, 3, 1), (-3, -1, 1), (None, None, 2), (1, None, 3), (3, 1, 1),
-                                 (0, 99, 2), (-99, 3, 1), (4, 4, 2)])
+@pytest.mark.parametrize(
+    "cut",
+    [(0, 4, 1), (1, 3, 1), (-3, -1, 1), (None, None, 2), (1, None, 3), (3, 1, 1), (0, 99, 2), (-99, 3, 1), (4, 4, 2)],
+)
 def test_slices_agree(cut):
     agrees(RULES, aten.slice.Tensor, CUBE, 2, *cut)
     agrees(RULES, aten.slice.Tensor, CUBE.transpose(0, 2), 0, *cut)
@@ -171,14 +182,17 @@ def test_atleast_agrees_on_one_tensor_and_on_several():
         agrees(RULES, op.Sequence, [torch.tensor(1.0), CUBE[0, 0]])
 
 
-@pytest.mark.parametrize("function", [
-    lambda x: x.transpose(0, 1).reshape(-1) + x.flatten() + x.movedim(0, -1).reshape(-1),
-    lambda x: torch.cat(x.chunk(2, -1)[::-1], -1) + torch.cat(x.split([1, 3], 2), 2) + torch.stack(x.unbind(1), 1),
-    lambda x: x[:, None, 1:3, ::2] + x[0, ..., -1].sum() + x[-1].unsqueeze(0).squeeze()[:1, :2],
-    lambda x: x.roll(1, 0).repeat(2, 1, 1) + x.repeat_interleave(2, dim=0) + x.flip(2).tile(2, 1, 1),
-    lambda x: x.unfold(2, 3, 1).sum(-1) + x.diagonal(0, 1, 2).unsqueeze(1)[..., :2] + x.select(2, 1).unsqueeze(2),
-    lambda x: torch.slice_scatter(x, x[:, :1] * 2, 1, 0, 1) + torch.select_scatter(x, x[0], 0, 1),
-])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.transpose(0, 1).reshape(-1) + x.flatten() + x.movedim(0, -1).reshape(-1),
+        lambda x: torch.cat(x.chunk(2, -1)[::-1], -1) + torch.cat(x.split([1, 3], 2), 2) + torch.stack(x.unbind(1), 1),
+        lambda x: x[:, None, 1:3, ::2] + x[0, ..., -1].sum() + x[-1].unsqueeze(0).squeeze()[:1, :2],
+        lambda x: x.roll(1, 0).repeat(2, 1, 1) + x.repeat_interleave(2, dim=0) + x.flip(2).tile(2, 1, 1),
+        lambda x: x.unfold(2, 3, 1).sum(-1) + x.diagonal(0, 1, 2).unsqueeze(1)[..., :2] + x.select(2, 1).unsqueeze(2),
+        lambda x: torch.slice_scatter(x, x[:, :1] * 2, 1, 0, 1) + torch.select_scatter(x, x[0], 0, 1),
+    ],
+)
 def test_programs_reach_the_targets(function):
     lowered_agrees(function, torch.randn(2, 3, 4))
 
@@ -222,10 +236,14 @@ def test_a_row_chosen_by_data_is_found_from_either_end(target, sizes):
             run(row)
 
 
-@pytest.mark.parametrize("scatter, part", [
-    (lambda x, part: x.slice_scatter(part, 1, 0, 1), torch.ones(3, 1)),
-    (lambda x, part: x.select_scatter(part, 1, 0), torch.ones(3)),
-], ids=["slice", "select"])  # fmt: skip
+@pytest.mark.parametrize(
+    "scatter, part",
+    [
+        (lambda x, part: x.slice_scatter(part, 1, 0, 1), torch.ones(3, 1)),
+        (lambda x, part: x.select_scatter(part, 1, 0), torch.ones(3)),
+    ],
+    ids=["slice", "select"],
+)
 def test_a_part_is_put_back_where_its_other_sizes_are_known_to_fit(scatter, part):
     def lowered(*sizes):
         program = torch.export.export(Holder(scatter), (whole, part), dynamic_shapes=(tuple({0: n} for n in sizes),))

@@ -46,8 +46,9 @@ def test_backward(name: str) -> None:
 
 
 def test_interpolate_lowered() -> None:
-    lowered_agrees(lambda x: torch.nn.functional.interpolate(x, (3, 9), mode="bilinear", antialias=True),
-                   sample(1, 2, 7, 5))
+    lowered_agrees(
+        lambda x: torch.nn.functional.interpolate(x, (3, 9), mode="bilinear", antialias=True), sample(1, 2, 7, 5)
+    )
 
 
 def test_a_nan_gradient_reaches_only_what_its_output_was_made_of() -> None:

@@ -14,11 +14,27 @@ TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-4, torch.bfloat16: 1e-1}
 SIDES = [7, 6, 5]
 
 FORWARD = [  # kernel, stride, padding, dilation, groups
-    (3, 1, 1, 1, 1), (3, 2, 1, 1, 1), (3, 2, 0, 2, 2), (1, 1, 0, 1, 1), (1, 2, 0, 1, 2), (2, 2, 0, 1, 1),
-    (2, 3, 1, 1, 1), (3, 1, 1, 1, 4), (1, 1, 1, 1, 1)]
+    (3, 1, 1, 1, 1),
+    (3, 2, 1, 1, 1),
+    (3, 2, 0, 2, 2),
+    (1, 1, 0, 1, 1),
+    (1, 2, 0, 1, 2),
+    (2, 2, 0, 1, 1),
+    (2, 3, 1, 1, 1),
+    (3, 1, 1, 1, 4),
+    (1, 1, 1, 1, 1),
+]
 TRANSPOSED = [  # kernel, stride, padding, dilation, groups, output padding
-    (3, 1, 1, 1, 1, 0), (3, 2, 1, 1, 1, 1), (3, 2, 0, 2, 2, 1), (2, 2, 0, 1, 1, 0), (2, 2, 1, 1, 1, 1),
-    (2, 3, 1, 1, 2, 2), (1, 1, 0, 1, 1, 0), (3, 1, 2, 1, 4, 0), (3, 3, 3, 1, 1, 0)]
+    (3, 1, 1, 1, 1, 0),
+    (3, 2, 1, 1, 1, 1),
+    (3, 2, 0, 2, 2, 1),
+    (2, 2, 0, 1, 1, 0),
+    (2, 2, 1, 1, 1, 1),
+    (2, 3, 1, 1, 2, 2),
+    (1, 1, 0, 1, 1, 0),
+    (3, 1, 2, 1, 4, 0),
+    (3, 3, 3, 1, 1, 0),
+]
 
 
 def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -32,8 +48,9 @@ def arguments(dims: int, stride: int, padding: int, dilation: int, transposed: b
 
 @pytest.mark.parametrize("dims, dtype", [(1, torch.float64), (2, torch.float32), (2, torch.bfloat16)])
 @pytest.mark.parametrize("kernel, stride, padding, dilation, groups", FORWARD)
-def test_convolution(dims: int, dtype: torch.dtype, kernel: int, stride: int, padding: int, dilation: int,
-                     groups: int) -> None:
+def test_convolution(
+    dims: int, dtype: torch.dtype, kernel: int, stride: int, padding: int, dilation: int, groups: int
+) -> None:
     x, bias = sample(2, 4, *SIDES[:dims], dtype=dtype), sample(8, dtype=dtype, seed=2)
     weight = sample(8, 4 // groups, *[kernel] * dims, dtype=dtype, seed=1)
     rest = arguments(dims, stride, padding, dilation, False, 0, groups)
@@ -43,8 +60,9 @@ def test_convolution(dims: int, dtype: torch.dtype, kernel: int, stride: int, pa
 
 @pytest.mark.parametrize("dims, dtype", [(1, torch.float64), (2, torch.float32), (3, torch.float64)])
 @pytest.mark.parametrize("kernel, stride, padding, dilation, groups, extra", TRANSPOSED)
-def test_transposed_convolution(dims: int, dtype: torch.dtype, kernel: int, stride: int, padding: int, dilation: int,
-                                groups: int, extra: int) -> None:
+def test_transposed_convolution(
+    dims: int, dtype: torch.dtype, kernel: int, stride: int, padding: int, dilation: int, groups: int, extra: int
+) -> None:
     x, bias = sample(2, 4, *SIDES[:dims], dtype=dtype), sample(8, dtype=dtype, seed=2)
     weight = sample(4, 8 // groups, *[kernel] * dims, dtype=dtype, seed=1)
     rest = arguments(dims, stride, padding, dilation, True, extra, groups)
@@ -55,8 +73,18 @@ def test_transposed_convolution(dims: int, dtype: torch.dtype, kernel: int, stri
 def check_backward(x: torch.Tensor, weight: torch.Tensor, rest: tuple, dtype: torch.dtype) -> None:
     grad = sample(*torch.convolution(x, weight, None, *rest).shape, dtype=dtype, seed=3)
     for mask in ([True, True, True], [False, True, False]):
-        agrees(RULES, aten.convolution_backward.default, grad, x, weight, [8], *rest, mask, gradient=False,
-               tolerance=TOLERANCE[dtype] * 4)
+        agrees(
+            RULES,
+            aten.convolution_backward.default,
+            grad,
+            x,
+            weight,
+            [8],
+            *rest,
+            mask,
+            gradient=False,
+            tolerance=TOLERANCE[dtype] * 4,
+        )
 
 
 @pytest.mark.parametrize("dims, op", [(1, aten.conv1d), (2, aten.conv2d), (3, aten.conv3d)])
@@ -69,8 +97,9 @@ def test_padding_by_name_and_a_missing_batch(dims: int, op: object) -> None:
     agrees(RULES, op.default, x[0], weight, bias, [2] * dims, [1] * dims, tolerance=2e-4)
 
 
-@pytest.mark.parametrize("dims, op", [
-    (1, aten.conv_transpose1d.default), (2, aten.conv_transpose2d.input), (3, aten.conv_transpose3d.input)])
+@pytest.mark.parametrize(
+    "dims, op", [(1, aten.conv_transpose1d.default), (2, aten.conv_transpose2d.input), (3, aten.conv_transpose3d.input)]
+)
 def test_transposed_convolution_by_rank(dims: int, op: object) -> None:
     x, weight, bias = sample(2, 4, *SIDES[:dims]), sample(4, 8, *[3] * dims, seed=1), sample(8, seed=2)
     agrees(RULES, op, x, weight, bias, [2] * dims, [1] * dims, [1] * dims, tolerance=2e-4)

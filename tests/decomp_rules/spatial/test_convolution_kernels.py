@@ -26,14 +26,30 @@ def test_kernels_of_images() -> None:
 
 
 def test_the_kernel_of_volumes() -> None:
-    agrees(RULES, aten.slow_conv3d.default, sample(2, 4, 5, 6, 7), sample(6, 4, 3, 2, 2), [3, 2, 2], BIAS, [1, 2, 1],
-           [1, 0, 1])
+    agrees(
+        RULES,
+        aten.slow_conv3d.default,
+        sample(2, 4, 5, 6, 7),
+        sample(6, 4, 3, 2, 2),
+        [3, 2, 2],
+        BIAS,
+        [1, 2, 1],
+        [1, 0, 1],
+    )
 
 
 def test_time_first() -> None:
     agrees(RULES, aten.conv_tbc.default, sample(7, 2, 4), sample(3, 4, 5), sample(5), 1)
-    agrees(RULES, aten.conv_tbc_backward.default, sample(7, 2, 5), sample(7, 2, 4), sample(3, 4, 5), sample(5), 1,
-           gradient=False)
+    agrees(
+        RULES,
+        aten.conv_tbc_backward.default,
+        sample(7, 2, 5),
+        sample(7, 2, 4),
+        sample(3, 4, 5),
+        sample(5),
+        1,
+        gradient=False,
+    )
 
 
 @pytest.mark.parametrize("groups", [1, 2])

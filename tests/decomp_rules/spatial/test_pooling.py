@@ -18,8 +18,14 @@ RULES = pooling.RULES | adaptive_pooling.RULES
 SIDES = [7, 6, 5]
 MAX = {1: aten.max_pool1d_with_indices, 2: aten.max_pool2d_with_indices, 3: aten.max_pool3d_with_indices}
 BOXES = [  # kernel, stride, padding, dilation, ceil
-    (2, 2, 0, 1, False), (3, 2, 1, 1, False), (3, 2, 1, 1, True), (3, 1, 1, 2, False), (2, None, 1, 1, True),
-    (2, 3, 0, 1, True), (1, 2, 0, 1, False)]
+    (2, 2, 0, 1, False),
+    (3, 2, 1, 1, False),
+    (3, 2, 1, 1, True),
+    (3, 1, 1, 2, False),
+    (2, None, 1, 1, True),
+    (2, 3, 0, 1, True),
+    (1, 2, 0, 1, False),
+]
 
 
 def sample(kind: str, dims: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -37,8 +43,9 @@ def sample(kind: str, dims: int, dtype: torch.dtype = torch.float32) -> torch.Te
 @pytest.mark.parametrize("kernel, stride, padding, dilation, ceil", BOXES)
 @pytest.mark.parametrize("kind", ["ties", "nan", "low"])
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_max_pool(dims: int, kind: str, kernel: int, stride: int | None, padding: int, dilation: int,
-                  ceil: bool) -> None:
+def test_max_pool(
+    dims: int, kind: str, kernel: int, stride: int | None, padding: int, dilation: int, ceil: bool
+) -> None:
     x = sample(kind, dims)
     if dims == 3 and dilation == 2:
         x = x[:, :, :6, :6, :5]
@@ -69,8 +76,9 @@ def test_max_pool_of_integers_and_bfloat16() -> None:
 @pytest.mark.parametrize("include", [True, False])
 @pytest.mark.parametrize("kernel, stride, padding, dilation, ceil", BOXES)
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_avg_pool(dims: int, kernel: int, stride: int | None, padding: int, dilation: int, ceil: bool,
-                  include: bool) -> None:
+def test_avg_pool(
+    dims: int, kernel: int, stride: int | None, padding: int, dilation: int, ceil: bool, include: bool
+) -> None:
     x = sample("ties", dims)
     box = ([kernel] * dims, [] if stride is None else [stride] * dims, [padding] * dims, ceil, include)
     op = getattr(aten, f"avg_pool{dims}d").default
@@ -90,7 +98,7 @@ def test_adaptive_avg_pool(dims: int, size: int) -> None:
     agrees(RULES, getattr(aten, f"adaptive_avg_pool{dims}d").default, x, output)
     if dims > 1:
         agrees(RULES, getattr(aten, f"_adaptive_avg_pool{dims}d").default, x, output)
-        grad = torch.linspace(-1, 1, 6 * size ** dims).reshape(2, 3, *output)
+        grad = torch.linspace(-1, 1, 6 * size**dims).reshape(2, 3, *output)
         backward = getattr(aten, f"_adaptive_avg_pool{dims}d_backward").default
         agrees(RULES, backward, grad, x, gradient=False)
 
@@ -159,9 +167,14 @@ def test_overlapping_windows_of_any_number(op: Callable[..., torch.Tensor], targ
         torch.testing.assert_close(module(x), op(x))
 
 
-@pytest.mark.parametrize("function", [
-    lambda x: F.max_pool2d(x, 2), lambda x: F.max_pool1d(x[0], 4), lambda x: F.max_pool2d(x, (4, 2)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.max_pool2d(x, 2),
+        lambda x: F.max_pool1d(x[0], 4),
+        lambda x: F.max_pool2d(x, (4, 2)),
+    ],
+)
 def test_at_standard_windows_that_do_not_overlap_are_one_maximum(function):
     x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     x[0, 0, 1, 1] = torch.nan
@@ -176,10 +189,15 @@ def test_at_standard_an_index_of_a_maximum_that_is_read_is_found():
     torch.testing.assert_close(at_level(both, (x,), "standard")(x), both(x), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("function", [
-    lambda x: F.max_pool2d(x, 3, 2, 1), lambda x: F.max_pool1d(x[0], 3, 2, 1, 2),
-    lambda x: F.max_pool2d(x, 3, 2, 1, 1, True), lambda x: F.max_pool3d(x, (2, 3, 2), 1, (1, 1, 0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.max_pool2d(x, 3, 2, 1),
+        lambda x: F.max_pool1d(x[0], 3, 2, 1, 2),
+        lambda x: F.max_pool2d(x, 3, 2, 1, 1, True),
+        lambda x: F.max_pool3d(x, (2, 3, 2), 1, (1, 1, 0)),
+    ],
+)
 def test_what_is_not_trained_takes_one_maximum_an_element_of_a_side(function):
     x = torch.randn(2, 3, 8, 9, generator=torch.Generator().manual_seed(0))
     x[0, 0, 1, 1], x[1, :, 5:] = torch.nan, -torch.inf

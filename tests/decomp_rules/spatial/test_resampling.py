@@ -45,10 +45,25 @@ def test_upsample_to_a_size(name: str, dims: int, corners: tuple) -> None:
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("before, after, scales", [((3, 4), (3, 6), (1.3, 1.5)), ((3, 4), (3, 4), (1.4, 1.2)),
-                                                   ((4, 3), (8, 6), (2.2, 2.3)), ((3, 4), (3, 140), (1.3, 35.0))])
-@pytest.mark.parametrize("name", ["upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d",
-                                  "upsample_bicubic2d", "_upsample_bilinear2d_aa"])
+@pytest.mark.parametrize(
+    "before, after, scales",
+    [
+        ((3, 4), (3, 6), (1.3, 1.5)),
+        ((3, 4), (3, 4), (1.4, 1.2)),
+        ((4, 3), (8, 6), (2.2, 2.3)),
+        ((3, 4), (3, 140), (1.3, 35.0)),
+    ],
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "upsample_nearest2d",
+        "_upsample_nearest_exact2d",
+        "upsample_bilinear2d",
+        "upsample_bicubic2d",
+        "_upsample_bilinear2d_aa",
+    ],
+)
 def test_a_size_that_stays_or_doubles_goes_by_the_size_where_the_kernel_does(name, before, after, scales, layout):
     x, corners = sample(1, 5, *before).contiguous(memory_format=layout), () if "nearest" in name else (False,)
     agrees(RULES, getattr(aten, name).default, x, list(after), *corners, *scales)
@@ -99,9 +114,17 @@ def test_interpolate_in_the_torch_dialect(mode: str) -> None:
     torch.testing.assert_close(found(x), F.interpolate(x, scale_factor=2, mode=mode))
 
 
-@pytest.mark.parametrize("kwargs", [
-    {"scale_factor": 2}, {"size": (7, 5)}, {"scale_factor": 2, "mode": "bilinear"},
-    {"size": (7, 9), "mode": "bilinear", "align_corners": True}, {"scale_factor": 2, "mode": "bicubic"}], ids=str)
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"scale_factor": 2},
+        {"size": (7, 5)},
+        {"scale_factor": 2, "mode": "bilinear"},
+        {"size": (7, 9), "mode": "bilinear", "align_corners": True},
+        {"scale_factor": 2, "mode": "bicubic"},
+    ],
+    ids=str,
+)
 def test_interpolation_reaches_the_targets(kwargs: dict) -> None:
     lowered_agrees(lambda x: F.interpolate(x, **kwargs), sample(1, 2, 4, 4))
 
@@ -125,8 +148,9 @@ def test_an_image_of_any_size_is_brought_to_one_size(mode: str) -> None:
         torch.testing.assert_close(module(x), Resize()(x))
 
 
-@pytest.mark.parametrize("name", ["upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa",
-                                  "_upsample_bicubic2d_aa"])
+@pytest.mark.parametrize(
+    "name", ["upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"]
+)
 def test_bytes_are_resampled_to_the_last_bit(name: str) -> None:
     x = torch.randint(256, (2, 3, 9, 11), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     for size in ((4, 3), (10, 23), (9, 5)):

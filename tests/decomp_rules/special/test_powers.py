@@ -166,8 +166,9 @@ def test_powers_to_and_of_numbers_at_fast():
 
 def test_whole_powers_of_numbers_of_either_sign():
     args = torch.tensor([*itertools.product((-2.5, -1.0, 0.5, 3.0), range(-3, 4))]).T.contiguous()
-    torch.testing.assert_close(at_level(torch.pow, args, "fast", targets.luminal)(*args), torch.pow(*args), rtol=1e-5,
-                               atol=0)  # fmt: skip
+    torch.testing.assert_close(
+        at_level(torch.pow, args, "fast", targets.luminal)(*args), torch.pow(*args), rtol=1e-5, atol=0
+    )
 
 
 @pytest.mark.parametrize("near", [1.0, 1e-37, 2e38])

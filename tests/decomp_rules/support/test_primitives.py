@@ -15,28 +15,34 @@ WHOLE = torch.arange(-30, 30).view(3, 4, 5)
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("function", [
-    lambda x: torch.exp(x) + torch.log1p(x.abs()) * torch.tanh(x) - torch.rsqrt(x.abs() + 1),
-    lambda x: (x / 2, 1 / x, x**2.5, x > 0, x <= x.mean(), -x, x.round(), torch.atan2(x, x[:1])),
-    lambda x: torch.where(x > 0, x, 0.5) + x.clamp(-1, 1) + x.masked_fill(x > 1, 9.0),
-    lambda x: (x.sum(), x.sum(1), x.amax((0, 2), keepdim=True), x.prod(0), x.mean(-1), x.var(1)),
-    lambda x: (x.permute(2, 0, 1).reshape(4, -1), x.flip(1), x.expand(2, 3, 4, 5), x.unsqueeze(1).squeeze(1)),
-    lambda x: (x[:, 1:], x[..., ::2], x[1], F.pad(x, (1, 2, 0, 1), value=3.0), F.pad(x, (-1, 1))),
-    lambda x: (torch.cat([x, x[:, :2]], 1), torch.stack([x, x]), torch.arange(2, 9, 3), torch.full((2,), 3.0)),
-    lambda x: (x[:, torch.tensor([0, 2])], x.gather(1, x.argsort(1)), x.cumsum(1), x.softmax(1)),
-    lambda x: F.layer_norm(F.gelu(x @ x.transpose(1, 2)), (4,)) + F.relu(x[..., :4]),
-    lambda x: x.bfloat16().sigmoid(),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.exp(x) + torch.log1p(x.abs()) * torch.tanh(x) - torch.rsqrt(x.abs() + 1),
+        lambda x: (x / 2, 1 / x, x**2.5, x > 0, x <= x.mean(), -x, x.round(), torch.atan2(x, x[:1])),
+        lambda x: torch.where(x > 0, x, 0.5) + x.clamp(-1, 1) + x.masked_fill(x > 1, 9.0),
+        lambda x: (x.sum(), x.sum(1), x.amax((0, 2), keepdim=True), x.prod(0), x.mean(-1), x.var(1)),
+        lambda x: (x.permute(2, 0, 1).reshape(4, -1), x.flip(1), x.expand(2, 3, 4, 5), x.unsqueeze(1).squeeze(1)),
+        lambda x: (x[:, 1:], x[..., ::2], x[1], F.pad(x, (1, 2, 0, 1), value=3.0), F.pad(x, (-1, 1))),
+        lambda x: (torch.cat([x, x[:, :2]], 1), torch.stack([x, x]), torch.arange(2, 9, 3), torch.full((2,), 3.0)),
+        lambda x: (x[:, torch.tensor([0, 2])], x.gather(1, x.argsort(1)), x.cumsum(1), x.softmax(1)),
+        lambda x: F.layer_norm(F.gelu(x @ x.transpose(1, 2)), (4,)) + F.relu(x[..., :4]),
+        lambda x: x.bfloat16().sigmoid(),
+    ],
+)
 def test_floats(function):
     reaches(function, X)
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("function", [
-    lambda x: (x + 1, x * x[0], x - 2, x // 7, x % 7, torch.div(x, 4, rounding_mode="trunc"), x / 3),
-    lambda x: (x & 6, x | 1, x ^ x[0], ~x, x.abs(), x.exp(), x > 0, (x > 0) & (x < 5), (x > 0) + (x < 5)),
-    lambda x: (x.sum(1), x.to(torch.int32).sum(), x.any(), x.max(1), x.sign(), x.to(torch.uint8)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x + 1, x * x[0], x - 2, x // 7, x % 7, torch.div(x, 4, rounding_mode="trunc"), x / 3),
+        lambda x: (x & 6, x | 1, x ^ x[0], ~x, x.abs(), x.exp(), x > 0, (x > 0) & (x < 5), (x > 0) + (x < 5)),
+        lambda x: (x.sum(1), x.to(torch.int32).sum(), x.any(), x.max(1), x.sign(), x.to(torch.uint8)),
+    ],
+)
 def test_whole_numbers(function):
     reaches(function, WHOLE)
 

@@ -24,8 +24,19 @@ from decomp_rules.samples.workloads import OPS, PRODUCTS, workloads
 
 CPU = torch.device("cpu")
 ONCE = Effort(warm_up=0, seconds=0.0, least=2, sample=0.0)
-MACHINE = {"processor": "p", "cores": 2, "threads": 1, "vectors": "AVX2", "device": "cpu", "torch": "2.13.0",
-           "python": "3.11", "system": "Linux", "pages": "kept", "copy": 1e10, "matmul": 1e11}  # fmt: skip
+MACHINE = {
+    "processor": "p",
+    "cores": 2,
+    "threads": 1,
+    "vectors": "AVX2",
+    "device": "cpu",
+    "torch": "2.13.0",
+    "python": "3.11",
+    "system": "Linux",
+    "pages": "kept",
+    "copy": 1e10,
+    "matmul": 1e11,
+}
 
 
 class Told(Clock):
@@ -44,15 +55,30 @@ def shifted(module):
 
 
 def plan(*chosen, **options) -> suite.Plan:
-    return suite.Plan([block()], chosen or (Variant("fused"), Variant("core_aten", targets.core_aten)), effort=ONCE,
-                      **options)  # fmt: skip
+    return suite.Plan(
+        [block()], chosen or (Variant("fused"), Variant("core_aten", targets.core_aten)), effort=ONCE, **options
+    )
 
 
 def row(variant="lowered", ratio=1.0, spread=0.02, name="softmax", **options) -> Row:
     times = Spread(ratio * 1e-3, ratio * 0.98e-3, ratio * 1.02e-3, 9)
     ratios = Spread(ratio, ratio * (1 - spread), ratio * (1 + spread), 9)
-    return Row(Case(name, "op", "small", "forward", "cpu"), variant, times, ratios, ratios, needed=1000, moved=4000,
-               kernels=4, memory=2000, operations=0, of_limit=0.5, ulp=1.5, mean_ulp=0.4, **options)  # fmt: skip
+    return Row(
+        Case(name, "op", "small", "forward", "cpu"),
+        variant,
+        times,
+        ratios,
+        ratios,
+        needed=1000,
+        moved=4000,
+        kernels=4,
+        memory=2000,
+        operations=0,
+        of_limit=0.5,
+        ulp=1.5,
+        mean_ulp=0.4,
+        **options,
+    )
 
 
 def results(*rows: Row, **options) -> Results:
@@ -71,7 +97,7 @@ def test_contenders_take_turns_in_an_order_that_changes_after_they_are_warm():
     assert [len(taken) for taken in timing.taken.values()] == [6, 6, 6]
 
 
-@pytest.mark.skipif(not os.uname().sysname == "Linux", reason="an option of this C library")
+@pytest.mark.skipif(os.uname().sysname != "Linux", reason="an option of this C library")
 def test_large_tensors_reuse_pages_during_a_run():
     def faults():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -109,8 +135,12 @@ def test_a_planted_error_shows_in_ulp_and_a_nan_is_beyond_them():
 
 
 def test_a_case_is_measured_in_every_variant_and_a_wrong_one_is_found():
-    found = suite.run(plan(Variant("fused"), Variant("tinygrad", targets.tinygrad),
-                           Variant("wrong", targets.tinygrad, passes=shifted)), "test")  # fmt: skip
+    found = suite.run(
+        plan(
+            Variant("fused"), Variant("tinygrad", targets.tinygrad), Variant("wrong", targets.tinygrad, passes=shifted)
+        ),
+        "test",
+    )
     fused, lowered, wrong = found.rows
     assert fused.ulp < 64 and lowered.ulp < 64 and wrong.ulp > 1000
     assert fused.to_baseline.median == 1 and fused.nodes is None and lowered.nodes > 10
@@ -124,8 +154,15 @@ def test_what_fails_is_a_row_with_its_error_and_the_others_go_on():
         raise RuntimeError("no such pass\nand more")
 
     target = decomp.Target("nothing", ["add"])
-    found = suite.run(plan(Variant("fused"), Variant("broken", targets.core_aten, passes=broken),
-                           Variant("none", target), Variant("last", targets.core_aten)), "test")  # fmt: skip
+    found = suite.run(
+        plan(
+            Variant("fused"),
+            Variant("broken", targets.core_aten, passes=broken),
+            Variant("none", target),
+            Variant("last", targets.core_aten),
+        ),
+        "test",
+    )
     assert [r.error and r.error.partition(":")[0] for r in found.rows] == [None, "RuntimeError", "NotLowered", None]
     assert found.rows[1].error == "RuntimeError: no such pass"
     assert "no such pass" in table.document(found)
@@ -267,8 +304,15 @@ def test_counts_errors_and_failures_are_compared_without_noise():
 
 
 def test_the_table_has_means_by_size_and_a_row_a_variant():
-    text = table.document(results(row("fused"), row("fused, compiled"), row(ratio=2.0), row(ratio=8.0, name="gelu"),
-                                  row("core_aten, compiled", 1.1)))  # fmt: skip
+    text = table.document(
+        results(
+            row("fused"),
+            row("fused, compiled"),
+            row(ratio=2.0),
+            row(ratio=8.0, name="gelu"),
+            row("core_aten, compiled", 1.1),
+        )
+    )
     assert "| lowered | 4.00 (2) |" in text
     assert "| lowered | 2 ms ± 2% | 2.00 | 2.00 | 2 kB | 4 | 1 kB | 4 kB | 50% | 1.5 (0.4) |" in text
     assert "| core_aten, compiled | 1.10 (1) |" in text
@@ -277,7 +321,10 @@ def test_the_table_has_means_by_size_and_a_row_a_variant():
 def test_a_variant_that_is_not_simplified_shows_what_simplification_saves():
     both = with_plain((Variant("fused"), Variant("tinygrad", targets.tinygrad)))
     assert [(each.name, each.simplify) for each in both] == [
-        ("fused", True), ("tinygrad", True), ("tinygrad, not simplified", False)]  # fmt: skip
+        ("fused", True),
+        ("tinygrad", True),
+        ("tinygrad, not simplified", False),
+    ]
     layer = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True).eval()
     model = layer, (torch.randn(2, 3, 8),)
     fewer, more = (len(decomp.calls(each.lowered(*model, "forward").result)) for each in both[1:])
@@ -294,11 +341,20 @@ def test_plots_are_made_and_show_every_variant(tmp_path):
     shares = tuple(attributing.Share(f"blocks.*.attention · op{i}", 0.01 * i, 0.002, 2, 9) for i in range(12))
     whole = row().case
     one = attributing.Attribution(replace(whole, name="GPT"), "tinygrad", 0.66, 0.024, shares)
-    rows = [row("fused"), row("fused, compiled", 0.8), row("tinygrad", 7.0), row("tinygrad, compiled", 1.2),
-            replace(row("fused", name="linear"), operations=10**6)]  # fmt: skip
+    rows = [
+        row("fused"),
+        row("fused, compiled", 0.8),
+        row("tinygrad", 7.0),
+        row("tinygrad, compiled", 1.2),
+        replace(row("fused", name="linear"), operations=10**6),
+    ]
     made = plots.plot_all(results(*rows, attributions=(one,)), tmp_path)
     assert [path.name.removeprefix("fused_vs_primitive_") for path in made] == [
-        "compiled.png", "eager.png", "roofline.png", "waterfall.png"]  # fmt: skip
+        "compiled.png",
+        "eager.png",
+        "roofline.png",
+        "waterfall.png",
+    ]
     from matplotlib.image import imread
 
     for path in made:
@@ -308,8 +364,14 @@ def test_plots_are_made_and_show_every_variant(tmp_path):
 
 def test_targets_without_products_come_in_a_variant_that_keeps_them():
     names = [v.name for v in variants([targets.core_aten, targets.tinygrad], [targets.tinygrad], PRODUCTS)]
-    assert names == ["fused", "core_aten", "tinygrad", "tinygrad + products", "fused, compiled",
-                     "tinygrad + products, compiled"]  # fmt: skip
+    assert names == [
+        "fused",
+        "core_aten",
+        "tinygrad",
+        "tinygrad + products",
+        "fused, compiled",
+        "tinygrad + products, compiled",
+    ]
 
 
 @pytest.mark.sampled(9)
@@ -331,7 +393,8 @@ def test_the_command_writes_results_a_table_and_plots(tmp_path):
     found = run("linear", "--size", "small", "--to", "core_aten", "--out", str(tmp_path), "--quick")
     assert found.exit_code == 0, found.output
     assert {path.name for path in tmp_path.iterdir()} == {"fused_vs_primitive.json", "fused_vs_primitive.md"} | {
-        f"fused_vs_primitive_{plot}.png" for plot in ("compiled", "eager", "roofline")}  # fmt: skip
+        f"fused_vs_primitive_{plot}.png" for plot in ("compiled", "eager", "roofline")
+    }
     kept = Results.load(tmp_path / "fused_vs_primitive.json")
     assert [r.variant for r in kept.rows] == ["fused", "core_aten", "fused, compiled", "core_aten, compiled"]
     assert all(r.error is None for r in kept.rows)
@@ -384,7 +447,8 @@ def test_a_saved_program_is_a_workload(tmp_path):
     assert found.exit_code == 0, found.output
     rows = Results.load(tmp_path / "fused_vs_primitive.json").rows
     assert [(r.case.name, r.case.family, r.variant, r.error) for r in rows] == [
-        (str(path), "model", variant, None) for variant in ("fused", "core_aten", "fused, compiled")]  # fmt: skip
+        (str(path), "model", variant, None) for variant in ("fused", "core_aten", "fused, compiled")
+    ]
 
 
 @pytest.mark.parametrize("name", ["torch:nothing", "nowhere.pt2", "nonsense"])

@@ -44,8 +44,13 @@ def test_contenders_over_their_limit_sit_out():
 
 def test_results_are_saved_as_json_and_markdown_and_can_be_compared(tmp_path):
     case = ("synthetic", 60)
-    results = Results("test", described(torch.device("cpu")), 0, tuple(lowering.measured(case, 2)),
-                      notes={"bytes_per_node": {"lower, warm": 1.0}})  # fmt: skip
+    results = Results(
+        "test",
+        described(torch.device("cpu")),
+        0,
+        tuple(lowering.measured(case, 2)),
+        notes={"bytes_per_node": {"lower, warm": 1.0}},
+    )
     lowering.save(tmp_path, results)
     saved = Results.load(tmp_path / "lowering.json")
     assert {r.variant for r in saved.rows} >= {"Graph.create_node", "lower, warm", "lower, warm, verified"}

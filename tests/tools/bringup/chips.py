@@ -15,9 +15,12 @@ right = numpy_arrays.make()
 
 def _made(name: str, faults: dict[str, Callable[..., Any]], target: decomp.Target | None = None) -> decomp.Backend:
     chip = decomp.Backend(
-        name, target or right.target, from_torch=numpy_arrays.to_numpy, to_torch=numpy_arrays.to_torch,
+        name,
+        target or right.target,
+        from_torch=numpy_arrays.to_numpy,
+        to_torch=numpy_arrays.to_torch,
         dtypes=numpy_arrays.DTYPES,
-    )  # fmt: skip
+    )
     for each in right:
         op, overload = each.key
         chip.implements(f"{op}.{overload}" if overload else str(op))(each.function)

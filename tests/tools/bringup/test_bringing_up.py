@@ -70,9 +70,7 @@ def _difference(function, *args):
     module = make_fx(function)(*args)
     lowering = decomp.lower(module, to=chips.faulty.target, args=args, verify=False)
     loaded = chips.faulty.load(lowering)
-    return [
-        blaming.difference_in(chips.faulty, lowering, one, list(args), "here") for one in (loaded, object())
-    ]  # fmt: skip
+    return [blaming.difference_in(chips.faulty, lowering, one, list(args), "here") for one in (loaded, object())]
 
 
 def test_the_first_difference_in_a_program_is_named_call_by_call_and_alone():
@@ -132,8 +130,9 @@ def test_what_is_not_reached_is_named_with_what_stands_in_the_way():
 def test_an_op_is_not_asked_for_what_only_gradients_need():
     names = ["sub", "exp", "mul", "reciprocal", "amax", "sum.dim_IntList", "div.Tensor"]
     chip = decomp.Backend("inference", from_torch=numpy_arrays.to_numpy, to_torch=numpy_arrays.to_torch)
-    for name, function in zip(names, (np.subtract, np.exp, np.multiply, np.reciprocal, numpy_arrays.amax,
-                                      numpy_arrays.sum, np.divide)):  # fmt: skip
+    for name, function in zip(
+        names, (np.subtract, np.exp, np.multiply, np.reciprocal, numpy_arrays.amax, numpy_arrays.sum, np.divide)
+    ):
         chip.implements(name)(function)
     report = decomp.bring_up(chip, ops=["softmax"], models=(), only=["op"], quick=True, isolate=False)
     assert report.row("op", "softmax").verdict == "right"
@@ -252,8 +251,11 @@ def test_unusable_arguments():
 
 def test_a_model_that_cannot_be_tried_is_not_right():
     x, how = torch.ones(4, 3), dict(only="model", isolate=False)
-    models = {"named": (nn.Linear(3, 2), {"input": x}), "sizes": (nn.Linear(2, 2), (x,)),
-              "data": (Holder(lambda x: x if x.sum() > 0 else -x), x)}  # fmt: skip
+    models = {
+        "named": (nn.Linear(3, 2), {"input": x}),
+        "sizes": (nn.Linear(2, 2), (x,)),
+        "data": (Holder(lambda x: x if x.sum() > 0 else -x), x),
+    }
     report = decomp.bring_up(chips.right, models=models, **how)
     assert [row.verdict for row in report.rows] == ["right", "fails", "fails"] and not report.ok
     assert "model sizes: fails in 1 of 1 cases before the backend is asked" in str(report)
@@ -273,8 +275,9 @@ def test_a_function_that_does_not_take_its_arguments_is_to_blame():
 @pytest.mark.parametrize("name", ["flip", "amax", "sum", "permute"])
 @pytest.mark.parametrize("lost", [lambda x: abs(x) < 1e-20, lambda x: abs(x) > 1e20])
 def test_small_and_large_numbers_belong_to_what_a_primitive_is_tried_on(name, lost):
-    chip = decomp.Backend("chip", from_torch=numpy_arrays.to_numpy, to_torch=numpy_arrays.to_torch,
-                          dtypes=numpy_arrays.DTYPES)  # fmt: skip
+    chip = decomp.Backend(
+        "chip", from_torch=numpy_arrays.to_numpy, to_torch=numpy_arrays.to_torch, dtypes=numpy_arrays.DTYPES
+    )
     for each in numpy_arrays.make():
         if each.key[0].short != name:
             chip.implements(each.key)(each.function)

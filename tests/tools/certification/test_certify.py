@@ -78,8 +78,11 @@ def test_a_reduction_is_measured_against_pytorchs_own_error_where_it_is_ill_cond
         return torch.log(torch.sum(torch.exp(x), dim, keepdim))
 
     assert "inf instead of 100" in faults("logsumexp", naive)
-    cancelling = certified("sum", lambda x, dim=None, keepdim=False, dtype=None: torch.sum(
-        x, dim, keepdim, dtype=dtype)).way("as written").values["float32"]
+    cancelling = (
+        certified("sum", lambda x, dim=None, keepdim=False, dtype=None: torch.sum(x, dim, keepdim, dtype=dtype))
+        .way("as written")
+        .values["float32"]
+    )
     assert cancelling.worst == "cancelling" and cancelling.max == cancelling.own_max > 10
 
 
@@ -269,8 +272,11 @@ def test_singular_vectors_have_any_sign_but_stand_upright():
 
 
 def test_an_op_without_a_kernel_here_is_held_against_what_it_is_documented_to_compute():
-    sample = decomp.Sample(aten.cudnn_convolution_relu.default, (torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3), None,
-                           [1, 1], [0, 0], [1, 1], 1), documented=_convolution_relu)
+    sample = decomp.Sample(
+        aten.cudnn_convolution_relu.default,
+        (torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3), None, [1, 1], [0, 0], [1, 1], 1),
+        documented=_convolution_relu,
+    )
 
     def rule(x, weight, bias, stride, padding, dilation, groups):
         return torch.conv2d(x, weight, bias, stride, padding, dilation, groups).relu()
@@ -310,8 +316,11 @@ def test_points_stay_where_an_op_can_be_asked():
     def power(x, exponent):
         return torch.where(exponent == 1, x, float("nan"))
 
-    sample = decomp.Sample(aten.pow.Tensor_Tensor, (torch.ones(4), torch.ones(4)),
-                           domain=lambda columns: (columns[0], torch.ones_like(columns[1])))
+    sample = decomp.Sample(
+        aten.pow.Tensor_Tensor,
+        (torch.ones(4), torch.ones(4)),
+        domain=lambda columns: (columns[0], torch.ones_like(columns[1])),
+    )
     assert not certified("pow", power, samples=[sample]).way("as written").values["float32"].mismatches
 
 
@@ -405,8 +414,9 @@ def test_a_rule_that_hangs_or_crashes_costs_its_own_certificate_alone():
     told = []
     with ThreadPoolExecutor(1) as executor:
         hung = decomp.certify(hanging, executor=executor, timeout=1)
-        found = decomp.certify([crashing, good], dtypes=FLOAT32, executor=executor,
-                               progress=lambda *progress: told.append(progress[:2]))
+        found = decomp.certify(
+            [crashing, good], dtypes=FLOAT32, executor=executor, progress=lambda *progress: told.append(progress[:2])
+        )
     assert hung.error == "hangs: no answer in 1 s"
     assert [one.error for one in found.values()] == ["crashes: SIGABRT", ""]
     assert told == [(1, 2), (2, 2)] and not found.ok

@@ -31,10 +31,12 @@ MISSING = 18
 """So many columns nobody has found yet, of recurrent networks that are to be measured again. It may only shrink."""
 DIFFERING = {
     # Plain C++ adds one number after the other, and is off by more ULP than PyTorch's kernels, which add in a tree.
-    "_trilinear", "var_by_sums",
+    "_trilinear",
+    "var_by_sums",
     # Of a scale that is NaN the reference, too, casts NaN to an integer.
-    "quantize_per_channel_group", "quantize_per_token",
-}  # fmt: skip
+    "quantize_per_channel_group",
+    "quantize_per_token",
+}
 """Rules that differ where they are compiled. They may become fewer."""
 
 
@@ -119,8 +121,10 @@ def test_what_is_not_compiled_says_why():
 
 @NEEDS_COMPILER
 def test_a_way_that_crashes_costs_no_other():
-    places = [(f"{miscompiled_rules.__name__}:{name} for aten.{op}", "tinygrad", "exact")
-              for name, op in (("exp", "exp"), ("crashes", "relu"))]  # fmt: skip
+    places = [
+        (f"{miscompiled_rules.__name__}:{name} for aten.{op}", "tinygrad", "exact")
+        for name, op in (("exp", "exp"), ("crashes", "relu"))
+    ]
     with ThreadPoolExecutor(1) as thread:  # with which the process that measures ends
         found = thread.submit(compiled_columns.found_apart, compiled_columns.ColumnJob(tuple(places))).result()
     assert found["\n".join(places[0])][0] == {"float32": "as eager", "int64": "as eager"}
@@ -145,8 +149,11 @@ def test_a_fingerprint_is_that_of_the_calls_their_constants_and_what_they_are_gi
     x, table, same, other = torch.ones(3), *(torch.tensor([1.0, 2.0, last]) for last in (3, 3, 4))
     one = program(lambda x: x * 2 + table, x).fingerprint
     assert one == program(lambda y: y * 2 + same, torch.zeros(3)).fingerprint
-    others = [program(lambda x: x * 3 + table, x), program(lambda x: x * 2 + other, x),
-              program(lambda x: x * 2 + table, torch.ones(3, dtype=torch.float64))]  # fmt: skip
+    others = [
+        program(lambda x: x * 3 + table, x),
+        program(lambda x: x * 2 + other, x),
+        program(lambda x: x * 2 + table, torch.ones(3, dtype=torch.float64)),
+    ]
     assert one not in {other.fingerprint for other in others}
 
 
@@ -162,11 +169,17 @@ def test_programs_that_are_compiled_together_run_on_inputs_of_their_own():
 # how it is kept
 
 
-MM = Certificate("mm", "h", ways=(
-    Way("tinygrad", "measured", hash="1", compiled={"float32": "as eager", "int64": "3 differ, 1 instead of 2 at 0"}),
-    Way("luminal", "measured", hash="2", compiled={"all": "not compiled: why"}),
-    Way("core_aten", "measured", hash="3"),
-))  # fmt: skip
+MM = Certificate(
+    "mm",
+    "h",
+    ways=(
+        Way(
+            "tinygrad", "measured", hash="1", compiled={"float32": "as eager", "int64": "3 differ, 1 instead of 2 at 0"}
+        ),
+        Way("luminal", "measured", hash="2", compiled={"all": "not compiled: why"}),
+        Way("core_aten", "measured", hash="3"),
+    ),
+)
 
 
 def test_a_column_is_shown_judged_and_survives_json():

@@ -29,7 +29,7 @@ def test_a_quotient_by_an_inverse_that_is_flushed_has_lost_its_digits() -> None:
 
 
 def test_what_is_finite_has_to_stay_so() -> None:
-    said, = verdicts("cos", lambda x: torch.sin(x + x) * torch.reciprocal(torch.sin(x)) * 0.5)
+    (said,) = verdicts("cos", lambda x: torch.sin(x + x) * torch.reciprocal(torch.sin(x)) * 0.5)
     assert "not finite" in said
     assert verdicts("cos", lambda x: torch.sin(x + math.pi / 2)) == {"finite"}
     assert verdicts("square", lambda x: x * x + 0.0 * torch.where(x.isinf(), math.nan, 0.0)) == {"finite"}

@@ -59,6 +59,7 @@ def good(tmp_path_factory):
 @pytest.fixture
 def changed(good, tmp_path):
     """An archive like the good one, with a change to each record."""
+
     def write(change):
         path = tmp_path / "evil.pt2"
         with zipfile.ZipFile(good) as source, zipfile.ZipFile(path, "w") as target:
@@ -67,6 +68,7 @@ def changed(good, tmp_path):
                 if data is not None:
                     target.writestr(name, data)
         return path
+
     return write
 
 
@@ -80,12 +82,14 @@ def nothing_ran(monkeypatch):
 
 def in_program(edit):
     """A change to the JSON of the program."""
+
     def change(name, data):
         if not name.endswith("models/model.json"):
             return data
         program = json.loads(data)
         edit(program)
         return json.dumps(program)
+
     return change
 
 
@@ -146,6 +150,7 @@ def test_a_payload_as_it_was_found_in_the_wild_is_refused(changed):
 
 def with_pickle(kind):
     """A weight or a constant that is said to be pickled."""
+
     def change(name, data):
         if not name.endswith(f"model_{kind}_config.json"):
             return data
@@ -153,6 +158,7 @@ def with_pickle(kind):
         for payload_ in config["config"].values():
             payload_["use_pickle"] = True
         return json.dumps(config)
+
     return change
 
 
@@ -179,8 +185,12 @@ def test_an_object_among_the_constants_is_refused(changed, prefix):
         if not name.endswith("model_constants_config.json"):
             return data
         config = json.loads(data)
-        config["config"]["evil"] = {"path_name": f"{prefix}0", "is_param": False, "use_pickle": True,
-                                    "tensor_meta": None}
+        config["config"]["evil"] = {
+            "path_name": f"{prefix}0",
+            "is_param": False,
+            "use_pickle": True,
+            "tensor_meta": None,
+        }
         return json.dumps(config)
 
     with pytest.raises(Untrusted, match="its constant 'evil' is a pickled object"):
@@ -196,8 +206,9 @@ def test_a_compiled_library_is_refused(changed):
         archives.read_program(path)
 
 
-@pytest.mark.parametrize("member", ["serialized_state_dict.pt", "serialized_constants.pt",
-                                    "serialized_example_inputs.pt"])
+@pytest.mark.parametrize(
+    "member", ["serialized_state_dict.pt", "serialized_constants.pt", "serialized_example_inputs.pt"]
+)
 def test_a_payload_in_the_older_layout_is_refused(good, tmp_path, member):
     path = old_layout(good, tmp_path / "old.pt2", {member: pickled({"x": Evil()})})
     with pytest.raises(Untrusted, match=r"pickled with \S*payload"):
@@ -209,8 +220,11 @@ def old_layout(good, path, members, edit=lambda program: None):
         (name,) = [name for name in source.namelist() if name.endswith("models/model.json")]
         program = json.loads(source.read(name))
     edit(program)
-    state = {"linear.weight": nn.Parameter(torch.ones(4, 4)), "linear.bias": nn.Parameter(torch.ones(4)),
-             "table": torch.ones(4)}
+    state = {
+        "linear.weight": nn.Parameter(torch.ones(4, 4)),
+        "linear.bias": nn.Parameter(torch.ones(4)),
+        "table": torch.ones(4),
+    }
     records = {
         "version": ".".join(str(program["schema_version"][part]) for part in ("major", "minor")),
         "serialized_exported_program.json": json.dumps(program),
@@ -251,6 +265,7 @@ def set_size(text):
         graph = program["graph_module"]["graph"]
         value = next(v for v in graph["tensor_values"].values() if "as_expr" in v["sizes"][0])
         value["sizes"][0]["as_expr"]["expr_str"] = text
+
     return edit
 
 
@@ -259,6 +274,7 @@ def set_spec(which, **part):
         protocol, root = json.loads(root_call(program)[which])
         root["children_spec"][-1].update(part)
         root_call(program)[which] = json.dumps([protocol, root])
+
     return edit
 
 
@@ -270,7 +286,7 @@ PROGRAMS = {
     "size": (set_size(IMPORT), "the size .* is no arithmetic"),
     "size, by attribute": (set_size("s0.__class__"), "the size .* is no arithmetic"),
     "size, by lambda": (set_size("(lambda: 1)()"), "the size .* is no arithmetic"),
-    "size, by text": (set_size(f"Symbol(\"{IMPORT}\")"), "the size .* is no arithmetic"),
+    "size, by text": (set_size(f'Symbol("{IMPORT}")'), "the size .* is no arithmetic"),
     "size, by name": (set_size("exit(1)"), "the size .* is no arithmetic"),
     "size, two lines": (set_size("1\nimport os"), "the size .* is no expression"),
     "guard": (lambda p: p.update(guards_code=[IMPORT + " == 1"]), "the guard .* is no arithmetic"),
@@ -287,24 +303,34 @@ PROGRAMS = {
     "reading a file": (lambda p: nodes(p)[0].update(target="torch._ops.ops.aten.from_file.default"), "reads or wri"),
     "a function as an argument": (
         lambda p: nodes(p)[0]["inputs"].append({"name": "f", "arg": {"as_operator": "torch.os.system"}, "kind": 1}),
-        "it calls 'torch.os.system'"),
+        "it calls 'torch.os.system'",
+    ),
     "name of a node": (lambda p: nodes(p)[0].update(name="a):\n import os\ndef f("), "is no name"),
     "name of an argument": (lambda p: nodes(p)[0]["inputs"][0].update(name="a=1, b"), "is no name"),
-    "name of an input": (
-        lambda p: root_call(p).update(forward_arg_names=[f"x={IMPORT}", "scale"]), "is no name"),
-    "name of an input in its container": (
-        set_spec("in_spec", context=json.dumps([f"x={IMPORT}"])), "is no name"),
+    "name of an input": (lambda p: root_call(p).update(forward_arg_names=[f"x={IMPORT}", "scale"]), "is no name"),
+    "name of an input in its container": (set_spec("in_spec", context=json.dumps([f"x={IMPORT}"])), "is no name"),
     "name of a parameter": (
         lambda p: p["graph_module"]["signature"]["input_specs"][0]["parameter"].update(
-            parameter_name=f'a", 0) or {IMPORT}'), "is no name of a parameter"),
+            parameter_name=f'a", 0) or {IMPORT}'
+        ),
+        "is no name of a parameter",
+    ),
     "import of an enum": (set_spec("out_spec", context=enum("A")), "name classes to import"),
     "import of a factory": (
-        set_spec("out_spec", type="collections.defaultdict", children_spec=[], context={
-            "default_factory_module": "os", "default_factory_name": "abort", "dict_context": []}),
-        "name classes to import"),
+        set_spec(
+            "out_spec",
+            type="collections.defaultdict",
+            children_spec=[],
+            context={"default_factory_module": "os", "default_factory_name": "abort", "dict_context": []},
+        ),
+        "name classes to import",
+    ),
     "object of a class": (
         lambda p: nodes(p)[0]["inputs"].append(
-            {"name": "o", "arg": {"as_custom_obj": {"name": "o", "class_fqn": "x"}}, "kind": 1}), "a class of its own"),
+            {"name": "o", "arg": {"as_custom_obj": {"name": "o", "class_fqn": "x"}}, "kind": 1}
+        ),
+        "a class of its own",
+    ),
 }
 
 
@@ -331,7 +357,7 @@ def test_the_environment_is_left_as_it_was(good, changed, monkeypatch, names):
 
 
 def test_a_file_that_is_trusted_is_read_as_torch_reads_it(changed):
-    path = changed(lambda name, data: pickled((((Evil(),), {}))) if "sample_inputs" in name else data)
+    path = changed(lambda name, data: pickled(((Evil(),), {})) if "sample_inputs" in name else data)
     assert archives.read_program(path, trust=True).example_inputs is not None
     assert RAN == [1]
     RAN.clear()

@@ -134,20 +134,28 @@ def test_a_cost_may_be_a_file(tmp_path):
 
 def test_an_unknown_cost_or_level_names_the_nearest():
     assert said(run("plan", "mlp", "--to", "tinygrad", "--cost", "byte")) == (
-        2, "error: no cost 'byte'. Did you mean 'bytes'? There are calls, flops, bytes, peak_memory, fused, measured, "
-        "and .toml files")  # fmt: skip
+        2,
+        "error: no cost 'byte'. Did you mean 'bytes'? There are calls, flops, bytes, peak_memory, fused, measured, "
+        "and .toml files",
+    )
     assert said(run("lower", "mlp", "--to", "tinygrad", "--accuracy", "gelu=fats")) == (
-        2, "error: --accuracy gelu=fats: no level 'fats'. Did you mean 'fast'? There are exact, standard, fast")
+        2,
+        "error: --accuracy gelu=fats: no level 'fats'. Did you mean 'fast'? There are exact, standard, fast",
+    )
     assert said(run("lower", "mlp", "--to", "tinygrad", "--accuracy", "fast", "--accuracy", "exact")) == (
-        2, "error: --accuracy exact: there is a level for all ops already")
+        2,
+        "error: --accuracy exact: there is a level for all ops already",
+    )
     assert said(run("plan", "mlp", "--to", "tinygrad", "--accuracy", "gelo=fast"))[1].startswith(
-        "error: unknown op 'gelo'; did you mean 'gelu'")
+        "error: unknown op 'gelo'; did you mean 'gelu'"
+    )
 
 
 def test_lower_takes_levels_a_cost_and_a_factor():
     exact = json.loads(run("lower", "gpt", "--to", "tinygrad", "--no-verify", "--accuracy", "exact", "--json").stdout)
-    fast = json.loads(run("lower", "gpt", "--to", "tinygrad", "--no-verify", "--accuracy", "fast", "--cost", "calls",
-                          "--json").stdout)  # fmt: skip
+    fast = json.loads(
+        run("lower", "gpt", "--to", "tinygrad", "--no-verify", "--accuracy", "fast", "--cost", "calls", "--json").stdout
+    )
     assert sum(fast["after"].values()) < sum(exact["after"].values())
     picked = run("lower", "mlp", "--to", "tinygrad", "--no-verify", "--max-error", "3")
     assert picked.exit_code == 0
@@ -207,15 +215,18 @@ def test_rules_lists_and_filters():
 
 def test_rules_lists_what_is_beyond_them():
     lines = run("rules", "--limitations").output.splitlines()
-    assert any(line.split() == "aten.equal every call the result is a Python value read from data".split()
-               for line in lines)
+    assert any(
+        line.split() == "aten.equal every call the result is a Python value read from data".split() for line in lines
+    )
     random = next(line for line in lines if line.startswith("aten.rand "))
     assert random.split()[1:7] == "every call on targets without aten.rand".split()
     assert next(line for line in lines if line.startswith("aten.one_hot ")).split()[1:3] == ["some", "calls"]
     assert lines[-1].split()[1::3] == ["limitations", "ops"]
     assert len(run("rules", "--limitations", "aten.rand_like").output.splitlines()) == 4
     assert said(run("rules", "--limitations", "softmaxx")) == (
-        2, "error: no limitation with 'softmaxx' in its op or reason")
+        2,
+        "error: no limitation with 'softmaxx' in its op or reason",
+    )
 
 
 def test_lint_finds_nothing_in_the_library():
@@ -375,13 +386,21 @@ def test_a_callable_gives_a_model_and_its_inputs(programs, name):
 
 def test_a_callable_that_is_not_there_or_none_is_wrong_usage(programs):
     assert said(run("lower", f"{programs}:bad", "--to", "tinygrad")) == (
-        2, "error: cannot find my_programs:bad: module 'my_programs' has no attribute 'bad'")
+        2,
+        "error: cannot find my_programs:bad: module 'my_programs' has no attribute 'bad'",
+    )
     assert said(run("lower", "no_such_module:f", "--to", "tinygrad")) == (
-        2, "error: cannot find no_such_module:f: No module named 'no_such_module'")
+        2,
+        "error: cannot find no_such_module:f: No module named 'no_such_module'",
+    )
     assert said(run("lower", f"{programs}:number", "--to", "tinygrad")) == (
-        2, "error: my_programs:number is no callable, but int")
+        2,
+        "error: my_programs:number is no callable, but int",
+    )
     assert said(run("lower", f"{programs}:alone", "--to", "tinygrad")) == (
-        2, "error: my_programs:alone must return a module and example inputs, or an ExportedProgram, not Linear")
+        2,
+        "error: my_programs:alone must return a module and example inputs, or an ExportedProgram, not Linear",
+    )
 
 
 def test_lint_shows_what_contradicts_a_schema_and_exits_with_1(programs):
@@ -396,13 +415,17 @@ def test_lint_shows_what_contradicts_a_schema_and_exits_with_1(programs):
 
 def test_lint_takes_rules_and_tables_alone(programs):
     assert said(run("lint", f"{programs}:number")) == (
-        2, "error: my_programs:number must be a decomp.Rules or a table of functions by op, not int")
+        2,
+        "error: my_programs:number must be a decomp.Rules or a table of functions by op, not int",
+    )
     assert said(run("lint", f"{programs}:nothing"))[0] == 2
 
 
 def test_an_error_of_the_users_own_exits_with_2_and_debug_shows_where(programs, capfd):
     assert said(run("lower", f"{programs}:broken", "--to", "tinygrad")) == (
-        2, "error: my_programs:broken raised RuntimeError: no weights here (--debug shows where)")
+        2,
+        "error: my_programs:broken raised RuntimeError: no weights here (--debug shows where)",
+    )
     result = run("lower", f"{programs}:broken", "--to", "tinygrad", "--debug")
     assert result.exit_code == 2
     assert 'raise RuntimeError("no weights here")' in result.stderr

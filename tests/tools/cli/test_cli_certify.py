@@ -51,9 +51,13 @@ def test_which_rules_must_be_said(kept):
 
 def test_an_executor_must_be_one(kept):
     assert said(run("certify", "deg2rad", "--executor", "builtins:dict")) == (
-        2, "error: builtins:dict must return a concurrent.futures.Executor, not dict")
+        2,
+        "error: builtins:dict must return a concurrent.futures.Executor, not dict",
+    )
     assert said(run("certify", "deg2rad", "--executor", "nowhere:x")) == (
-        2, "error: cannot find nowhere:x: No module named 'nowhere'")
+        2,
+        "error: cannot find nowhere:x: No module named 'nowhere'",
+    )
 
 
 def test_of_many_rules_those_with_faults_are_named():

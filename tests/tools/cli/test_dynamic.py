@@ -18,10 +18,13 @@ def test_a_dimension_may_be_dynamic(tmp_path):
     assert told.exit_code == 2 and "were settled when it was exported" in told.output + (told.stderr or "")
 
 
-@pytest.mark.parametrize("word, said", [
-    ("inputs:0", "no input 'inputs'. Did you mean 'input'? There are input"),
-    ("input", "must be the name of an input and a dimension, as x:0"),
-])
+@pytest.mark.parametrize(
+    "word, said",
+    [
+        ("inputs:0", "no input 'inputs'. Did you mean 'input'? There are input"),
+        ("input", "must be the name of an input and a dimension, as x:0"),
+    ],
+)
 def test_a_dimension_that_is_not_there_is_told(word, said):
     result = run("plan", "mlp", "--to", "core_aten", "--dynamic", word)
     assert result.exit_code == 2 and f"--dynamic {word}: {said}" in result.output + (result.stderr or "")

@@ -51,18 +51,26 @@ def test_of_a_module_in_the_current_directory(bringup, monkeypatch):
 
 def test_rules_named_first_are_asked_first(bringup):
     both = ["--rules", f"{bringup}:table", "--rules", f"{bringup}:rules"]
-    plans = [json.loads(run("plan", f"{bringup}:make", "--to", f"{bringup}:chip", *order, "--json").stdout)
-             for order in (both, [*both[2:], *both[:2]])]
+    plans = [
+        json.loads(run("plan", f"{bringup}:make", "--to", f"{bringup}:chip", *order, "--json").stdout)
+        for order in (both, [*both[2:], *both[:2]])
+    ]
     first, second = ({each["node"]: each["rule"] for each in plan["derived"]}["relu"] for plan in plans)
     assert first != second
 
 
-@pytest.mark.parametrize("words, said", [
-    (["--to", "{}:number"], "is no decomp.Target, but int"),
-    (["--to", "{}:chip", "--rules", "{}:number"], "is neither decomp.Rules nor a dict from op to function, but int"),
-    (["--to", "nowhere.py:chip"], "error: no file nowhere.py"),
-    (["--to", "{}:chips"], "has no attribute 'chips'"),
-])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--to", "{}:number"], "is no decomp.Target, but int"),
+        (
+            ["--to", "{}:chip", "--rules", "{}:number"],
+            "is neither decomp.Rules nor a dict from op to function, but int",
+        ),
+        (["--to", "nowhere.py:chip"], "error: no file nowhere.py"),
+        (["--to", "{}:chips"], "has no attribute 'chips'"),
+    ],
+)
 def test_what_is_none_is_said(bringup, words, said):
     result = run("plan", f"{bringup}:make", *(word.format(bringup) for word in words))
     assert result.exit_code == 2 and said in " ".join(result.stderr.split())

@@ -33,6 +33,10 @@ def test_a_file_is_for_its_own_target(suffix, target, tmp_path):
 def test_an_output_is_of_a_known_format_in_a_directory_that_exists(tmp_path):
     wrong, lost = tmp_path / "out.pt", tmp_path / "none" / "out.pt2"
     assert said(run("lower", "mlp", "--to", "core_aten", "-o", wrong)) == (
-        2, f"error: -o {wrong}: the name must end in .pt2 or .onnx or .mlir or .mlirbc")
+        2,
+        f"error: -o {wrong}: the name must end in .pt2 or .onnx or .mlir or .mlirbc",
+    )
     assert said(run("lower", "mlp", "--to", "core_aten", "-o", lost)) == (
-        2, f"error: -o {lost}: there is no directory {lost.parent}")
+        2,
+        f"error: -o {lost}: there is no directory {lost.parent}",
+    )

@@ -42,8 +42,12 @@ runpy.run_module("decomp", run_name="__main__", alter_sys=True)
 def command(*words, largest_file=0, encoding="", **options):
     """Start it; with an `encoding`, in the locale C and on a terminal of that encoding."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return Python([sys.executable, "-c", START, str(largest_file), encoding, *map(str, words)], env=environment,
-                  stderr=subprocess.PIPE, **{"stdout": subprocess.PIPE, **options})
+    return Python(
+        [sys.executable, "-c", START, str(largest_file), encoding, *map(str, words)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        **{"stdout": subprocess.PIPE, **options},
+    )
 
 
 def ended(*words, **options):
@@ -114,7 +118,7 @@ def test_characters_that_a_terminal_would_obey_are_written_out():
     assert printable("a\x1b[31mb\x07\x9b1m\r\u202ec\n\té→") == "a\\x1b[31mb\\x07\\x9b1m\\r\\u202ec\n\té→"
 
 
-PROGRAMS = '''
+PROGRAMS = """
 import torch
 from torch import fx, nn
 
@@ -174,7 +178,7 @@ def unfit():
 
 def tensor():
     return nn.Linear(4, 4), torch.ones(2, 4)
-'''
+"""
 
 
 @pytest.fixture
@@ -198,35 +202,54 @@ def test_a_callable_may_return_a_graph_module(programs, verb, name):
 
 
 def test_names_with_escape_sequences_are_shown_and_not_obeyed(programs, tmp_path):
-    for words in (["lower", f"{programs}:named", "--to", "core_aten"], ["plan", f"{programs}:named", "--to", "prims"],
-                  ["lower", f"{programs}:raising", "--to", "core_aten"], ["lower", "a\x1b[2J.pt2", "--to", "prims"],
-                  ["lower", "a\x1b[2J", "--to", "prims"], ["targets", "\x1b[2J.toml"], ["explain", "re\x1blu"],
-                  ["lower", f"{programs}:raising", "--to", "core_aten", "--debug"], ["rules", "\x1b"],
-                  ["certify", "--family", "\x1b[2J"], ["lint", "\x1b:x"], ["lower", "\x1b[2J:f", "--to", "prims"]):
+    for words in (
+        ["lower", f"{programs}:named", "--to", "core_aten"],
+        ["plan", f"{programs}:named", "--to", "prims"],
+        ["lower", f"{programs}:raising", "--to", "core_aten"],
+        ["lower", "a\x1b[2J.pt2", "--to", "prims"],
+        ["lower", "a\x1b[2J", "--to", "prims"],
+        ["targets", "\x1b[2J.toml"],
+        ["explain", "re\x1blu"],
+        ["lower", f"{programs}:raising", "--to", "core_aten", "--debug"],
+        ["rules", "\x1b"],
+        ["certify", "--family", "\x1b[2J"],
+        ["lint", "\x1b:x"],
+        ["lower", "\x1b[2J:f", "--to", "prims"],
+    ):
         result = CliRunner().invoke(app, words)
         assert "\x1b" not in result.output + result.stderr and "\x07" not in result.output, words
     assert "\\x1b" in said("lower", f"{programs}:raising", "--to", "core_aten")[1]
 
 
-@pytest.mark.parametrize("name, text", [
-    ("own_programs:modules", "maximum recursion depth exceeded"),
-    ("own_programs:inputs", "maximum recursion depth exceeded"),
-    ("own_programs:leaves", "error: own_programs:leaves raised SystemExit: 7 (--debug shows where)"),
-    ("own_programs:nothing", "error: own_programs:nothing must return a module and example inputs, or an "
-                             "ExportedProgram, not NoneType"),
-    ("own_programs:Chars", "error: own_programs:Chars must return a module and example inputs, or an ExportedProgram, "
-                           "not Chars"),
-    ("misspelt:f", "error: importing misspelt raised SyntaxError: invalid syntax at "),
-    ("failing_import:f", "error: importing failing_import raised LookupError: no weights (--debug shows where)"),
-    ("leaving:f", "error: importing leaving raised SystemExit: 3 (--debug shows where)"),
-    ("lacking:f", "error: importing lacking raised ImportError: cannot import name 'nothing_of_the_kind' from 'torch'"),
-    ("own_programs:", "error: 'own_programs:' must be package.module:name or file.py:name"),
-    (":f", "error: ':f' must be package.module:name or file.py:name"),
-    ("..:f", "error: '..:f' must be package.module:name or file.py:name"),
-    ("own_programs:a b", "error: 'own_programs:a b' must be package.module:name or file.py:name"),
-    ("own_programs", "error: no model 'own_programs'."),
-    ("", "error: no model ''."),
-])
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("own_programs:modules", "maximum recursion depth exceeded"),
+        ("own_programs:inputs", "maximum recursion depth exceeded"),
+        ("own_programs:leaves", "error: own_programs:leaves raised SystemExit: 7 (--debug shows where)"),
+        (
+            "own_programs:nothing",
+            "error: own_programs:nothing must return a module and example inputs, or an ExportedProgram, not NoneType",
+        ),
+        (
+            "own_programs:Chars",
+            "error: own_programs:Chars must return a module and example inputs, or an ExportedProgram, not Chars",
+        ),
+        ("misspelt:f", "error: importing misspelt raised SyntaxError: invalid syntax at "),
+        ("failing_import:f", "error: importing failing_import raised LookupError: no weights (--debug shows where)"),
+        ("leaving:f", "error: importing leaving raised SystemExit: 3 (--debug shows where)"),
+        (
+            "lacking:f",
+            "error: importing lacking raised ImportError: cannot import name 'nothing_of_the_kind' from 'torch'",
+        ),
+        ("own_programs:", "error: 'own_programs:' must be package.module:name or file.py:name"),
+        (":f", "error: ':f' must be package.module:name or file.py:name"),
+        ("..:f", "error: '..:f' must be package.module:name or file.py:name"),
+        ("own_programs:a b", "error: 'own_programs:a b' must be package.module:name or file.py:name"),
+        ("own_programs", "error: no model 'own_programs'."),
+        ("", "error: no model ''."),
+    ],
+)
 def test_what_cannot_be_used_exits_with_2_and_a_word_on_why(programs, name, text):
     code, told = said("plan", name, "--to", "core_aten")
     assert code == 2
@@ -278,15 +301,21 @@ def test_the_help_says_what_is_executed():
         assert "which is imported and called" in text
 
 
-@pytest.mark.parametrize("words, text", [
-    (["plan", "here.pt2", "--to", "prims"], "error: here.pt2 is no file, but a directory"),
-    (["targets", "here.toml"], "error: here.toml: cannot be read: Is a directory"),
-    (["lower", "mlp", "--to", "prims", "-o", "here.pt2"], "error: -o here.pt2: a directory is in its place"),
-    (["lower", "mlp", "--to", "prims", "--no-verify", "-o", "/proc/x.pt2"], "error: cannot save /proc/x.pt2: "),
-    (["bench", "softmax", "--compare", "no.json", "no.json"], "error: "),
-    (["certify", "deg2rad", "--stored", "--plot", "nowhere/ulp.png"], "error: nowhere/.ulp.unfinished.png: No such fi"),
-    (["bench", "softmax", "--quick", "--to", "core_aten", "--out", "file/x"], "error: file/x: Not a directory"),
-])
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        (["plan", "here.pt2", "--to", "prims"], "error: here.pt2 is no file, but a directory"),
+        (["targets", "here.toml"], "error: here.toml: cannot be read: Is a directory"),
+        (["lower", "mlp", "--to", "prims", "-o", "here.pt2"], "error: -o here.pt2: a directory is in its place"),
+        (["lower", "mlp", "--to", "prims", "--no-verify", "-o", "/proc/x.pt2"], "error: cannot save /proc/x.pt2: "),
+        (["bench", "softmax", "--compare", "no.json", "no.json"], "error: "),
+        (
+            ["certify", "deg2rad", "--stored", "--plot", "nowhere/ulp.png"],
+            "error: nowhere/.ulp.unfinished.png: No such fi",
+        ),
+        (["bench", "softmax", "--quick", "--to", "core_aten", "--out", "file/x"], "error: file/x: Not a directory"),
+    ],
+)
 def test_files_that_cannot_be_read_or_written_exit_with_2(tmp_path, monkeypatch, words, text):
     monkeypatch.chdir(tmp_path)
     for name in ("here.pt2", "here.toml"):

@@ -57,4 +57,10 @@ def test_integers_have_their_limits():
 
 def test_moderate_points_are_neither_huge_nor_tiny():
     assert points.moderate(torch.tensor([0.0, 1e-9, 0.5, -100.0, 1e9, math.nan])).tolist() == [
-        True, False, True, True, False, False]
+        True,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]

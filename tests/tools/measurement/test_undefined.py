@@ -63,8 +63,10 @@ def test_narrow_and_unsigned_integers_wrap():
 
 def test_a_rule_that_counts_on_overflow_has_a_fault_that_names_the_input():
     faults = "\n".join(
-        decomp.certify(Rules({"relu": lambda x: x * (x.view(torch.int32) * 2 >= 0)})["relu"][0],
-                       dtypes=(torch.float32,)).faults)  # fmt: skip
+        decomp.certify(
+            Rules({"relu": lambda x: x * (x.view(torch.int32) * 2 >= 0)})["relu"][0], dtypes=(torch.float32,)
+        ).faults
+    )
     assert "arithmetic: counts on overflow: mul of int32 of " in faults and ", at " in faults
 
 
@@ -97,14 +99,16 @@ def pairs(dtype):
 @pytest.mark.parametrize(
     "rule, op",
     [
-        (bits.bitwise_and, torch.bitwise_and), (bits.bitwise_or, torch.bitwise_or),
-        (bits.bitwise_xor, torch.bitwise_xor), (comparison.eq_of_integers, torch.eq),
+        (bits.bitwise_and, torch.bitwise_and),
+        (bits.bitwise_or, torch.bitwise_or),
+        (bits.bitwise_xor, torch.bitwise_xor),
+        (comparison.eq_of_integers, torch.eq),
         (comparison.ne_of_integers, torch.ne),
         (bits.left_shift_of_integers, torch.bitwise_left_shift),
         (bits.bitwise_right_shift, torch.bitwise_right_shift),
     ],
     ids=lambda value: value.__name__,
-)  # fmt: skip
+)
 def test_integers_at_the_ends_of_their_range(rule, op, dtype):
     x, y = pairs(dtype)
     assert torch.equal(rule(x, y), op(x, y))
