@@ -85,7 +85,7 @@ def last_name(node):
 
 
 def test_files_are_short_and_their_lines_are_too():
-    assert [relative(path) for path in FILES if len(text_of(path).splitlines()) > 500] == []
+    assert [relative(path) for path in FILES if len(text_of(path).splitlines()) > 600] == []
     lines = {f"{relative(path)}:{i}": line for path in FILES for i, line in enumerate(text_of(path).splitlines(), 1)}
     assert [place for place, line in lines.items() if len(line) > 120] == []
 
