@@ -1,72 +1,112 @@
-"""Lower any PyTorch model to the ops that a backend knows, and prove it. The public names, and nothing else."""
+"""Lower any PyTorch model to the ops that a backend knows, and verify it. `__all__` has the public names. Errors that
+few programs catch are in `decomp.errors`, and what the verbs return is in `decomp.results`."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
+import warnings
 
-from decomp import costs as costs
-from decomp._library import TOOLS, tool
-from decomp.backends import backend as backend
-from decomp.derive.decisions import Plan as Plan
-from decomp.errors import (
-    AccuracyError as AccuracyError,
-    ArgumentError as ArgumentError,
-    CaptureError as CaptureError,
-    CostError as CostError,
-    DecompError as DecompError,
-    InputMismatch as InputMismatch,
-    InputMissing as InputMissing,
-    InputsOverlap as InputsOverlap,
-    InternalError as InternalError,
-    MutationError as MutationError,
-    NotLowered as NotLowered,
-    NotPortable as NotPortable,
-    OutOfRange as OutOfRange,
-    RuleCycle as RuleCycle,
-    RuleError as RuleError,
-    TargetError as TargetError,
-    UnknownOp as UnknownOp,
-)
-from decomp.finding import match as match
-from decomp.ir.call import Call as Call, calls as calls
-from decomp.ir.ops import Op as Op, op as op
-from decomp.lowering import Lowering as Lowering, decompose as decompose, lower as lower, plan as plan
-from decomp.patterns.found import Match as Match
-from decomp.patterns.pattern import Pattern as Pattern
-from decomp.proof.correspondence import VerificationError as VerificationError
-from decomp.provenance import Provenance as Provenance
-from decomp.report import Report as Report
-from decomp.rules.declining import Declined as Declined, decline as decline
-from decomp.rules.limitation import Limitation as Limitation
-from decomp.rules.linting import Finding as Finding, lint as lint
-from decomp.rules.rules import Rule as Rule, Rules as Rules
-from decomp.rules.target import Target as Target
-from decomp.samples import Leeway as Leeway, Sample as Sample
-from decomp.simplifying import simplify as simplify
-from decomp.verification import verify as verify
+from decomp import costs, errors, results
+from decomp.backends import backend
+from decomp.derive.decisions import Plan
+from decomp.errors import ArgumentError, CaptureError, DecompError, InputMismatch, NotLowered, RuleError, UnknownOp
+from decomp.finding import match
+from decomp.ir.call import Call, calls
+from decomp.ir.ops import Op, op
+from decomp.lowering import Lowering, decompose, lower, plan
+from decomp.patterns.pattern import Pattern
+from decomp.proof.correspondence import VerificationError
+from decomp.report import Report
+from decomp.rules.declining import decline
+from decomp.rules.limitation import Limitation
+from decomp.rules.linting import lint
+from decomp.rules.rules import Rule, Rules
+from decomp.rules.target import Target
+from decomp.samples import Sample
+from decomp.simplifying import simplify
+from decomp.verification import verify
 
 if TYPE_CHECKING:
-    from decomp.advising import Advice as Advice, advise as advise
-    from decomp.budgets import Budget as Budget, budget as budget
-    from decomp.memory.planning import MemoryPlan as MemoryPlan, memory_plan as memory_plan
-    from decomp.refolding.outcome import RefoldReport as RefoldReport
-    from decomp.refolding.refolding import Refolding as Refolding, refold as refold
-    from decomp.runtime.failures import (
-        BackendError as BackendError,
-        LoadError as LoadError,
-        PrimitiveError as PrimitiveError,
-    )
-    from decomp.runtime.loaded import Loaded as Loaded
-    from decomp.runtime.tables import Backend as Backend
-    from decomp.tools.benchmarking.workload import Workload as Workload
-    from decomp.tools.bringup.bringing_up import bring_up as bring_up
-    from decomp.tools.bringup.report import BringUp as BringUp
-    from decomp.tools.certification.certificate import Certificate as Certificate, Certificates as Certificates
-    from decomp.tools.certification.certifying import certify as certify
+    from decomp.advising import advise
+    from decomp.budgets import budget
+    from decomp.memory.planning import memory_plan
+    from decomp.refolding.refolding import refold
+    from decomp.runtime.tables import Backend
+    from decomp.tools.bringup.bringing_up import bring_up
+    from decomp.tools.certification.certifying import certify
+
+__all__ = [  # noqa: RUF022  in groups
+    # verbs
+    "advise",
+    "backend",
+    "bring_up",
+    "budget",
+    "certify",
+    "decompose",
+    "lint",
+    "lower",
+    "match",
+    "memory_plan",
+    "plan",
+    "refold",
+    "simplify",
+    "verify",
+    # rules, targets and backends
+    "Backend",
+    "Call",
+    "Limitation",
+    "Op",
+    "Pattern",
+    "Rule",
+    "Rules",
+    "Sample",
+    "Target",
+    "calls",
+    "costs",
+    "decline",
+    "op",
+    # results and errors
+    "ArgumentError",
+    "CaptureError",
+    "DecompError",
+    "InputMismatch",
+    "Lowering",
+    "NotLowered",
+    "Plan",
+    "Report",
+    "RuleError",
+    "UnknownOp",
+    "VerificationError",
+    "errors",
+    "results",
+]
+
+_IMPORTED_WHEN_ASKED_FOR = {
+    "Backend": "decomp.runtime.tables",
+    "advise": "decomp.advising",
+    "bring_up": "decomp.tools.bringup.bringing_up",
+    "budget": "decomp.budgets",
+    "certify": "decomp.tools.certification.certifying",
+    "memory_plan": "decomp.memory.planning",
+    "refold": "decomp.refolding.refolding",
+}
+
+_MOVED_TO_ERRORS = frozenset(
+    "AccuracyError BackendError CostError InputMissing InputsOverlap InternalError LoadError MutationError NotPortable "
+    "OutOfRange PrimitiveError RuleCycle TargetError".split()
+)
 
 
 def __getattr__(name: str) -> Any:
-    """What stands on the library is imported when it is asked for."""
-    return tool(name)
+    if name in _IMPORTED_WHEN_ASKED_FOR:
+        return getattr(importlib.import_module(_IMPORTED_WHEN_ASKED_FOR[name]), name)
+    for module, names in (("errors", _MOVED_TO_ERRORS), ("results", results.__all__)):
+        if name in names:
+            # stacklevel: the line that asks for the name
+            text = f"decomp.{name} is decomp.{module}.{name} now; the old name goes in release 0.3"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            return getattr(globals()[module], name)
+    raise AttributeError(f"module 'decomp' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *TOOLS})
+    return list(__all__)

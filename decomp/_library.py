@@ -13,30 +13,6 @@ if TYPE_CHECKING:
     from decomp.rules.target import Target
     from decomp.tools.certification.certificate import Certificate
 
-TOOLS = {
-    "Advice": "decomp.advising",
-    "Backend": "decomp.runtime.tables",
-    "BackendError": "decomp.runtime.failures",
-    "BringUp": "decomp.tools.bringup.report",
-    "Budget": "decomp.budgets",
-    "Certificate": "decomp.tools.certification.certificate",
-    "Certificates": "decomp.tools.certification.certificate",
-    "LoadError": "decomp.runtime.failures",
-    "Loaded": "decomp.runtime.loaded",
-    "MemoryPlan": "decomp.memory.planning",
-    "PrimitiveError": "decomp.runtime.failures",
-    "RefoldReport": "decomp.refolding.outcome",
-    "Refolding": "decomp.refolding.refolding",
-    "Workload": "decomp.tools.benchmarking.workload",
-    "advise": "decomp.advising",
-    "bring_up": "decomp.tools.bringup.bringing_up",
-    "budget": "decomp.budgets",
-    "certify": "decomp.tools.certification.certifying",
-    "memory_plan": "decomp.memory.planning",
-    "refold": "decomp.refolding.refolding",
-}
-"""Public names of `decomp` that are defined in what stands on the rest of it, by module."""
-
 
 def library() -> Rules:
     """The rules that ship with the project."""
@@ -109,10 +85,3 @@ def _certificates(family: str) -> dict[str, Certificate]:
     certificates = importlib.import_module("decomp.tools.certification.certificates")
     path = certificates.directory() / f"{family}{certificates.SUFFIX}"
     return certificates.read(path) if path.is_file() else {}
-
-
-def tool(name: str) -> Any:
-    """A public name that a tool defines. Raises `AttributeError` where there is none."""
-    if name not in TOOLS:
-        raise AttributeError(f"module 'decomp' has no attribute {name!r}")
-    return getattr(importlib.import_module(TOOLS[name]), name)

@@ -123,7 +123,7 @@ def test_what_holds_nodes_is_copied_with_the_same_ones_and_says_what_to_pickle(w
     make, why = BOUND[what]
     found = make()
     message = f"{what} cannot be pickled: {why}"
-    with pytest.raises(decomp.NotPortable, match=f"^{re.escape(message)}$"):
+    with pytest.raises(decomp.errors.NotPortable, match=f"^{re.escape(message)}$"):
         pickle.dumps(found)
     for other in (copy.copy(found), copy.deepcopy(found)):
         assert type(other) is type(found) and str(other) == str(found)
@@ -132,13 +132,13 @@ def test_what_holds_nodes_is_copied_with_the_same_ones_and_says_what_to_pickle(w
 
 def test_a_program_on_a_backend_says_what_to_do_instead():
     loaded = backends.numpy.load(LOWERING)
-    with pytest.raises(decomp.NotPortable) as said:
+    with pytest.raises(decomp.errors.NotPortable) as said:
         pickle.dumps(loaded)
     assert str(said.value) == (
         "a program on the backend numpy cannot be pickled: it holds arrays and code of this process\n"
         "  to do: save the lowered program, and load it on the backend in the other process"
     )
-    with pytest.raises(decomp.NotPortable) as said:
+    with pytest.raises(decomp.errors.NotPortable) as said:
         copy.deepcopy(loaded)
     assert str(said.value) == (
         "a program on the backend numpy cannot be copied with its arrays\n  to do: load the lowered program once more"
@@ -150,7 +150,7 @@ def test_what_is_made_of_local_functions_says_where_to_define_them():
     compiling = decomp.backend(to=CHIP, rules={F.relu: lambda x: x})
     messages = []
     for what in (own, decomp.Pattern.of(lambda x: F.relu(x), "relu"), compiling):
-        with pytest.raises(decomp.NotPortable) as said:
+        with pytest.raises(decomp.errors.NotPortable) as said:
             pickle.dumps(what)
         messages.append(re.sub(" at 0x[0-9a-f]+", "", str(said.value)))
     assert messages[0] == (

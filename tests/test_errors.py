@@ -50,8 +50,8 @@ def test_a_rule_error_names_rule_node_line_and_remedy():
 
 
 def test_a_rule_error_keeps_the_first_node_it_was_told_and_its_class():
-    error = decomp.RuleCycle("a", "calls itself").at(node())
-    assert isinstance(error, decomp.RuleCycle)
+    error = decomp.errors.RuleCycle("a", "calls itself").at(node())
+    assert isinstance(error, decomp.errors.RuleCycle)
     assert error.at(node()) is error
 
 
@@ -130,15 +130,15 @@ def test_a_rule_is_located():
 def test_all_errors_are_one_family():
     family = [
         decomp.UnknownOp,
-        decomp.TargetError,
+        decomp.errors.TargetError,
         decomp.CaptureError,
-        decomp.MutationError,
+        decomp.errors.MutationError,
         decomp.RuleError,
-        decomp.RuleCycle,
+        decomp.errors.RuleCycle,
         decomp.NotLowered,
     ]
     assert all(issubclass(error, decomp.DecompError) for error in family)
-    assert issubclass(decomp.UnknownOp, LookupError) and issubclass(decomp.TargetError, ValueError)
+    assert issubclass(decomp.UnknownOp, LookupError) and issubclass(decomp.errors.TargetError, ValueError)
 
 
 def test_options_are_checked_by_position_as_by_name():

@@ -62,11 +62,11 @@ def made():
     """Errors made as the package makes them."""
     local = decomp.Rules({F.relu: lambda x: x})["relu"][0]
     yield decomp.UnknownOp("rleu", ["relu"])
-    yield decomp.TargetError("no name")
+    yield decomp.errors.TargetError("no name")
     yield decomp.CaptureError("no graph")
-    yield decomp.MutationError("lost")
+    yield decomp.errors.MutationError("lost")
     yield decomp.RuleError(local, "mutates its input", "use another", sorting_node())
-    yield decomp.RuleCycle(RULES["gelu"][0], "calls itself")
+    yield decomp.errors.RuleCycle(RULES["gelu"][0], "calls itself")
     yield decomp.NotLowered("chip", [Blocker("aten.sort", ("sort",), None, (), None, "depends on data")])
     yield decomp.VerificationError("lost", sorting_node(), sorting_node(), expected=1, found=sorting_node())
     yield errors.InternalError("lower", ValueError("odd"))

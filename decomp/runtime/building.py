@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.errors import spelled
+from decomp.errors import LoadError, spelled
 from decomp.ir.accounting import effects_in
 from decomp.ir.aliases import attribute
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata, projected, substituted
@@ -25,7 +25,6 @@ from decomp.narrowing.functional import narrowed
 from decomp.runtime.arguments import UnknownDtype, arguments_of, refused
 from decomp.runtime.border import Border
 from decomp.runtime.code import Body, Code, Step
-from decomp.runtime.failures import LoadError
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.pytree import tensors_in
 

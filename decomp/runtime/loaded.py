@@ -14,7 +14,19 @@ from torch import fx, nn
 
 from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.lowered_module import check_of
-from decomp.errors import ArgumentError, CaptureError, DecompError, InputMismatch, NotPortable, boundary
+from decomp.errors import (
+    ArgumentError,
+    BackendError,
+    CaptureError,
+    DecompError,
+    InputMismatch,
+    LoadError,
+    NotPortable,
+    PrimitiveError,
+    WrongInputs,
+    boundary,
+    failed,
+)
 from decomp.ir.call import kind_of, metadata, nodes_in, substituted
 from decomp.ir.dtypes import dtype_named
 from decomp.ir.narrow_calls import NARROWER
@@ -25,7 +37,6 @@ from decomp.narrowing.functional import narrowed
 from decomp.runtime.border import Border, as_complex, as_real
 from decomp.runtime.building import Building, Problems
 from decomp.runtime.code import Code, Step, Visit
-from decomp.runtime.failures import BackendError, LoadError, PrimitiveError, WrongInputs, failed
 from decomp.runtime.misfits import described, first_misfit, fits, kind_in_words
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.fakes import unset_fake_temporarily

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.errors import gave
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
 from decomp.runtime.code import Code, Step
-from decomp.runtime.failures import gave
 
 Read = Callable[[Any, Any], torch.Tensor]
 """A value of the backend as a tensor, given the tensor that the program has there."""

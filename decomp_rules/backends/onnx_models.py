@@ -48,7 +48,7 @@ EXTERNAL = 1 << 31
 class OnnxBackend(decomp.Backend):
     """The table of `onnx_ops`, whose functions append to a graph; loaded programs run in ONNX Runtime."""
 
-    def load(self, program: Any) -> decomp.Loaded:
+    def load(self, program: Any) -> decomp.results.Loaded:
         loaded = super().load(program)
         loaded.function = Session(loaded, program)
         return loaded
@@ -72,7 +72,7 @@ def model_of(program: Any) -> onnx.ModelProto:
     """The ONNX model of a program that is lowered to `targets.onnx` or `targets.onnxruntime`: a `Lowering`, an
     ExportedProgram or a GraphModule, or what `load` gives. Raises `LoadError`, which names everything that is in the
     way, and `CaptureError` for a program without metadata."""
-    loaded = program if isinstance(program, decomp.Loaded) else make().load(program)
+    loaded = program if isinstance(program, decomp.results.Loaded) else make().load(program)
     model: onnx.ModelProto = loaded.function.emitted.model
     return model
 
@@ -142,7 +142,7 @@ class _Output:
     """Whether it is a size or another number, and no tensor."""
 
 
-def _emitted(loaded: decomp.Loaded, program: Any = None) -> Emitted:
+def _emitted(loaded: decomp.results.Loaded, program: Any = None) -> Emitted:
     place = Graph(functools.partial(_node_now, loaded.backend), _annotating(program))
     with place.building():
         state: dict[int, Value] = {}
@@ -264,7 +264,7 @@ def _annotating(program: Any) -> Callable[[fx.Node], Mapping[str, str]]:
 class Session:
     """The function of a loaded program, run by ONNX Runtime on the CPU."""
 
-    def __init__(self, loaded: decomp.Loaded, program: Any) -> None:
+    def __init__(self, loaded: decomp.results.Loaded, program: Any) -> None:
         self._loaded, self._program = loaded, program
         self._prepare()
 

@@ -25,7 +25,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from decomp import ArgumentError, Backend, Loaded
+from decomp import ArgumentError, Backend
+from decomp.results import Loaded
 from decomp_rules import targets
 from decomp_rules.backends import departures, xla_arithmetic, xla_control, xla_direct, xla_shapes
 from decomp_rules.backends.xla_operands import CALLS

@@ -14,7 +14,7 @@ import torch.ao.quantization.fx._decomposed  # which registers the ops
 from torch.nn import functional as F
 
 import decomp
-from decomp import Declined
+from decomp.results import Declined
 
 ops = torch.ops.quantized_decomposed
 

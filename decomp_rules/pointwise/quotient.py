@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decomp import Declined, Rules, decline
+from decomp import Rules, decline
 from decomp.ops import aten
+from decomp.results import Declined
 from decomp_rules.support.double_float import mantissa_and_exponent
 from decomp_rules.support.floating import (
     corrected,

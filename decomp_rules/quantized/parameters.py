@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decomp import Declined, Rules, decline
+from decomp import Rules, decline
+from decomp.results import Declined
 from decomp_rules.quantized.values import ops
 from decomp_rules.support.operands import HALVES, cast
 

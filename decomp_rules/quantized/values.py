@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 import torch.ao.quantization.fx._decomposed  # which registers the ops
 
-from decomp import Declined, Rules, decline
+from decomp import Rules, decline
+from decomp.results import Declined
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.operands import HALVES, cast, is_scalar, wide
 

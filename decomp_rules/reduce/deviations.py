@@ -7,8 +7,9 @@ import functools
 import torch
 from torch import Tensor
 
-from decomp import Declined, Rules, decline
+from decomp import Rules, decline
 from decomp.ops import aten
+from decomp.results import Declined
 from decomp_rules.reduce.reduction import Dims, degrees, moments, moments_by_sums, reduced_dims, root, squeezed
 from decomp_rules.support.operands import cast, wide
 from decomp_rules.support.scaling import scaled_for_squares

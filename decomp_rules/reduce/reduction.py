@@ -8,8 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from decomp import Declined, Rules, decline
+from decomp import Rules, decline
 from decomp.ops import aten
+from decomp.results import Declined
 from decomp_rules.pointwise.exponential import minus_within
 from decomp_rules.support.floating import LOG2_E
 from decomp_rules.support.operands import HALVES, cast, wide

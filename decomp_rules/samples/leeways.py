@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decomp import Leeway, Sample
+from decomp import Sample
+from decomp.results import Leeway
 from decomp_rules.samples.complex_leeways import (
     from_either_end,
     products,

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from decomp import Workload
 from decomp.ops import aten
+from decomp.results import Workload
 from decomp_rules.samples import architectures
 from decomp_rules.samples.models import Example
 

@@ -160,7 +160,7 @@ def test_it_can_be_kept_as_json():
 
 
 def test_a_plan_that_nobody_made_for_a_program_says_so():
-    with pytest.raises(decomp.TargetError, match="decomp.plan or decomp.lower"):
+    with pytest.raises(decomp.errors.TargetError, match="decomp.plan or decomp.lower"):
         decomp.Plan("chip", ()).suggest()
 
 

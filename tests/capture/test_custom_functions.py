@@ -159,7 +159,7 @@ def test_a_symbolic_trace_of_a_function_that_returns_what_it_is_given_is_refused
 
 def test_a_lowered_program_with_a_custom_function_says_why_it_cannot_be_pickled():
     lowered = decomp.lower(Model(), to=targets.core_aten, args=(torch.randn(2, 3),)).result
-    with pytest.raises(decomp.NotPortable) as caught:
+    with pytest.raises(decomp.errors.NotPortable) as caught:
         pickle.dumps(lowered)
     assert str(caught.value) == (
         "a lowered program with a torch.autograd.Function cannot be pickled: PyTorch reads a GraphModule by tracing "

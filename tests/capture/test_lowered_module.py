@@ -139,7 +139,7 @@ def test_inputs_are_given_by_position_or_by_name(order):
         torch.testing.assert_close(found, expected)
     with pytest.raises(decomp.InputMismatch, match="'mask' has dtype torch.float32"):
         module(X, mask=X, scale=X[0])
-    with pytest.raises(decomp.InputMissing, match="lacks 'scale'"):
+    with pytest.raises(decomp.errors.InputMissing, match="lacks 'scale'"):
         module(X, mask=X > 0)
 
 
@@ -151,7 +151,7 @@ def test_what_is_compiled_has_nothing_to_look_at(name):
     assert len(graphs) == 1 and torch._dynamo.explain(made(name, "module"))(X).graph_break_count == 0
     with pytest.raises(decomp.InputMismatch, match="shape"):
         compiled(X[:2])
-    with pytest.raises(decomp.InputMissing):
+    with pytest.raises(decomp.errors.InputMissing):
         compiled()
 
 

@@ -72,7 +72,7 @@ def test_a_wrong_entry_is_told_with_its_file_and_key(tmp_path, text, said):
     path = tmp_path / "npu.toml"
     path.write_text(text)
     for read in (costs.table, decomp.Target.load):
-        with pytest.raises(decomp.TargetError) as caught:
+        with pytest.raises(decomp.errors.TargetError) as caught:
             read(path)
         assert str(caught.value).startswith(f"{path}: {said}")
     assert isinstance(caught.value, decomp.UnknownOp) == ("unknown op" in said)
@@ -80,13 +80,13 @@ def test_a_wrong_entry_is_told_with_its_file_and_key(tmp_path, text, said):
 
 def test_a_file_that_is_none_or_has_no_prices(tmp_path):
     path = tmp_path / "npu.toml"
-    with pytest.raises(decomp.TargetError, match="cannot be read: No such file"):
+    with pytest.raises(decomp.errors.TargetError, match="cannot be read: No such file"):
         costs.table(path)
     path.write_text("name = ")
-    with pytest.raises(decomp.TargetError, match="not valid TOML"):
+    with pytest.raises(decomp.errors.TargetError, match="not valid TOML"):
         costs.table(path)
     path.write_text('name = "npu"')
-    with pytest.raises(decomp.TargetError, match=r"npu.toml: has no \[costs\]"):
+    with pytest.raises(decomp.errors.TargetError, match=r"npu.toml: has no \[costs\]"):
         costs.table(path)
 
 

@@ -139,7 +139,7 @@ def test_a_tensor_that_is_given_other_memory_is_refused():
             self.weight.data = self.weight / 2
             return self.weight * x
 
-    with pytest.raises(decomp.MutationError) as caught:
+    with pytest.raises(decomp.errors.MutationError) as caught:
         decomp.lower(Normalised(), to=targets.core_aten, args=(torch.ones(2),))
     first, line, remedy = str(caught.value).splitlines()
     assert first == "cannot make the program functional: it gives a tensor other memory, by x.data = y"
@@ -147,7 +147,7 @@ def test_a_tensor_that_is_given_other_memory_is_refused():
 
 
 def test_an_input_that_is_detached_in_place_is_refused():
-    with pytest.raises(decomp.MutationError) as caught:
+    with pytest.raises(decomp.errors.MutationError) as caught:
         decomp.lower(Holder(lambda x: x.detach_() * 2), to=targets.core_aten, args=(torch.ones(2),))
     first, *_, remedy = str(caught.value).splitlines()
     assert first == (

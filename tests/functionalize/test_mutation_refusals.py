@@ -370,7 +370,7 @@ def test_a_new_shape_of_what_dropout_hands_on_is_refused():
             y.t_()
             return torch.zeros_like(z[0])
 
-    with pytest.raises(decomp.MutationError, match="shape of what 'dropout' hands on, and no metadata tells"):
+    with pytest.raises(decomp.errors.MutationError, match="shape of what 'dropout' hands on, and no metadata tells"):
         decomp.lower(Handed(), to=targets.core_aten, args=(torch.randn(3, 4),))
 
 

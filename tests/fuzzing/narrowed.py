@@ -40,7 +40,7 @@ def fault_near_limits(loaded: Any, call: Callable[..., Any], state: torch.nn.Mod
         held = all(_is_held(value) for value in given)
         try:
             found = loaded.run(call, state, **case)
-        except decomp.OutOfRange as error:
+        except decomp.errors.OutOfRange as error:
             if held and not computed.beyond:
                 return f"refuses numbers that int32 holds, near {near}: {str(error).splitlines()[0]}"
             continue

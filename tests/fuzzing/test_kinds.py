@@ -149,7 +149,7 @@ def test_numbers_that_int32_wraps_are_seen_and_what_overflows_later_is_not():
         return (x.int().long() + 1,)
 
     def refuses(x):
-        raise decomp.OutOfRange("x has", 2, "int32")
+        raise decomp.errors.OutOfRange("x has", 2, "int32")
 
     loaded = Loaded(made("v1 = x0 + 1", inputs=(INTEGERS,)))
     right = decomp.lower(loaded.module, to=targets.core_aten.with_dtypes(DTYPES), args=loaded.example(), narrow=True)

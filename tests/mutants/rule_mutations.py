@@ -23,7 +23,8 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 import decomp
-from decomp import Certificate, Rule, Sample
+from decomp import Rule, Sample
+from decomp.results import Certificate
 from decomp.tools.certification import certificates
 from decomp.tools.certification.implementations import AsWritten, NotServed, identity
 from decomp.tools.measurement.measuring import DTYPES, measured_samples

@@ -178,7 +178,7 @@ def test_a_program_in_float64_is_within_an_error_of_float32():
     picked = decomp.lower(model, to=FEW, args=args, narrow=True, max_error=4).picked
     single = decomp.lower(model, to=FEW, args=(args[0].float(),), max_error=4).picked
     assert 0 < picked.growth <= 4 and {op: picked.levels[op] for op in single.levels} == single.levels
-    with pytest.raises(decomp.AccuracyError, match="the program computes in float64"):
+    with pytest.raises(decomp.errors.AccuracyError, match="the program computes in float64"):
         decomp.lower(model, to=targets.tinygrad, args=args, max_error=4)
 
 
@@ -193,7 +193,7 @@ def test_numbers_that_do_not_fit_are_refused_by_name():
         r"takes the bits of a float64": (Of(lambda self, a: a.view(torch.int64)), x(3, dtype=torch.float64)),
     }  # fmt: skip
     for said, (model, given) in refused.items():
-        with pytest.raises(decomp.OutOfRange, match=said):
+        with pytest.raises(decomp.errors.OutOfRange, match=said):
             decomp.lower(model, to=CORE, args=(given,), narrow=True)
     infinite = Of(lambda self, a: a.masked_fill(a > 0, float("inf")))
     decomp.lower(infinite, to=CORE | {"masked_fill"}, args=(x(3, dtype=torch.float64),), narrow=True)
@@ -203,7 +203,7 @@ def test_integers_that_do_not_fit_are_refused_when_the_program_is_called():
     model, chip = nn.Embedding(9, 2), on_32_bits()
     found = decomp.lower(model, to=chip.target, args=(n(3),), narrow=True)
     for program in (found.result, chip.load(found)):
-        with pytest.raises(decomp.OutOfRange, match="input 'input' holds 8589934592, which int32 does not hold"):
+        with pytest.raises(decomp.errors.OutOfRange, match="input 'input' holds 8589934592, which int32 does not hold"):
             program(torch.tensor([1, 2, 2**33]))
         torch.testing.assert_close(program(n(3)), model(n(3)))
 
@@ -222,7 +222,7 @@ def test_integers_that_do_not_fit_are_refused_whatever_the_program_is_made_of(ve
     }
     for program in programs.values():
         assert torch.equal(program(n(2)), n(2) * 2 + 1)
-        with pytest.raises(decomp.OutOfRange, match="holds 1099511627776, which int32 does not hold"):
+        with pytest.raises(decomp.errors.OutOfRange, match="holds 1099511627776, which int32 does not hold"):
             program(far)
 
 
@@ -230,7 +230,7 @@ def test_a_number_that_varies_is_refused_where_it_does_not_fit():
     shapes = (({}, torch.export.Dim.AUTO),)
     program = decomp.lower(Of(lambda self, i, k: i + k), to=CORE, args=(n(2), 3), narrow=True, dynamic_shapes=shapes)
     assert torch.equal(program.result(n(2), 7), n(2) + 7)
-    with pytest.raises(decomp.OutOfRange, match="is 4294967296, which int32 does not hold"):
+    with pytest.raises(decomp.errors.OutOfRange, match="is 4294967296, which int32 does not hold"):
         program.result(n(2), 2**32)
 
 
@@ -283,7 +283,7 @@ def test_the_plan_and_the_report_say_what_stands_at_the_border():
 
 
 def test_narrow_has_to_know_dtypes():
-    with pytest.raises(decomp.TargetError, match="core_aten says nothing of dtypes"):
+    with pytest.raises(decomp.errors.TargetError, match="core_aten says nothing of dtypes"):
         decomp.lower(nn.ReLU(), to=targets.core_aten, args=(x(3),), narrow=True)
     with pytest.raises(decomp.CaptureError, match="narrow=True has to know dtypes"):
         decomp.lower(nn.ReLU(), to=CORE, narrow=True)

@@ -92,7 +92,7 @@ def _judge(case: Case, program: Program, target: decomp.Target) -> Verdict:
             for b in error.blockers
         )
         return Verdict(DECLARED if all(reasons) else BLOCKED, blockers)
-    except (NotCaptured, decomp.MutationError) as error:
+    except (NotCaptured, decomp.errors.MutationError) as error:
         return Verdict(DECLARED, _brief(error))
     except Disagreement as error:
         return Verdict(WRONG, f"{error}{' (special values)' if program.special else ''}")

@@ -202,7 +202,7 @@ def test_what_nobody_foresaw_is_told_with_stage_type_line_and_remedy(monkeypatch
         raise ZeroDivisionError("no such plan")
 
     monkeypatch.setattr("decomp.lowering.plan_program", planned)
-    with pytest.raises(decomp.InternalError) as caught:
+    with pytest.raises(decomp.errors.InternalError) as caught:
         decomp.lower(nn.Softmax(-1), to=targets.tinygrad, args=(X,))
     assert re.match(
         r"lower failed: ZeroDivisionError: no such plan\n"
@@ -211,7 +211,7 @@ def test_what_nobody_foresaw_is_told_with_stage_type_line_and_remedy(monkeypatch
         str(caught.value),
     )
     assert isinstance(caught.value.__cause__, ZeroDivisionError) and caught.value.stage == "lower"
-    assert isinstance(pickle.loads(pickle.dumps(caught.value)), decomp.InternalError)
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), decomp.errors.InternalError)
 
 
 def test_what_is_told_already_is_not_told_twice():
@@ -223,7 +223,7 @@ def test_what_is_told_already_is_not_told_twice():
     def inner():
         raise KeyError("lost")
 
-    with pytest.raises(decomp.InternalError, match="^inner failed: KeyError: 'lost'"):
+    with pytest.raises(decomp.errors.InternalError, match="^inner failed: KeyError: 'lost'"):
         outer()
 
 
@@ -242,7 +242,7 @@ def test_a_type_error_from_inside_is_no_wrong_call():
     def verb():
         return len(3)
 
-    with pytest.raises(decomp.InternalError, match="^verb failed: TypeError: "):
+    with pytest.raises(decomp.errors.InternalError, match="^verb failed: TypeError: "):
         verb()
 
 

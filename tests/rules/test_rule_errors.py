@@ -355,7 +355,7 @@ def test_switching_gradients_off(form):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_circle_of_rules_is_shown(form):
     rules = {F.relu: lambda x: F.gelu(x), F.gelu: lambda x: F.silu(x), F.silu: lambda x: F.relu(x)}
-    with pytest.raises(decomp.RuleCycle) as caught:
+    with pytest.raises(decomp.errors.RuleCycle) as caught:
         decomposed(Model(), rules, (torch.zeros(2, 3),), form)
     assert caught.value.problem == "is part of a circle: aten.relu → aten.gelu → aten.silu → aten.relu"
     assert caught.value.remedy == "drop one of these rules, or let it emit other ops"

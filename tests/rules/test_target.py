@@ -92,7 +92,7 @@ def test_what_one_side_knows_unconditionally_stays_so():
 
 def test_a_condition_that_fails_says_which():
     chip = Target("chip").legal_if("relu", lambda call: call.argument("speed") > 1, "speed is high")
-    with pytest.raises(decomp.TargetError) as caught:
+    with pytest.raises(decomp.errors.TargetError) as caught:
         chip.why_illegal(call(torch.ones(2), f=F.relu))
     assert str(caught.value) == (
         "the condition 'speed is high' failed on aten.relu: \"aten.relu has no argument 'speed'; it has self\""
@@ -271,7 +271,9 @@ def test_a_target_in_python_says_which_dtypes_tensors_may_have(tmp_path):
         said = f"its tensors are float32 or integer, and one is {str(dtype)[6:]}{remark}"
         assert chip.why_illegal(call(x.to(dtype), f=lambda x: x + x)) == said
     assert chip.surely_legal(decomp.op("detach"), None)
-    with pytest.raises(decomp.TargetError, match="unknown dtype 'flaot32'; known are float, complex, integer, bool"):
+    with pytest.raises(
+        decomp.errors.TargetError, match="unknown dtype 'flaot32'; known are float, complex, integer, bool"
+    ):
         Target("chip", ["abs"], dtypes=["flaot32"])
 
 
@@ -344,7 +346,7 @@ def test_dtypes_compose_as_ops_do():
 )
 def test_a_malformed_file_is_refused(tmp_path, text, message):
     path = written(tmp_path / "chip.toml", text)
-    with pytest.raises(decomp.TargetError) as caught:
+    with pytest.raises(decomp.errors.TargetError) as caught:
         Target.load(path)
     assert str(caught.value).startswith(f"{path}: {message}")
 
@@ -355,14 +357,16 @@ def test_a_misspelt_op_in_a_file_is_an_unknown_op_too(tmp_path):
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
-    with pytest.raises(decomp.TargetError) as caught:
+    with pytest.raises(decomp.errors.TargetError) as caught:
         Target.load(tmp_path / "none.toml")
     assert str(caught.value) == f"{tmp_path / 'none.toml'}: cannot be read: No such file or directory"
 
 
 @pytest.mark.parametrize("path", [None, 3, b"chip.toml", []])
 def test_what_is_no_path_is_no_target_file(path):
-    with pytest.raises(decomp.TargetError, match=f"a target is read from a path, not from {type(path).__name__}"):
+    with pytest.raises(
+        decomp.errors.TargetError, match=f"a target is read from a path, not from {type(path).__name__}"
+    ):
         decomp.Target.load(path)
 
 

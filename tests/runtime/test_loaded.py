@@ -140,11 +140,11 @@ def test_a_function_that_fails_is_named_with_its_node_and_the_line_of_the_model(
         def forward(self, x):
             return torch.sin(x + 1)  # the source line
 
-    with pytest.raises(decomp.PrimitiveError, match="the chip is on fire") as failed:
+    with pytest.raises(decomp.errors.PrimitiveError, match="the chip is on fire") as failed:
         chip.load(torch.export.export(Model(), (torch.ones(2),)))(torch.ones(2))
     assert failed.value.node.name == "sin"
     assert "sine (test_loaded.py:" in str(failed.value) and "# the source line" in str(failed.value)
-    assert isinstance(pickle.loads(pickle.dumps(failed.value)), decomp.PrimitiveError)
+    assert isinstance(pickle.loads(pickle.dumps(failed.value)), decomp.errors.PrimitiveError)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,9 @@ def test_what_is_wrong_is_named_where_it_came_from(wrong, said):
     chip.implements("cat")(lambda tensors, dim=0: torch.cat(tensors, dim))
     x = torch.ones(2, 3)
     loaded = chip.load(exported(lambda x: torch.cat([x.sin() * 2, x]), x))
-    with pytest.raises((decomp.PrimitiveError, decomp.BackendError), match=rf"first <lambda> \(test_loaded.*{said}"):
+    with pytest.raises(
+        (decomp.errors.PrimitiveError, decomp.errors.BackendError), match=rf"first <lambda> \(test_loaded.*{said}"
+    ):
         loaded(x)
 
 
@@ -327,7 +329,7 @@ def test_what_a_backend_gives_beside_functions_is_named_where_it_fails(options, 
     chip = decomp.Backend("chip", **{"from_torch": lambda x: x, "to_torch": lambda x: x, **options})
     chip.implements("relu")(torch.relu)
     loaded = chip.load(exported(lambda x: x.relu(), torch.ones(2)))
-    with pytest.raises(decomp.BackendError, match=said):
+    with pytest.raises(decomp.errors.BackendError, match=said):
         loaded(torch.ones(2))
 
 
@@ -357,10 +359,12 @@ def test_other_arguments_are_refused_by_name():
 
 def test_what_a_backend_cannot_load_comes_with_the_remedy_for_it():
     chip = decomp.Backend("chip", from_torch=lambda x: x, to_torch=lambda x: x)
-    with pytest.raises(decomp.LoadError, match="the module 0 .*\n.*\n *1. lower the program to backend.target"):
+    with pytest.raises(decomp.errors.LoadError, match="the module 0 .*\n.*\n *1. lower the program to backend.target"):
         chip.load(fx.symbolic_trace(nn.Sequential(nn.ReLU())))
     program = exported(lambda x: scan(lambda carry, row: (carry + row, row * 2), torch.zeros(2), x), torch.ones(3, 2))
-    with pytest.raises(decomp.LoadError, match='(?s)higher_order.scan.*implements."zeros".*loops of a known length'):
+    with pytest.raises(
+        decomp.errors.LoadError, match='(?s)higher_order.scan.*implements."zeros".*loops of a known length'
+    ):
         chip.load(program)
 
 

@@ -38,7 +38,7 @@ def test_a_program_without_weights_is_loaded_and_runs_once_it_has_them(name, kin
 def test_before_that_it_says_what_is_missing():
     program = loaded("meta", backends.numpy)
     for run in (lambda: program(torch.zeros(2, 5, dtype=torch.int64)), program.state_dict):
-        with pytest.raises(decomp.LoadError) as caught:
+        with pytest.raises(decomp.errors.LoadError) as caught:
             run()
         assert str(caught.value) == (
             "numpy cannot run this program; nothing has run\n"

@@ -33,7 +33,7 @@ def test_a_condition_chooses_among_functions_the_last_first():
 
 
 def test_a_condition_needs_words():
-    with pytest.raises(decomp.TargetError, match="reason="):
+    with pytest.raises(decomp.errors.TargetError, match="reason="):
         made().implements("mul", when=lambda call: True)
 
 
@@ -74,7 +74,7 @@ def test_every_op_that_is_missing_is_named_before_anything_runs():
     ran = []
     chip.implements("add")(lambda a, b: ran.append(1))
     program = exported(lambda x: torch.erf(x + 1).double().sin() + torch.exp(x), torch.ones(2))
-    with pytest.raises(decomp.LoadError) as refused:
+    with pytest.raises(decomp.errors.LoadError) as refused:
         chip.load(program)
     assert not ran
     assert str(refused.value).splitlines()[:2] == [
@@ -93,7 +93,7 @@ def test_a_function_that_cannot_take_what_a_call_gives_is_refused_by_name():
     def plus(a, b):
         return a + b
 
-    with pytest.raises(decomp.LoadError, match="aten.add: plus: got an unexpected keyword argument 'alpha'"):
+    with pytest.raises(decomp.errors.LoadError, match="aten.add: plus: got an unexpected keyword argument 'alpha'"):
         chip.load(exported(lambda x: torch.add(x, x, alpha=2), torch.ones(2)))
 
 

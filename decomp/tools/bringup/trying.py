@@ -12,14 +12,13 @@ import torch
 from torch import nn
 
 from decomp._library import samples as library_samples
-from decomp.errors import Blocker, DecompError, NotLowered, first_line
+from decomp.errors import Blocker, DecompError, LoadError, NotLowered, first_line
 from decomp.ir.call import call_if_bound, calls, metadata
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import resolve
 from decomp.loading import load as program_of_lowering
 from decomp.lowering import Lowering, lower
 from decomp.runtime.border import Border
-from decomp.runtime.failures import LoadError
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample, program_of
 from decomp.tools.bringup.blaming import Difference, copied_tensors, difference_in, loaded_call, primitive_of

@@ -88,7 +88,7 @@ def certify(
                 found = decomp.certify(
                     chosen, to=targets, accuracy=accuracy or None, seed=seed, executor=pool, timeout=timeout
                 )
-            measured = list(found.values()) if isinstance(found, decomp.Certificates) else [found]
+            measured = list(found.values()) if isinstance(found, decomp.results.Certificates) else [found]
         worse = _worse(measured, before)
         _show_certificates(measured, worse, as_json)
         if plot is not None:
@@ -104,13 +104,15 @@ def certify(
             raise typer.Exit(1)
 
 
-def _worse(measured: list[decomp.Certificate], before: dict[str, decomp.Certificate]) -> dict[str, tuple[str, ...]]:
+def _worse(
+    measured: list[decomp.results.Certificate], before: dict[str, decomp.results.Certificate]
+) -> dict[str, tuple[str, ...]]:
     """In what certificates are worse than the committed ones, by rule."""
     worse = {one.rule: one.worse_than(before[one.rule]) for one in measured if one.rule in before}
     return {rule: lines for rule, lines in worse.items() if lines}
 
 
-def _measured_already(chosen: list[decomp.Rule], before: dict[str, decomp.Certificate]) -> list[decomp.Rule]:
+def _measured_already(chosen: list[decomp.Rule], before: dict[str, decomp.results.Certificate]) -> list[decomp.Rule]:
     """The rules whose certificates are of the rules as they are. Says how many others there are."""
     known = [rule for rule in chosen if not certificates.stale(rule, before.get(identity(rule)))]
     if len(known) < len(chosen):
@@ -119,10 +121,12 @@ def _measured_already(chosen: list[decomp.Rule], before: dict[str, decomp.Certif
     return known
 
 
-def _with_columns(batches: Iterator[list[decomp.Certificate]], count: int, update: bool) -> list[decomp.Certificate]:
+def _with_columns(
+    batches: Iterator[list[decomp.results.Certificate]], count: int, update: bool
+) -> list[decomp.results.Certificate]:
     """Certificates with a column found anew; committed as they come, so that an end costs no more than what was being
     run."""
-    found: list[decomp.Certificate] = []
+    found: list[decomp.results.Certificate] = []
     with progressing() as report:
         for batch in batches:
             found += batch
@@ -196,7 +200,9 @@ def _executor(name: str | None, workers: int | None) -> Iterator[Executor | None
             yield made
 
 
-def _show_certificates(measured: list[decomp.Certificate], worse: dict[str, tuple[str, ...]], as_json: bool) -> None:
+def _show_certificates(
+    measured: list[decomp.results.Certificate], worse: dict[str, tuple[str, ...]], as_json: bool
+) -> None:
     if as_json:
         print_json([one.to_json() for one in measured])
     elif len(measured) <= 4:

@@ -92,7 +92,7 @@ def _message(error: Exception) -> str:
 def _code(error: Exception) -> int:
     if isinstance(error, decomp.NotLowered):
         return 1
-    unusable = (Unusable, decomp.UnknownOp, decomp.TargetError, decomp.ArgumentError, OSError)
+    unusable = (Unusable, decomp.UnknownOp, decomp.errors.TargetError, decomp.ArgumentError, OSError)
     return 2 if isinstance(error, unusable) or any(isinstance(e, RecursionError) for e in _causes(error)) else 3
 
 

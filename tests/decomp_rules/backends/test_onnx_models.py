@@ -193,7 +193,7 @@ def test_what_cannot_be_a_model_is_refused() -> None:
     with pytest.raises(decomp.CaptureError, match="ONNX needs the shapes and dtypes of all values"):
         onnx_models.model_of(decomp.lower(module, to=decomp.Target("any", ["add"])))
     program = export(nn.SiLU(), (torch.randn(3),))
-    with pytest.raises(decomp.LoadError, match="aten.silu.* not implemented"):
+    with pytest.raises(decomp.errors.LoadError, match="aten.silu.* not implemented"):
         onnx_models.model_of(program)
     assert targets.onnx is chip.target
 
@@ -222,7 +222,9 @@ def test_recurrent_layers_may_be_kept(layer: nn.Module, op_type: str) -> None:
 def test_a_layer_that_drops_values_is_no_operator() -> None:
     x, layer = torch.randn(2, 5, 3), nn.LSTM(3, 4, 2, dropout=0.5).train()
     lowering = decomp.lower(layer, to=targets.onnx, args=(x,), keep=["lstm"], verify=False)
-    with pytest.raises(decomp.LoadError, match="not implemented, but for other calls: dropout=0 or evaluation mode"):
+    with pytest.raises(
+        decomp.errors.LoadError, match="not implemented, but for other calls: dropout=0 or evaluation mode"
+    ):
         backends.get("onnx").load(lowering)
 
 

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import decomp
-from decomp.runtime.failures import LoadError
+from decomp.errors import LoadError
 from decomp_rules import backends, targets
 from tests.forms import Calls
 from tests.models import error_over_its_own

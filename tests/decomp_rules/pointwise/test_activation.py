@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from decomp import Declined, Rule
+from decomp import Rule
+from decomp.results import Declined
 from decomp_rules.pointwise import activation, activation_backward, gelu
 from tests.decomp_rules.rule_agreement import agrees
 from tests.decomp_rules.test_elementwise import DERIVED, Derived, floats, ulps

@@ -175,7 +175,7 @@ def test_a_cast_that_is_not_fused() -> None:
 )
 def test_what_the_reference_refuses_is_declined(name: str, args: Any, reason: str) -> None:
     declined = getattr(values, name)(*args)
-    assert isinstance(declined, decomp.Declined) and declined.reason == reason
+    assert isinstance(declined, decomp.results.Declined) and declined.reason == reason
 
 
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad", "luminal"])

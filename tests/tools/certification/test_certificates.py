@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import decomp
-from decomp import Certificate
+from decomp.results import Certificate
 from decomp.tools.certification import certificates
 from decomp.tools.certification.implementations import identity
 from decomp_rules import RULES, targets

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import decomp
-from decomp import Certificate, Rules
+from decomp import Rules
+from decomp.results import Certificate
 from decomp.tools.certification.implementations import under_symbolic_sizes
 import decomp_rules
 from decomp_rules import samples, targets

@@ -12,7 +12,8 @@ import shutil
 import pytest
 import torch
 
-from decomp import Certificate, Rules
+from decomp import Rules
+from decomp.results import Certificate
 from decomp.tools.certification import certificates, compiled_columns
 from decomp.tools.certification.certificate import Way
 from decomp.tools.certification.implementations import identity

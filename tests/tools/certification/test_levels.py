@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import decomp
-from decomp import Certificate, Rules
+from decomp import Rules
 from decomp._library import limits_of
+from decomp.results import Certificate
 from decomp.tools.certification import certificates
 from decomp.tools.certification.certificate import Figures, Way
 from decomp.tools.certification.implementations import identity

@@ -1,0 +1,53 @@
+"""What the verbs of `decomp` return, for annotations and `isinstance`. Each is imported when it is asked for, as most
+programs need none."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from decomp.advising import Advice as Advice
+    from decomp.budgets import Budget as Budget
+    from decomp.memory.planning import MemoryPlan as MemoryPlan
+    from decomp.patterns.found import Match as Match
+    from decomp.provenance import Provenance as Provenance
+    from decomp.refolding.outcome import RefoldReport as RefoldReport
+    from decomp.refolding.refolding import Refolding as Refolding
+    from decomp.rules.declining import Declined as Declined
+    from decomp.rules.linting import Finding as Finding
+    from decomp.runtime.loaded import Loaded as Loaded
+    from decomp.samples import Leeway as Leeway
+    from decomp.tools.benchmarking.workload import Workload as Workload
+    from decomp.tools.bringup.report import BringUp as BringUp
+    from decomp.tools.certification.certificate import Certificate as Certificate, Certificates as Certificates
+
+_DEFINED_IN = {
+    "Advice": "decomp.advising",
+    "BringUp": "decomp.tools.bringup.report",
+    "Budget": "decomp.budgets",
+    "Certificate": "decomp.tools.certification.certificate",
+    "Certificates": "decomp.tools.certification.certificate",
+    "Declined": "decomp.rules.declining",
+    "Finding": "decomp.rules.linting",
+    "Leeway": "decomp.samples",
+    "Loaded": "decomp.runtime.loaded",
+    "Match": "decomp.patterns.found",
+    "MemoryPlan": "decomp.memory.planning",
+    "Provenance": "decomp.provenance",
+    "RefoldReport": "decomp.refolding.outcome",
+    "Refolding": "decomp.refolding.refolding",
+    "Workload": "decomp.tools.benchmarking.workload",
+}
+
+__all__ = sorted(_DEFINED_IN)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DEFINED_IN:
+        raise AttributeError(f"module 'decomp.results' has no attribute {name!r}")
+    return getattr(importlib.import_module(_DEFINED_IN[name]), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,39 @@
+"""The public face: few names, nothing beside them, and old ones for a release more."""
+
+import pytest
+
+import decomp
+
+MOVED = {
+    "InputMissing": "errors",
+    "LoadError": "errors",
+    "TargetError": "errors",
+    "Advice": "results",
+    "Certificate": "results",
+    "Loaded": "results",
+}
+
+
+def test_the_public_face_has_forty_names_and_nothing_leaks_into_it():
+    assert dir(decomp) == sorted(decomp.__all__)
+    assert len(set(decomp.__all__)) == len(decomp.__all__) <= 40
+    assert all(getattr(decomp, name) is not None for name in decomp.__all__)
+
+
+def test_every_result_has_a_name():
+    assert dir(decomp.results) == decomp.results.__all__
+    assert all(isinstance(getattr(decomp.results, name), type) for name in decomp.results.__all__)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_name_that_moved_works_and_says_where_it_is(name):
+    with pytest.warns(DeprecationWarning, match=f"decomp.{name} is decomp.{MOVED[name]}.{name} now") as warned:
+        found = getattr(decomp, name)
+    assert found is getattr(getattr(decomp, MOVED[name]), name)
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize("module", [decomp, decomp.results])
+def test_an_unknown_name_is_an_attribute_error(module):
+    with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'lowre'"):
+        module.lowre
