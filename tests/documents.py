@@ -57,9 +57,38 @@ class Document:
         return [(m.start(), m[1], m[2]) for m in _BLOCK.finditer(self.text)]
 
 
+@dataclass(frozen=True)
+class Documents:
+    """The README and the pages of `docs/`, in the order in which they are read, as one document."""
+
+    pages: tuple[Document, ...]
+
+    @property
+    def text(self):
+        return "\n".join(page.text for page in self.pages)
+
+    def page(self, title):
+        """The page that has a section."""
+        (page,) = (page for page in self.pages if f"\n## {title}\n" in page.text)
+        return page
+
+    def section(self, title):
+        return self.page(title).section(title)
+
+    def sections(self, language):
+        return [title for page in self.pages for title in page.sections(language)]
+
+    def blocks(self, title):
+        return self.page(title).blocks(title)
+
+    def lines(self, language):
+        return [line for page in self.pages for line in page.lines(language)]
+
+
 def run(document, title):
     """Run the Python blocks of a section in one namespace, in the current directory. A block of text states what the
     Python before it printed; a TOML block is a file, named by what it calls itself."""
+    document = document.page(title) if isinstance(document, Documents) else document
     namespace, printed = {"__name__": "document"}, ""
     for block in document.blocks(title):
         if block.language == "python":
