@@ -49,6 +49,7 @@ from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import Everything, Target
 from decomp.simplification.simplifier import Settings
+from decomp.stages import Stage, stages_of
 from decomp.validation.plan_prices import Pricing
 from decomp.validation.values import measured
 
@@ -177,6 +178,13 @@ class Lowering:
                 where = source.target.location if isinstance(source.target, Pattern) else None
                 records.setdefault(new.name, record(piece.origin(source), chain, piece.planned.origins(source), where))
         return records
+
+    @functools.cached_property
+    def stages(self) -> Mapping[str, Stage]:
+        """The program after each stage, `capture`, `functionalize`, `expand` and (if it changed something) `simplify`:
+        calls with dtypes and shapes, and for each the node of the stage before and what justifies it.
+        `print(lowering.stages["expand"])`."""
+        return stages_of(self.pieces)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise NotPortable(

@@ -35,6 +35,7 @@ from decomp.tools.cli.arguments import (
     Model,
     Narrow,
     RulesOf,
+    Stages,
     To,
     ToOrNone,
     Training,
@@ -107,6 +108,7 @@ def lower(
     training: Training = None,
     narrow: Narrow = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither prove nor measure.")] = False,
+    stage: Stages = [],
     trust: Trust = False,
     imports: Imports = [],
     as_json: Json = False,
@@ -146,6 +148,8 @@ def lower(
         else:
             show(tables.report_table(report))
             show(saved(path) if path is not None else None)
+            for name in [each.value for each in stage]:
+                typer.echo(f"\n{lowering.stages[name]}" if name in lowering.stages else f"\n{name}: changed nothing")
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import difflib
+from enum import Enum
 import importlib
 import inspect
 import os
@@ -55,6 +56,19 @@ Narrow = Annotated[bool, typer.Option("--narrow", help=NARROW)]
 TRUST = "Read the .pt2 file even if that executes code from it (pickled objects, compiled libraries)."
 Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
 IMPORT = "Import a module before a .pt2 file is read, to register ops that it calls (may be repeated)."
+
+
+class StageName(str, Enum):
+    """A stage of a lowering (typer takes no list of literals)."""
+
+    capture = "capture"
+    functionalize = "functionalize"
+    expand = "expand"
+    simplify = "simplify"
+
+
+STAGES = "Print the program as it is after a stage: calls, where each comes from, and why (may be repeated)."
+Stages = Annotated[list[StageName], typer.Option("--stage", help=STAGES)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
