@@ -470,7 +470,8 @@ def _through(
     )
     if proof is not None and verify == "values":
         with clock.stage("values"):
-            lowering.proof = proof.also(measured(source.model, lowering, None, None))
+            found = measured(source.model, lowering, None, None)
+            lowering.proof = replace(proof.also(found), program=found[-1])
     return lowering
 
 

@@ -11,13 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from decomp.derive.decisions import PROVED
+from decomp.derive.decisions import PROVED, Derived
 from decomp.errors import spelled
 from decomp.ir.accounting import WRITE_BACK, effects_in
 from decomp.ir.call import is_host, is_projection, module_path
 
 if TYPE_CHECKING:
     from decomp.lowering import Lowering
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPart:
+    """What was checked of one part of a lowering, in a line."""
+
+    part: str
+    """`structure`, `interface`, `simplified`, `rules` or `program`."""
+    checked: bool
+    """Whether it was; what does not hold is an error, and never in a report."""
+    text: str
+    """What holds, or why it was not checked."""
+
+    @property
+    def mark(self) -> str:
+        """`✓`, or `–` for what was not checked."""
+        return "✓" if self.checked else "–"
 
 
 @dataclass(frozen=True)
@@ -42,7 +59,7 @@ class Report:
     seconds: dict[str, float]
     """By stage, in order."""
     checks: tuple[str, ...]
-    """What verification proved, one phrase each; empty with `verify=False`."""
+    """Every invariant that was checked, one phrase each; empty with `verify=False`."""
     blockers: tuple[dict[str, Any], ...]
     """What was not lowered (with `partial=True`)."""
     effects: dict[str, int] = field(default_factory=dict)
@@ -56,6 +73,8 @@ class Report:
     """How many calls there were before the lowered program was simplified, sizes and results of several included."""
     removed: dict[str, int] = field(default_factory=dict)
     """How many of them each pass of `decomp.simplify` removed, the most first."""
+    verified: tuple[CheckedPart, ...] = ()
+    """What was checked, part by part; `checks` has all of it."""
     notes: tuple[str, ...] = ()
     """What became of complex numbers on a target that leaves them out, and where they come in and go out."""
 
@@ -96,11 +115,6 @@ class Report:
         """`336 ms: capture 245, plan 1.0, retrace 14, verify 4.7, rebuild 71`."""
         stages = ", ".join(f"{stage} {_milliseconds(seconds)}" for stage, seconds in self.seconds.items())
         return f"{_milliseconds(sum(self.seconds.values()))} ms: {stages}"
-
-    @property
-    def verdict(self) -> str:
-        """Every invariant that was proved, or that none was."""
-        return "; ".join(self.checks) or "nothing (verify=False)"
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -157,6 +171,7 @@ def report_of(lowering: Lowering) -> Report:
         expansions=expansions,
         seconds=dict(lowering.times),
         checks=lowering.proof.checks if lowering.proof is not None else (),
+        verified=tuple(_verified(lowering)),
         blockers=tuple(asdict(blocker) for blocker in lowering.blockers),
         effects=dict(effects.most_common()),
         picked=str(lowering.picked or ""),
@@ -165,6 +180,58 @@ def report_of(lowering: Lowering) -> Report:
         removed=dict(removed.most_common()),
         proved=sum(d is PROVED for piece in lowering.pieces for d in piece.decisions.values()),
     )
+
+
+def _verified(lowering: Lowering) -> Iterator[CheckedPart]:
+    """The five parts of verification."""
+    proof = lowering.proof
+    off = "not checked (verify=False)"
+    if proof is None:
+        yield CheckedPart("structure", False, off)
+        return
+    yield CheckedPart("structure", True, _structure(lowering))
+    graph = lowering.pieces[0].graph
+    inputs, outputs = len(graph.find_nodes(op="placeholder")), len(graph.output_node().all_input_nodes)
+    kept = f"{_counted(inputs, 'input')}, {_counted(outputs, 'output')}, parameters, buffers and hooks as in the source"
+    yield CheckedPart("interface", True, kept)
+    done = [piece.simplified for piece in lowering.pieces if piece.simplified is not None]
+    laws, merged = sum(len(each.applied) for each in done), sum(len(each.merged) for each in done)
+    changed = f"{_counted(laws, 'call')} changed by laws and {merged} merged, each replayed"
+    yield CheckedPart("simplified", bool(done), changed if done else "nothing was simplified")
+    if not proof.program:
+        left = 'not run; verify="values" runs it'
+        yield CheckedPart("rules", False, left)
+        yield CheckedPart("program", False, left)
+        return
+    yield _rules(lowering)
+    text = proof.program.removeprefix("the whole program ")
+    yield CheckedPart("program", text.startswith("run "), text)
+
+
+def _rules(lowering: Lowering) -> CheckedPart:
+    """What measuring each distinct expansion found out, the worst rule by name."""
+    stamps = {d.stamp for piece in lowering.pieces for d in piece.decisions.values() if isinstance(d, Derived)}
+    found = [lowering.verdicts[stamp] for stamp in stamps if stamp in lowering.verdicts]
+    done = [verdict for verdict in found if verdict.values is not None]
+    if not stamps:
+        return CheckedPart("rules", False, "none was used")
+    parts = [f"{len(done)} of {_counted(len(stamps), 'distinct expansion')} run"]
+    if done:
+        worst = max(done, key=lambda verdict: verdict.values or 0.0)
+        parts[0] += f", at most {worst.values:.3g} ULP off ({worst.rule})"
+        parts.append(f"gradients of {sum(verdict.gradients is not None for verdict in done)}")
+    left = Counter(verdict.reason for verdict in found if verdict.values is None)
+    parts += [f"{count} not run: {reason}" for reason, count in left.items()]
+    return CheckedPart("rules", bool(done), "; ".join(parts))
+
+
+def _structure(lowering: Lowering) -> str:
+    assert lowering.proof is not None
+    calls = sum(node.op.startswith("call") for piece in lowering.pieces for node in piece.graph.nodes)
+    blocked = sum(len(blocker.nodes) for blocker in lowering.blockers)
+    legal = f"{_counted(calls, 'call')} legal" if not blocked else f"{_counted(calls, 'call')}, of which {blocked} stay"
+    expansions = f"{_counted(lowering.proof.expansions, 'expansion')} acyclic"
+    return f"{_counted(lowering.proof.nodes, 'node')} as recorded, {legal}, {expansions}"
 
 
 def _asked_of_targets(graph: fx.Graph, effects: Counter[str]) -> list[fx.Node]:
@@ -208,7 +275,9 @@ def _lines(report: Report) -> Iterator[str]:
     if report.picked:
         yield from textwrap.wrap(report.picked, 110, initial_indent="  error       ", subsequent_indent=" " * 14)
     yield f"  time        {report.timing}"
-    yield from textwrap.wrap(report.verdict, 110, initial_indent="  verified    ", subsequent_indent=" " * 14)
+    for place, part in enumerate(report.verified):
+        head = f"  {'' if place else 'verified':<11} {part.mark} {part.part:<11} "
+        yield from textwrap.wrap(part.text, 110, initial_indent=head, subsequent_indent=" " * len(head))
     for blocker in report.blockers:
         yield f"  not lowered {blocker['op']} at {', '.join(blocker['nodes'])}"
 

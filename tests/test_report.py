@@ -8,7 +8,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import decomp
-from decomp.report import ROWS, Report, folded, folded_modules
+from decomp.report import ROWS, CheckedPart, Report, folded, folded_modules
 from decomp_rules import samples, targets
 
 
@@ -70,7 +70,7 @@ def test_it_says_what_verification_checked_or_that_it_did_not(mlp):
     model, args = samples.model("mlp")
     unverified = decomp.lower(model, to=targets.core_aten, args=args, verify=False).report()
     assert unverified.checks == ()
-    assert unverified.verdict == "nothing (verify=False)"
+    assert [part.text for part in unverified.verified] == ["not checked (verify=False)"]
     assert "verify" not in unverified.seconds
 
 
@@ -79,7 +79,7 @@ def test_data_for_machines_survive_json(mlp):
     assert json.loads(json.dumps(data)) == data
     assert data["modules"]["0"] == [1, 2]
     fields = "target before after modules rules runs stamped expansions seconds checks blockers effects proved picked "
-    assert list(data) == [*fields.split(), "unsimplified", "removed", "notes"]
+    assert list(data) == [*fields.split(), "unsimplified", "removed", "verified", "notes"]
 
 
 def test_a_program_without_modules_has_no_table_of_modules():
@@ -109,6 +109,7 @@ REPORT = Report(
     seconds={"capture": 0.25, "plan": 0.0012},
     checks=("it is acyclic", "all 5 calls are legal"),
     blockers=(),
+    verified=(CheckedPart("structure", True, "9 nodes as recorded"), CheckedPart("rules", False, "none was used")),
 )
 
 
@@ -133,7 +134,8 @@ lowered to chip: 3 calls of 2 ops became 5 of 3
 
   expansions  3 stamped, 2 of them distinct; 2 rules run
   time        251 ms: capture 250, plan 1.2
-  verified    it is acyclic; all 5 calls are legal"""
+  verified    ✓ structure   9 nodes as recorded
+              – rules       none was used"""
     )
 
 
@@ -150,3 +152,27 @@ def test_modules_are_folded_the_largest_first():
     modules = {"a": (1, 2), "b": (3, 9), "c": (5, 4)}
     assert folded_modules(modules, 3) == [("b", 3, 9), ("c", 5, 4), ("a", 1, 2)]
     assert folded_modules(modules, 2) == [("b", 3, 9), ("and 2 more", 6, 6)]
+
+
+def test_what_was_verified_is_five_lines_of_parts():
+    model, args = samples.model("mlp")
+    parts = ["structure", "interface", "simplified", "rules", "program"]
+    how = {"to": targets.tinygrad, "args": args}
+    by_level = {level: decomp.lower(model, **how, verify=level).report().verified for level in (False, True, "values")}
+    assert [(part.part, part.mark) for part in by_level[False]] == [("structure", "–")]
+    assert [part.part for part in by_level[True]] == [part.part for part in by_level["values"]] == parts
+    assert [part.mark for part in by_level[True]] == ["✓", "✓", "–", "–", "–"]
+    assert [part.mark for part in by_level["values"]] == ["✓", "✓", "–", "✓", "✓"]
+    structure, interface, *_, rules, program = (part.text for part in by_level["values"])
+    assert structure == "17 nodes as recorded, 11 calls legal, 3 expansions acyclic"
+    assert interface == "5 inputs, 1 output, parameters, buffers and hooks as in the source"
+    assert rules.startswith("3 of 3 distinct expansions run, at most ") and "(linear_by_sum" in rules
+    assert program.startswith("run on the example inputs, against itself in float64: ")
+
+
+def test_calls_that_stay_are_counted_and_a_random_program_is_not_compared():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout())
+    lowering = decomp.lower(model, to=targets.luminal, args=(torch.ones(2, 4),), partial=True, verify="values")
+    structure, *_, program = lowering.report().verified
+    assert ", of which 1 stay" in structure.text
+    assert not program.checked and program.text == "not compared, as it is random"

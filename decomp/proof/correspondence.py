@@ -235,6 +235,8 @@ class Proof:
     nodes: int
     expansions: int
     seconds: float
+    program: str = ""
+    """What came of running the whole program; empty where that was not asked for."""
 
     def also(self, checks: Iterable[str]) -> Proof:
         """The same proof with further checks."""

@@ -109,6 +109,7 @@ def lower(
     narrow: Narrow = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither prove nor measure.")] = False,
     stage: Stages = [],
+    checks: Annotated[bool, typer.Option("--checks", help="List every invariant that was checked.")] = False,
     trust: Trust = False,
     imports: Imports = [],
     as_json: Json = False,
@@ -148,6 +149,8 @@ def lower(
         else:
             show(tables.report_table(report))
             show(saved(path) if path is not None else None)
+            if checks:
+                typer.echo("\n".join(["", "checked:", *(f"  {check}" for check in report.checks)]))
             for name in [each.value for each in stage]:
                 typer.echo(f"\n{lowering.stages[name]}" if name in lowering.stages else f"\n{name}: changed nothing")
 

@@ -31,6 +31,13 @@ from decomp.tools.cli.explanation import Route, Step
 from decomp.tools.cli.open_table import OpenTable
 
 
+def _verified(report: Report) -> Table:
+    parts = Table.grid(padding=(0, 1))
+    for part in report.verified:
+        parts.add_row(Text(part.mark, style="green" if part.checked else "yellow"), part.part, Text(part.text))
+    return parts
+
+
 def report_table(report: Report) -> RenderableType:
     """The report of a lowering: a headline, calls by op and by module, rules, effort, and what was verified."""
     after = _counts(report.target, report.after, "calls")
@@ -48,7 +55,9 @@ def report_table(report: Report) -> RenderableType:
     if report.picked:
         facts.add_row("error", Text(report.picked))
     facts.add_row("time", Text(report.timing))
-    facts.add_row("verified", Text(report.verdict, style="green" if report.checks else "yellow"))
+    if report.simplified:
+        facts.add_row("simplified", Text(report.simplified))
+    facts.add_row("verified", _verified(report))
     for blocker in report.blockers:
         facts.add_row(Text("not lowered", style="red"), Text(f"{blocker['op']} at {', '.join(blocker['nodes'])}"))
     return Group(*parts, "", facts)
