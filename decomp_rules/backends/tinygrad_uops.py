@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import ctypes
 import functools
-import importlib.util
 import os
 from pathlib import Path
 import shutil
@@ -36,6 +35,7 @@ import torch
 from decomp import Backend
 from decomp_rules import targets
 from decomp_rules.backends import departures
+from decomp_rules.backends.c_compilers import NO_COMPILER, compiler, zig_of_package
 
 DEVICE = "CPU:1"
 DTYPES: dict[torch.dtype, DType] = {
@@ -86,29 +86,10 @@ class KeepsNan(ClangRenderer):  # type: ignore[misc]
     code_for_op = {**ClangRenderer.code_for_op, Ops.MAX: _maximum}
 
 
-NO_COMPILER = (
-    "tinygrad's CPU device needs a C compiler: install clang (apt install clang), or pip install ziglang, or set CC to "
-    "the path of a clang"
-)
-
-
-def has_compiler() -> bool:
-    """Whether there is a C compiler for tinygrad's CPU device: clang, or the one of the package `ziglang`."""
-    return "CC" in os.environ or shutil.which("clang") is not None or _zig() is not None
-
-
-def _zig() -> Path | None:
-    try:
-        spec = importlib.util.find_spec("ziglang")
-    except ValueError:  # a module that is None
-        return None
-    return Path(spec.origin).parent / "zig" if spec is not None and spec.origin is not None else None
-
-
 @functools.cache
 def _open_device() -> None:
     """Open `DEVICE` with its renderer. Raises `RuntimeError` if there is no compiler."""
-    if not has_compiler():
+    if compiler() is None:
         raise RuntimeError(NO_COMPILER)
     if "CC" not in os.environ and shutil.which("clang") is None:
         _provide_clang()
@@ -124,7 +105,7 @@ def _provide_clang() -> tempfile.TemporaryDirectory[str]:
     script = Path(folder.name, "clang")
     script.write_text(
         '#!/bin/sh\nfor a; do shift; case "$a" in --target=*) ;; *) set -- "$@" "$a";; esac; done\n'
-        f'exec "{_zig()}" cc -g0 -fno-sanitize=all -fno-stack-protector "$@"\n'
+        f'exec "{zig_of_package()}" cc -g0 -fno-sanitize=all -fno-stack-protector "$@"\n'
     )
     script.chmod(0o755)
     os.environ["PATH"] = os.pathsep.join([folder.name, os.environ.get("PATH", "")])

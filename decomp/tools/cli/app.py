@@ -52,6 +52,7 @@ from decomp.tools.cli.bringup_command import bringup
 from decomp.tools.cli.cache_command import cache
 from decomp.tools.cli.certify_command import certify
 from decomp.tools.cli.demo import demonstrate
+from decomp.tools.cli.doctor_command import doctor
 from decomp.tools.cli.explanation import routes
 from decomp.tools.cli.extras import require_plots, require_writer
 from decomp.tools.cli.terminal import EXIT_CODES, Unusable, failing, print_json, saved, show, working
@@ -322,6 +323,7 @@ app.command()(certify)
 app.command()(bench)
 app.command()(bringup)
 app.command()(cache)
+app.command()(doctor)
 
 
 @app.command()

@@ -26,7 +26,7 @@ from decomp.errors import first_line
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 not lowered, some ops do not reach the target, or a rule contradicts its op's schema or is "
-    "worse than its certificate; "
+    "worse than its certificate, or decomp does not work here, or something changed between two versions; "
     "2 wrong usage, a model, target or op that is unknown, cannot be read or raises, a file that cannot be written; "
     "3 the model could not be captured, or a rule or the verification failed; 130 interrupted; 141 nobody reads on."
 )
@@ -141,8 +141,10 @@ def speak_ascii_where_needed() -> None:
 
 _PLAIN = dict(
     zip(
-        "×→…≤≥·–—─│└├┬┴┼┌┐┘┤━╸╺┃┏┓┗┛┡┩╇↳∞±Σβ√",
+        "✓✗×→…≤≥·–—─│└├┬┴┼┌┐┘┤━╸╺┃┏┓┗┛┡┩╇↳∞±Σβ√",
         [
+            "+",
+            "x",
             "x",
             "->",
             "...",

@@ -109,13 +109,15 @@ class _Flat(nn.Module):
         return tuple(pytree.tensors_in(self.module(*tensors)))
 
 
-def require_compiler() -> None:
-    """Raise `NoCompiler` where there is no C++ compiler for Inductor."""
+def require_compiler() -> str:
+    """The path of Inductor's C++ compiler. Raises `NoCompiler` where there is none."""
     from decomp.torch_internals.compiling import inductor_config
 
-    name = inductor_config.cpp.cxx[1]
-    if shutil.which(name) is None:
+    name: str = inductor_config.cpp.cxx[1]
+    found = shutil.which(name)
+    if found is None:
         raise NoCompiler(f"Inductor compiles with {name}, which is not there: install it (apt install g++), or set CXX")
+    return found
 
 
 def _by_inductor(graph: fx.GraphModule, inputs: list[torch.Tensor], config: dict[str, Any]) -> Any:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 import decomp
 from decomp.errors import LoadError
 from decomp_rules import backends, targets
+from decomp_rules.backends import c_compilers
 from tests.forms import Calls
 from tests.models import error_over_its_own
 
@@ -27,8 +28,8 @@ from tinygrad.uop.ops import GroupOp, Ops
 
 from decomp_rules.backends import tinygrad_uops
 
-if not tinygrad_uops.has_compiler():
-    pytest.skip(tinygrad_uops.NO_COMPILER, allow_module_level=True)
+if c_compilers.compiler() is None:
+    pytest.skip(c_compilers.NO_COMPILER, allow_module_level=True)
 
 chip = backends.get("tinygrad")
 SPECIAL = torch.tensor([0.0, -0.0, 0.5, -0.5, 1.5, -1.5, 2.5, math.nan, math.inf, -math.inf, 1e-40, 3e38])
@@ -293,7 +294,7 @@ def test_without_a_compiler_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.delitem(os.environ, "CC", raising=False)
     monkeypatch.setitem(sys.modules, "ziglang", None)
-    assert not tinygrad_uops.has_compiler()
+    assert c_compilers.compiler() is None
     tinygrad_uops._open_device.cache_clear()
     with pytest.raises(RuntimeError, match="apt install clang.*pip install ziglang"):
         tinygrad_uops.make()
