@@ -38,7 +38,7 @@ PARTS = {
     "tracing": lambda: (
         torch.compiler.is_compiling(),
         torch.compiler.is_exporting(),
-        torch.fx._symbolic_trace._is_fx_tracing_flag,
+        torch.fx._symbolic_trace.is_fx_symbolic_tracing(),
     ),
     "calls of modules": lambda: (torch.nn.Module.__call__, torch.nn.Module.__getattr__),
     "garbage collection": gc.isenabled,
