@@ -19,9 +19,8 @@ from dataclasses import dataclass, fields
 import functools
 import math
 from pathlib import Path
+import sys
 from typing import Any
-
-import tomllib
 
 from decomp.costs.counting import BYTES, FLOPS
 from decomp.costs.model import CostModel
@@ -29,6 +28,11 @@ from decomp.costs.sizes import gives_view, numel, results
 from decomp.errors import CostError, TargetError, UnknownOp, UnknownOpInFile, boundary
 from decomp.ir.call import Call
 from decomp.ir.ops import Op, meant_overload, resolve
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 Key = tuple[Op, str | None]
 """An op, and the overload if only that one is meant."""
@@ -100,10 +104,15 @@ def table(source: str | Path | Mapping[str, Any]) -> Table:
         return table_of(source, "the table")
     path = Path(source)
     with errors_name(path):
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = read_toml(path)
         if "costs" not in data:
             raise CostError("has no [costs]")
         return table_of(data["costs"], path.name)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds. Within `errors_name`, errors are of the file."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 @contextlib.contextmanager

@@ -46,10 +46,13 @@ def _checks(code: Any, names: dict[str, Any]) -> Iterator[tuple[int, list[Any]]]
     """Each call of isinstance: its line, and the objects that are named among its arguments."""
     line: int = 0
     kinds: list[Any] | None = None
+    lines = dict(dis.findlinestarts(code))
+    current: int = code.co_firstlineno
     for step in dis.get_instructions(code):
+        current = lines.get(step.offset) or current
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
             if names.get(step.argval) is isinstance:
-                line, kinds = (step.positions.lineno if step.positions else None) or code.co_firstlineno, []
+                line, kinds = current, []
             elif kinds is not None:
                 kinds.append(names.get(step.argval))
         elif step.opname == "LOAD_ATTR" and kinds:

@@ -24,10 +24,9 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import tomllib
 import torch
 
-from decomp.costs.tables import errors_name
+from decomp.costs.tables import errors_name, read_toml
 from decomp.errors import TargetError
 from decomp.ir.call import Call, Predicate
 from decomp.ir.dtypes import KINDS, is_of, unknown_in
@@ -44,7 +43,7 @@ _KEYS = ("name", "description", *_LISTS, "when", "costs", "dtypes")
 def read(path: Path) -> Target:
     """The target that the file describes. Raises `TargetError` and `UnknownOp`, both with the file's name."""
     with errors_name(path):
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = read_toml(path)
         return _priced(_target(data, path.stem), data, path.name)
 
 

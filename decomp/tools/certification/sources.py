@@ -47,8 +47,10 @@ def _parts(function: Callable[..., Any]) -> tuple[str, ...]:
     inner = inspect.unwrap(function)
     if not parts and not isinstance(inner, types.FunctionType):
         return (spelled(function),)
-    if not parts or "<" in inner.__qualname__:
-        parts.append(_compiled(inner))
+    if not parts:
+        parts = _lambdas(inner) or [_compiled(inner)]
+    elif "<" in inner.__qualname__:
+        parts.append(f"{inner.__qualname__} {_closed(inner)}")
     return tuple(parts)
 
 
@@ -71,12 +73,26 @@ def _definitions(function: Callable[..., Any]) -> dict[Place, ast.AST]:
     return found
 
 
+def _lambdas(function: types.FunctionType) -> list[str]:
+    """The lambda expressions on the line of a function that a module's top level makes in passing."""
+    tree = _tree(function.__module__ or "")
+    if tree is None or function.__qualname__ != "<lambda>":
+        return []
+    line = function.__code__.co_firstlineno
+    return [_dump(node) for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
+
+
 def _compiled(function: types.FunctionType) -> str:
-    """What the interpreter runs, for a function that is not defined by a name of its own; with what it closes over."""
+    """What the interpreter runs, for a function whose source is not found; with what it closes over. It differs between
+    versions of Python."""
     code = function.__code__
     consts = [c.co_code.hex() if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
-    closed = [_plain(cell.cell_contents) for cell in function.__closure__ or ()]
-    return f"{function.__qualname__} {code.co_code.hex()} {consts} {code.co_names} {closed}"
+    return f"{function.__qualname__} {code.co_code.hex()} {consts} {code.co_names} {_closed(function)}"
+
+
+def _closed(function: types.FunctionType) -> list[str]:
+    """What a function closes over: the values that tell functions apart which one factory makes."""
+    return [_plain(cell.cell_contents) for cell in function.__closure__ or ()]
 
 
 def _plain(value: Any) -> str:
