@@ -1,10 +1,8 @@
 """Options of the test run, which cases of the sweeps it has, and the table at its end."""
 
-import functools
 import gc
 import os
 import sys
-import types
 
 # Before torch is imported, by what is collected and in what tests start: pytest-xdist keeps every core busy already.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,7 +17,7 @@ gc.disable()
 import pytest  # noqa: E402
 
 pytest.register_assert_rewrite("tests.forms", "tests.rewriting")
-from tests import hastening, sampling  # noqa: E402
+from tests import sampling  # noqa: E402
 
 RECURSION_LIMIT = sys.getrecursionlimit()
 
@@ -53,7 +51,6 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_collection_finish(session):
-    hastening.hasten()
     # What was imported and collected stays until the end: a million objects, through which no collection need walk.
     gc.freeze()
     gc.enable()
@@ -76,22 +73,6 @@ class _Outlived:
             self.collections = collections
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _processes_that_measure_start_at_once():
-    from decomp.tools.certification import isolation
-    from tests.processes import Python
-
-    isolation.subprocess = types.SimpleNamespace(Popen=Python, PIPE=isolation.subprocess.PIPE)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _what_the_machine_can_do_is_measured_once():
-    """Each run of benchmarks measures the bandwidth of the machine, and its products of matrices, for a second."""
-    from decomp.tools.benchmarking import machine
-
-    machine.limits = functools.cache(machine.limits)
-
-
 @pytest.fixture(autouse=True)
 def _torch_is_left_as_it_was_found():
     from tests import torch_state
@@ -109,11 +90,6 @@ def pytest_runtest_setup():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items, config):
-    drawing = sys.modules.get("hypothesis.internal.conjecture.providers")
-    if drawing is not None:
-        # Programs and floats are drawn here, for which the numbers in the source of all modules are of no use: reading
-        # them takes seconds (hypothesis 6.131 and later).
-        drawing.constants_from_module = lambda module: drawing.Constants()
     result = yield
     _sample(items, config)
     return result

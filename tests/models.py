@@ -14,6 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 Built = tuple[nn.Module, tuple[Any, ...]]
 VOCABULARY = 50
+KERNEL_CALLS = {"fallback_by_default": True}
+"""Options with which Inductor calls PyTorch's kernels and has no C++ compiled, for what is true whatever it calls."""
 TEXT: dict[str, Any] = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import decomp
 from decomp.capture import dynamo
 from decomp_rules import RULES, targets
-from tests.hastening import CALLS
+from tests.models import KERNEL_CALLS
 
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")
 TARGETS = [targets.core_aten, targets.tinygrad]
@@ -308,7 +308,7 @@ def test_inductor_takes_the_mode_and_the_options_of_torch_compile() -> None:
     """By either it is told to call PyTorch's kernels."""
     x = torch.randn(3, 4)
     to_inductor = decomp.backend(to=targets.core_aten, compiler="inductor")
-    for given in ({"mode": "lite"}, {"options": CALLS}):
+    for given in ({"mode": "lite"}, {"options": KERNEL_CALLS}):
         torch.compiler.reset()
         metrics.reset()
         torch.testing.assert_close(torch.compile(F.gelu, backend=to_inductor, **given)(x), F.gelu(x))
@@ -393,7 +393,7 @@ def test_an_input_and_a_view_of_it_have_sizes_that_can_be_guarded() -> None:
         return x.unfold(0, 2, 2), turned.sum(0)
 
     to_inductor = decomp.backend(to=targets.core_aten, compiler="inductor")
-    compiled = torch.compile(function, backend=to_inductor, options=CALLS)
+    compiled = torch.compile(function, backend=to_inductor, options=KERNEL_CALLS)
     for rows in (3, 5, 6):
         x = torch.randn(rows, 4)
         torch.testing.assert_close(compiled(x, x.t()), function(x, x.t()))
@@ -439,7 +439,7 @@ def test_what_inductor_computes_anew_is_not_kept_for_the_backward(function: Call
 
     x = torch.randn(64, 64, requires_grad=True)
     to_inductor = decomp.backend(to=targets.tinygrad, compiler="inductor")
-    compiled = torch.compile(function, backend=to_inductor, options=CALLS)
+    compiled = torch.compile(function, backend=to_inductor, options=KERNEL_CALLS)
     compiled(x)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
         compiled(x)

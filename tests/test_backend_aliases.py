@@ -7,7 +7,7 @@ import torch
 
 import decomp
 from decomp_rules import backends, targets
-from tests.hastening import CALLS
+from tests.models import KERNEL_CALLS
 
 
 def view_of_a_written_input(x):
@@ -199,7 +199,7 @@ def test_outputs_share_memory_where_the_target_has_no_such_view(function, tracke
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize(
-    "compiler, options", [("inductor", {"options": CALLS}), (backends.numpy, {})], ids=["inductor", "numpy"]
+    "compiler, options", [("inductor", {"options": KERNEL_CALLS}), (backends.numpy, {})], ids=["inductor", "numpy"]
 )
 @pytest.mark.parametrize("function", SHARING)
 def test_outputs_share_memory_whatever_runs_the_graph(function, compiler, options):

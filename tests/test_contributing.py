@@ -1,13 +1,14 @@
 """What CONTRIBUTING.md says, done: its Python, its commands, and the files that it names."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from decomp.tools.cli.app import app
 from tests.documents import ROOT, Document, run
-from tests.processes import ended
 
 CONTRIBUTING = Document("CONTRIBUTING.md")
 WRITES = "--update"
@@ -32,7 +33,8 @@ def test_a_command_runs(command, tmp_path, monkeypatch):
 def test_the_test_command_has_its_options_and_its_folders(command):
     words = command.split()
     assert [word for word in words if word.startswith("tests") and not (ROOT / word).exists()] == []
-    done = ended(["-m", *words, "--help"], cwd=ROOT)
+    command = [sys.executable, "-m", *words, "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

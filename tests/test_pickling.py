@@ -4,6 +4,8 @@ import copy
 import importlib
 import pickle
 import pkgutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -15,8 +17,8 @@ from decomp import errors
 from decomp.errors import Blocker
 from decomp.rules.limitation import Limitation
 from decomp_rules import RULES, samples, targets
+from tests.documents import ROOT
 from tests.pickled import again
-from tests.processes import ROOT, ended
 
 
 def own_relu(x):
@@ -114,7 +116,8 @@ with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_co
 
 
 def test_a_process_pool_outlives_an_error():
-    done = ended(["-c", IN_A_POOL], cwd=ROOT)
+    command = [sys.executable, "-c", IN_A_POOL]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{len(RULES)}\n", "")
 
 

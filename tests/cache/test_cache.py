@@ -21,7 +21,6 @@ from decomp import cache_directory
 from decomp.cache import fingerprints, places
 from decomp.cache.store import Store
 from decomp_rules import RULES, targets
-from tests.processes import Python
 
 CHIP = targets.tinygrad
 ROOT = Path(decomp.__file__).parents[1]
@@ -332,7 +331,8 @@ def test_what_two_processes_write_at_once_others_find_until_the_rule_is_changed(
 
     def said(*paths):
         codes = [f"import runpy; runpy.run_path({str(path)!r})" for path in paths]
-        runs = [Python([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True) for code in codes]
+        commands = [[sys.executable, "-c", code] for code in codes]
+        runs = [subprocess.Popen(each, env=env, stdout=subprocess.PIPE, text=True) for each in commands]
         return [(run.communicate()[0].strip(), run.returncode) for run in runs]
 
     a, b = (script(tmp_path / f"{name}.py", "2.0") for name in "ab")
@@ -348,7 +348,7 @@ def test_many_writers_of_one_file_lose_nothing(tmp_path):
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     path = tmp_path / f"one{places.SUFFIX}"
-    writers = [Python([sys.executable, "-c", code, str(path), name], env=env) for name in "ab"]
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), name], env=env) for name in "ab"]
     assert [writer.wait() for writer in writers] == [0, 0]
     store = Store(path)
     assert all(store.find(f"{name}-{i}") == b"text" for name in "ab" for i in range(20))

@@ -17,24 +17,17 @@ from typer.testing import CliRunner
 
 from decomp.tools.cli.app import app
 from decomp.tools.cli.terminal import printable
-from tests.processes import Python
 
 ROOT = Path(__file__).parents[3]
 
 
-# A shell that runs the tests in the background has them ignore interrupts, and so all that they start. What an
-# interpreter makes of a locale when it starts is made of it here: how files are read, and streams written.
+# A shell that runs the tests in the background has them ignore interrupts, and so all that they start.
 START = """
-import locale, resource, runpy, signal, sys
+import resource, runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-limit, encoding = int(sys.argv[1]), sys.argv[2]
+limit = int(sys.argv.pop(1))
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-if encoding:
-    locale.setlocale(locale.LC_ALL, "C")
-    sys.stdout.reconfigure(encoding=encoding, errors="strict")
-    sys.stderr.reconfigure(encoding=encoding)
-del sys.argv[1:3]
 runpy.run_module("decomp", run_name="__main__", alter_sys=True)
 """
 
@@ -42,8 +35,10 @@ runpy.run_module("decomp", run_name="__main__", alter_sys=True)
 def command(*words, largest_file=0, encoding="", **options):
     """Start it; with an `encoding`, in the locale C and on a terminal of that encoding."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return Python(
-        [sys.executable, "-c", START, str(largest_file), encoding, *map(str, words)],
+    if encoding:
+        environment |= {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": encoding}
+    return subprocess.Popen(
+        [sys.executable, "-c", START, str(largest_file), *map(str, words)],
         env=environment,
         stderr=subprocess.PIPE,
         **{"stdout": subprocess.PIPE, **options},
