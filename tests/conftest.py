@@ -35,6 +35,14 @@ def pytest_report_header(config):
     return f"sweeps: {drawn}, seed {seed}; every case: --whole"
 
 
+CASES = pytest.StashKey[dict[str, int]]()
+"""How many cases were collected, those included that `pytest_generate_tests` drew from, and how many of them run."""
+
+
+def pytest_configure(config):
+    config.stash[CASES] = {"all": 0, "run": 0}
+
+
 def pytest_generate_tests(metafunc):
     if "opinfo_job" not in metafunc.fixturenames:
         return
@@ -44,9 +52,11 @@ def pytest_generate_tests(metafunc):
     whole = metafunc.config.getoption("--whole")
     seed = None if whole else metafunc.config.getoption("--sample-seed")
     jobs = [(str(case), target, 3, seed) for case in cases() for target in TARGETS]
+    metafunc.config.stash[CASES]["all"] += len(jobs)
     if not whole:
         jobs = sampling.one_of_each(jobs, lambda job: job[0].rsplit("-", 2)[0], seed)
         jobs = sampling.thinned(jobs, lambda job: one_in(job[0]), lambda job: job[0].rpartition(".")[0], seed)
+    metafunc.config.stash[CASES]["all"] -= len(jobs)  # these are items
     metafunc.parametrize("opinfo_job", jobs, ids=[f"{target}-{name}" for name, target, *_ in jobs])
 
 
@@ -91,7 +101,9 @@ def pytest_runtest_setup():
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items, config):
     result = yield
+    config.stash[CASES]["all"] += len(items)
     _sample(items, config)
+    config.stash[CASES]["run"] = len(items)
     return result
 
 
@@ -104,7 +116,26 @@ def _sample(items, config):
     items[:] = kept
 
 
-def pytest_terminal_summary(terminalreporter):
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["cases"] = session.config.stash[CASES]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    node.config.stash[CASES].update(getattr(node, "workeroutput", {}).get("cases", {}))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    _summarize_opinfo(terminalreporter)
+    cases = config.stash[CASES]
+    if cases["run"] < cases["all"]:
+        terminalreporter.write_line(f"{cases['run']:,} of {cases['all']:,} cases; --whole runs all")
+    else:
+        terminalreporter.write_line(f"all {cases['all']:,} cases")
+
+
+def _summarize_opinfo(terminalreporter):
     reports = (report for found in terminalreporter.stats.values() for report in found)
     verdicts = [
         value for report in reports for name, value in getattr(report, "user_properties", ()) if name == "verdict"

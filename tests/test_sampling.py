@@ -97,19 +97,29 @@ def test_fact(): ...
 
 
 @pytest.mark.parametrize(
-    "options, cases",
+    "options, cases, summary",
     [
-        ([], 5 + 2 + 3 + 4),
-        (["--whole"], 15 + 9 + 6 + 4),
-        (["test_sweep.py::test_product"], 15),
+        ([], 5 + 2 + 3 + 4, "14 of 34 cases; --whole runs all"),
+        (["--whole"], 15 + 9 + 6 + 4, "all 34 cases"),
+        (["test_sweep.py::test_product"], 15, "all 15 cases"),
     ],
 )
-def test_products_and_what_is_marked_are_sampled_unless_they_are_asked_for(pytester, request, options, cases):
+def test_products_and_what_is_marked_are_sampled_unless_they_are_asked_for(pytester, request, options, cases, summary):
     conftest = (request.config.rootpath / "tests" / "conftest.py").read_text(encoding="utf-8")
     pytester.makeconftest(conftest)
     pytester.makeini("[pytest]\nmarkers = sampled(at_most): a sweep\n")
     pytester.makepyfile(test_sweep=SWEEP)
-    pytester.runpytest(*options, "-p", "no:cacheprovider", "-p", "no:xdist").assert_outcomes(passed=cases)
+    done = pytester.runpytest(*options, "-p", "no:cacheprovider", "-p", "no:xdist")
+    done.assert_outcomes(passed=cases)
+    done.stdout.fnmatch_lines([summary])
+
+
+def test_the_summary_of_a_run_in_workers_says_what_they_ran(pytester, request):
+    pytester.makeconftest((request.config.rootpath / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    pytester.makeini("[pytest]\nmarkers = sampled(at_most): a sweep\n")
+    pytester.makepyfile(test_sweep=SWEEP)
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "1")
+    done.stdout.fnmatch_lines(["14 of 34 cases; --whole runs all"])
 
 
 @pytest.mark.parametrize("options, cases", [([], 4 + 1), (["--whole"], 24 + 1)])
