@@ -16,7 +16,7 @@ from benchmarks import programs
 from benchmarks.contenders import contenders, graph_of
 from benchmarks.measuring import bytes_per_node, compare, microseconds
 from decomp.costs.machine import described
-from decomp.tools.benchmarking.records import Results, Row
+from decomp.tools.benchmarking.records import BenchmarkResults, BenchmarkRow
 
 RESULTS = Path(__file__).parent / "results"
 SLOW_LIMIT = 1_200
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # run_decompositions copies tree specs, which torch 2.13 deprecates.
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec")
     command = "python -m benchmarks.lowering" + (" --quick" if options.quick else "")
-    results = Results(command, described(torch.device("cpu")), seed=0)
+    results = BenchmarkResults(command, described(torch.device("cpu")), seed=0)
     for case in cases(options.quick):
         results = results.with_case(measured(case, options.rounds))
         print("\n".join(section(results.rows, case)), flush=True)
@@ -72,7 +72,7 @@ def built(case: Case) -> Any:
     return make[name](size)
 
 
-def measured(case: Case, rounds: int) -> list[Row]:
+def measured(case: Case, rounds: int) -> list[BenchmarkRow]:
     """Every contender on one program."""
     program = built(case)
     source = len(graph_of(program).nodes)
@@ -90,7 +90,7 @@ def memory_of(size: int) -> dict[str, float]:
     return {name: bytes_per_node(field[name].run) for name in ("Graph.create_node", "lower, warm")}
 
 
-def section(rows: Iterable[Row], case: Case) -> Iterator[str]:
+def section(rows: Iterable[BenchmarkRow], case: Case) -> Iterator[str]:
     """The table of one program."""
     name, size = case
     yield f"\n### {name}, {size:,}\n"
@@ -104,7 +104,7 @@ def section(rows: Iterable[Row], case: Case) -> Iterator[str]:
             )
 
 
-def closing(rows: Sequence[Row], memory: dict[str, float]) -> Iterator[str]:
+def closing(rows: Sequence[BenchmarkRow], memory: dict[str, float]) -> Iterator[str]:
     """The ratios that matter, and memory."""
     yield "\n### In short\n"
     at = {(r.case, r.variant): r.to_baseline.median for r in rows if r.to_baseline is not None}
@@ -138,7 +138,7 @@ def closing(rows: Sequence[Row], memory: dict[str, float]) -> Iterator[str]:
     )
 
 
-def save(folder: Path, results: Results) -> None:
+def save(folder: Path, results: BenchmarkResults) -> None:
     """`lowering.json` (which `decomp bench --compare` reads), `lowering.md` and, with matplotlib, two plots."""
     results.save(folder / "lowering.json")
     lines = [

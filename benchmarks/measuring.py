@@ -11,13 +11,13 @@ import torch
 
 from benchmarks.contenders import Contender, Run, graph_of
 from decomp.tools.benchmarking.clock import Clock, Effort, Timing, interleaved
-from decomp.tools.benchmarking.records import Case, Row
+from decomp.tools.benchmarking.records import BenchmarkCase, BenchmarkRow
 
 PATIENCE = 60.0
 """Seconds of a program, after which two rounds have to do."""
 
 
-def compare(program: str, size: int, nodes: int, field: Sequence[Contender], rounds: int) -> list[Row]:
+def compare(program: str, size: int, nodes: int, field: Sequence[Contender], rounds: int) -> list[BenchmarkRow]:
     """Every contender in turn, `rounds` times; the first is the floor, and `to_baseline` is the time per node over its.
     Those whose limit `nodes` exceeds sit out."""
     field = [contender for contender in field if nodes <= contender.limit]
@@ -26,9 +26,10 @@ def compare(program: str, size: int, nodes: int, field: Sequence[Contender], rou
     effort = Effort(warm_up=0, seconds=0.0, least=rounds, most=rounds, sample=0.0, collect=True, patience=PATIENCE)
     timing = interleaved(runs, Clock(torch.device("cpu")), effort, seed=0)
     per_node = Timing({name: [t / emitted[name] for t in times] for name, times in timing.taken.items()})
-    case = Case(program, "lowering", f"{size:,}", "lowering", "cpu")
+    case = BenchmarkCase(program, "lowering", f"{size:,}", "lowering", "cpu")
     return [
-        Row(case, name, timing.spread(name), per_node.ratio(name, field[0].name), nodes=emitted[name]) for name in runs
+        BenchmarkRow(case, name, timing.spread(name), per_node.ratio(name, field[0].name), nodes=emitted[name])
+        for name in runs
     ]
 
 
@@ -41,7 +42,7 @@ def _counting(contender: Contender, emitted: dict[str, int]) -> Callable[[], Non
     return run
 
 
-def microseconds(row: Row) -> float:
+def microseconds(row: BenchmarkRow) -> float:
     """Time per emitted node."""
     assert row.seconds is not None and row.nodes is not None
     return row.seconds.median / row.nodes * 1e6

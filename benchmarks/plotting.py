@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from benchmarks.measuring import microseconds
-from decomp.tools.benchmarking.records import Row
+from decomp.tools.benchmarking.records import BenchmarkRow
 
 OURS, BASE, OTHERS = "#08519c", "0.35", "#d95f0e"
 GROWING = {
@@ -24,7 +24,7 @@ GROWN, CONTENDED = "synthetic", "exported transformer"
 """The programs that are drawn: one that comes in all sizes, and one that is a model."""
 
 
-def plots(results: Sequence[Row], folder: Path) -> list[Path]:
+def plots(results: Sequence[BenchmarkRow], folder: Path) -> list[Path]:
     """Every plot that the results have data for; returns the files."""
     made = []
     grown = [row for row in results if row.case.name == GROWN and row.variant in GROWING and row.nodes]
@@ -36,7 +36,7 @@ def plots(results: Sequence[Row], folder: Path) -> list[Path]:
     return made
 
 
-def growth(rows: Sequence[Row], path: Path) -> Path:
+def growth(rows: Sequence[BenchmarkRow], path: Path) -> Path:
     """A node costs as much in a program of a million nodes as in one of a thousand, or nearly."""
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -64,7 +64,7 @@ def growth(rows: Sequence[Row], path: Path) -> Path:
     return path
 
 
-def contenders(rows: Sequence[Row], path: Path) -> Path:
+def contenders(rows: Sequence[BenchmarkRow], path: Path) -> Path:
     """What lowers an exported model, by microseconds per emitted node; numbers beside the bars."""
     rows = sorted(rows, key=microseconds)
     figure = Figure(figsize=(8, 0.8 + 0.28 * len(rows)), layout="constrained")
@@ -80,7 +80,7 @@ def contenders(rows: Sequence[Row], path: Path) -> Path:
     return path
 
 
-def _colour(row: Row) -> str:
+def _colour(row: BenchmarkRow) -> str:
     if row.variant.startswith(("lower", "decompose")):
         return OURS
     return BASE if row.variant.startswith("Graph.") else OTHERS

@@ -94,17 +94,22 @@ _MOVED_TO_ERRORS = frozenset(
     "AccuracyError BackendError CostError InputMissing InputsOverlap InternalError LoadError MutationError NotPortable "
     "OutOfRange PrimitiveError RuleCycle TargetError".split()
 )
+_MOVED = {
+    **{name: ("errors", name) for name in _MOVED_TO_ERRORS},
+    **{name: ("results", name) for name in results.__all__},
+    "Leeway": ("results", "UnspecifiedBehaviour"),
+}
+"""Names that were public, with the module and the name that they have now; they go in release 0.3."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _IMPORTED_WHEN_ASKED_FOR:
         return getattr(importlib.import_module(_IMPORTED_WHEN_ASKED_FOR[name]), name)
-    for module, names in (("errors", _MOVED_TO_ERRORS), ("results", results.__all__)):
-        if name in names:
-            # stacklevel: the line that asks for the name
-            text = f"decomp.{name} is decomp.{module}.{name} now; the old name goes in release 0.3"
-            warnings.warn(text, DeprecationWarning, stacklevel=2)
-            return getattr(globals()[module], name)
+    if name in _MOVED:
+        module, new = _MOVED[name]
+        text = f"decomp.{name} is decomp.{module}.{new} now; the old name goes in release 0.3"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)  # at the line that asks for the name
+        return getattr(globals()[module], new)
     raise AttributeError(f"module 'decomp' has no attribute {name!r}")
 
 

@@ -13,12 +13,12 @@ import uuid
 
 from decomp.advice.alternatives import Alternatives
 from decomp.advice.doing import Progress, done
-from decomp.advice.jobs import Answer, Given, Job, Setting, forget, is_program
+from decomp.advice.jobs import AdviceJob, Answer, Given, Setting, forget, is_program
+from decomp.advice.missing import MissingCapability, MissingDtype, MissingOp, extend_target
 from decomp.advice.smallest_sets import Chosen, SmallestSets
 from decomp.advice.suggestions import avoided, counted, enough, in_the_place, instead_of, listed
-from decomp.advice.wishes import DtypeWish, OpWish, Wish, with_wishes
 from decomp.costs.model import Cost
-from decomp.derive.matching import Matching
+from decomp.derive.rule_selection import RuleSelection
 from decomp.errors import ArgumentError, boundary
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NARROWER
@@ -218,9 +218,9 @@ def advise(
     """
     _require_programs(programs)
     chosen, target = rules_and_target(to, rules, keep, narrow)
-    setting = Setting(Matching(chosen, target, training), Policy(Accuracy.of(accuracy), cost))
+    setting = Setting(RuleSelection(chosen, target, training), Policy(Accuracy.of(accuracy), cost))
     makers = {name: Given(each) if is_program(each) else each for name, each in programs.items()}
-    search = Search(setting, Given(setting), makers, executor, results, progress, without=without)
+    search = AdviceSearch(setting, Given(setting), makers, executor, results, progress, without=without)
     return search.advice(savings)
 
 
@@ -231,7 +231,7 @@ _NOT_THE_SAME = (
 )
 
 
-class Search:
+class AdviceSearch:
     """The search for advice over some programs."""
 
     def __init__(
@@ -267,9 +267,11 @@ class Search:
         finally:
             forget(self.run)
 
-    def _asked(self, names: Iterable[str], wishes: tuple[Wish, ...] | None, savings: int) -> dict[str, Answer]:
+    def _asked(
+        self, names: Iterable[str], wishes: tuple[MissingCapability, ...] | None, savings: int
+    ) -> dict[str, Answer]:
         asked = self.making, wishes, savings, self.run
-        jobs = [Job(name, self.programs[name], *asked, self.versions.get(name, "")) for name in names]
+        jobs = [AdviceJob(name, self.programs[name], *asked, self.versions.get(name, "")) for name in names]
         return done(jobs, self.executor, self.place, self.digest or "", self.progress)
 
     def _take_in(self, answers: Mapping[str, Answer]) -> None:
@@ -281,7 +283,7 @@ class Search:
                 self.out_of_reach[name] = answer.reason
 
     def _answered(self, savings: int) -> Advice:
-        sets = self.found.sets(lambda wish: isinstance(wish, OpWish) and self.refused.knows(wish.op))
+        sets = self.found.sets(lambda wish: isinstance(wish, MissingOp) and self.refused.knows(wish.op))
         wishes = {number: wish for wish, number in self.found.wishes.items()}
         lowers = tuple(name for name in self.programs if name not in self.out_of_reach)
         for name in [name for name, goal in self.goals.items() if not sets.derived([goal], sets.prices)]:
@@ -304,11 +306,11 @@ class Search:
             _savings(answers.values(), savings, self.refused),
             {name: calls[name] for name in self.programs if name in calls},
             self.out_of_reach,
-            with_wishes(self.target, (wishes[number] for number in chosen.leaves)),
+            extend_target(self.target, (wishes[number] for number in chosen.leaves)),
         )
 
     def _basis(
-        self, sets: SmallestSets, wishes: Mapping[int, Wish], names: Sequence[str], savings: int
+        self, sets: SmallestSets, wishes: Mapping[int, MissingCapability], names: Sequence[str], savings: int
     ) -> tuple[Chosen, dict[str, Answer]]:
         """The cheapest set of which planning says that it is enough, and what each program comes to then."""
 
@@ -325,7 +327,7 @@ class Search:
     def _milestones(
         self,
         sets: SmallestSets,
-        wishes: Mapping[int, Wish],
+        wishes: Mapping[int, MissingCapability],
         leaves: frozenset[int],
         reachable: Mapping[str, int],
         reached: int,
@@ -341,7 +343,7 @@ class Search:
             reached += len(unlocked[best])
             left = {name: goal for name, goal in left.items() if name not in unlocked[best]}
             added = {str(wishes[number]): number for number in needs[best]}
-            dtypes = tuple(name for name in sorted(added) if isinstance(wishes[added[name]], DtypeWish))
+            dtypes = tuple(name for name in sorted(added) if isinstance(wishes[added[name]], MissingDtype))
             others = {name: instead_of(added[name], leaves, sets, goals, wishes) for name in sorted(added)}
             instead = {name: each for name, each in others.items() if each}
             yield Milestone(tuple(others), tuple(unlocked[best]), reached, dtypes, instead)

@@ -11,9 +11,9 @@ from typing import Any
 from torch import fx
 
 from decomp.costs.model import Cost
-from decomp.derive.exclusive import captured
-from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Source
+from decomp.derive.pipeline import CaptureRequest
+from decomp.derive.rule_selection import RuleSelection
+from decomp.derive.session import capture_session
 from decomp.errors import boundary
 from decomp.ir.ops import Op, op as op_of
 from decomp.lowering import rules_and_target
@@ -21,7 +21,7 @@ from decomp.rules.accuracy import DEFAULT, Accuracy, Policy, Spec
 from decomp.rules.options import CHECKS, OF_CERTIFY
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
-from decomp.validation.error_budget import Choice, Error, Levels, levels_of
+from decomp.validation.error_budget import Error, LevelChoice, Levels, levels_of
 
 GAIN, LOSS = 0.9, 1.05
 """Another level is advised where it makes the error that many times smaller; or is cheaper, and makes it no larger than
@@ -62,7 +62,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Advice:
+class BudgetAdvice:
     """A level of accuracy that would serve the program better."""
 
     op: str
@@ -108,7 +108,7 @@ class Budget:
     """Ops that draw random numbers; every run has the same, so that they lose nothing here."""
     unknown: tuple[str, ...] = ()
     """Ops that do not run in float64; they count as exact."""
-    advice: tuple[Advice, ...] = ()
+    advice: tuple[BudgetAdvice, ...] = ()
     """The change that gains most first."""
 
     def __getitem__(self, spelling: Any) -> Loss:
@@ -163,9 +163,9 @@ def budget(
     ops that draw random numbers. Raises `NotLowered`, `CaptureError`, and `AccuracyError` where nothing can be
     measured: without example inputs, without float outputs, in float64."""
     chosen, target = rules_and_target(to, rules, keep)
-    source, matching = Source(model, args, kwargs, tracer_class, dynamic_shapes), Matching(chosen, target)
+    source, matching = CaptureRequest(model, args, kwargs, tracer_class, dynamic_shapes), RuleSelection(chosen, target)
     wanted = Accuracy.of(accuracy)
-    with captured(source, matching) as program:
+    with capture_session(source, matching) as program:
         levels = levels_of(program, matching, source, Policy(wanted, cost), seed)
         levels.require(wanted, target.name)
         return _budget(levels, wanted, target.name)
@@ -200,7 +200,7 @@ def _shares(whole: Error, errors: Mapping[Op, Error]) -> dict[Op, float]:
     return {op: whole.dot(error) / square if square and not error.broken else 0.0 for op, error in errors.items()}
 
 
-def _loss(levels: Levels, op: Op, choice: Choice, due: Error, share: float) -> Loss:
+def _loss(levels: Levels, op: Op, choice: LevelChoice, due: Error, share: float) -> Loss:
     others = [levels.choice(op, level) for level in levels.levels(op) if level != choice.level]
     apart = {(other.calls, other.cost, other.error): other for other in others if other.error is not choice.error}
     options = tuple(Option(str(other.level), other.calls, other.cost, other.error.size) for other in apart.values())
@@ -208,7 +208,7 @@ def _loss(levels: Levels, op: Op, choice: Choice, due: Error, share: float) -> L
     return Loss(str(op), str(choice.level), choice.rules, choice.calls, choice.cost, due.size, own, share, options)
 
 
-def _advice(error: float, losses: Sequence[Loss]) -> Iterator[Advice]:
+def _advice(error: float, losses: Sequence[Loss]) -> Iterator[BudgetAdvice]:
     """For each op the level that gains most, if one does: first what makes the program more accurate."""
     found = [advice for loss in losses for option in loss.others if (advice := _advised(error, loss, option))]
     found.sort(key=lambda a: (a.error >= GAIN * error, a.error if a.error < error else a.cost))
@@ -219,14 +219,14 @@ def _advice(error: float, losses: Sequence[Loss]) -> Iterator[Advice]:
             yield advice
 
 
-def _advised(error: float, loss: Loss, option: Option) -> Advice | None:
+def _advised(error: float, loss: Loss, option: Option) -> BudgetAdvice | None:
     if not math.isfinite(error) or not math.isfinite(option.error):
         return None
     then = math.sqrt(max(error**2 - loss.error**2, 0.0) + option.error**2)
     helps = then < GAIN * error or option.cost < loss.cost and then <= LOSS * error
     if not helps:
         return None
-    return Advice(loss.op, option.level, option.calls - loss.calls, option.cost - loss.cost, then, error)
+    return BudgetAdvice(loss.op, option.level, option.calls - loss.calls, option.cost - loss.cost, then, error)
 
 
 # As a table.

@@ -8,17 +8,17 @@ from typing import Any
 
 from torch import fx, nn
 
-from decomp.capture.frontends import Program
-from decomp.derive.exclusive import captured
-from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Source
+from decomp.capture.frontends import CapturedProgram
+from decomp.derive.pipeline import CaptureRequest
+from decomp.derive.rule_selection import RuleSelection
+from decomp.derive.session import capture_session
 from decomp.errors import boundary
 from decomp.ir.call import graphs_of
 from decomp.patterns.found import Match, NearMiss
 from decomp.patterns.matching import matches
 from decomp.patterns.pattern import Pattern
 from decomp.rules.rules import Rules
-from decomp.rules.target import Everything
+from decomp.rules.target import MatchAllTarget
 
 
 class Matches(list[Match]):
@@ -63,16 +63,16 @@ def match(
     wanted = Pattern.of(pattern, None, **modules)
     rules = Rules()
     rules.pattern(wanted, name=wanted.name)(lambda *values: wanted(*values))
-    matching = Matching(rules, Everything("wherever the pattern is"))
-    source = Source(program, args, kwargs, tracer_class, dynamic_shapes)
+    matching = RuleSelection(rules, MatchAllTarget("wherever the pattern is"))
+    source = CaptureRequest(program, args, kwargs, tracer_class, dynamic_shapes)
     missed: list[NearMiss] = []
-    with captured(source, matching) as subject:
+    with capture_session(source, matching) as subject:
         graphs = list(_graphs(subject))
         found = [each for graph in graphs for each in _in_graph(subject, *graph, wanted, missed)]
     return Matches(found, missed)
 
 
-def _graphs(program: Program) -> Iterator[tuple[fx.Graph, nn.Module]]:
+def _graphs(program: CapturedProgram) -> Iterator[tuple[fx.Graph, nn.Module]]:
     """The graph of a program, and those of the bodies of its higher-order ops."""
     yield program.graph, program.root
     for owner, graph in graphs_of(program.root):
@@ -81,7 +81,7 @@ def _graphs(program: Program) -> Iterator[tuple[fx.Graph, nn.Module]]:
 
 
 def _in_graph(
-    program: Program, graph: fx.Graph, owner: nn.Module, pattern: Pattern, missed: list[NearMiss]
+    program: CapturedProgram, graph: fx.Graph, owner: nn.Module, pattern: Pattern, missed: list[NearMiss]
 ) -> Iterator[Match]:
     for found in matches(graph, [pattern], owner=owner, missed=missed, everywhere=True):
         nodes = (program.source_of(node) for node in found.nodes)

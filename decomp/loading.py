@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from decomp.capture.calling import unlifted
 from decomp.capture.exporting import export
-from decomp.capture.frontends import Parts, Program, capture, graph_module
+from decomp.capture.frontends import CapturedProgram, Parts, capture, graph_module
 from decomp.capture.module_hooks import carry_hooks
 from decomp.errors import CaptureError, spelled
 from decomp.ir.call import CALLS, is_host, is_projection
@@ -45,7 +45,7 @@ def load(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | Non
     return Unlifted(_module_of(model, program, args, kwargs), own_op)
 
 
-def _module_of(model: nn.Module, program: Program, args: Any, kwargs: Any) -> fx.GraphModule:
+def _module_of(model: nn.Module, program: CapturedProgram, args: Any, kwargs: Any) -> fx.GraphModule:
     if program.exported is None and program.dialect == "torch" and (args is not None or kwargs):
         # Functions and methods of torch have no forms that write into memory; overloads have.
         with contextlib.suppress(CaptureError):

@@ -16,14 +16,12 @@ from torch import fx
 from decomp._library import library
 from decomp.advice.suggestions import Suggesting
 from decomp.capture import frontends
-from decomp.capture.frontends import Program
+from decomp.capture.frontends import CapturedProgram
 from decomp.costs.model import Cost
-from decomp.derive.decisions import Plan, Planned
-from decomp.derive.exclusive import captured, exclusively, planning, undisturbed
-from decomp.derive.matching import Matching
+from decomp.derive.decisions import Plan, PlannedProgram
 from decomp.derive.pipeline import (
+    CaptureRequest,
     RewrittenGraph,
-    Source,
     capture_program,
     plan_program,
     prove_program,
@@ -31,6 +29,8 @@ from decomp.derive.pipeline import (
     rewrite_program,
     simplify_program,
 )
+from decomp.derive.rule_selection import RuleSelection
+from decomp.derive.session import capture_session, lowering_session, planning, resumed_session
 from decomp.errors import ArgumentError, Blocker, NotLowered, NotPortable, boundary
 from decomp.forks import collector_paused
 from decomp.graphs.lowered_modules import snapshots_of
@@ -47,10 +47,10 @@ from decomp.report import Report, report_of
 from decomp.rules.accuracy import DEFAULT, Accuracy, Limits, Policy, Spec
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules, as_rules
-from decomp.rules.target import Everything, Target
+from decomp.rules.target import MatchAllTarget, Target
 from decomp.simplification.simplifier import Settings
 from decomp.stages import Stage, stages_of
-from decomp.validation.plan_prices import Pricing
+from decomp.validation.plan_prices import PlanPricing
 from decomp.validation.values import measured
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ class Lowering:
     """How many times a rule was run; everything else was stamped."""
     returned_program: ReturnedProgram = field(repr=False)
     """`result` as it was put together, for verification."""
-    source: Source = field(repr=False)
+    source: CaptureRequest = field(repr=False)
     """What was lowered, and how it was captured."""
-    matching: Matching = field(repr=False)
+    matching: RuleSelection = field(repr=False)
     """The rules and the target that it was captured for."""
     policy: Policy = field(repr=False)
     """How one of several ways was chosen."""
-    program: Program = field(repr=False)
+    program: CapturedProgram = field(repr=False)
     """The program that came in, as a graph."""
     snapshots: tuple[Snapshot, ...] = field(repr=False)
     """The graphs of `result`, in the order of `pieces`, as they came out."""
@@ -115,7 +115,7 @@ class Lowering:
     @functools.cached_property
     def derived_to_train(self) -> bool:
         """Whether what its calls are derived to has their gradients."""
-        return self.matching.settled(self.program).rules.trains
+        return self.matching.specialise_for_program(self.program).rules.trains
 
     @property
     def given(self) -> fx.Graph:
@@ -150,17 +150,17 @@ class Lowering:
 
     def narrow_source(self) -> Any:
         """The program that came in, its ops as they are, in the narrow dtypes of the target."""
-        target = Everything("narrow dtypes alone")
+        target = MatchAllTarget("narrow dtypes alone")
         target.narrower = self.narrower
-        matching = Matching(_NO_RULES, target, self.matching.training)
-        with undisturbed(self.program, _NO_RULES) as sizes:
+        matching = RuleSelection(_NO_RULES, target, self.matching.training)
+        with resumed_session(self.program, _NO_RULES) as sizes:
             new = _through(self.source, self.program, matching, self.policy, True, False, None, _Clock())
             sizes.keep(new.result)
         return new.result
 
     def graph_of(self, source: Any) -> fx.Graph:
         """The graph of `source`, captured as the program that came in was. Raises `CaptureError`."""
-        with exclusively(self.matching.rules, source, captures=self.source.args is not None):
+        with lowering_session(self.matching.rules, source, captures=self.source.args is not None):
             return capture_program(replace(self.source, model=source), self.matching).graph
 
     def provenance(self, node: fx.Node | str) -> Provenance:
@@ -272,9 +272,9 @@ def lower(
     """
     if max_error is not None and max_ulp is not None:
         raise ArgumentError("max_error= picks levels, and max_ulp= takes their place: give one of both")
-    source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
+    source = CaptureRequest(model, args, kwargs, tracer_class, dynamic_shapes)
     settings = settings_of(simplify, training, freeze)
-    matching = Matching(*rules_and_target(to, rules, keep, narrow), _training(training, freeze))
+    matching = RuleSelection(*rules_and_target(to, rules, keep, narrow), _training(training, freeze))
     policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost, freeze)
     return _lowered(source, matching, policy, partial, verify, max_error, settings)
 
@@ -295,9 +295,9 @@ def decompose(
     """Apply rules wherever one matches, to a fixed point, and return a program of the kind that came in. Where a rule
     calls its own op, that call is kept. `rules`: `Rules`, or a dict from op to function; the other arguments are those
     of `lower`. Raises `RuleCycle` if rules expand into each other without end, and what `lower` raises."""
-    source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
+    source = CaptureRequest(model, args, kwargs, tracer_class, dynamic_shapes)
     policy = Policy(Accuracy.of(accuracy).within(max_ulp))
-    return _lowered(source, Matching(as_rules(rules), _EVERYTHING), policy, partial=True, verify=verify).result
+    return _lowered(source, RuleSelection(as_rules(rules), _EVERYTHING), policy, partial=True, verify=verify).result
 
 
 @boundary("plan", CHECKS)
@@ -322,19 +322,19 @@ def plan(
     arguments are those of `lower`. Raises `CaptureError`, `RuleError`."""
     chosen, target = rules_and_target(to, rules, keep, narrow)
     policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost, freeze)
-    source = Source(model, args, kwargs, tracer_class, dynamic_shapes)
-    matching = Matching(chosen, target, _training(training, freeze))
-    with captured(source, matching) as program:
+    source = CaptureRequest(model, args, kwargs, tracer_class, dynamic_shapes)
+    matching = RuleSelection(chosen, target, _training(training, freeze))
+    with capture_session(source, matching) as program:
         return _answering(plan_program(program, matching, policy), program, matching, policy)
 
 
-def _answering(planned: Planned, program: Program, matching: Matching, policy: Policy) -> Plan:
+def _answering(planned: PlannedProgram, program: CapturedProgram, matching: RuleSelection, policy: Policy) -> Plan:
     """The plan, which finds out what it costs, and what the target lacks, when it is asked."""
-    pricing, suggesting = Pricing(planned, program, matching, policy), Suggesting(program, matching, policy)
+    pricing, suggesting = PlanPricing(planned, program, matching, policy), Suggesting(program, matching, policy)
     return replace(planned.plan, pricing=pricing, suggesting=suggesting)
 
 
-_EVERYTHING = Everything("wherever a rule matches")
+_EVERYTHING = MatchAllTarget("wherever a rule matches")
 _NO_RULES = Rules()
 
 
@@ -380,8 +380,8 @@ def _keeping(target: Target, keep: Iterable[Any]) -> Target:
 
 
 def _lowered(
-    source: Source,
-    matching: Matching,
+    source: CaptureRequest,
+    matching: RuleSelection,
     policy: Policy,
     partial: bool,
     verify: bool | str,
@@ -390,7 +390,7 @@ def _lowered(
 ) -> Lowering:
     clock = _Clock()
     captures = source.args is not None
-    with exclusively(matching.rules, source.model, captures) as sizes, neutral(), collector_paused():
+    with lowering_session(matching.rules, source.model, captures) as sizes, neutral(), collector_paused():
         with clock.stage("capture"):
             program = capture_program(source, matching)
         with planning(program):
@@ -407,13 +407,15 @@ def _lowered(
 def again(lowering: Lowering, settings: Settings | None, verify: bool = True) -> Lowering:
     """The same lowering, simplified otherwise, or not; what was planned is remembered."""
     source, matching, program = lowering.source, lowering.matching, lowering.program
-    with undisturbed(program, matching.rules) as sizes:
+    with resumed_session(program, matching.rules) as sizes:
         new = _through(source, program, matching, lowering.policy, True, verify, settings, _Clock())
         sizes.keep(new.result)
     return replace(new, picked=lowering.picked)
 
 
-def _affordable(program: Program, matching: Matching, source: Source, policy: Policy, max_error: float) -> Picked:
+def _affordable(
+    program: CapturedProgram, matching: RuleSelection, source: CaptureRequest, policy: Policy, max_error: float
+) -> Picked:
     """The cheapest levels for the ops whose level the user has not named."""
     # Imported here, for not everybody measures.
     from decomp.validation.choosing_levels import cheapest_levels
@@ -424,9 +426,9 @@ def _affordable(program: Program, matching: Matching, source: Source, policy: Po
 
 
 def _through(
-    source: Source,
-    program: Program,
-    matching: Matching,
+    source: CaptureRequest,
+    program: CapturedProgram,
+    matching: RuleSelection,
     policy: Policy,
     partial: bool,
     verify: bool | str,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from decomp.derive.decisions import PROVED, Derived
+from decomp.derive.decisions import ERASED_GUARD, Derived
 from decomp.errors import spelled
 from decomp.ir.accounting import WRITE_BACK, effects_in
 from decomp.ir.call import is_host, is_projection, module_path
@@ -178,7 +178,7 @@ def report_of(lowering: Lowering) -> Report:
         notes=lowering.plan.notes,
         unsimplified=plain,
         removed=dict(removed.most_common()),
-        proved=sum(d is PROVED for piece in lowering.pieces for d in piece.decisions.values()),
+        proved=sum(d is ERASED_GUARD for piece in lowering.pieces for d in piece.decisions.values()),
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from decomp.rules.declining import Declined as Declined
     from decomp.rules.linting import Finding as Finding
     from decomp.runtime.loaded import Loaded as Loaded
-    from decomp.samples import Leeway as Leeway
+    from decomp.samples import UnspecifiedBehaviour as UnspecifiedBehaviour
     from decomp.tools.benchmarking.workload import Workload as Workload
     from decomp.tools.bringup.report import BringUp as BringUp
     from decomp.tools.certification.certificate import Certificate as Certificate, Certificates as Certificates
@@ -30,7 +30,7 @@ _DEFINED_IN = {
     "Certificates": "decomp.tools.certification.certificate",
     "Declined": "decomp.rules.declining",
     "Finding": "decomp.rules.linting",
-    "Leeway": "decomp.samples",
+    "UnspecifiedBehaviour": "decomp.samples",
     "Loaded": "decomp.runtime.loaded",
     "Match": "decomp.patterns.found",
     "MemoryPlan": "decomp.memory.planning",

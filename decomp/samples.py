@@ -22,7 +22,7 @@ from decomp.torch_internals import pytree
 
 
 @dataclass(frozen=True, slots=True)
-class Leeway:
+class UnspecifiedBehaviour:
     """What an op leaves open: which of several equal values an index points at, the signs of singular vectors. Results
     are brought to a normal form before they are compared, so that equally good ones compare equal."""
 
@@ -47,7 +47,7 @@ class Sample:
     elementwise: bool = False
     """Whether it computes element by element though PyTorch does not tag it as pointwise. It is then measured on points
     of the whole domain."""
-    leeway: Leeway | None = None
+    leeway: UnspecifiedBehaviour | None = None
     """What the op leaves open, if anything."""
     documented: Callable[..., Any] | None = None
     """A function that computes what the op is documented to compute, where PyTorch has no kernel for it on this device:

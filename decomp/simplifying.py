@@ -10,9 +10,9 @@ from typing import Any
 from torch import fx, nn
 
 from decomp.capture import frontends, rebuild_exported
-from decomp.capture.frontends import Parts, Program
+from decomp.capture.frontends import CapturedProgram, Parts
 from decomp.capture.lowered_module import check_inputs
-from decomp.derive.exclusive import exclusively
+from decomp.derive.session import lowering_session
 from decomp.errors import ArgumentError, boundary
 from decomp.forks import collector_paused
 from decomp.graphs.rewrite import copy_graph
@@ -23,7 +23,7 @@ from decomp.metadata.ambient_modes import neutral
 from decomp.proof.returned_program import ReturnedProgram, check_returned_program
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
-from decomp.rules.target import Everything, Target
+from decomp.rules.target import MatchAllTarget, Target
 from decomp.simplification.checking import check_simplified
 from decomp.simplification.freezing import is_traced_anew
 from decomp.simplification.simplifier import PASSES, Settings, Simplified, Subject, simplified
@@ -71,7 +71,7 @@ def simplify(
     settings = _settings(passes, freeze, exact, training)
     if isinstance(program, Lowering):
         return again(program, settings)
-    with exclusively(Rules(), program, captures=args is not None) as sizes, neutral(), collector_paused():
+    with lowering_session(Rules(), program, captures=args is not None) as sizes, neutral(), collector_paused():
         captured = frontends.capture(
             program,
             args,
@@ -86,7 +86,7 @@ def simplify(
     return result
 
 
-_ANY = Everything("any call")
+_ANY = MatchAllTarget("any call")
 
 
 def _settings(passes: Iterable[str] | None, freeze: bool, exact: bool, training: bool | None) -> Settings:
@@ -104,7 +104,7 @@ def _settings(passes: Iterable[str] | None, freeze: bool, exact: bool, training:
 class _Simplification:
     """The graphs of one program, on their way."""
 
-    def __init__(self, program: Program, target: Target, settings: Settings) -> None:
+    def __init__(self, program: CapturedProgram, target: Target, settings: Settings) -> None:
         self.program, self.target, self.settings = program, target, settings
         self.done: dict[tuple[nn.Module, Settings], fx.GraphModule] = {}
         self.removed: Counter[str] = Counter()

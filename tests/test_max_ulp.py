@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import decomp
-from decomp.tools.certification.certificate import Certificate, Figures, Way
+from decomp.tools.certification.certificate import Certificate, Figures, Implementation
 from decomp.tools.certification.implementations import identity
 from tests.tools.certification.certified_rules import LEVELS as RULES
 
@@ -14,7 +14,7 @@ X = torch.linspace(-3, 3, 16)
 
 
 def way(level, ulp, own=0.5, name="chip"):
-    return Way(name, "measured", values={"float32": Figures(9, ulp, 0.1, own_max=own)}, level=level)
+    return Implementation(name, "measured", values={"float32": Figures(9, ulp, 0.1, own_max=own)}, level=level)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_wrong_limits_are_refused():
 
 
 def test_a_way_with_wrong_values_is_within_no_limit():
-    wrong = Way("chip", "measured", values={"float32": Figures(9, 1.0, 0.1, mismatches=1, own_max=0.5)})
+    wrong = Implementation("chip", "measured", values={"float32": Figures(9, 1.0, 0.1, mismatches=1, own_max=0.5)})
     one = Certificate("rule", ways=(wrong,))
     assert one.error_on("chip", "exact", "float32") == float("inf")
     assert one.error_on("chip", "fast", "float32") is None

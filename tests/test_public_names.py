@@ -5,12 +5,12 @@ import pytest
 import decomp
 
 MOVED = {
-    "InputMissing": "errors",
-    "LoadError": "errors",
-    "TargetError": "errors",
-    "Advice": "results",
-    "Certificate": "results",
-    "Loaded": "results",
+    "InputMissing": "errors.InputMissing",
+    "LoadError": "errors.LoadError",
+    "TargetError": "errors.TargetError",
+    "Advice": "results.Advice",
+    "Certificate": "results.Certificate",
+    "Leeway": "results.UnspecifiedBehaviour",
 }
 
 
@@ -27,9 +27,10 @@ def test_every_result_has_a_name():
 
 @pytest.mark.parametrize("name", MOVED)
 def test_a_name_that_moved_works_and_says_where_it_is(name):
-    with pytest.warns(DeprecationWarning, match=f"decomp.{name} is decomp.{MOVED[name]}.{name} now") as warned:
+    module, new = MOVED[name].split(".")
+    with pytest.warns(DeprecationWarning, match=f"decomp.{name} is decomp.{MOVED[name]} now") as warned:
         found = getattr(decomp, name)
-    assert found is getattr(getattr(decomp, MOVED[name]), name)
+    assert found is getattr(getattr(decomp, module), new)
     assert warned[0].filename == __file__
 
 

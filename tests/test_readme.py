@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import decomp
-from decomp.tools.benchmarking.records import Results
+from decomp.tools.benchmarking.records import BenchmarkResults
 from decomp.tools.benchmarking.table import summary
 from decomp.tools.cli.app import app
 from decomp_rules import RULES, targets
@@ -181,7 +181,7 @@ def test_the_share_of_clean_entries_is_the_one_that_was_measured():
 
 
 def test_the_run_time_tables_are_of_what_was_measured():
-    measured = summary(Results.load(RESULTS / "fused_vs_primitive.json"))
+    measured = summary(BenchmarkResults.load(RESULTS / "fused_vs_primitive.json"))
     shown = [line for line in README.section("What primitives cost at run time").splitlines() if line.startswith("|")]
     assert len(shown) >= 8 and [line for line in shown if line not in measured] == []
 

@@ -14,8 +14,8 @@ from torch import fx
 from torch._ops import OpOverload
 
 from decomp.advice.derivability import Derivability
+from decomp.advice.missing import MissingCapability, MissingDtype, MissingOp, capability_of, is_advisable
 from decomp.advice.smallest_sets import SmallestSets
-from decomp.advice.wishes import DtypeWish, OpWish, Wish, is_advisable, wish_of
 from decomp.derive.candidates import Request
 from decomp.derive.planner import Planner
 from decomp.errors import BindingError, RuleError, spelled
@@ -42,7 +42,7 @@ class Alternatives:
 
     clauses: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
     """What a call can be derived from: all of the body."""
-    wishes: dict[Wish, int] = field(default_factory=dict)
+    wishes: dict[MissingCapability, int] = field(default_factory=dict)
     size: int = 0
     """How many calls and wishes there are."""
     complete: bool = True
@@ -61,7 +61,7 @@ class Alternatives:
         call in several programs holds for all of them."""
         own: dict[int, int] = {number: self.kind(kind)[0] for kind, number in other["kinds"].items()}
         for number, *row in other["wishes"]:
-            own[number] = self.wish(wish_of(row))
+            own[number] = self.wish(capability_of(row))
 
         def known(number: int) -> int:
             if number not in own:
@@ -90,7 +90,7 @@ class Alternatives:
         self.clauses.append((tuple(numbers), number))
         return number
 
-    def sets(self, refused: Callable[[Wish], bool] = lambda wish: False) -> SmallestSets:
+    def sets(self, refused: Callable[[MissingCapability], bool] = lambda wish: False) -> SmallestSets:
         """The search for the smallest sets of wishes; of two as small, the one with more usual ops."""
         prices = {number: wish.price for wish, number in self.wishes.items() if not refused(wish)}
         return SmallestSets(Derivability(self.size, self.clauses), prices)
@@ -100,7 +100,7 @@ class Alternatives:
         self.size += 1
         return self.size - 1
 
-    def wish(self, wish: Wish) -> int:
+    def wish(self, wish: MissingCapability) -> int:
         """The number of a wish."""
         found = self.wishes.get(wish)
         if found is None:
@@ -135,7 +135,7 @@ class Exploration:
         self.found.complete &= not self._pending
         return self.found
 
-    def settled(self, goals: Iterable[int]) -> dict[int, int]:
+    def specialise_for_program(self, goals: Iterable[int]) -> dict[int, int]:
         """By goal, what is to be derived for it: itself; but where the clauses say that nothing is missing, though
         planning found the call blocked, another call of its kind is not like it, and the target has to know its op."""
         known = Derivability(self.found.size, self.found.clauses)
@@ -174,14 +174,14 @@ class Exploration:
         target, op = self.planner.target, each.call.op
         dtypes = self._missing_dtypes(each)
         if dtypes:
-            self._is_enough(each, *map(DtypeWish, dtypes))
+            self._is_enough(each, *map(MissingDtype, dtypes))
             return
         partly = target.knows(op) and not each.condition
-        wish = OpWish(op, each.call.overload if partly else None, each.condition)
+        wish = MissingOp(op, each.call.overload if partly else None, each.condition)
         if is_advisable(op, target):
             self._is_enough(each, wish)
 
-    def _is_enough(self, each: _Open, *wishes: Wish) -> None:
+    def _is_enough(self, each: _Open, *wishes: MissingCapability) -> None:
         self._alone[each.number] = tuple(map(self.found.wish, wishes))
         self.found.clauses.append((self._alone[each.number], each.number))
 
@@ -210,7 +210,7 @@ class Exploration:
 
     def _any_of(self, group: Sequence[Op]) -> int:
         """Something that holds if the target knows one of these ops."""
-        wishes = [self.found.wish(OpWish(op)) for op in group]
+        wishes = [self.found.wish(MissingOp(op)) for op in group]
         if len(wishes) == 1:
             return wishes[0]
         number = self.found.number()

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from decomp.advice.jobs import Answer, Job, answered, from_json, to_json
+from decomp.advice.jobs import AdviceJob, Answer, answered, from_json, to_json
 from decomp.errors import ArgumentError, first_line
 
 Progress = Callable[[int, int, str], None]
@@ -16,14 +16,14 @@ Progress = Callable[[int, int, str], None]
 
 
 def done(
-    jobs: Sequence[Job], executor: Executor | None, place: Path | None, setting: str, progress: Progress | None
+    jobs: Sequence[AdviceJob], executor: Executor | None, place: Path | None, setting: str, progress: Progress | None
 ) -> dict[str, Answer]:
     """The answers by name, in the order of the jobs. With `place`, they are kept in this directory, under `setting` and
     name. Raises `ArgumentError` where nothing can be kept there."""
-    kept = _Kept(place, setting)
+    kept = _AnswerFiles(place, setting)
     found: dict[str, Answer] = {}
 
-    def report(job: Job, answer: Answer) -> None:
+    def report(job: AdviceJob, answer: Answer) -> None:
         found[job.name] = answer
         if progress is not None:
             progress(len(found), len(jobs), job.name)
@@ -63,7 +63,7 @@ def _result(future: Any) -> Answer:
         return Answer(reason=f"the executor lost it: {type(error).__name__}: {first_line(error)}")
 
 
-class _Kept:
+class _AnswerFiles:
     """Answers in files, one each."""
 
     def __init__(self, place: Path | None, setting: str) -> None:
@@ -74,7 +74,7 @@ class _Kept:
             except OSError as error:
                 raise ArgumentError(f"results= must be a directory: {place}: {error.strerror}") from error
 
-    def find(self, job: Job) -> Answer | None:
+    def find(self, job: AdviceJob) -> Answer | None:
         """What was answered before; a file that is not whole counts as none."""
         if self.place is None:
             return None
@@ -83,7 +83,7 @@ class _Kept:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def keep(self, job: Job, answer: Answer) -> Answer:
+    def keep(self, job: AdviceJob, answer: Answer) -> Answer:
         """Write an answer; those without a result may be another time's."""
         if self.place is not None and (answer.calls is not None or answer.lacks is not None):
             path = self.place / job.key(self.setting)

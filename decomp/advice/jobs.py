@@ -15,15 +15,15 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from decomp.advice.alternatives import Alternatives, Exploration
+from decomp.advice.missing import MissingCapability, MissingOp, extend_target, is_advisable
 from decomp.advice.suggestions import blocked_in, calls_of
-from decomp.advice.wishes import OpWish, Wish, is_advisable, with_wishes
 from decomp.cache.fingerprints import fingerprint
-from decomp.capture.frontends import Program
-from decomp.derive.decisions import Derived, Planned
-from decomp.derive.exclusive import captured, undisturbed
-from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Source, plan_program
+from decomp.capture.frontends import CapturedProgram
+from decomp.derive.decisions import Derived, PlannedProgram
+from decomp.derive.pipeline import CaptureRequest, plan_program
 from decomp.derive.planner import Planner
+from decomp.derive.rule_selection import RuleSelection
+from decomp.derive.session import capture_session, resumed_session
 from decomp.errors import CaptureError, DecompError, first_line
 from decomp.forks import Lock
 from decomp.ir.ops import Op
@@ -38,7 +38,7 @@ _HELD = 8
 class Setting(NamedTuple):
     """What all programs are asked with."""
 
-    matching: Matching
+    matching: RuleSelection
     policy: Policy
 
     @property
@@ -67,14 +67,14 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Job:
+class AdviceJob:
     """A question about one program."""
 
     name: str
     make: Callable[[], Any]
     """Makes the program: an `ExportedProgram` or `GraphModule`, or a module and its example inputs."""
     setting: Callable[[], Setting]
-    wishes: tuple[Wish, ...] | None = None
+    wishes: tuple[MissingCapability, ...] | None = None
     """What the target knows in addition. None: what does the program lack?"""
     savings: int = 0
     """Of so many ops, those that most of its calls are derived from, it is asked what they would save."""
@@ -91,16 +91,16 @@ class Job:
         except DecompError as error:
             return Answer(reason=first_line(error))
 
-    def _outcome(self, program: Program, setting: Setting) -> Answer:
-        target = with_wishes(setting.matching.target, self.wishes or ())
-        with undisturbed(program, setting.matching.rules):
+    def _outcome(self, program: CapturedProgram, setting: Setting) -> Answer:
+        target = extend_target(setting.matching.target, self.wishes or ())
+        with resumed_session(program, setting.matching.rules):
             planned = _planned(program, setting, target)
             if planned.plan.blocked:
                 return Answer(reason=_reason(planned))
             calls = calls_of(planned)
             tried = [op for op in _emitters(planned) if is_advisable(op, target) and not target.knows(op)]
             others = {op: _planned(program, setting, target | Target("", [op])) for op in tried[: self.savings]}
-        saved = {str(OpWish(op)): calls - calls_of(each) for op, each in others.items() if not each.plan.blocked}
+        saved = {str(MissingOp(op)): calls - calls_of(each) for op, each in others.items() if not each.plan.blocked}
         return Answer(calls, saved={op: n for op, n in saved.items() if n > 0})
 
     @property
@@ -129,18 +129,18 @@ def from_json(text: str) -> Answer:
     return Answer(**{**found, "goals": tuple(found["goals"])})
 
 
-def answered(job: Job) -> Answer:
+def answered(job: AdviceJob) -> Answer:
     """Do a job; as a function, so that an executor can be given it."""
     return job()
 
 
-def _lacking(program: Program, setting: Setting) -> Answer:
-    with undisturbed(program, setting.matching.rules):
+def _lacking(program: CapturedProgram, setting: Setting) -> Answer:
+    with resumed_session(program, setting.matching.rules):
         planned = _planned(program, setting, setting.matching.target)
         blocked = list(blocked_in(planned))
         if not blocked:
             return Answer(calls_of(planned))
-        matching, found = setting.matching.settled(program), Alternatives()
+        matching, found = setting.matching.specialise_for_program(program), Alternatives()
         planner = Planner(matching.rules, matching.target, program.dialect, program.mode, setting.policy)
         exploration = Exploration(planner, found)
         calls = [node for node, _ in blocked if node.op in ("call_function", "call_method")]
@@ -148,19 +148,19 @@ def _lacking(program: Program, setting: Setting) -> Answer:
         if len(calls) < len(blocked):
             goals[found.number()] = None  # a module or region that no op of a target stands for
         exploration.follow()
-        numbers = tuple(exploration.settled(goals).values())
+        numbers = tuple(exploration.specialise_for_program(goals).values())
     return Answer(None, _reason(planned), found.as_dict(), numbers)
 
 
-def _planned(program: Program, setting: Setting, target: Target) -> Planned:
+def _planned(program: CapturedProgram, setting: Setting, target: Target) -> PlannedProgram:
     return plan_program(program, replace(setting.matching, target=target), setting.policy)
 
 
-def _reason(planned: Planned) -> str:
+def _reason(planned: PlannedProgram) -> str:
     return next(decision.limitation or decision.why() for _, decision in blocked_in(planned))
 
 
-def _emitters(planned: Planned) -> list[Op]:
+def _emitters(planned: PlannedProgram) -> list[Op]:
     """The ops from which derived calls come, first those of most. Of ops from which the same calls come, as those of
     `native_layer_norm` in each `layer_norm`, the one that the program has."""
     calls: dict[Op, list[int]] = {}
@@ -178,17 +178,17 @@ class _Held:
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self.found: OrderedDict[tuple[str, str], Program] = OrderedDict()
+        self.found: OrderedDict[tuple[str, str], CapturedProgram] = OrderedDict()
         self.settings: OrderedDict[str, Setting] = OrderedDict()
 
-    def program(self, job: Job) -> tuple[Program, Setting]:
+    def program(self, job: AdviceJob) -> tuple[CapturedProgram, Setting]:
         """The program of a job, captured now or before."""
         with self.lock:
             setting = self.settings.get(job.run) or job.setting()
             self._keep(self.settings, job.run, setting)
             program = self.found.get((job.run, job.name))
         if program is None:
-            with captured(_source(_made(job)), setting.matching) as program:
+            with capture_session(_source(_made(job)), setting.matching) as program:
                 pass
         with self.lock:
             self._keep(self.found, (job.run, job.name), program)
@@ -212,7 +212,7 @@ _held = _Held()
 forget = _held.forget
 
 
-def _made(job: Job) -> Any:
+def _made(job: AdviceJob) -> Any:
     """The program of a job. Raises `CaptureError` where the function that makes it fails."""
     try:
         return job.make()
@@ -222,10 +222,10 @@ def _made(job: Job) -> Any:
         raise CaptureError(f"the function that makes it fails: {type(error).__name__}: {first_line(error)}") from error
 
 
-def _source(given: Any) -> Source:
+def _source(given: Any) -> CaptureRequest:
     model, args = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     kwargs = args if isinstance(args, Mapping) else None
-    return Source(model, () if kwargs is not None else args, kwargs, fx.Tracer, None)
+    return CaptureRequest(model, () if kwargs is not None else args, kwargs, fx.Tracer, None)
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,15 @@ from typing import Any
 from torch import fx
 
 from decomp.advice.alternatives import Alternatives, Exploration
+from decomp.advice.missing import MissingCapability, MissingDtype, extend_target
 from decomp.advice.smallest_sets import Chosen, SmallestSets
-from decomp.advice.wishes import DtypeWish, Wish, with_wishes
-from decomp.capture.frontends import Program
+from decomp.capture.frontends import CapturedProgram
 from decomp.costs.model import calls_in
-from decomp.derive.decisions import Blocked, Decision, Derived, Keep, Planned
-from decomp.derive.exclusive import undisturbed
-from decomp.derive.matching import Matching
+from decomp.derive.decisions import Blocked, Decision, Derived, Keep, PlannedProgram
 from decomp.derive.pipeline import plan_program
 from decomp.derive.planner import Planner
+from decomp.derive.rule_selection import RuleSelection
+from decomp.derive.session import resumed_session
 from decomp.ir.call import is_host, is_projection
 from decomp.ir.dtypes import name_of
 from decomp.rules.accuracy import Policy
@@ -71,7 +71,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Requirement:
     """What one blocked op needs."""
 
     op: str
@@ -101,7 +101,7 @@ class Suggestion:
     additions: tuple[Addition, ...]
     """The smallest set of ops that is enough for all that can be reached; empty if nothing is blocked."""
     stages: tuple[Stage, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[Requirement, ...]
     """What each blocked op needs, those with most calls first."""
     smallest: bool
     """Whether it is proved that no smaller set is enough."""
@@ -131,7 +131,7 @@ class Suggestion:
         return self.narrower is not None and self.narrower.calls is not None
 
     @property
-    def out_of_reach(self) -> tuple[Way, ...]:
+    def out_of_reach(self) -> tuple[Requirement, ...]:
         """The blocked ops that no additions would help."""
         return tuple(way for way in self.ways if not way.needs)
 
@@ -199,25 +199,25 @@ class Suggestion:
 class Suggesting:
     """Finds a suggestion for the plan of one program, when somebody asks for it."""
 
-    program: Program
-    matching: Matching
+    program: CapturedProgram
+    matching: RuleSelection
     policy: Policy
 
     def __call__(self) -> Suggestion:
         """The smallest additions to the target of the plan."""
-        with undisturbed(self.program, self.matching.rules):
+        with resumed_session(self.program, self.matching.rules):
             # Planned again, for a lowering that failed has left nothing of what it found out.
-            return _Search(self, plan_program(self.program, self.matching, self.policy)).suggestion()
+            return _SuggestionSearch(self, plan_program(self.program, self.matching, self.policy)).suggestion()
 
-    def calls_with(self, wishes: Iterable[Wish], goals: Iterable[str]) -> int | None:
+    def calls_with(self, wishes: Iterable[MissingCapability], goals: Iterable[str]) -> int | None:
         """How many calls the program has on a target that knows more; None if one of the ops stays blocked."""
-        blocked, calls = self._on(with_wishes(self.matching.target, wishes))
+        blocked, calls = self._on(extend_target(self.matching.target, wishes))
         return None if blocked & set(goals) else calls
 
-    def narrower(self, wishes: Iterable[Wish]) -> Narrower | None:
+    def narrower(self, wishes: Iterable[MissingCapability]) -> Narrower | None:
         """What comes of the program in narrow dtypes: where all lowers then, or one of the wishes is for a dtype that
         has a narrower one."""
-        known, wide = self.matching.target, [wish.dtype for wish in wishes if isinstance(wish, DtypeWish)]
+        known, wide = self.matching.target, [wish.dtype for wish in wishes if isinstance(wish, MissingDtype)]
         if known.dtypes is None or known.narrower and not wide:
             return None
         target = known if known.narrower else known.narrowed()
@@ -243,12 +243,12 @@ class Suggesting:
         return {decision.op for decision in planned.plan.blocked.values()}, calls_of(planned)
 
 
-class _Search:
+class _SuggestionSearch:
     """The search for one suggestion."""
 
-    def __init__(self, asked: Suggesting, planned: Planned) -> None:
+    def __init__(self, asked: Suggesting, planned: PlannedProgram) -> None:
         self.asked = asked
-        matching, program = asked.matching.settled(asked.program), asked.program
+        matching, program = asked.matching.specialise_for_program(asked.program), asked.program
         planner = Planner(matching.rules, matching.target, program.dialect, program.mode, asked.policy)
         exploration = Exploration(planner)
         self.calls: dict[str, int] = {}
@@ -263,7 +263,7 @@ class _Search:
             if node.op in ("call_function", "call_method"):
                 bodies.setdefault(decision.op, set()).add(exploration.goal(node))
         self.found: Alternatives = exploration.follow()
-        numbers = exploration.settled({number: None for body in bodies.values() for number in body})
+        numbers = exploration.specialise_for_program({number: None for body in bodies.values() for number in body})
         self.goals.update({op: self.found.all_of(map(numbers.__getitem__, body)) for op, body in bodies.items()})
         self.wishes = {number: wish for wish, number in self.found.wishes.items()}
         self.sets = self.found.sets()
@@ -284,14 +284,14 @@ class _Search:
             chosen.smallest and self.found.complete,
             chosen.least,
             calls if len(reachable) == len(ways) else None,
-            with_wishes(self.asked.matching.target, added),
+            extend_target(self.asked.matching.target, added),
             self.asked.narrower(added),
         )
 
     def _calls_with(self, leaves: Iterable[int], ops: Sequence[str]) -> int | None:
         return self.asked.calls_with((self.wishes[number] for number in leaves), ops)
 
-    def _way(self, op: str) -> Way:
+    def _way(self, op: str) -> Requirement:
         """The smallest sets for one op: each next one does without some op of those before."""
         goal = self.goals.get(op)
         found: list[frozenset[int]] = []
@@ -303,7 +303,7 @@ class _Search:
             found.append(chosen.leaves)
             without.add(min(chosen.leaves - without, key=lambda n: (self._shared(n, found), str(self.wishes[n]))))
         needs = tuple(self._names(leaves) for leaves in found)
-        return Way(op, self.calls[op], needs, "" if needs else self.reasons[op])
+        return Requirement(op, self.calls[op], needs, "" if needs else self.reasons[op])
 
     def _shared(self, number: int, found: Sequence[frozenset[int]]) -> int:
         """What the library's own targets know most is what everybody has: other ways are ways without the rest."""
@@ -315,7 +315,7 @@ class _Search:
         needed_by = tuple(op for op, goal in zip(ops, goals) if goal not in kept)
         wish = self.wishes[number]
         others = instead_of(number, chosen.leaves, self.sets, goals, self.wishes)
-        return Addition(str(wish), needed_by, others, isinstance(wish, DtypeWish))
+        return Addition(str(wish), needed_by, others, isinstance(wish, MissingDtype))
 
     def _stages(self, numbers: Sequence[int], goals: Sequence[int]) -> tuple[tuple[Stage, ...], list[int]]:
         """The set in the order that reaches most soonest; what reaches nothing alone comes with what it serves."""
@@ -348,7 +348,11 @@ class _Search:
 
 
 def instead_of(
-    number: int, leaves: frozenset[int], sets: SmallestSets, goals: Sequence[int], wishes: Mapping[int, Wish]
+    number: int,
+    leaves: frozenset[int],
+    sets: SmallestSets,
+    goals: Sequence[int],
+    wishes: Mapping[int, MissingCapability],
 ) -> tuple[str, ...]:
     """What would do in the place of one wish of a set, with the others as they are: what is usual comes first."""
     others, rest = sets.prices.keys() - leaves, leaves - {number}
@@ -357,13 +361,13 @@ def instead_of(
     return tuple(wish.explained for wish in found[:_MOST_WAYS])
 
 
-def blocked_in(planned: Planned) -> Iterator[tuple[fx.Node, Blocked]]:
+def blocked_in(planned: PlannedProgram) -> Iterator[tuple[fx.Node, Blocked]]:
     """The blocked calls of a program, with the reason."""
     for graph in planned.graphs:
         yield from ((node, each) for node, each in graph.decisions.items() if isinstance(each, Blocked))
 
 
-def calls_of(planned: Planned) -> int:
+def calls_of(planned: PlannedProgram) -> int:
     """How many calls a planned program comes to."""
     return sum(_calls(node, decision) for graph in planned.graphs for node, decision in graph.decisions.items())
 

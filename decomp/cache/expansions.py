@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from decomp.cache import places, portable
-from decomp.cache.portable import NotPortable, Record
+from decomp.cache.portable import NotSerialisable, Record
 from decomp.cache.store import Store
 from decomp.ir.signature import Signature
 from decomp.metadata.fakes import Fakes
@@ -42,7 +42,7 @@ class Segment:
         """Whether something in it was not what is recorded here: then all of it is recorded again."""
 
 
-class Kept:
+class ExpansionCache:
     """A segment while one program is planned."""
 
     def __init__(self, segment: Segment, place: Path, fakes: Fakes, composite: Callable[[str], Any]) -> None:
@@ -59,13 +59,13 @@ class Kept:
         try:
             text = self.store.find(_digest(signature, node, level)) if self.store is not None else None
             return None if text is None else portable.loaded(text, self.fakes, self._rule_at, self._constant_at)
-        except NotPortable:
+        except NotSerialisable:
             return None
 
     def note(self, signature: Signature, node: fx.Node, level: str, record: Record) -> None:
         """Keep a derivation, when this is over."""
         if self.store is not None:
-            with contextlib.suppress(NotPortable):
+            with contextlib.suppress(NotSerialisable):
                 self._new[_digest(signature, node, level)] = record
 
     def is_drawn(self) -> bool:
@@ -88,7 +88,7 @@ class Kept:
         kept = self.store.find(key) if self.store is not None else None
         try:
             text = portable.dumped(record, self._place_of, self._name_of)
-        except NotPortable:
+        except NotSerialisable:
             return False
         return kept is not None and portable.comparable(kept) == portable.comparable(text)
 
@@ -100,7 +100,7 @@ class Kept:
         for key, record in self._new.items():
             try:
                 texts[key] = portable.dumped(record, self._place_of, self._name_of)
-            except NotPortable:
+            except NotSerialisable:
                 continue
         self.store.close()
         if texts or self._gone:
@@ -112,14 +112,14 @@ class Kept:
         if not isinstance(rule, Rule):
             return rule.name
         if rule not in self.segment.places:
-            raise NotPortable(rule)
+            raise NotSerialisable(rule)
         return self.segment.places[rule]
 
     def _rule_at(self, place: Any) -> Any:
         if isinstance(place, str):
             return self.composite(place)
         if not 0 <= place < len(self.segment.rules):
-            raise NotPortable(place)
+            raise NotSerialisable(place)
         return self.segment.rules[place]
 
     def _name_of(self, tensor: torch.Tensor) -> str:

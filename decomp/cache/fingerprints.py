@@ -25,7 +25,7 @@ from decomp.cache.function_state import is_table
 from decomp.ir.ops import Op
 from decomp.rules.limitation import Limitation
 from decomp.rules.rules import Rule, Rules
-from decomp.rules.target import Condition, Everything, Target
+from decomp.rules.target import Condition, MatchAllTarget, Target
 
 FORMAT = 2
 """The form of what is kept."""
@@ -73,7 +73,7 @@ class Origins:
     def name(self, rules: Rules, target: Target, dialect: str, cost: Any) -> str | None:
         """Hexadecimal digits that differ where anything does that an expansion depends on, without what is the user's
         own; None if that cannot be said."""
-        if type(rules) is not Rules or type(target) not in (Target, Everything):
+        if type(rules) is not Rules or type(target) not in (Target, MatchAllTarget):
             return None
         describing = _Describing()
         try:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.graphs.template import Stamp, TensorSpec, compile_stamp, make_value, spec_of
+from decomp.graphs.template import ExpansionTemplate, TensorSpec, compile_stamp, make_value, spec_of
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
 from decomp.ir.signature import Signature, described
@@ -23,7 +23,7 @@ LARGEST_CONSTANT = 1 << 14
 """Bytes of a tensor that is made in a rule, above which an expansion is not kept."""
 
 
-class NotPortable(Exception):
+class NotSerialisable(Exception):
     """A value that has no form as text, or a text that is none."""
 
 
@@ -33,7 +33,7 @@ class Record:
 
     rule: Any
     """A number among the rules, or the name of a composite kernel."""
-    stamp: Stamp
+    stamp: ExpansionTemplate
     passed_over: tuple[tuple[str, str], ...]
     results: Any
     """Metadata of the results, or None."""
@@ -41,7 +41,7 @@ class Record:
 
 
 def key_of(signature: Signature, node: fx.Node, level: str) -> str:
-    """A signature as text. Raises `NotPortable`."""
+    """A signature as text. Raises `NotSerialisable`."""
     op, target, args, kwargs, _, read = signature.key
     specs = [described(metadata(each)) for each in (*signature.tensor_args, node)]
     return json.dumps([op, _target(target), _pattern(args), _pattern(kwargs), _pattern(specs), _pattern(read), level])
@@ -59,12 +59,12 @@ def _pattern(value: Any) -> Any:
         return [type(value).__name__, str(value)]
     if isinstance(value, int):
         return ["argument", int(value)]
-    raise NotPortable(value)
+    raise NotSerialisable(value)
 
 
 def dumped(record: Record, rule_of: Callable[[Any], Any], name_of: Callable[[torch.Tensor], str]) -> bytes:
     """A record as text; `rule_of` gives the number or the name of a rule, `name_of` the name of a constant, which it
-    has in all records. Raises `NotPortable`."""
+    has in all records. Raises `NotSerialisable`."""
     stamp, nodes = record.stamp, []
     index: dict[fx.Node, int] = {}
     storages: dict[int, int] = {}
@@ -88,14 +88,14 @@ def dumped(record: Record, rule_of: Callable[[Any], Any], name_of: Callable[[tor
             chain = [rule_of(rule) for rule in node.meta["chain"]]
             nodes.append([node.name, spec, _target(node.target), args, kwargs, chain])
         else:
-            raise NotPortable(node.op)
+            raise NotSerialisable(node.op)
     results = _spec(spec_of(record.results, -1, {})) if record.results is not None else None
     whole = [nodes, output, constants, rule_of(record.rule), record.passed_over, results, record.price]
     return json.dumps(whole, separators=(",", ":")).encode()
 
 
 def loaded(text: bytes, fakes: Fakes, rule_at: Callable[[Any], Any], constant_at: Callable[[Any], Any]) -> Record:
-    """The record of a text. Raises `NotPortable` for one that is none."""
+    """The record of a text. Raises `NotSerialisable` for one that is none."""
     try:
         nodes, output, constants, rule, passed_over, results, price = json.loads(text)
         tensors = {name: constant_at(constant) for name, constant in constants}
@@ -105,7 +105,7 @@ def loaded(text: bytes, fakes: Fakes, rule_at: Callable[[Any], Any], constant_at
         tried = tuple((str(what), str(why)) for what, why in passed_over)
         return Record(rule_at(rule), compile_stamp(graph, tensors), tried, meta, float(price))
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, RecursionError) as error:
-        raise NotPortable(error) from error
+        raise NotSerialisable(error) from error
 
 
 def comparable(text: bytes) -> Any:
@@ -144,7 +144,7 @@ def _target(target: Any) -> str:
         return "getitem"
     if isinstance(target, torch._ops.OpOverload):
         return f"{target.namespace}.{target._opname}.{target._overloadname}"
-    raise NotPortable(target)
+    raise NotSerialisable(target)
 
 
 def _op(name: str) -> Any:
@@ -153,7 +153,7 @@ def _op(name: str) -> Any:
     namespace, op, overload = name.split(".")
     found = getattr(getattr(getattr(torch.ops, namespace), op), overload)
     if not isinstance(found, torch._ops.OpOverload):
-        raise NotPortable(name)
+        raise NotSerialisable(name)
     return found
 
 
@@ -161,13 +161,13 @@ def _spec(spec: Any) -> Any:
     if type(spec) is TensorSpec:
         sizes = [*spec.size, *spec.stride, spec.offset]
         if not all(type(size) is int for size in sizes):
-            raise NotPortable(spec)
+            raise NotSerialisable(spec)
         dtype = name_of(spec.dtype)
         return ["tensor", spec.size, spec.stride, spec.offset, dtype, str(spec.device), spec.base]
     if isinstance(spec, tuple):
         return ["many", *map(_spec, spec)]
     if isinstance(spec, torch.Tensor):
-        raise NotPortable(spec.layout)
+        raise NotSerialisable(spec.layout)
     return ["value", _written(spec, {})]
 
 
@@ -184,7 +184,7 @@ def _read_spec(spec: Any) -> Any:
 def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name)
     if not isinstance(found, torch.dtype):
-        raise NotPortable(name)
+        raise NotSerialisable(name)
     return found
 
 
@@ -215,7 +215,7 @@ def _written(value: Any, index: dict[fx.Node, int]) -> Any:
     for name, known in _NAMED.items():
         if kind is known:
             return [name, str(value).removeprefix("torch.")]
-    raise NotPortable(value)
+    raise NotSerialisable(value)
 
 
 def _read(value: Any, made: list[fx.Node]) -> Any:
@@ -233,7 +233,7 @@ def _read(value: Any, made: list[fx.Node]) -> Any:
         return tuple(items) if kind == "tuple" else items
     if kind == "dict":
         if not all(isinstance(key, str) and key.isidentifier() for key, _ in rest):
-            raise NotPortable(value)  # the code of a graph has the names of keyword arguments in it as they are
+            raise NotSerialisable(value)  # the code of a graph has the names of keyword arguments in it as they are
         return {key: _read(item, made) for key, item in rest}
     if kind == "slice":
         return slice(*[_read(item, made) for item in rest])
@@ -241,7 +241,7 @@ def _read(value: Any, made: list[fx.Node]) -> Any:
         return torch.device(rest[0])
     found = getattr(torch, rest[0])
     if not isinstance(found, _NAMED[kind]):
-        raise NotPortable(value)
+        raise NotSerialisable(value)
     return found
 
 
@@ -249,9 +249,9 @@ def _constant(tensor: torch.Tensor) -> Any:
     """A small tensor as data."""
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
     if not plain or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg() or tensor.requires_grad:
-        raise NotPortable(tensor)
+        raise NotSerialisable(tensor)
     if tensor.numel() * tensor.element_size() > LARGEST_CONSTANT or tensor.is_quantized:
-        raise NotPortable(tensor)
+        raise NotSerialisable(tensor)
     data = bytes(tensor.reshape(-1).view(torch.uint8).tolist())
     return [list(tensor.shape), name_of(tensor.dtype), base64.b64encode(data).decode()]
 

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
 
-from decomp.capture.inlining import Body, parts_of
+from decomp.capture.inlining import InlinedBody, parts_of
 from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.module_hooks import refuse_what_export_loses
 from decomp.capture.partly_meta import OnOneDevice, device_of_the_rest
@@ -125,7 +125,7 @@ def _lost_by_dynamo(lost: dict[str, bool], model: nn.Module, args: Any, kwargs: 
         lost["the backward of a torch.autograd.Function"] = True
 
 
-def exported_body(module: nn.Module, call: fx.Node) -> Body:
+def exported_body(module: nn.Module, call: fx.Node) -> InlinedBody:
     """What a leaf module computes, by export on inputs of the metadata that `call` gives it. Raises `CaptureError`."""
     refuse_what_export_loses(module)
     args, kwargs = substituted((call.args, call.kwargs), metadata)
@@ -140,7 +140,7 @@ def exported_body(module: nn.Module, call: fx.Node) -> Body:
     if any(isinstance(value, nn.Module) for value in attributes.values()):
         raise CaptureError(f"{type(module).__name__} has regions (no_grad, autocast, cond) inside")
     args, kwargs = substituted((call.args, call.kwargs), lambda node: parts_of(node, metadata(node)))
-    return Body(program.graph, tuple(flat_inputs(program.graph._codegen, args, kwargs)), attributes)
+    return InlinedBody(program.graph, tuple(flat_inputs(program.graph._codegen, args, kwargs)), attributes)
 
 
 def lost_gradients(model: nn.Module, lost: Mapping[str, bool], why: str = "") -> CaptureError:

@@ -26,7 +26,7 @@ from decomp.capture.exporting import (
     refuse_traced_state,
     torch_graph,
 )
-from decomp.capture.inlining import Body, Leaves
+from decomp.capture.inlining import InlinedBody, Leaves
 from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.lowered_module import LoweredModule, leave_out_of_state
 from decomp.capture.module_hooks import carry_hooks, refuse_changed_graph_module, refuse_what_export_loses
@@ -51,7 +51,7 @@ from decomp.torch_internals.transforms import has_transforms
 
 
 @dataclass
-class Program:
+class CapturedProgram:
     """A model as a graph."""
 
     graph: fx.Graph
@@ -75,7 +75,7 @@ class Program:
     opened: bool = False
     """Whether leaf modules were captured by torch.export, which takes numbers and sizes for what they are."""
 
-    def rewritten(self, rewrite: Rewrite, **changes: Any) -> Program:
+    def rewritten(self, rewrite: Rewrite, **changes: Any) -> CapturedProgram:
         """The program with a graph that was made from its own."""
         both = rewrite if self.rewrite is None else self.rewrite.then(rewrite)
         return replace(self, graph=rewrite.graph, rewrite=both, **changes)
@@ -94,8 +94,8 @@ def capture(
     dynamic_shapes: Any = None,
     leaves: Leaves | None = None,
     infer: Infer | None = None,
-    trains: Callable[[Program], bool] = lambda program: False,
-) -> Program:
+    trains: Callable[[CapturedProgram], bool] = lambda program: False,
+) -> CapturedProgram:
     """The program behind `model`. `leaves` says which leaf modules are to be replaced by their own graphs,
     `infer(node)` what a call gives that PyTorch cannot run on fake tensors, and `trains(program)` whether it is to have
     the gradients of its source. Raises `CaptureError`."""
@@ -122,8 +122,8 @@ def _of_module(
     dynamic_shapes: Any,
     leaves: Leaves | None,
     infer: Infer | None,
-    trains: Callable[[Program], bool],
-) -> Program:
+    trains: Callable[[CapturedProgram], bool],
+) -> CapturedProgram:
     if isinstance(model, fx.GraphModule):
         return _graph(model, args, kwargs, leaves, infer)
     refuse_lazy(model)
@@ -144,7 +144,7 @@ def _refuse_nested(args: Any, kwargs: Any) -> None:
         )
 
 
-def _exported(program: ExportedProgram, kind: str) -> Program:
+def _exported(program: ExportedProgram, kind: str) -> CapturedProgram:
     if has_transforms(program.graph_module):
         # Imported here, for few programs have transforms, and Dynamo's part of torch takes a while to import.
         from decomp.capture.transforms import without_transforms
@@ -153,7 +153,7 @@ def _exported(program: ExportedProgram, kind: str) -> Program:
     graph = program.graph
     _lint(graph)
     _refuse_lost_tensors(program)
-    return Program(graph, program.graph_module, kind, "aten", mode_of(graph), program)
+    return CapturedProgram(graph, program.graph_module, kind, "aten", mode_of(graph), program)
 
 
 def _refuse_lost_tensors(program: ExportedProgram) -> None:
@@ -167,7 +167,7 @@ def _refuse_lost_tensors(program: ExportedProgram) -> None:
         )
 
 
-def _traced(model: nn.Module, tracer_class: type[fx.Tracer], leaves: Leaves | None) -> Program:
+def _traced(model: nn.Module, tracer_class: type[fx.Tracer], leaves: Leaves | None) -> CapturedProgram:
     graph, root = traced(model, tracer_class)
     return _prepared(graph, root, "module", leaves)
 
@@ -180,8 +180,8 @@ def _captured(
     dynamic_shapes: Any,
     leaves: Leaves | None,
     infer: Infer | None,
-    trains: Callable[[Program], bool],
-) -> Program:
+    trains: Callable[[CapturedProgram], bool],
+) -> CapturedProgram:
     """The module by export. Where that runs into ops that PyTorch cannot run on fake tensors: by symbolic tracing,
     which may leave them inside a function that has a rule, or else, and where modules are left whose forward cannot be
     traced, by export with their rules in their places. What fails here too is told as export told it."""
@@ -195,7 +195,7 @@ def _captured(
         if lost and trains(exported):
             return _with_custom_functions(model, args, kwargs, dynamic_shapes, leaves, infer, lost)
         return exported
-    program: Program | None = None
+    program: CapturedProgram | None = None
     with contextlib.suppress(CaptureError):
         if dynamic_shapes is None:
             program = _from_examples(_traced(model, tracer_class, leaves), args, kwargs, leaves, infer)
@@ -221,7 +221,7 @@ def _with_custom_functions(
     leaves: Leaves | None,
     infer: Infer | None,
     lost: Mapping[str, bool],
-) -> Program:
+) -> CapturedProgram:
     """A module that has custom functions as a graph of Dynamo, which holds their forward and backward. Raises
     `CaptureError` where it has more that export has `lost`, or Dynamo does not capture it."""
     if not all(lost.values()):
@@ -235,7 +235,9 @@ def _with_custom_functions(
     return replace(program, by_example=True)
 
 
-def _graph(model: fx.GraphModule, args: Any, kwargs: Any, leaves: Leaves | None, infer: Infer | None) -> Program:
+def _graph(
+    model: fx.GraphModule, args: Any, kwargs: Any, leaves: Leaves | None, infer: Infer | None
+) -> CapturedProgram:
     given = args is not None or bool(kwargs)
     refuse_changed_graph_module(model, by_example=given)
     _lint(model.graph)
@@ -255,7 +257,7 @@ def _graph(model: fx.GraphModule, args: Any, kwargs: Any, leaves: Leaves | None,
         return _exported_instead(model, args or (), kwargs or {}, refused)
 
 
-def _completed(program: Program, leaves: Leaves | None, infer: Infer | None) -> Program | None:
+def _completed(program: CapturedProgram, leaves: Leaves | None, infer: Infer | None) -> CapturedProgram | None:
     """The program with the metadata of its inputs carried to every node, also to those that some pass added without
     any; None if its inputs have none."""
     values = [metadata(node) for node in program.graph.nodes if node.op == "placeholder"]
@@ -297,7 +299,7 @@ def _differs(known: Any, given: Any) -> bool:
     return any(type(size) is int and size != other for size, other in zip(known.shape, given.shape))
 
 
-def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: CaptureError) -> Program:
+def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: CaptureError) -> CapturedProgram:
     """The graph by export, where it has sizes that are data, for which only an exported graph has symbols."""
     try:
         return _exported(export(model, args, kwargs), "captured")
@@ -305,12 +307,12 @@ def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: Ca
         raise refused from refused.__cause__
 
 
-def _prepared(graph: fx.Graph, root: nn.Module, kind: str, leaves: Leaves | None) -> Program:
+def _prepared(graph: fx.Graph, root: nn.Module, kind: str, leaves: Leaves | None) -> CapturedProgram:
     rewrite = None
     if leaves is not None and any(node.op == "call_module" for node in graph.nodes):
         rewrite = inlining.inlined(graph, root, leaves.body)
         graph = rewrite.graph
-    return Program(graph, root, kind, dialect_of(graph), mode_of(graph), rewrite=rewrite)
+    return CapturedProgram(graph, root, kind, dialect_of(graph), mode_of(graph), rewrite=rewrite)
 
 
 def dialect_of(graph: fx.Graph) -> str:
@@ -319,8 +321,8 @@ def dialect_of(graph: fx.Graph) -> str:
 
 
 def _with_metadata(
-    program: Program, values: Sequence[Any], infer: Infer | None, mode: FakeTensorMode | None = None
-) -> Program:
+    program: CapturedProgram, values: Sequence[Any], infer: Infer | None, mode: FakeTensorMode | None = None
+) -> CapturedProgram:
     """The program with metadata from its inputs: examples, or, with `mode`, the metadata that it has of them. Leaf
     modules that could not be traced are captured by what they are then given."""
     rewrite, mode = propagated(program.graph, program.root, values, infer, mode)
@@ -328,8 +330,8 @@ def _with_metadata(
 
 
 def _from_examples(
-    program: Program, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Leaves | None, infer: Infer | None
-) -> Program:
+    program: CapturedProgram, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Leaves | None, infer: Infer | None
+) -> CapturedProgram:
     """The program with metadata from example inputs; the graph that came in is left alone."""
     count = sum(node.op == "placeholder" for node in program.graph.nodes)
     values = _flat_inputs(program.graph, args, kwargs, count)
@@ -338,10 +340,10 @@ def _from_examples(
     return opened if opened.graph is known.graph else _with_metadata(opened, values, infer)
 
 
-def _leaves_opened(program: Program, leaves: Leaves | None) -> Program:
+def _leaves_opened(program: CapturedProgram, leaves: Leaves | None) -> CapturedProgram:
     """The program with leaf modules captured by torch.export that could not be traced; their metadata is of another
     fake mode."""
-    bodies: dict[fx.Node, Body] = {}
+    bodies: dict[fx.Node, InlinedBody] = {}
     refused: dict[str, str] = {}
     for node in program.graph.nodes:
         module = program.root.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -378,7 +380,7 @@ def _flat_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
     return values
 
 
-def all_inputs(program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+def all_inputs(program: CapturedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
     """What the graph of a program takes for a call with these arguments, state included; None where they do not fit."""
     if program.exported is None:
         count = sum(node.op == "placeholder" for node in program.graph.nodes)
@@ -420,7 +422,7 @@ class Parts:
     """For exported programs: names of inputs of the source, constants, that the graph no longer takes."""
 
 
-def rebuild(program: Program, parts: Parts) -> tuple[Any, ExportedProgram | None]:
+def rebuild(program: CapturedProgram, parts: Parts) -> tuple[Any, ExportedProgram | None]:
     """The same kind of thing as came in, around the lowered graph; and the exported program that it is, or was made
     of."""
     if program.exported is None:

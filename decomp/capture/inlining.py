@@ -29,7 +29,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Body:
+class InlinedBody:
     """What is put in the place of a call of a leaf module."""
 
     graph: fx.Graph
@@ -39,7 +39,7 @@ class Body:
     """Tensors that the graph names and the module does not have."""
 
 
-Wanted = Callable[[nn.Module, fx.Node], Body | None]
+Wanted = Callable[[nn.Module, fx.Node], InlinedBody | None]
 """The body to put in the place of a leaf module, or None to leave the call as it is."""
 
 
@@ -67,7 +67,7 @@ def inlined(graph: fx.Graph, root: nn.Module, wanted: Wanted) -> Rewrite:
     return rewrite
 
 
-def _put(rewrite: Rewrite, body: Body, call: fx.Node) -> Any:
+def _put(rewrite: Rewrite, body: InlinedBody, call: fx.Node) -> Any:
     """Put `body`, the forward of the module that `call` calls, into the new graph. Returns what it gives."""
 
     def make(node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
@@ -96,23 +96,23 @@ def _input(rewrite: Rewrite, given: Any, call: fx.Node) -> Any:
     return value
 
 
-def body_of_graph_module(module: fx.GraphModule, call: fx.Node) -> Body:
+def body_of_graph_module(module: fx.GraphModule, call: fx.Node) -> InlinedBody:
     """The graph of a GraphModule that is called as a module."""
     graph = module.graph
     if isinstance(graph._codegen, PyTreeCodeGen):
-        return Body(graph, tuple(flat_inputs(graph._codegen, call.args, call.kwargs)))
+        return InlinedBody(graph, tuple(flat_inputs(graph._codegen, call.args, call.kwargs)))
     inputs = graph.find_nodes(op="placeholder")
     more = {str(node.target): call.kwargs.get(str(node.target), *node.args[:1]) for node in inputs[len(call.args) :]}
-    return Body(graph, (*call.args, *more.values()))
+    return InlinedBody(graph, (*call.args, *more.values()))
 
 
-def traced_forward(module: nn.Module, call: fx.Node) -> Body | None:
+def traced_forward(module: nn.Module, call: fx.Node) -> InlinedBody | None:
     """The graph of what a module's forward does with the arguments of `call`, its children being leaves; None if it
     cannot be traced."""
     tracer = _Forward(call)
     try:
         with no_regions(tracer):
-            return Body(tracer.trace(_without_checks(module)), tuple(call.all_input_nodes))
+            return InlinedBody(tracer.trace(_without_checks(module)), tuple(call.all_input_nodes))
     except Exception:
         return None
 

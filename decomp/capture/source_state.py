@@ -17,7 +17,7 @@ from decomp.torch_internals.fakes import unset_fake_temporarily
 
 
 @contextlib.contextmanager
-def source_unchanged(model: nn.Module, writes_parameters: bool = False) -> Iterator[Source]:
+def source_unchanged(model: nn.Module, writes_parameters: bool = False) -> Iterator[SourceState]:
     """While it lasts, the model may be run; afterwards its attributes, hooks, training flags, buffers, `requires_grad`,
     `grad`, and the states of the random generators are those of before. Parameters are copied only if they may be
     written, which nothing does that captures a module."""
@@ -27,7 +27,7 @@ def source_unchanged(model: nn.Module, writes_parameters: bool = False) -> Itera
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
         with torch.random.fork_rng(devices):
-            yield Source(modules, tensors)
+            yield SourceState(modules, tensors)
     finally:
         random.setstate(state)
         for module, attributes in modules:
@@ -80,7 +80,7 @@ def _refill(value: Any, contents: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceState:
     """A model that may have been run, and what it was before."""
 
     modules: list[tuple[nn.Module, dict[str, tuple[Any, Any]]]]

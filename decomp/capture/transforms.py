@@ -91,7 +91,7 @@ class _Peeling:
         self.at = _places(node for node in module.graph.nodes if node not in self.wrapped_in)
         self.rewrite = Rewrite.of(module.graph)
         self.values = self.rewrite.values
-        self.region: _Region | None = None
+        self.region: _LevelRegion | None = None
         self.entered = contextlib.ExitStack()
         """Leaves the modes of a region that is not over."""
 
@@ -103,7 +103,7 @@ class _Peeling:
             self._copied(node)
             return
         if self.region is None:
-            self.region = self.entered.enter_context(_Region(self.module, self.mode))
+            self.region = self.entered.enter_context(_LevelRegion(self.module, self.mode))
         self.region.run(node, self._given)
         if self.region.is_over():
             self.entered.pop_all().close()
@@ -134,7 +134,7 @@ class _Peeling:
         """The node of the new graph for an input of a region."""
         return self._value(node)
 
-    def _replaced(self, region: _Region) -> None:
+    def _replaced(self, region: _LevelRegion) -> None:
         """Put what a region recorded into the graph."""
         sought = {_place(constant) for constant in self.wrapped_in.values()}
         outputs = {node: region.result(node, sought) for node in region.values if node.op != "get_attr"}
@@ -158,7 +158,7 @@ class _Peeling:
 _KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom", "torch_fn")
 
 
-class _Region:
+class _LevelRegion:
     """What stands between the first call that enters a level and the last that leaves one, as it is run."""
 
     def __init__(self, module: fx.GraphModule, mode: FakeTensorMode) -> None:
@@ -177,7 +177,7 @@ class _Region:
         self.first: fx.Node
         self.modes = contextlib.ExitStack()
 
-    def __enter__(self) -> _Region:
+    def __enter__(self) -> _LevelRegion:
         """The modes of the recorder stay on from the first call of the region to its last, as levels remember them."""
         for mode in (without_guards(self.mode), self.mode, enable_python_dispatcher(), EnablePreDispatch()):
             self.modes.enter_context(mode)

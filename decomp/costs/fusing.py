@@ -59,7 +59,7 @@ _GATHERED = 100
 
 
 @dataclass(frozen=True)
-class Fused(CostModel):
+class FusedCost(CostModel):
     """Time in the kernels of a compiler that fuses, in additions of one element, as was measured under Inductor: there
     a power of two takes as long as 28 of them, where every call costs alike if it is a kernel of its own. Products of
     matrices are two operations a multiplication; views and constants are free, and so are reads and writes of memory.
@@ -79,4 +79,4 @@ class Fused(CostModel):
         return "decomp.costs.fused"
 
 
-FUSED = Fused()
+FUSED = FusedCost()

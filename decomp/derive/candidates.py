@@ -28,11 +28,11 @@ from decomp.derive.expansion import (
     expand_composite,
 )
 from decomp.derive.other_sizes import OtherSizes
-from decomp.derive.planning_memory import Memory
+from decomp.derive.planning_memory import PlanningMemory
 from decomp.derive.stride_propagation import changed_strides
 from decomp.errors import CaptureError, RuleError, describe, spelled
 from decomp.graphs.refused_dtypes import refused_dtypes
-from decomp.graphs.template import Stamp
+from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.aliases import view_bases, view_chain
 from decomp.ir.call import Call, call_if_bound, is_host, is_projection, metadata
 from decomp.ir.dtypes import name_of
@@ -74,7 +74,7 @@ Context = tuple[Derivation, ...]
 
 
 @dataclass(slots=True)
-class Basis:
+class DecisionDependencies:
     """What a decision turned out to rest on beside the signature of its call."""
 
     depends_on_context: bool = False
@@ -86,7 +86,7 @@ class Basis:
     beyond_limit: bool = False
     """Whether nothing was found only because what there may be costs more than the limit."""
 
-    def add(self, inner: Basis, depth: int) -> None:
+    def add(self, inner: DecisionDependencies, depth: int) -> None:
         """Rest on what the decision for a call in a context of this depth rests on, too."""
         self.depends_on_context |= inner.depends_on_context
         self.is_own |= inner.is_own
@@ -112,7 +112,7 @@ class Request:
     """The place of the first alternative to be asked."""
     limit: float = math.inf
     """What a derivation may cost: what is dearer is of no use."""
-    basis: Basis = field(default_factory=Basis)
+    basis: DecisionDependencies = field(default_factory=DecisionDependencies)
     """Filled while the request is being served."""
 
     def may_be_kept(self, depth: int) -> bool:
@@ -161,7 +161,7 @@ class Candidates:
         target: Target,
         dialect: str,
         mode: FakeTensorMode | None,
-        memory: Memory,
+        memory: PlanningMemory,
         composites: bool,
     ) -> None:
         self.rules, self.target, self.dialect, self.mode = rules, target, dialect, mode
@@ -212,7 +212,7 @@ class Candidates:
         if composite is not NO_COMPOSITE:
             yield Candidate(None, AFTER_ALL_RULES, composite)
 
-    def memory_for(self, symbolic: bool) -> Memory:
+    def memory_for(self, symbolic: bool) -> PlanningMemory:
         """Where what is found out for a signature is kept."""
         return self.symbolic if symbolic else self.memory
 
@@ -388,7 +388,7 @@ def price_of_node(cost: Cost | None, node: fx.Node) -> float:
     return 0.0 if call is None else price_of_calls(cost, (call,))
 
 
-def price_of_stamp(cost: Cost | None, stamp: Stamp, constants: Sequence[bool] = ()) -> float:
+def price_of_stamp(cost: Cost | None, stamp: ExpansionTemplate, constants: Sequence[bool] = ()) -> float:
     """What the calls of a flat expansion cost together; without those that are computed once, where `constants` says of
     each input whether freezing makes it a constant."""
     graph = as_frozen(stamp.graph, constants) if any(constants) else stamp.graph
@@ -398,7 +398,7 @@ def price_of_stamp(cost: Cost | None, stamp: Stamp, constants: Sequence[bool] = 
 
 
 @dataclass
-class Race:
+class BranchAndBound:
     """Candidates that compete by cost, those that promise most first; iterating leaves out what cannot win."""
 
     rivals: list[Candidate]

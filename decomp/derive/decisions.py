@@ -12,21 +12,21 @@ import torch
 from torch import fx, nn
 
 from decomp.cache.portable import Record
-from decomp.capture.frontends import Program
+from decomp.capture.frontends import CapturedProgram
 from decomp.costs.plans import PlanCosts
 from decomp.derive.expansion import Composite
-from decomp.derive.planning_memory import Memory
+from decomp.derive.planning_memory import PlanningMemory
 from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_line, spelled
 from decomp.functionalize.walk import Functional
 from decomp.graphs.rewrite import Rewrite
-from decomp.graphs.template import Stamp
+from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.aliases import spelling_of, view_chain
 from decomp.ir.call import call_if_bound, is_host, metadata
 from decomp.ir.op_facts import READS_MEMORY
 from decomp.ir.ops import Op
 from decomp.metadata.symbolic_sizes import SYMBOLIC, has_fixed_sizes, same_size
-from decomp.narrowing.representing import Represented
-from decomp.patterns.fusing import Fused, PatternUse
+from decomp.narrowing.type_conversion import TypeConversion
+from decomp.patterns.fusing import PatternFusion, PatternUse
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.declining import Declined
@@ -55,7 +55,7 @@ class Derived:
     """The node is replaced by an expansion."""
 
     rule: Rule | Composite
-    stamp: Stamp
+    stamp: ExpansionTemplate
     passed_over: Tried = ()
     """Alternatives that were asked before."""
     results: Any = None
@@ -128,7 +128,7 @@ class Blocked:
 
 
 Decision = Keep | Derived | Blocked | Proved
-KEEP, PROVED = Keep(), Proved()
+LEGAL, ERASED_GUARD = Keep(), Proved()
 
 
 def record_of(decision: Decision) -> Record | None:
@@ -290,7 +290,7 @@ def op_of_node(node: fx.Node) -> Op | None:
     return call.op if call is not None else None
 
 
-def with_reasons(decisions: dict[fx.Node, Decision], fused: Fused) -> dict[fx.Node, Decision]:
+def with_reasons(decisions: dict[fx.Node, Decision], fused: PatternFusion) -> dict[fx.Node, Decision]:
     """The decisions, those for blocked calls that patterns were tried for with the reasons why these were not taken."""
     reasons = fused.reasons()
     if not reasons:
@@ -338,7 +338,7 @@ BESIDE = "with dynamic sizes it may reach memory beside its input, which is a vi
 class PlannedGraph:
     """A functional graph of a program, with a decision for each of its calls."""
 
-    program: Program
+    program: CapturedProgram
     name: str
     """The attribute that holds it, for the body of a higher-order op; empty for the program's own graph."""
     owner: nn.Module
@@ -349,9 +349,9 @@ class PlannedGraph:
     """Bodies of its higher-order ops, by attribute."""
     casts_written: bool
     """Whether the casts of autocast were written out in its bodies."""
-    fused: Fused = Fused()
+    fused: PatternFusion = PatternFusion()
     """What became of the patterns of the rules in it."""
-    represented: Represented = Represented()
+    represented: TypeConversion = TypeConversion()
     """How narrow dtypes and pairs of real numbers came into it, if they did."""
 
     @property
@@ -379,14 +379,14 @@ class PlannedGraph:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedProgram:
     """A program with a decision for each of its calls."""
 
-    program: Program
+    program: CapturedProgram
     graphs: tuple[PlannedGraph, ...]
     """The program's own graph first, callers before the bodies that they call."""
     plan: Plan
-    memory: Memory
+    memory: PlanningMemory
     """What planning remembers for this pair of rules and target."""
     runs: int
     """How many times a rule was run."""

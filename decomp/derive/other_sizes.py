@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from decomp.errors import first_line
-from decomp.ir.call import call_target, metadata, those_at
+from decomp.ir.call import call_target, metadata, select_results
 from decomp.metadata.fakes import new_mode
 from decomp.metadata.symbolic_sizes import SYMBOLIC, quiet, strides_of
 from decomp.torch_internals.fakes import (
@@ -65,7 +65,7 @@ class OtherSizes:
         self, graph: fx.Graph, node: fx.Node, given: dict[fx.Node, Any], read: tuple[int, ...] | None
     ) -> str | None:
         try:
-            expected = _shapes(those_at(read, _called(node, given)))
+            expected = _shapes(select_results(read, _called(node, given)))
         except Exception:  # the call itself is not for these sizes, or nobody knows what it gives
             return None
         try:

@@ -16,7 +16,7 @@ from decomp.derive.expansion import Expansion
 from decomp.functionalize.gradients import GradientSources, depends_on
 from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.rewrite import Rewrite
-from decomp.graphs.template import Stamp
+from decomp.graphs.template import ExpansionTemplate
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import is_same_tensor, is_view_on_meta, requires_on_meta, spelling_of, view_bases, view_chain
 from decomp.ir.call import metadata, nodes_in
@@ -80,9 +80,9 @@ def connect_results(
             decisions[node] = replace(derived, stamp=known)
 
 
-def _connected(node: fx.Node, derived: Any, slots: Sequence[int], planner: Planner) -> Stamp:
+def _connected(node: fx.Node, derived: Any, slots: Sequence[int], planner: Planner) -> ExpansionTemplate:
     """The expansion of a call whose operands at `slots` may require a gradient, its results connected with these."""
-    stamp: Stamp = derived.stamp
+    stamp: ExpansionTemplate = derived.stamp
     lacking = _unconnected(node, stamp.graph, slots)
     if not lacking:
         return stamp
@@ -96,7 +96,7 @@ def _connected(node: fx.Node, derived: Any, slots: Sequence[int], planner: Plann
     if planner.kept is not None:
         planner.kept.depth = 1  # the calls that are added
     made = planner.reach(Expansion(derived.rule, rewrite.graph, dict(stamp.constants)), planner.request(node), 0)
-    return made if isinstance(made, Stamp) else stamp
+    return made if isinstance(made, ExpansionTemplate) else stamp
 
 
 def _unconnected(node: fx.Node, graph: fx.Graph, slots: Sequence[int]) -> list[tuple[fx.Node, list[fx.Node]]]:
@@ -155,7 +155,7 @@ def _call_on_results(
         planner.kept.depth = 1  # the calls that are added
     derived: Any = decisions[node]
     stamp = planner.reach(_with_call(call, given, derived), planner.request(node), 0)
-    if isinstance(stamp, Stamp):
+    if isinstance(stamp, ExpansionTemplate):
         decisions[node] = replace(derived, stamp=stamp)
 
 

@@ -14,29 +14,29 @@ from torch import fx, nn
 
 from decomp.capture import autocast, frontends, rebuild_exported
 from decomp.capture.calling import LoweredProgram
-from decomp.capture.frontends import Parts, Program
+from decomp.capture.frontends import CapturedProgram, Parts
 from decomp.capture.lowered_module import check_inputs, without_gradients
 from decomp.capture.module_hooks import why_left
 from decomp.derive import own_memory
 from decomp.derive.decisions import (
-    KEEP,
-    PROVED,
+    ERASED_GUARD,
+    LEGAL,
     Blocked,
     Decision,
     Derived,
     Plan,
-    Planned,
     PlannedGraph,
+    PlannedProgram,
     bodies_traced_anew,
     not_in_pairs,
     with_reasons,
     within_operand,
 )
-from decomp.derive.matching import Matching
 from decomp.derive.planner import Planner
 from decomp.derive.regions import bodies_of, body_named, runs_untracked, without_regions
-from decomp.derive.rewriter import Retraced, retrace
-from decomp.derive.stride_propagation import HELD, StridePropagation, corrected, with_kernel_strides
+from decomp.derive.rewriter import InlinedGraph, inline_expansions
+from decomp.derive.rule_selection import RuleSelection
+from decomp.derive.stride_propagation import PINNED, StridePropagation, corrected, with_kernel_strides
 from decomp.derive.write_checks import check_writes
 from decomp.errors import CaptureError, spelled
 from decomp.functionalize.gradients import GradientSources, gradient_inputs
@@ -46,8 +46,8 @@ from decomp.ir.ops import op as op_of
 from decomp.ir.respelling import respell
 from decomp.metadata.symbolic_sizes import planning_sizes
 from decomp.narrowing.functional import InRange
-from decomp.narrowing.representing import Represented, represented
-from decomp.patterns.fusing import Fused, fuse
+from decomp.narrowing.type_conversion import TypeConversion, convert_types
+from decomp.patterns.fusing import PatternFusion, fuse
 from decomp.proof.checks import check_program
 from decomp.proof.correspondence import Correspondence, Proof
 from decomp.proof.legality import why_illegal_in
@@ -59,7 +59,7 @@ from decomp.simplification.simplifier import Settings, Simplified, Subject, simp
 
 
 @dataclass(frozen=True)
-class Source:
+class CaptureRequest:
     """What is to be lowered, and how it is captured."""
 
     model: Any
@@ -69,7 +69,7 @@ class Source:
     dynamic_shapes: Any
 
 
-def capture_program(source: Source, matching: Matching) -> Program:
+def capture_program(source: CaptureRequest, matching: RuleSelection) -> CapturedProgram:
     """The graph of a model, leaf modules replaced by theirs where rules or the target ask for it. Raises
     `CaptureError`."""
     return frontends.capture(
@@ -80,16 +80,18 @@ def capture_program(source: Source, matching: Matching) -> Program:
         dynamic_shapes=source.dynamic_shapes,
         leaves=matching.leaves,
         infer=matching.infer,
-        trains=lambda program: matching.settled(program).rules.trains,
+        trains=lambda program: matching.specialise_for_program(program).rules.trains,
     )
 
 
 # Planned: a decision for each call.
 
 
-def plan_program(program: Program, matching: Matching, policy: Policy, partial: bool = False) -> Planned:
+def plan_program(
+    program: CapturedProgram, matching: RuleSelection, policy: Policy, partial: bool = False
+) -> PlannedProgram:
     """Decide what becomes of each call of a program; with `partial`, blocked ones stay, and compute what they did."""
-    matching = matching.settled(program)
+    matching = matching.specialise_for_program(program)
     planner = Planner(matching.rules, matching.target, program.dialect, program.mode, policy)
     with planning_sizes(program.mode):
         graphs = _Planning(program, matching, planner, partial).graphs("", program.graph, program.root, None)
@@ -99,23 +101,23 @@ def plan_program(program: Program, matching: Matching, policy: Policy, partial: 
     uses = tuple(use for graph in graphs for use in graph.fused.uses())
     notes = tuple(note for graph in graphs for note in graph.represented.notes())
     plan = Plan(matching.target.name, entries, patterns=uses, notes=notes)
-    return Planned(program, tuple(graphs), plan, planner.memory, planner.candidates.runs)
+    return PlannedProgram(program, tuple(graphs), plan, planner.memory, planner.candidates.runs)
 
 
 @dataclass(frozen=True)
 class _Planning:
     """What planning the graphs of one program has in common."""
 
-    program: Program
-    matching: Matching
+    program: CapturedProgram
+    matching: RuleSelection
     planner: Planner
     partial: bool
     begun: set[nn.Module] = field(default_factory=set)
     """Bodies that are planned, or being planned: each is lowered once, whoever calls it."""
     untracked: set[nn.Module] = field(default_factory=set)
     """Those of them that run without gradients."""
-    captured_meta: dict[fx.Node, Any] = field(default_factory=dict)
-    """What `Functional.captured_meta` is, of all graphs, as bodies are made functional with what runs them."""
+    stale_strides: dict[fx.Node, Any] = field(default_factory=dict)
+    """What `Functional.stale_strides` is, of all graphs, as bodies are made functional with what runs them."""
 
     def graphs(
         self, name: str, graph: fx.Graph, owner: nn.Module, policy: autocast.Policy | None
@@ -123,7 +125,7 @@ class _Planning:
         """A graph and the bodies of its higher-order ops, planned; `policy` is the autocast under which it runs."""
         state = self._state(name)
         functional = self._functional(name, graph, owner, state)
-        functional, values = represented(functional, self.planner.pairs, self.planner.target, owner, state)
+        functional, values = convert_types(functional, self.planner.pairs, self.planner.target, owner, state)
         functional, fused = self._fused(name, functional, owner, values)
         bodies = bodies_of(functional, owner, policy)
         functional, decisions = self._decided(functional, owner, values, state)
@@ -146,24 +148,24 @@ class _Planning:
 
     def _functional(self, name: str, graph: fx.Graph, owner: nn.Module, state: Mapping[str, Any]) -> Functional:
         """A graph without mutation, whose metadata has the strides that kernels give."""
-        true_results = self.planner.true_results
-        captured = corrected(graph, owner, true_results)
+        kernel_strides = self.planner.kernel_strides
+        captured = corrected(graph, owner, kernel_strides)
         if captured is None:
             functional = self._without_mutation(name, graph, owner, state)
         else:
             functional = self._without_mutation(name, captured.rewrite.graph, captured.owner(owner), state)
             functional = captured.functional(functional)
-        if own := {node: self.captured_meta[node] for node in graph.nodes if node in self.captured_meta}:
+        if own := {node: self.stale_strides[node] for node in graph.nodes if node in self.stale_strides}:
             now = {functional.rewrite.values.get(node, node): meta for node, meta in own.items()}
-            functional = replace(functional, captured_meta={**functional.captured_meta, **now})
-        return with_kernel_strides(functional, true_results)
+            functional = replace(functional, stale_strides={**functional.stale_strides, **now})
+        return with_kernel_strides(functional, kernel_strides)
 
     def _without_mutation(self, name: str, graph: fx.Graph, owner: nn.Module, state: Mapping[str, Any]) -> Functional:
         exported = self.program.exported if not name else None
         functional = Functional(Rewrite(graph))
         if self.matching.must_be_functional(graph, owner):
             functional = functionalize(graph, owner, state, self.matching.rules.trains)
-            self.captured_meta.update(functional.captured_meta)
+            self.stale_strides.update(functional.stale_strides)
         detaches = not self.matching.rules.trains or self.matching.target.surely_legal(op_of("detach"), "default")
         if exported is None or self.matching.everywhere or not detaches:
             return functional
@@ -173,13 +175,13 @@ class _Planning:
         return functional if rewrite is None else functional.rewritten(rewrite)
 
     def _fused(
-        self, name: str, functional: Functional, owner: nn.Module, values: Represented
-    ) -> tuple[Functional, Fused]:
+        self, name: str, functional: Functional, owner: nn.Module, values: TypeConversion
+    ) -> tuple[Functional, PatternFusion]:
         """The graph with calls of patterns in the place of what they match, where that is worth it. (What stands
         between markers of autocast is cast silently, and matches nothing.)"""
         rules = self.matching.rules.patterns
         if not rules or any(map(autocast.marker, functional.graph.nodes)):
-            return functional, Fused()
+            return functional, PatternFusion()
         kept = {write.value for write in functional.writes}
         constants = functools.partial(self._constants, name, functional, owner, values)
         fused = fuse(functional.graph, rules, self.planner, owner, kept, constants, self.planner.policy.freeze)
@@ -187,7 +189,7 @@ class _Planning:
             return functional, fused
         return replace(functional.rewritten(fused.contraction.rewrite), before=functional.rewrite), fused
 
-    def _constants(self, name: str, functional: Functional, owner: nn.Module, values: Represented) -> set[fx.Node]:
+    def _constants(self, name: str, functional: Functional, owner: nn.Module, values: TypeConversion) -> set[fx.Node]:
         """What is computed once where the program is frozen. Bodies are given their weights."""
         if name or self.matching.training:
             return set()
@@ -199,14 +201,14 @@ class _Planning:
         self,
         functional: Functional,
         owner: nn.Module,
-        values: Represented,
+        values: TypeConversion,
         state: Mapping[str, Any],
         held: frozenset[str] = frozenset(),
     ) -> tuple[Functional, dict[fx.Node, Decision]]:
         """A decision for each call of a functional graph; and that graph, its metadata true with these decisions.
         `held`: calls that stay, because one that stays looks at their memory."""
         self.planner.memory.signatures.written.update(write.value for write in functional.writes)
-        propagation = StridePropagation(functional.graph, functional.captured_meta)
+        propagation = StridePropagation(functional.graph, functional.stale_strides)
         decisions: dict[fx.Node, Decision] = {}
         at_border = {node.name for node in values.border(functional.graph)}
         depth = 0
@@ -214,13 +216,13 @@ class _Planning:
             marker = autocast.marker(node)
             depth += marker
             if depth and not marker and node.op.startswith("call"):
-                decisions[node] = KEEP if self.matching.everywhere else _UNDER_AUTOCAST
+                decisions[node] = LEGAL if self.matching.everywhere else _UNDER_AUTOCAST
             elif node.op == "call_module":
                 decisions[node] = self._module(owner, node)
             elif node in propagation.lost or node.name in held:
-                decisions[node] = Blocked.because(spelled(node.target), propagation.lost.get(node, HELD))
+                decisions[node] = Blocked.because(spelled(node.target), propagation.lost.get(node, PINNED))
             elif node.name in at_border:
-                decisions[node] = KEEP
+                decisions[node] = LEGAL
             elif node.op in ("call_function", "call_method"):
                 decision = within_operand(self.planner.decide(node), node)
                 decisions[node] = not_in_pairs(decision, node, values.why_complex(node))
@@ -239,7 +241,7 @@ class _Planning:
     def _module(self, owner: nn.Module, node: fx.Node) -> Decision:
         module = owner.get_submodule(str(node.target))
         if self.matching.keeps_module(module, node):
-            return KEEP
+            return LEGAL
         refused = self.program.refused_leaves.get(str(node.target)) or self.program.refused
         reason = why_left(module, refused)
         if self.matching.everywhere:
@@ -274,7 +276,7 @@ class RewrittenGraph:
     """A lowered graph, and how it relates to the functional one."""
 
     planned: PlannedGraph
-    retraced: Retraced
+    retraced: InlinedGraph
     writes: tuple[Write, ...] = ()
     """What is written back to inputs and buffers, in terms of the lowered graph."""
     signed: int = 0
@@ -313,7 +315,7 @@ class RewrittenGraph:
         return known if simplified is None else simplified.used({**known, **simplified.constants})
 
     @property
-    def owed(self) -> tuple[Write, ...]:
+    def pending_writes(self) -> tuple[Write, ...]:
         """What is written back, in terms of that graph."""
         simplified = self.simplified
         return self.writes if simplified is None else tuple(write.through(simplified.rewrite) for write in self.writes)
@@ -371,12 +373,12 @@ class Rewritten:
     """In the order of those that were planned."""
 
     @property
-    def program(self) -> Program:
+    def program(self) -> CapturedProgram:
         """What was lowered."""
         return self.graphs[0].planned.program
 
 
-def rewrite_program(planned: Planned) -> Rewritten:
+def rewrite_program(planned: PlannedProgram) -> Rewritten:
     """Put expansions in the place of calls, and writes at the end."""
     graphs = tuple(_rewritten(graph, planned.memory.aliases) for graph in planned.graphs)
     return Rewritten(graphs)
@@ -384,10 +386,10 @@ def rewrite_program(planned: Planned) -> Rewritten:
 
 def _rewritten(planned: PlannedGraph, aliases: set[torch._ops.OpOverload]) -> RewrittenGraph:
     derived = {node: d for node, d in planned.decisions.items() if isinstance(d, Derived)}
-    gone = frozenset(node for node, d in planned.decisions.items() if d is PROVED)
+    gone = frozenset(node for node, d in planned.decisions.items() if d is ERASED_GUARD)
     own = planned.represented.constants
     names = [*planned.owner.__dict__.get("_buffers", {}), *planned.owner.__dict__, *own]
-    retraced = retrace(planned.graph, derived, planned.program.mode, names, gone)
+    retraced = inline_expansions(planned.graph, derived, planned.program.mode, names, gone)
     used = {str(node.target) for node in retraced.graph.find_nodes(op="get_attr")} if own else set()
     retraced.constants.update({name: tensor for name, tensor in own.items() if name in used})
     respell(retraced.graph, aliases)
@@ -397,7 +399,7 @@ def _rewritten(planned: PlannedGraph, aliases: set[torch._ops.OpOverload]) -> Re
     return _with_writes(planned, retraced)
 
 
-def _with_writes(planned: PlannedGraph, retraced: Retraced) -> RewrittenGraph:
+def _with_writes(planned: PlannedGraph, retraced: InlinedGraph) -> RewrittenGraph:
     """The lowered graph with the writes that the program owes: as outputs where it has a signature, else as `copy_`."""
     has_signature = planned.program.exported is not None and not planned.name
     signed: list[Write] = []
@@ -472,7 +474,7 @@ def _parts(
         if body not in lowered:
             lowered[body] = frontends.graph_module(body, _parts(by_owner[body], by_owner, lowered), is_body=True)
     submodules = {name: lowered[body] for name, body in graph.planned.bodies.items()}
-    signed = [(write.source, write.value) for write in graph.owed[: graph.signed]]
+    signed = [(write.source, write.value) for write in graph.pending_writes[: graph.signed]]
     return Parts(graph.graph, graph.constants, submodules, signed)
 
 

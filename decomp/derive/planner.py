@@ -15,29 +15,29 @@ from torch import fx
 from torch._ops import OpOverload
 
 from decomp import cache_directory
-from decomp.cache.expansions import Kept, Segment
+from decomp.cache.expansions import ExpansionCache, Segment
 from decomp.cache.fingerprints import Origins
 from decomp.costs.model import is_additive, is_value
 from decomp.derive.candidates import (
     AFTER_ALL_RULES,
-    Basis,
+    BranchAndBound,
     Candidate,
     Candidates,
     ComplexCalls,
     Context,
+    DecisionDependencies,
     Derivation,
-    Race,
     Request,
     price_of_node,
     price_of_stamp,
 )
-from decomp.derive.decisions import KEEP, PROVED, Blocked, Decision, Derived, decision_of, op_of_node, record_of
+from decomp.derive.decisions import ERASED_GUARD, LEGAL, Blocked, Decision, Derived, decision_of, op_of_node, record_of
 from decomp.derive.expansion import Composite, Expansion
-from decomp.derive.planning_memory import Memory, Watch
+from decomp.derive.planning_memory import PlanningMemory, StateWatch
 from decomp.derive.rewriter import flatten
 from decomp.derive.stride_propagation import StridePropagation, changed_strides
 from decomp.errors import RuleCycle, ShapeUnknown
-from decomp.graphs.template import Stamp
+from decomp.graphs.template import ExpansionTemplate
 from decomp.graphs.tracing import without_guards
 from decomp.ir.accounting import is_structure
 from decomp.ir.binding import BindingError
@@ -45,14 +45,14 @@ from decomp.ir.call import (
     Call,
     bound_call,
     call_if_bound,
-    is_among,
     is_free,
     is_host,
     is_projection,
+    is_surely_legal,
     metadata,
-    those_at,
+    select_results,
 )
-from decomp.ir.effects import MARKS, Effect, is_proved, of_callable
+from decomp.ir.effects import MARKS, Effect, is_discharged_assertion, of_callable
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.ir.ops import of_function
 from decomp.ir.respelling import canonical
@@ -62,7 +62,7 @@ from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, Policy, Within
 from decomp.rules.declining import Declined
 from decomp.rules.rules import Rules
-from decomp.rules.target import Everything, OpenCondition, Target
+from decomp.rules.target import MatchAllTarget, OpenCondition, Target
 from decomp.torch_internals.fakes import FakeTensorMode
 
 DEEPEST = 60
@@ -76,20 +76,20 @@ class Planner:
         self, rules: Rules, target: Target, dialect: str, mode: FakeTensorMode | None, policy: Policy = Policy()
     ) -> None:
         self.rules, self.target, self.mode, self.policy = rules, target, mode, policy
-        self.everywhere = isinstance(target, Everything)
+        self.everywhere = isinstance(target, MatchAllTarget)
         """Whether rules apply wherever one matches, and not only to what the target does not know."""
         self.cost = policy.cost or target.costs
         # What was chosen by a function of the user's is good for this program: the next one may come with another.
         how = dialect, target.narrower.get(torch.int64), torch.get_default_dtype()
         key = (target, how, rules.trains, self.cost, policy.cost is not None) if is_value(self.cost) else None
-        self.memory = Memory.within(rules.memory, how, key)
+        self.memory = PlanningMemory.within(rules.memory, how, key)
         if self.memory.origins is None:
             self.memory.origins = Origins.of(rules, target)
         self.origins = self.memory.origins
         composites = rules.composites and not self.everywhere
         self.candidates = Candidates(rules, target, dialect, mode, self.memory, composites)
         own_rules = len(rules.origins.own) if rules.origins is not None else 0
-        self._watch = Watch(self.origins.own, own_rules, (self.memory, self.candidates.symbolic))
+        self._watch = StateWatch(self.origins.own, own_rules, (self.memory, self.candidates.symbolic))
         self.pairs = PairRecorder(ComplexCalls(self.candidates))
         """Computes complex calls on pairs of real numbers."""
         is_kept = key is not None and mode is not None and not self.everywhere
@@ -103,20 +103,20 @@ class Planner:
         self._watch.close()
 
     def decide(
-        self, node: fx.Node, context: Context = (), basis: Basis | None = None, limit: float = math.inf
+        self, node: fx.Node, context: Context = (), basis: DecisionDependencies | None = None, limit: float = math.inf
     ) -> Decision:
         """What becomes of `node`, which stands in the program itself, or in an expansion; `basis` is then that of the
         call which this is for."""
         if node.op not in ("call_function", "call_method"):
-            return KEEP
+            return LEGAL
         if node.target not in self.memory.sure:
             self.memory.sure[node.target] = self._surely_kept(node)
         if self._is_sure(node):
-            return KEEP
+            return LEGAL
         signature = self.memory.signatures.of(node)
         level = context[-1].level if context else self._level(node)
         memory, key = self.candidates.memory_for(signature.symbolic), (signature.key, level)
-        basis = basis or Basis()
+        basis = basis or DecisionDependencies()
         found = memory.decision(key)
         if found is not None:
             basis.is_own |= key in memory.own.decisions
@@ -128,14 +128,14 @@ class Planner:
         self.memory.decisions[key] = kept
         return kept
 
-    def _kept(self, dialect: str) -> Kept | None:
+    def _kept(self, dialect: str) -> ExpansionCache | None:
         place = cache_directory.directory()
         if place is None:
             return None
         if self.memory.segment is None:
             name = self.origins.name(self.rules, self.target, dialect, self.cost)
             self.memory.segment = Segment(name, self.rules)
-        return Kept(self.memory.segment, place, self.memory.fakes, Composite)
+        return ExpansionCache(self.memory.segment, place, self.memory.fakes, Composite)
 
     def _from_disk(self, request: Request) -> Decision | None:
         """What another process decided for a call. A drawn share of that is decided here as well."""
@@ -145,7 +145,7 @@ class Planner:
         if found is None:
             return None
         if self.kept.is_drawn():
-            runs, decision = self.candidates.runs, self._decide_anew(request, Basis())
+            runs, decision = self.candidates.runs, self._decide_anew(request, DecisionDependencies())
             if not self.kept.confirm(found, *request.place, record_of(decision)):
                 return decision
             self.candidates.runs = runs
@@ -190,7 +190,7 @@ class Planner:
 
     def _is_sure(self, node: fx.Node) -> bool:
         """Whether it is known that a call stays, by what it calls and by the dtypes of its tensors alone."""
-        return is_among(node, self.memory.sure.get(node.target, False))
+        return is_surely_legal(node, self.memory.sure.get(node.target, False))
 
     def _surely_kept(self, node: fx.Node) -> bool | frozenset[torch.dtype]:
         """Whether every call of this target stays, whatever its arguments, or on which dtypes it does: it is looked up
@@ -218,7 +218,7 @@ class Planner:
             return False
         return self.target.surely_legal(spelling.op, spelling.overload)
 
-    def _decide_anew(self, request: Request, outer: Basis) -> Decision:
+    def _decide_anew(self, request: Request, outer: DecisionDependencies) -> Decision:
         depth = len(request.context)
         decision = self._decision(request)
         # A failure that a cycle through an outer call caused says nothing about this call alone.
@@ -244,20 +244,20 @@ class Planner:
 
     def _decision(self, request: Request) -> Decision:
         node = request.node
-        if is_proved(node):
-            return PROVED
+        if is_discharged_assertion(node):
+            return ERASED_GUARD
         if is_host(node) or is_projection(node) or isinstance(node.target, OpOverload) and is_free(node.target):
-            return KEEP
+            return LEGAL
         try:
             call = bound_call(node)
         except BindingError as error:
             return self._unbound(request, error)
         if call is None:
-            return KEEP
+            return LEGAL
         if self.everywhere:
             return self._wherever_a_rule_matches(request, call)
         why = self._why_illegal(call, request)
-        return KEEP if why is None else self._choose(replace(request, call=call, condition=why))
+        return LEGAL if why is None else self._choose(replace(request, call=call, condition=why))
 
     def _why_illegal(self, call: Call, request: Request) -> str | None:
         """What the target says of a call."""
@@ -269,7 +269,7 @@ class Planner:
     def _unbound(self, request: Request, error: BindingError) -> Decision:
         """A call that fits no schema: PyTorch itself may still run it."""
         if self.everywhere:
-            return KEEP
+            return LEGAL
         derived = self._choose(request)
         name = str(request.op)
         needs_metadata = isinstance(error, ShapeUnknown)
@@ -278,13 +278,13 @@ class Planner:
     def _wherever_a_rule_matches(self, request: Request, call: Call) -> Decision:
         request = replace(request, call=call)
         if not self.candidates.serving(request):
-            return KEEP
+            return LEGAL
         if any(derivation.op == call.op for derivation in request.context):
             self._refuse_cycle(call, request.context)
         decision = self._choose(request)
         if isinstance(decision, Blocked):
             self._refuse_silence(request)
-        return decision if isinstance(decision, Derived) else KEEP
+        return decision if isinstance(decision, Derived) else LEGAL
 
     def _refuse_silence(self, request: Request) -> None:
         """Raise `RuleError` where a rule would serve the call if it knew shapes, or if sizes were those of the example:
@@ -339,10 +339,10 @@ class Planner:
         """The cheapest of some candidates; of those with the same price the most accurate, and of these the first.
         Those that promise most are asked first, and what cannot be cheaper than what is found is not followed."""
         prunes = len(rivals) > 1 and is_additive(self.cost)
-        race = Race(rivals, functools.partial(self._least_price, request.basis) if prunes else None, request)
+        race = BranchAndBound(rivals, functools.partial(self._least_price, request.basis) if prunes else None, request)
         beyond = False
         for candidate, least in race:
-            own = Basis()
+            own = DecisionDependencies()
             found = self._derive(candidate, replace(request, basis=own, limit=race.limit))
             race.result(candidate, found)
             beyond |= own.beyond_limit
@@ -393,12 +393,12 @@ class Planner:
         """Whether alternatives compete by cost."""
         return self.policy.cost is not None or level != "exact"
 
-    def _least_price(self, basis: Basis, graph: fx.Graph, level: Level) -> tuple[float, int]:
+    def _least_price(self, basis: DecisionDependencies, graph: fx.Graph, level: Level) -> tuple[float, int]:
         """What the calls of an expansion cost at least, and of how many that is not known before they are lowered."""
         known = [self._known_price(node, level, basis) for node in graph.nodes if node.op.startswith("call")]
         return sum(price for price in known if price is not None), known.count(None)
 
-    def _known_price(self, node: fx.Node, level: Level, basis: Basis) -> float | None:
+    def _known_price(self, node: fx.Node, level: Level, basis: DecisionDependencies) -> float | None:
         if self._is_sure(node):
             return price_of_node(self.cost, node)
         signature = self.memory.signatures.of(node)
@@ -413,7 +413,7 @@ class Planner:
         """What a decision for a call comes to."""
         if isinstance(decision, Derived):
             return decision.price
-        return price_of_node(self.cost, node) if decision is KEEP and node.op.startswith("call") else 0.0
+        return price_of_node(self.cost, node) if decision is LEGAL and node.op.startswith("call") else 0.0
 
     def _before_any_candidate(self, request: Request) -> Blocked:
         limitation = self.rules.limitation(request.call, self.target) if request.call is not None else None
@@ -424,13 +424,15 @@ class Planner:
             needs_metadata=isinstance(request.condition, OpenCondition),
         )
 
-    def reach(self, expansion: Expansion, request: Request, place: int) -> Stamp | Declined:
+    def reach(self, expansion: Expansion, request: Request, place: int) -> ExpansionTemplate | Declined:
         """The expansion lowered in turn, flat; or why it does not reach the target, or not within the limit."""
         if len(request.context) > DEEPEST:
             return Declined(f"leads into a recursion deeper than {DEEPEST} rules")
         context = (*request.context, Derivation(request.signature.key, request.op, place, request.level))
         spent = 0.0
-        propagation = StridePropagation(expansion.graph, expected=those_at(request.signature.read, request.expected))
+        propagation = StridePropagation(
+            expansion.graph, expected=select_results(request.signature.read, request.expected)
+        )
         decisions: dict[fx.Node, Decision] = {}
         for node in propagation.nodes():
             if node in propagation.lost:
@@ -450,13 +452,13 @@ class Planner:
 
     def propagate(self, propagation: StridePropagation, node: fx.Node, decision: Decision) -> None:
         """Where the strides of what stands for `node` are not the captured ones, re-trace what depends on them."""
-        results = decision.results if isinstance(decision, Derived) else self.true_results(node)
+        results = decision.results if isinstance(decision, Derived) else self.kernel_strides(node)
         if results is not None:
             with without_guards(self.mode):
                 propagation.strides_changed(node, results)
             self.memory.signatures.forget(propagation.current(node))
 
-    def true_results(self, node: fx.Node) -> Any:
+    def kernel_strides(self, node: fx.Node) -> Any:
         """The true metadata of a call that stays, where what was recorded is known to be wrong; else None."""
         name = self.memory.laid_out.get(node.target)
         if name is None:
@@ -471,13 +473,13 @@ class Planner:
             true = kernel_value(KERNEL_STRIDES[name], fx.map_arg(call.arguments, metadata), recorded)
         return None if true is recorded else true
 
-    def _decide_inside(self, node: fx.Node, context: Context, basis: Basis, limit: float) -> Decision:
+    def _decide_inside(self, node: fx.Node, context: Context, basis: DecisionDependencies, limit: float) -> Decision:
         """What becomes of a call that an expansion makes."""
         if node.op not in ("call_function", "call_method") or self._is_sure(node):
-            return KEEP
+            return LEGAL
         if self.everywhere:
             own = None if is_host(node) or is_projection(node) else op_of_node(node)
-            return KEEP if own == context[-1].op else self.decide(node, context, basis, limit)
+            return LEGAL if own == context[-1].op else self.decide(node, context, basis, limit)
         signature = self.memory.signatures.of(node)
         for depth, derivation in enumerate(context):
             if derivation.key == signature.key:
@@ -492,7 +494,7 @@ class Planner:
         call, context = request.call, request.context
         why = self._why_illegal(call, request) if call is not None else ""
         if why is None:
-            return KEEP
+            return LEGAL
         if call is not None and depth == len(context) - 1 and context[-1].place < AFTER_ALL_RULES:
             return self._choose(replace(request, condition=why, first=context[-1].place + 1))
         request.basis.cycle_depth = min(request.basis.cycle_depth, depth)

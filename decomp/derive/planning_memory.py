@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from decomp.cache.fingerprints import Origins
     from decomp.derive.decisions import Decision
     from decomp.derive.expansion import Expansion
-    from decomp.graphs.template import Stamp
+    from decomp.graphs.template import ExpansionTemplate
     from decomp.rules.declining import Declined
 
 _PROGRAMS = "_decomp_planned"
@@ -48,7 +48,7 @@ class Own:
 
 
 @dataclass
-class Recorded:
+class RecordedRules:
     """What rules of the user's recorded, whatever the target and the cost: it is good as long as the rules read what
     they read then."""
 
@@ -64,7 +64,7 @@ class Recorded:
 
 
 @dataclass
-class Memory:
+class PlanningMemory:
     """What one pair of rules and target has found out; it outlives the program unless sizes are symbolic."""
 
     signatures: Signatures = field(default_factory=Signatures)
@@ -84,15 +84,15 @@ class Memory:
     """Makes the fake tensors of this mode."""
     own: Own = field(default_factory=Own)
     """The part of it that depends on functions of the user's."""
-    recorded: Recorded = field(default_factory=Recorded)
+    recorded: RecordedRules = field(default_factory=RecordedRules)
     """What rules of the user's recorded."""
     origins: Origins | None = None
     """Which functions these are, once that has been asked for."""
-    connected: dict[Any, Stamp] = field(default_factory=dict)
+    connected: dict[Any, ExpansionTemplate] = field(default_factory=dict)
     """By expansion and operands that may require a gradient, the same whose results do, too."""
     segment: Segment | None = None
     """What is kept on disk for these rules and this target, once that has been asked for."""
-    verdicts: dict[Stamp, Any] = field(default_factory=dict)
+    verdicts: dict[ExpansionTemplate, Any] = field(default_factory=dict)
     """What measuring an expansion found out."""
     lasting: bool = False
     """Whether it outlives the lowering for which it was made."""
@@ -101,7 +101,7 @@ class Memory:
         self.fakes = Fakes(self.mode)
 
     @classmethod
-    def within(cls, found: dict[Any, Memory], how: tuple[Any, ...], key: Any) -> Memory:
+    def within(cls, found: dict[Any, PlanningMemory], how: tuple[Any, ...], key: Any) -> PlanningMemory:
         """What is known under `key`, or an empty memory, which is kept there unless `key` is None. What rules record
         depends on `how` alone (the dialect, what int64 is to be in the target if that is narrow, the default dtype) and
         not on its ops or on costs; all memories of which this is the same share it."""
@@ -115,11 +115,11 @@ class Memory:
         )
         return fresh if key is None else found.setdefault(key, fresh)
 
-    def of_program(self, mode: FakeTensorMode | None) -> Memory:
+    def of_program(self, mode: FakeTensorMode | None) -> PlanningMemory:
         """What holds at the symbolic sizes of one program alone. It stays with the fake mode of the program, and ends
         with it: lowered again, or to another target, nothing is recorded anew."""
         if mode is None or not self.lasting:
-            return Memory(self.signatures, mode=self.mode)
+            return PlanningMemory(self.signatures, mode=self.mode)
         # What is looked up by its identity is held with it, so that nothing else ever has that.
         programs: dict[int, Any] = vars(mode).setdefault(_PROGRAMS, {})
         _, rewound, known = programs.get(id(self.signatures), (None, None, {}))
@@ -127,8 +127,10 @@ class Memory:
             known = {}
             programs[id(self.signatures)] = self.signatures, self.signatures.rewound, known
         _, expansions = known.setdefault(id(self.expansions), (self.expansions, {}))
-        found: Memory
-        _, found = known.setdefault(id(self), (self, Memory(self.signatures, expansions=expansions, mode=self.mode)))
+        found: PlanningMemory
+        _, found = known.setdefault(
+            id(self), (self, PlanningMemory(self.signatures, expansions=expansions, mode=self.mode))
+        )
         return found
 
     def met(self, graph: fx.Graph) -> None:
@@ -185,11 +187,11 @@ class Memory:
         )
 
 
-class Watch:
+class StateWatch:
     """Looks at what functions of the user's read, before a program is planned and after: what was found out by them is
     forgotten when that has changed in between. A function may change it itself, as one that counts its calls."""
 
-    def __init__(self, functions: Sequence[Callable[..., Any]], rules: int, memories: Sequence[Memory]) -> None:
+    def __init__(self, functions: Sequence[Callable[..., Any]], rules: int, memories: Sequence[PlanningMemory]) -> None:
         """`rules`: how many of the functions are rules, which come first."""
         self._functions, self._rules, self._memories = functions, rules, memories
         state = state_of(functions)
@@ -208,7 +210,7 @@ class Watch:
         return sum(memory.own.size + len(memory.recorded.expansions) for memory in self._memories)
 
 
-def forget_if_full(found: dict[Any, Memory]) -> None:
+def forget_if_full(found: dict[Any, PlanningMemory]) -> None:
     """Begin anew where more than `MOST` expansions are remembered for a collection of rules. Memories share those that
     they have in common."""
     recorded = (each for memory in found.values() for each in (memory.expansions, memory.recorded.expansions))

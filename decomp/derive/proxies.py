@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from decomp.errors import MetadataMissing, RuleError, spelled
-from decomp.graphs.shortcuts import Asked, Shortcuts
+from decomp.graphs.shortcuts import CallKey, Shortcuts
 from decomp.graphs.tracing import SYMBOLIC, Tape, recording
 from decomp.ir.call import call_target, substituted
 from decomp.ir.effects import Effect, EffectTable
@@ -97,18 +97,18 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         """By `torch.tensor`, whose numbers are kept on the meta device."""
         return torch.tensor(data, dtype=dtype or like.dtype, device=device or like.device)
 
-    def asked(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked | None:
+    def asked(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKey | None:
         """A call taken apart, where it may be recorded without PyTorch's dispatcher."""
         if self._shortcuts is None or self.busy or self.closed or switches() != self._switches:
             return None
         return self._shortcuts.asked(target, args, kwargs)
 
-    def taken(self, asked: Asked | None) -> Any:
+    def taken(self, asked: CallKey | None) -> Any:
         """The tensor that a call gives, recorded by a way that is known, as only those of calls are that a rule may
         make; None where there is none."""
         return None if asked is None or self._shortcuts is None else self._shortcuts.recorded(asked)
 
-    def learn(self, asked: Asked | None, result: Any) -> None:
+    def learn(self, asked: CallKey | None, result: Any) -> None:
         """Remember the way that a call has taken through the dispatcher."""
         if asked is not None and self._shortcuts is not None:
             self._shortcuts.learn(asked, result)

@@ -35,7 +35,7 @@ def without_regions(
     """The graph with the bodies of its regions in their places, or None if there is none that can be inlined.
     `frozen`: names of inputs that never require gradients."""
     regions = {node: region for node in graph.nodes if (region := _inlinable(node, body_of)) is not None}
-    return _Walk(graph, regions, root, frozen).rewrite if regions else None
+    return _RegionWalk(graph, regions, root, frozen).rewrite if regions else None
 
 
 def _inlinable(node: fx.Node, body_of: Callable[[str], fx.GraphModule | None]) -> _Region | None:
@@ -71,7 +71,7 @@ def _is_plain(region: fx.Node, body: fx.Graph) -> bool:
     )
 
 
-class _Walk:
+class _RegionWalk:
     """One pass over a program that copies it, its regions inlined."""
 
     def __init__(

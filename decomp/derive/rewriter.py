@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from decomp.graphs.rewrite import Rewrite
-from decomp.graphs.template import Stamp, compile_stamp, make_value
+from decomp.graphs.template import ExpansionTemplate, compile_stamp, make_value
 from decomp.ir.call import inherited_meta, metadata
 from decomp.metadata.fakes import Fakes, mode_of
 from decomp.torch_internals.fakes import FakeTensorMode
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Retraced:
+class InlinedGraph:
     """A lowered graph, how it relates to the one it came from, and what was put into it."""
 
     rewrite: Rewrite
     chains: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
     """Node that an expansion made -> the rules that made it, the outermost first."""
-    stamps: dict[Stamp, int] = field(default_factory=dict)
+    stamps: dict[ExpansionTemplate, int] = field(default_factory=dict)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     """Concrete tensors that rules use, by attribute name; one name a tensor."""
 
@@ -39,16 +39,16 @@ class Retraced:
         return self.rewrite.graph
 
 
-def retrace(
+def inline_expansions(
     source: fx.Graph,
     decisions: Mapping[fx.Node, Derived],
     mode: FakeTensorMode | None,
     taken: Any = (),
     without: Collection[fx.Node] = (),
-) -> Retraced:
+) -> InlinedGraph:
     """Build the lowered graph: `decisions` names the nodes to be replaced, `without` those to be left out. `taken` are
     attribute names in use."""
-    walk = _Walk(source, mode, set(taken))
+    walk = _InliningWalk(source, mode, set(taken))
     for node in source.nodes:
         decision = decisions.get(node)
         if node in without:
@@ -60,17 +60,17 @@ def retrace(
     return walk.out
 
 
-class _Walk:
+class _InliningWalk:
     """The state of one walk."""
 
     def __init__(self, source: fx.Graph, mode: FakeTensorMode | None, taken: set[str]) -> None:
         self.rewrite = Rewrite.of(source)
-        self.out = Retraced(self.rewrite)
+        self.out = InlinedGraph(self.rewrite)
         self.fakes = Fakes(mode) if mode is not None else None
         self.taken = taken
         self.attributes: dict[int, fx.Node] = {}
 
-    def stamp(self, node: fx.Node, stamp: Stamp) -> None:
+    def stamp(self, node: fx.Node, stamp: ExpansionTemplate) -> None:
         """Put an expansion in the place of `node`."""
         out, rewrite, fakes = self.out, self.rewrite, self.fakes
         out.stamps[stamp] = out.stamps.get(stamp, 0) + 1
@@ -117,11 +117,11 @@ class _Walk:
         return found
 
 
-def flatten(expansion: Expansion, decisions: Mapping[fx.Node, Derived]) -> Stamp:
+def flatten(expansion: Expansion, decisions: Mapping[fx.Node, Derived]) -> ExpansionTemplate:
     """The expansion with the calls that it makes replaced by their own expansions, compiled."""
     graph, constants = expansion.graph, dict(expansion.constants)
     if decisions:
-        walk = _Walk(graph, mode_of(graph), set(constants))
+        walk = _InliningWalk(graph, mode_of(graph), set(constants))
         for node in graph.nodes:
             if node in decisions:
                 walk.stamp(node, decisions[node].stamp)

@@ -24,7 +24,7 @@ from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.metadata.symbolic_sizes import is_data
 from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
 
-HELD = "a call that stays looks at its memory, which has gaps"
+PINNED = "a call that stays looks at its memory, which has gaps"
 _LOST = "looks at memory with gaps, which has different strides in the lowered program"
 
 
@@ -46,17 +46,17 @@ class StridePropagation:
     strides than were captured; from there on a copy is made of it, whose metadata is true."""
 
     def __init__(
-        self, source: fx.Graph, captured_meta: Mapping[fx.Node, Any] | None = None, expected: Any = None
+        self, source: fx.Graph, stale_strides: Mapping[fx.Node, Any] | None = None, expected: Any = None
     ) -> None:
-        """`captured_meta`: nodes whose metadata is true, but not what it was when the nodes after them were captured,
+        """`stale_strides`: nodes whose metadata is true, but not what it was when the nodes after them were captured,
         and what it was. `expected`: metadata of the results, where it is not that of the output."""
         self.source = source
-        self.emit = Emitter(source) if captured_meta else None
+        self.emit = Emitter(source) if stale_strides else None
         self.lost: dict[fx.Node, str] = {}
         """Calls that cannot have the strides that they were captured for, and why."""
         self._changed: set[fx.Node] = set()
         self._expected = expected
-        self._captured_meta = dict(captured_meta or {})
+        self._captured_meta = dict(stale_strides or {})
 
     @property
     def graph(self) -> fx.Graph:
@@ -117,7 +117,7 @@ class StridePropagation:
 
     def _moved(self, emit: Emitter, value_map: Mapping[fx.Node, fx.Node]) -> list[fx.Node]:
         """The arguments that have other strides than were captured."""
-        return [n for n in value_map if value_map[n] in emit.captured_meta]
+        return [n for n in value_map if value_map[n] in emit.stale_strides]
 
     def _visit_output(self, emit: Emitter, output: fx.Node) -> list[fx.Node]:
         """Copies of results, where they are to be dense and have other strides than are expected of them."""
@@ -135,14 +135,14 @@ class StridePropagation:
     def _copy_node(self, emit: Emitter, node: fx.Node, value_map: Mapping[fx.Node, fx.Node]) -> fx.Node:
         new = emit.copy(node, value_map.__getitem__)
         if node in self._captured_meta:
-            emit.captured_meta[new] = self._captured_meta[node]
+            emit.stale_strides[new] = self._captured_meta[node]
         return new
 
     def _as_captured(
         self, emit: Emitter, node: fx.Node, moved: list[fx.Node], value_map: dict[fx.Node, fx.Node]
     ) -> list[fx.Node]:
         """A call that goes by memory, or whose body was traced for it, on copies that have the captured strides."""
-        orders = {n: dense_order(emit.captured_meta[value_map[n]]) for n in moved}
+        orders = {n: dense_order(emit.stale_strides[value_map[n]]) for n in moved}
         before = _in_order(emit, value_map, orders, node)
         new = self._copy_node(emit, node, value_map)
         if None in orders.values() and not isinstance(node.target, torch._ops.HigherOrderOperator):
@@ -176,7 +176,7 @@ def _update_meta(emit: Emitter, node: fx.Node, value: Any) -> None:
             now.requires_grad_()
     following = iter(new)
     node.meta[emit.key] = tree_map(lambda x: next(following) if isinstance(x, torch.Tensor) else x, before)
-    emit.captured_meta.setdefault(node, before)
+    emit.stale_strides.setdefault(node, before)
 
 
 def _in_order(
@@ -214,12 +214,12 @@ TrueResults = Callable[[fx.Node], Any]
 """What a call truly gives, where the metadata that it was captured with has other strides; else None."""
 
 
-def with_kernel_strides(functional: Functional, true_results: TrueResults) -> Functional:
+def with_kernel_strides(functional: Functional, kernel_strides: TrueResults) -> Functional:
     """A functional program with the strides that its calls give when they run, where they are not those of its
     metadata. A call that cannot be made on these gets a copy."""
-    propagation = StridePropagation(functional.graph, functional.captured_meta, expected=())
+    propagation = StridePropagation(functional.graph, functional.stale_strides, expected=())
     for node in propagation.nodes():
-        results = true_results(propagation.current(node))
+        results = kernel_strides(propagation.current(node))
         if results is not None:
             propagation.strides_changed(node, results)
     return functional if propagation.emit is None else functional.rewritten(propagation.emit.rewrite)
@@ -251,11 +251,11 @@ class Corrected:
         return replace(functional, rewrite=rewrite, submodules={**self.bodies, **functional.submodules})
 
 
-def corrected(graph: fx.Graph, owner: nn.Module, true_results: TrueResults) -> Corrected | None:
+def corrected(graph: fx.Graph, owner: nn.Module, kernel_strides: TrueResults) -> Corrected | None:
     """A captured graph with the strides that its kernels give. None where it has them, or a call of it could not be
     made on them: PyTorch could not run it as it was captured, and `with_kernel_strides` gives it a copy."""
     try:
-        return _corrected(graph, owner, true_results, {})
+        return _corrected(graph, owner, kernel_strides, {})
     except _CannotBeRun:
         return None
 
@@ -283,16 +283,16 @@ class _AsItIs(StridePropagation):
 
 
 def _corrected(
-    graph: fx.Graph, owner: nn.Module, true_results: TrueResults, inputs: Mapping[str, Any]
+    graph: fx.Graph, owner: nn.Module, kernel_strides: TrueResults, inputs: Mapping[str, Any]
 ) -> Corrected | None:
     """`inputs`: the metadata of inputs, by name, where it is not what was captured."""
     walk, regions = _AsItIs(graph), dict[str, fx.GraphModule]()
     for node in walk.nodes():
         now = walk.current(node)
         if _is_region(now):
-            results = _region_results(walk, now, owner, true_results, regions)
+            results = _region_results(walk, now, owner, kernel_strides, regions)
         else:
-            results = inputs.get(node.name) if node.op == "placeholder" else true_results(now)
+            results = inputs.get(node.name) if node.op == "placeholder" else kernel_strides(now)
         if results is not None:
             walk.strides_changed(node, results)
     if walk.emit is not None:
@@ -308,7 +308,7 @@ def _region_results(
     walk: StridePropagation,
     node: fx.Node,
     owner: nn.Module,
-    true_results: TrueResults,
+    kernel_strides: TrueResults,
     regions: dict[str, fx.GraphModule],
 ) -> Any:
     """What a region gives, where that is not what was captured; its body goes into `regions` if it was corrected."""
@@ -317,10 +317,10 @@ def _region_results(
         return None
     name, body = found[0]
     operands = node.args[node.args.index(name) + 1 :]
-    moved = walk.emit.captured_meta if walk.emit is not None else {}
+    moved = walk.emit.stale_strides if walk.emit is not None else {}
     pairs = zip(body.graph.find_nodes(op="placeholder"), operands)
     inputs = {inner.name: metadata(given) for inner, given in pairs if given in moved}
-    own = _corrected(body.graph, body, true_results, inputs)
+    own = _corrected(body.graph, body, kernel_strides, inputs)
     if own is None:
         return None
     if str(name.target) in regions:

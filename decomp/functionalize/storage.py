@@ -58,7 +58,7 @@ class Alias:
     view: View | None = None
     depth: int = 0
     region: int = 0
-    """The gradient-mode region (`Memory.region`) in which `value` was taken with gradients off, or 0."""
+    """The gradient-mode region (`AliasMemory.region`) in which `value` was taken with gradients off, or 0."""
     is_tuple: bool = False
     """Whether this is a tuple of views, such as the result of chunk."""
     index: int | None = None
@@ -118,7 +118,7 @@ def refuse_detached_input(node: fx.Node, tensor: Tensor) -> None:
 
 
 @dataclass
-class Memory:
+class AliasMemory:
     """Reads and writes of aliases, as nodes of the functional graph."""
 
     emit: Emitter

@@ -16,7 +16,7 @@ from decomp.functionalize.functional_ops import cast, functional_variant, functi
 from decomp.functionalize.gradients import GradientSources, gradient_inputs, reaches
 from decomp.functionalize.overlap import overlap, place
 from decomp.functionalize.running_statistics import functional_form
-from decomp.functionalize.storage import Alias, Memory, Tensor, refuse_change_of_shape, refuse_detached_input
+from decomp.functionalize.storage import Alias, AliasMemory, Tensor, refuse_change_of_shape, refuse_detached_input
 from decomp.functionalize.views import changes_nothing, element_view, listed_view, refuse_unknown_layout, view_of
 from decomp.functionalize.writes import (
     Functional,
@@ -58,13 +58,13 @@ def functionalize(
     """A functional copy of `graph`. `state`: the tensors behind placeholders, by name, where the program lifts its
     state to its inputs. `trains`: whether its gradients are kept. Raises `MutationError` for what cannot be
     followed."""
-    walk = _Walk(graph, root, gradient_inputs(graph, root, state or {}) if trains else (), state=state)
+    walk = _FunctionalWalk(graph, root, gradient_inputs(graph, root, state or {}) if trains else (), state=state)
     functional = walk.functional()
     keep_saved_values(functional, root, walk.emit.is_aten)
     return functional
 
 
-class _Walk:
+class _FunctionalWalk:
     """One pass over a graph, from inputs to outputs."""
 
     def __init__(
@@ -78,7 +78,7 @@ class _Walk:
         """`tracks`: the inputs that may require a gradient when the program runs."""
         self.source, self.root, self.tracks = graph, root, tracks
         self.emit = Emitter(graph)
-        self.memory = Memory(self.emit, grad_enabled)
+        self.memory = AliasMemory(self.emit, grad_enabled)
         self.alias_sets = AliasSets(graph, root, state)
         self.sources = GradientSources(root)
         self.copies: dict[fx.Node, fx.Node] = self.emit.rewrite.values
@@ -92,7 +92,7 @@ class _Walk:
         """Inputs that may be written, by the storage of their example values."""
         self.results: dict[tuple[fx.Node, Any], Tensor] = {}
         """What a call of several new tensors gives, by call and place."""
-        self.regions: dict[fx.Node, _Region] = {}
+        self.regions: dict[fx.Node, _RunOnceBody] = {}
         self.submodules: dict[str, fx.GraphModule] = {}
         self.at: fx.Node = next(iter(graph.nodes))
 
@@ -111,7 +111,7 @@ class _Walk:
         self._sweep(writes)
         writes = tuple(without_copies(writes, self.emit, self.root))
         self.emit.graph.lint()
-        return Functional(self.emit.rewrite, writes, self.submodules, self.emit.captured_meta)
+        return Functional(self.emit.rewrite, writes, self.submodules, self.emit.stale_strides)
 
     # What nodes denote.
 
@@ -382,16 +382,18 @@ class _Walk:
             self._copy(node)
             return
         name, body = found[0]
-        region = self.regions[node] = _Region(self, node, name, body)
+        region = self.regions[node] = _RunOnceBody(self, node, name, body)
         if region.changed:
             self.submodules[str(name.target)] = region.module()
-            self.emit.captured_meta.update(region.functional.captured_meta)
+            self.emit.stale_strides.update(region.functional.stale_strides)
         self._enter(node, region)
 
     def _pure_body(self, node: fx.Node, name: str, body: fx.GraphModule) -> None:
         if name in self.submodules or not mutates(body.graph, body):
             return
-        inner = _Walk(body.graph, body, gradient_inputs(body.graph, body, {}) if self.tracks else ()).functional()
+        inner = _FunctionalWalk(
+            body.graph, body, gradient_inputs(body.graph, body, {}) if self.tracks else ()
+        ).functional()
         if inner.writes:
             raise refusal(
                 node,
@@ -399,9 +401,9 @@ class _Walk:
                 "return the new value from the body",
             )
         self.submodules[name] = as_module(body, inner)
-        self.emit.captured_meta.update(inner.captured_meta)
+        self.emit.stale_strides.update(inner.stale_strides)
 
-    def _enter(self, node: fx.Node, region: _Region) -> None:
+    def _enter(self, node: fx.Node, region: _RunOnceBody) -> None:
         written_operands = [region.operands[i] for i, _ in region.writes]
         for operand in written_operands:
             self._refuse_unless_followed(node, operand)
@@ -422,10 +424,10 @@ class _Walk:
             self.memory.write(self.tensors[operand].alias, value, requires, node)
         self.memory.grad_enabled = before
 
-    def _gradient_of_region(self, node: fx.Node, region: _Region) -> bool:
+    def _gradient_of_region(self, node: fx.Node, region: _RunOnceBody) -> bool:
         return region.grad_enabled and self._requires(*region.operand_nodes)
 
-    def _refuse_shared(self, node: fx.Node, operand: fx.Node, region: _Region) -> None:
+    def _refuse_shared(self, node: fx.Node, operand: fx.Node, region: _RunOnceBody) -> None:
         root = self.tensors[operand].alias.storage
         for other in region.operand_nodes:
             if other is not operand and other in self.tensors and self.tensors[other].alias.storage is root:
@@ -435,7 +437,7 @@ class _Walk:
                     "clone() one of them before the region",
                 )
 
-    def _result_of_region(self, node: fx.Node, region: _Region) -> None:
+    def _result_of_region(self, node: fx.Node, region: _RunOnceBody) -> None:
         """`getitem(region, i)`: an operand itself, something that may be a view of one, or a new tensor."""
         index = node.args[1]
         new = self.emit.copy(node, lambda n: self.copies[n])
@@ -479,10 +481,10 @@ class _Walk:
         )
 
 
-class _Region:
+class _RunOnceBody:
     """A body that runs once, on operands: what it writes, and what its outputs share with the operands."""
 
-    def __init__(self, outer: _Walk, node: fx.Node, name: fx.Node, body: fx.GraphModule) -> None:
+    def __init__(self, outer: _FunctionalWalk, node: fx.Node, name: fx.Node, body: fx.GraphModule) -> None:
         self.node, self.body = node, body
         place = node.args.index(name)
         self.operands: list[Any] = list(node.args[place + 1 :])
@@ -493,7 +495,7 @@ class _Region:
         self.inputs = body.graph.find_nodes(op="placeholder")
         given = zip(self.inputs, self.operands)
         tracks = {source for source, operand in given if isinstance(operand, fx.Node) and outer._tracked(operand)}
-        walk = _Walk(body.graph, body, tracks, self.grad_enabled)
+        walk = _FunctionalWalk(body.graph, body, tracks, self.grad_enabled)
         written_here: list[Write] = []
         self.functional = walk.functional(written_here)
         self.changed = mutates(body.graph, body)
@@ -505,7 +507,7 @@ class _Region:
         results = output.args[0] if isinstance(output.args[0], (list, tuple)) else (output.args[0],)
         self.outputs = [self._shared(walk, result) for result in results]
 
-    def _shared(self, walk: _Walk, result: Any) -> tuple[int | None, tuple[int, ...]]:
+    def _shared(self, walk: _FunctionalWalk, result: Any) -> tuple[int | None, tuple[int, ...]]:
         """Which input an output is, and of which it may be a view."""
         if not isinstance(result, fx.Node):
             return None, ()

@@ -47,7 +47,7 @@ class Functional:
     """Inputs and buffers to be written back, once each, in order of the first write."""
     submodules: dict[str, fx.GraphModule] = field(default_factory=dict)
     """Functional versions of the bodies of higher-order ops that mutate, by the name of their attribute."""
-    captured_meta: Mapping[fx.Node, Any] = field(default_factory=dict)
+    stale_strides: Mapping[fx.Node, Any] = field(default_factory=dict)
     """Nodes whose strides differ from the captured metadata that their users were traced with; and that metadata. Those
     of functional bodies are among them."""
     before: Rewrite | None = None
@@ -61,7 +61,7 @@ class Functional:
     def rewritten(self, after: Rewrite) -> Functional:
         """The program with a graph that was made from its own."""
         writes = tuple(write.through(after) for write in self.writes)
-        captured = {after.values[node]: meta for node, meta in self.captured_meta.items() if node in after.values}
+        captured = {after.values[node]: meta for node, meta in self.stale_strides.items() if node in after.values}
         return Functional(self.rewrite.then(after), writes, self.submodules, captured, self.before)
 
 

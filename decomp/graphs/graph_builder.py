@@ -51,7 +51,7 @@ class Emitter:
         self.graph = self.rewrite.graph
         self.emitted: set[fx.Node] = set()
         """Nodes that are not copies."""
-        self.captured_meta: dict[fx.Node, Any] = {}
+        self.stale_strides: dict[fx.Node, Any] = {}
         """Nodes whose strides differ from the captured metadata that their users were traced with, and that."""
         self.is_aten = is_aten(source)
         self.key, self.mode = captured_metadata(source)
@@ -87,7 +87,7 @@ class Emitter:
         value = metadata(new)
         if isinstance(value, torch.Tensor) and isinstance(captured, torch.Tensor) and value is not captured:
             if not same_layout(value, captured):
-                self.captured_meta.setdefault(new, captured)
+                self.stale_strides.setdefault(new, captured)
 
     def call(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, *, at: fx.Node, label: str = ""
@@ -179,7 +179,7 @@ class Emitter:
         """Erase what nothing uses any more, of `candidates` in reverse order."""
         for node in candidates:
             if not node.users and not _has_effect(node):
-                self.captured_meta.pop(node, None)
+                self.stale_strides.pop(node, None)
                 self.rewrite.erase(node)
 
 

@@ -25,7 +25,7 @@ LONGEST = 64
 """With a longer list, as of the numbers of a table, a call is not worth to be remembered."""
 
 
-class Asked(NamedTuple):
+class CallKey(NamedTuple):
     """A call, taken apart."""
 
     key: tuple[Any, ...]
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class DispatchRecipe:
     """What a call comes to, given its tensors and its numbers."""
 
     overload: torch._ops.OpOverload
@@ -75,7 +75,7 @@ def _is_default(value: Any, default: Any) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-_WAYS: dict[Hashable, Way | None] = {}
+_WAYS: dict[Hashable, DispatchRecipe | None] = {}
 """What has been seen, by the keys of calls; None for calls that have no such way."""
 
 
@@ -86,25 +86,25 @@ class Shortcuts:
         assert tape.kernels is not None
         self.tape, self.kernels = tape, tape.kernels
 
-    def asked(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked | None:
+    def asked(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKey | None:
         """A call of a function, or of a method by its name, whose arguments may be proxies; None for one that takes
         no such way."""
         name = _named(target)
         if name is None:
             return None
-        asked = Asked((), args, [], [], [], 0, len(self.tape.graph.nodes))
+        asked = CallKey((), args, [], [], [], 0, len(self.tape.graph.nodes))
         nodes, numbers = asked.nodes, asked.numbers
         try:
             kinds = tuple([self._kind(value, asked) for value in args])
             by_place = len(numbers)
             named = tuple([(word, self._kind(value, asked)) for word, value in kwargs.items()])
-        except _Unfit:
+        except _NoRecipe:
             return None
         same = tuple(map(nodes.index, nodes)) if len(nodes) > 1 else ()
         key = (name, torch.get_default_dtype(), kinds, named, same)
         return asked._replace(key=key, by_place=by_place)
 
-    def recorded(self, asked: Asked) -> FakeTensor | None:
+    def recorded(self, asked: CallKey) -> FakeTensor | None:
         """Record the call by a known way; the tensor that it gives, None if no way is known."""
         way = _WAYS.get(asked.key)
         if way is None:
@@ -122,7 +122,7 @@ class Shortcuts:
             self.tape.append_call(way.overload, args, kwargs, out)
         return out
 
-    def learn(self, asked: Asked, result: Any) -> None:
+    def learn(self, asked: CallKey, result: Any) -> None:
         """Remember the way of a call that has just been recorded through the dispatcher, and gave `result`."""
         if asked.key in _WAYS:
             return
@@ -137,7 +137,7 @@ class Shortcuts:
         if way is not None:  # or other numbers may tell
             _WAYS[asked.key] = way
 
-    def _kind(self, value: Any, asked: Asked) -> Hashable:
+    def _kind(self, value: Any, asked: CallKey) -> Hashable:
         kind: Any = type(value)
         if isinstance(value, fx.Proxy):
             return self._tensor(value.node, asked)
@@ -150,21 +150,21 @@ class Shortcuts:
             return (value,)
         if (kind is list or kind is tuple or kind is torch.Size) and len(value) <= LONGEST:
             return (kind, *[self._kind(item, asked) for item in value])
-        raise _Unfit
+        raise _NoRecipe
 
-    def _tensor(self, node: fx.Node | None, asked: Asked) -> Hashable:
+    def _tensor(self, node: fx.Node | None, asked: CallKey) -> Hashable:
         if node is None or node.graph is not self.tape.graph:
-            raise _Unfit
+            raise _NoRecipe
         value: Any = node.meta.get("val")
         layout = self.kernels.layout(value) if type(value) is FakeTensor else None
         if layout is None:
-            raise _Unfit
+            raise _NoRecipe
         asked.nodes.append(node)
         asked.fakes.append(value)
         return layout.dtype, len(layout.shape), layout.device
 
 
-class _Unfit(Exception):
+class _NoRecipe(Exception):
     """A call that takes no such way."""
 
 
@@ -198,7 +198,7 @@ def _name(target: Any) -> Hashable:
 _METHOD = type(torch.Tensor.add)
 
 
-def _passes_on(overload: Any, asked: Asked) -> bool:
+def _passes_on(overload: Any, asked: CallKey) -> bool:
     """Whether an overload is given the numbers of a call as they are: it has the name of what is called, or takes one
     number from an operator."""
     if not isinstance(overload, torch._ops.OpOverload) or overload.namespace != "aten":
@@ -212,7 +212,7 @@ def _passes_on(overload: Any, asked: Asked) -> bool:
     return name == short or not asked.numbers or is_operator and len(asked.numbers) == 1
 
 
-def _way(node: fx.Node, asked: Asked, result: torch.Tensor) -> Way | None:
+def _way(node: fx.Node, asked: CallKey, result: torch.Tensor) -> DispatchRecipe | None:
     """The way that a call has just taken, given the node that it made; None where its numbers do not tell."""
     overload: Any = node.target
     left_out = asked.args[len(node.args) :] if not node.kwargs else ()  # for they are the defaults
@@ -227,12 +227,12 @@ def _way(node: fx.Node, asked: Asked, result: torch.Tensor) -> Way | None:
         if argument.has_default_value():
             defaults[argument.name if argument.kwarg_only else place] = argument.default_value
     arguments = eval(f"lambda t, n: {text}", {"c": source.constants})
-    way = Way(overload, arguments, defaults, result.dtype if _is_pointwise(node, asked) else None)
+    way = DispatchRecipe(overload, arguments, defaults, result.dtype if _is_pointwise(node, asked) else None)
     same = repr(way.filled(asked.nodes, asked.numbers)) == repr((tuple(node.args), dict(node.kwargs)))
     return way if same and len(source.used) == len(asked.numbers) else None
 
 
-def _is_pointwise(node: fx.Node, asked: Asked) -> bool:
+def _is_pointwise(node: fx.Node, asked: CallKey) -> bool:
     """Whether an op computes element by element from all tensors that it is given, at least one."""
     overload: Any = node.target
     converts = overload is aten._to_copy.default and set(node.kwargs) == {"dtype"}
@@ -252,7 +252,7 @@ def _numbers_in(value: Any) -> list[int | float]:
     return [value] if type(value) in (int, float) else []
 
 
-def _places(found: list[int | float], asked: Asked) -> list[int]:
+def _places(found: list[int | float], asked: CallKey) -> list[int]:
     """Which of the numbers of a call each number of the overload is; empty where that cannot be told."""
     wanted, given = ([(type(number), repr(number)) for number in numbers] for numbers in (found, asked.numbers))
     if len(set(given)) == len(given) == len(wanted) and set(wanted) == set(given):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import fx
 
 
-class Recorded(NamedTuple):
+class RecordedNode(NamedTuple):
     """One node as it was."""
 
     op: str
@@ -17,16 +17,16 @@ class Recorded(NamedTuple):
     kwargs: Any
 
 
-Snapshot = dict[str, Recorded]
+Snapshot = dict[str, RecordedNode]
 """The nodes of a graph by name."""
 
 
 def snapshot(graph: fx.Graph) -> Snapshot:
     """The nodes of `graph` as they are now."""
-    return {node.name: Recorded(node.op, node.target, node.args, node.kwargs) for node in graph.nodes}
+    return {node.name: RecordedNode(node.op, node.target, node.args, node.kwargs) for node in graph.nodes}
 
 
-def is_as_recorded(node: fx.Node, before: Recorded) -> bool:
+def is_as_recorded(node: fx.Node, before: RecordedNode) -> bool:
     """Whether a node makes the call that it made, on operands of the same names."""
     if node.op != before.op or not same_target(node.target, before.target):
         return False
@@ -40,7 +40,7 @@ def same_target(one: Any, other: Any) -> bool:
     return one is other or isinstance(one, str) and one == other
 
 
-def renamed_operands(node: fx.Node, before: Recorded) -> dict[str, fx.Node] | None:
+def renamed_operands(node: fx.Node, before: RecordedNode) -> dict[str, fx.Node] | None:
     """For each operand that was another one, its former name and what stands there now; None where more than operands
     differs, or where one former operand became two."""
     became: dict[str, fx.Node] = {}

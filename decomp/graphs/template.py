@@ -55,7 +55,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stamp:
+class ExpansionTemplate:
     """A flat expansion, ready to be put into a graph any number of times."""
 
     graph: fx.Graph
@@ -67,7 +67,7 @@ class Stamp:
     constants: dict[str, torch.Tensor]
 
 
-def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Stamp:
+def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> ExpansionTemplate:
     """Compile a flat expansion whose nodes carry `meta["chain"]`."""
     index: dict[fx.Node, int] = {}
     storages: dict[int, int] = {}
@@ -90,7 +90,7 @@ def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Stamp:
     result = final - inputs if final is not None and final >= inputs else None
     if result is not None and entries[result].op == "get_attr":
         result = None
-    return Stamp(graph, tuple(entries), _Arguments(output, index), result, constants)
+    return ExpansionTemplate(graph, tuple(entries), _Arguments(output, index), result, constants)
 
 
 def spec_of(value: Any, index: int, storages: dict[int, int]) -> Any:

@@ -32,7 +32,7 @@ def metadata(node: Any) -> Any:
     return found if found is not None else meta.get("example_value")
 
 
-def is_among(node: fx.Node, sure: bool | frozenset[torch.dtype]) -> bool:
+def is_surely_legal(node: fx.Node, sure: bool | frozenset[torch.dtype]) -> bool:
     """Whether a call is one of those of which something is sure: all, none, or those on these dtypes alone."""
     return sure if isinstance(sure, bool) else bool(sure) and has_only(node, sure)
 
@@ -323,7 +323,7 @@ def read_results(node: fx.Node, kept: Container[fx.Node] = ()) -> tuple[int, ...
     return tuple(sorted({place % len(results) for place in places}))
 
 
-def those_at(places: tuple[int, ...] | None, results: Any) -> Any:
+def select_results(places: tuple[int, ...] | None, results: Any) -> Any:
     """Several results, None in the place of each that is not at one of these; all if it is not said which."""
     if places is None or not isinstance(results, (tuple, list)):
         return results

@@ -83,7 +83,7 @@ class EffectTable:
             return NONE
         if effects.most or effects.kinds == WRITES.kinds:
             effects = _as_called(node, effects)
-        elif Effect.ASSERTION in effects.kinds and is_proved(node):
+        elif Effect.ASSERTION in effects.kinds and is_discharged_assertion(node):
             return NONE
         if node.kwargs and (node.kwargs.get("out") is not None or node.kwargs.get("inplace") is True):
             return _writing(effects)
@@ -126,10 +126,10 @@ def regions_of(graph: fx.Graph) -> dict[fx.Node, int]:
 def looks_only(node: fx.Node) -> bool:
     """Whether a node looks at a value and does nothing: an assertion that its metadata proves, or one of several
     results that nobody uses."""
-    return not node.users and (node.op == "call_function" and is_proved(node) or is_projection(node))
+    return not node.users and (node.op == "call_function" and is_discharged_assertion(node) or is_projection(node))
 
 
-def is_proved(node: fx.Node) -> bool:
+def is_discharged_assertion(node: fx.Node) -> bool:
     """Whether a call asserts what is known before the program runs: the dtype, device, layout or sizes that its
     metadata has, whatever the sizes are."""
     if node.target is aten._assert_scalar.default:

@@ -16,7 +16,7 @@ from decomp.ir.aliases import attribute, mutated_args
 from decomp.ir.call import metadata
 from decomp.memory import running
 from decomp.memory.forms import NOTHING, form_of
-from decomp.memory.lifetimes import Storage
+from decomp.memory.lifetimes import LiveStorage
 from decomp.memory.placing import ARENA, Buffer, Placement
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 
@@ -123,7 +123,7 @@ class Applied:
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and isinstance(metadata(node), torch.Tensor):
             self._stand_in(node, running.planned_state, (str(node.target), copied, tensor.dtype), tensor)
 
-    def _piece(self, buffer: Buffer, storage: Storage) -> fx.Node:
+    def _piece(self, buffer: Buffer, storage: LiveStorage) -> fx.Node:
         """Where a result is to go. Results of one place and form have one node."""
         value = storage.value
         form = value.dtype, tuple(value.shape), tuple(value.stride())

@@ -16,7 +16,7 @@ from decomp.capture.module_hooks import carry_hooks
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.call import metadata
 from decomp.memory import running
-from decomp.memory.bodies import Body, body_of
+from decomp.memory.bodies import BlockBody, body_of
 from decomp.memory.rows import VECTOR, is_view, kept_rows, needs_whole_vectors
 from decomp.ops import aten
 
@@ -29,7 +29,7 @@ WORTH = 1 << 19
 
 
 @dataclass
-class Run:
+class RowwiseCalls:
     """Calls that follow one another and work row by row, with the factories between them, which come before it."""
 
     nodes: list[fx.Node] = field(default_factory=list)
@@ -61,7 +61,7 @@ class InBlocks:
     """By call in a run of the program that was given: the call of the run."""
     copies: dict[fx.Node, fx.Node]
     """By node of the program that was given: the same node here."""
-    bodies: dict[fx.Node, Body]
+    bodies: dict[fx.Node, BlockBody]
     """By call of a run, what it runs."""
 
 
@@ -74,8 +74,8 @@ def in_blocks_of_rows(graph: fx.Graph, root: fx.GraphModule) -> InBlocks | None:
     return _Blocking(graph, root, chosen).done()
 
 
-def _runs(graph: fx.Graph) -> list[Run]:
-    found, run = [], Run()
+def _runs(graph: fx.Graph) -> list[RowwiseCalls]:
+    found, run = [], RowwiseCalls()
     for node in graph.nodes:
         if node.op == "placeholder":
             continue
@@ -83,7 +83,7 @@ def _runs(graph: fx.Graph) -> list[Run]:
             run.before.append(node)
         elif not _joins(run, node):
             found.append(run)
-            run = Run()
+            run = RowwiseCalls()
             _joins(run, node)
     return [run for run in [*found, run] if run.nodes]
 
@@ -93,7 +93,7 @@ def _is_made_of_nothing(node: fx.Node) -> bool:
     return node.op == "get_attr" or node.target is aten.full.default and not node.all_input_nodes
 
 
-def _joins(run: Run, node: fx.Node) -> bool:
+def _joins(run: RowwiseCalls, node: fx.Node) -> bool:
     """Whether a call works row by row with those of a run; it is then one of them."""
     kept = kept_rows(node)
     if not kept:
@@ -113,7 +113,7 @@ def _joins(run: Run, node: fx.Node) -> bool:
     return True
 
 
-def _block(run: Run) -> tuple[int, ...] | None:
+def _block(run: RowwiseCalls) -> tuple[int, ...] | None:
     """The sizes of a block in the dimensions of the rows: some rows of one dimension, at one place of those before it.
     None if a run is not worth it, or does not divide."""
     computed = [node for node in run.nodes if not is_view(node)]
@@ -134,7 +134,7 @@ def _block(run: Run) -> tuple[int, ...] | None:
     return None
 
 
-def _ends_with_vectors(run: Run, j: int, n: int) -> bool:
+def _ends_with_vectors(run: RowwiseCalls, j: int, n: int) -> bool:
     """Whether so many rows are whole vectors, of every call that needs them, also where threads share its elements."""
     share = VECTOR * torch.get_num_threads()
     for node in run.nodes:
@@ -154,7 +154,7 @@ def _ends_with_vectors(run: Run, j: int, n: int) -> bool:
 class _Blocking:
     """The graph with runs replaced."""
 
-    def __init__(self, graph: fx.Graph, root: fx.GraphModule, runs: list[tuple[Run, Body]]) -> None:
+    def __init__(self, graph: fx.Graph, root: fx.GraphModule, runs: list[tuple[RowwiseCalls, BlockBody]]) -> None:
         self.graph, self.root = graph, root
         self.rewrite = Rewrite.of(graph)
         self.modules: dict[str, nn.Module] = {}
@@ -162,7 +162,7 @@ class _Blocking:
         self.early = {run.nodes[0]: run.before for run, _ in runs}
         self.inside = {node: run for run, _ in runs for node in run.nodes}
         self.calls: dict[fx.Node, fx.Node] = {}
-        self.bodies: dict[fx.Node, Body] = {}
+        self.bodies: dict[fx.Node, BlockBody] = {}
 
     def done(self) -> InBlocks:
         for node in self.graph.nodes:
@@ -196,7 +196,7 @@ class _Blocking:
         found: fx.Node = self.rewrite.values[node]
         return found
 
-    def _run(self, run: Run, body: Body) -> None:
+    def _run(self, run: RowwiseCalls, body: BlockBody) -> None:
         at, value = run.nodes[0], self._value
         name = self.rewrite.free(f"rows_of_{at.name}")
         self.modules[name] = fx.GraphModule(nn.Module(), body.graph, "Rows")

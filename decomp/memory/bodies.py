@@ -23,7 +23,7 @@ RESHAPES = ("view", "reshape", "_unsafe_view", "expand")
 
 
 @dataclass(frozen=True)
-class Body:
+class BlockBody:
     """What is run on a block."""
 
     graph: fx.Graph
@@ -45,7 +45,7 @@ class Body:
     """Sizes of the rows and of a block; by sliced value in which of these dimensions it has them; the pieces."""
 
 
-def body_of(nodes: Sequence[fx.Node], rows: tuple[int, ...], block: tuple[int, ...]) -> Body | None:
+def body_of(nodes: Sequence[fx.Node], rows: tuple[int, ...], block: tuple[int, ...]) -> BlockBody | None:
     """The calls of a run on a block of its rows; None where an operand has the rows at other places."""
     operands = _operands(nodes, rows)
     if operands is None:
@@ -60,7 +60,7 @@ def body_of(nodes: Sequence[fx.Node], rows: tuple[int, ...], block: tuple[int, .
     applied = _AppliedBody(graph, placement)
     spec = (rows, block, tuple(sliced.values()), tuple(applied.specs))
     outside = tuple(sliced), tuple(whole), tuple(results)
-    return Body(applied.graph, graph, placement, *outside, placement.arena, copies, spec)
+    return BlockBody(applied.graph, graph, placement, *outside, placement.arena, copies, spec)
 
 
 def _operands(nodes: Sequence[fx.Node], rows: tuple[int, ...]) -> dict[fx.Node, tuple[bool, ...]] | None:

@@ -44,10 +44,10 @@ class _Memory:
 
 def check(graph: fx.Graph, root: Any, placement: Placement) -> None:
     """Raises `UnsoundPlan` with the first step at which the plan changes what the program computes."""
-    _Check(placement, homes_in(graph, lambda node: shared_or_unsure(node, root))).run(graph)
+    _MemoryCheck(placement, homes_in(graph, lambda node: shared_or_unsure(node, root))).run(graph)
 
 
-class _Check:
+class _MemoryCheck:
     def __init__(self, placement: Placement, homes: dict[fx.Node, tuple[fx.Node, ...]]) -> None:
         self.placement, self.homes = placement, homes
         self.memories: dict[Any, _Memory] = {}

@@ -25,7 +25,7 @@ _ELSEWHERE = READS_STRIDES | METADATA_WRITES | STORAGE_CHANGES
 
 
 @dataclass(slots=True)
-class Storage:
+class LiveStorage:
     """A piece of memory that a program uses."""
 
     node: fx.Node
@@ -60,12 +60,12 @@ class Lifetimes:
     steps: dict[fx.Node, int]
     homes: dict[fx.Node, tuple[fx.Node, ...]]
     """By node, the nodes that made the storages in which its value may be."""
-    storages: dict[fx.Node, Storage]
+    storages: dict[fx.Node, LiveStorage]
     """By the node that makes it; those of inputs and constants, too."""
     inner: dict[int, int]
     """Bytes that a step holds while it runs, beside its result: bodies of higher-order ops."""
 
-    def of(self, node: fx.Node) -> list[Storage]:
+    def of(self, node: fx.Node) -> list[LiveStorage]:
         """The storages in which the value of a node may be."""
         return [self.storages[home] for home in self.homes[node] if home in self.storages]
 
@@ -97,12 +97,12 @@ def lifetimes_of(graph: fx.Graph, root: nn.Module | None) -> Lifetimes:
     steps = {node: step for step, node in enumerate(nodes)}
     homes = homes_in(graph, lambda node: shared_or_unsure(node, root))
     death = {home: steps[node] for node, dying in last_uses(graph, homes).items() for home in dying}
-    storages: dict[fx.Node, Storage] = {}
+    storages: dict[fx.Node, LiveStorage] = {}
     inner: dict[int, int] = {}
     for step, node in enumerate(nodes):
         if node in homes[node] and _holds_memory(node):
             size = sum(map(nbytes, tensors_of(node)))
-            storages[node] = Storage(node, size, step, death[node], _kind(node), _is_plain(node))
+            storages[node] = LiveStorage(node, size, step, death[node], _kind(node), _is_plain(node))
         held = [peak(body.graph) for _, body in bodies(node, root)]
         if held:
             inner[step] = max(held)

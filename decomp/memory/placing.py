@@ -12,7 +12,7 @@ from torch import fx
 
 from decomp.ir.call import metadata
 from decomp.memory.forms import form_of, geometry, is_dense, is_static, operands_written_over
-from decomp.memory.lifetimes import RESULT, Lifetimes, Storage, profile
+from decomp.memory.lifetimes import RESULT, Lifetimes, LiveStorage, profile
 from decomp.memory.packing import ALIGNMENT, Room, Span, pack, widest
 
 ARENA = "arena"
@@ -27,7 +27,7 @@ by piece."""
 class Buffer:
     """Memory that several results have one after the other, each written over the one before it."""
 
-    storages: list[Storage]
+    storages: list[LiveStorage]
     memory: fx.Node | str = ""
     """`ARENA`; or the result, given by its node, in whose memory it lies until that is made; or nothing, for memory of
     its own."""
@@ -37,7 +37,7 @@ class Buffer:
     """The step at which its own memory is made, if others use it before."""
 
     @property
-    def head(self) -> Storage:
+    def head(self) -> LiveStorage:
         return self.storages[0]
 
     @property
@@ -124,7 +124,7 @@ def _in_place(lifetimes: Lifetimes) -> Iterator[tuple[fx.Node, fx.Node]]:
                 break
 
 
-def _dies(lifetimes: Lifetimes, node: fx.Node, operand: fx.Node, made: Storage) -> bool:
+def _dies(lifetimes: Lifetimes, node: fx.Node, operand: fx.Node, made: LiveStorage) -> bool:
     """Whether an operand is all that is in its memory, and nobody needs that after this call."""
     homes = lifetimes.homes[operand]
     if len(homes) != 1 or homes[0] not in lifetimes.storages:
@@ -139,7 +139,7 @@ def _dies(lifetimes: Lifetimes, node: fx.Node, operand: fx.Node, made: Storage) 
     return all(lifetimes.homes[used] == homes and geometry(metadata(used)) == wanted for used in sharing)
 
 
-def _is_whole(there: Storage, made: Storage) -> bool:
+def _is_whole(there: LiveStorage, made: LiveStorage) -> bool:
     return is_dense(there.value) and there.value.device == made.value.device
 
 

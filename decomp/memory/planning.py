@@ -66,7 +66,7 @@ class MemoryPlan:
     """Whether sizes vary; all figures are then those of the example inputs."""
     program: Unlifted = field(repr=False)
     """What was planned."""
-    planned: Planned = field(repr=False)
+    planned: PlannedMemory = field(repr=False)
     """The same with runs of calls in blocks, and where each result goes."""
     before: tuple[int, ...] = field(repr=False)
     """Bytes held at each step as the program is."""
@@ -155,7 +155,7 @@ def _flag(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedMemory:
     """The program that is run, and where its results go."""
 
     root: fx.GraphModule
@@ -201,13 +201,13 @@ class Planned:
         return body.placement, body.copies[node]
 
 
-def _planned(root: fx.GraphModule, found: Lifetimes, in_place: bool, arena: bool | None, blocks: bool) -> Planned:
+def _planned(root: fx.GraphModule, found: Lifetimes, in_place: bool, arena: bool | None, blocks: bool) -> PlannedMemory:
     """The better of the plan in blocks and the plan without."""
-    plain = Planned(root, place(found, in_place, arena))
+    plain = PlannedMemory(root, place(found, in_place, arena))
     blocked = in_blocks_of_rows(root.graph, root) if blocks and in_place else None
     if blocked is None:
         return plain
-    other = Planned(blocked.root, place(lifetimes_of(blocked.root.graph, blocked.root), in_place, arena), blocked)
+    other = PlannedMemory(blocked.root, place(lifetimes_of(blocked.root.graph, blocked.root), in_place, arena), blocked)
     return other if other.placement.peak <= plain.placement.peak else plain
 
 
@@ -269,7 +269,7 @@ def memory_plan(
     )
 
 
-def _by_op(loaded: Unlifted, found: Lifetimes, planned: Planned, before: list[int]) -> list[OpMemory]:
+def _by_op(loaded: Unlifted, found: Lifetimes, planned: PlannedMemory, before: list[int]) -> list[OpMemory]:
     rows: dict[str, list[int]] = {}
     for step, node in enumerate(found.nodes):
         if not computes(node):

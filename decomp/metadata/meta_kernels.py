@@ -75,7 +75,7 @@ class MetaKernels:
             try:
                 with DisableTorchFunction(), DisableTorchDispatch():
                     self._behind(fake)
-            except _Unfit:
+            except _NotOnMeta:
                 return None
             found = self._layouts[id(fake)]
         return found
@@ -93,7 +93,7 @@ class MetaKernels:
                 if kind == _RUN and any(map(self._is_odd, operands)) or func in _OF_CPU and device != _CPU:
                     return NotImplemented
                 return self._on_device(_OWN.get(func, func)(*args, **kwargs), device)
-        except (_Unfit, RuntimeError, ValueError, TypeError, IndexError):
+        except (_NotOnMeta, RuntimeError, ValueError, TypeError, IndexError):
             return NotImplemented  # the fake mode has the words for what went wrong
 
     def _is_odd(self, operand: FakeTensor) -> bool:
@@ -113,18 +113,18 @@ class MetaKernels:
         if kind is dict:
             return {key: self._on_meta(item, operands) for key, item in value.items()}
         if isinstance(value, torch.Tensor):
-            raise _Unfit
+            raise _NotOnMeta
         return value
 
     def _on_device(self, value: Any, device: torch.device | None) -> Any:
         if value is None:
-            raise _Unfit
+            raise _NotOnMeta
         if isinstance(value, torch.Tensor):
             known = self._fakes.get(id(value))
             if known is not None:
                 return known
             if device is None or not _is_plain(value):
-                raise _Unfit
+                raise _NotOnMeta
             return self._fake(value, device)
         if isinstance(value, (tuple, list)):
             return type(value)([self._on_device(item, device) for item in value])
@@ -133,7 +133,7 @@ class MetaKernels:
     def _behind(self, fake: FakeTensor) -> torch.Tensor:
         """The meta tensor behind a fake one that was made elsewhere."""
         if not _is_plain(fake) or fake.requires_grad or fake.constant is not None:
-            raise _Unfit
+            raise _NotOnMeta
         empty = torch.empty((0,), dtype=fake.dtype, device=_META)
         meta = empty.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
         self._remember(meta, fake, fake.fake_device)
@@ -163,7 +163,7 @@ def _broadcast(one: Sequence[int], other: Sequence[int]) -> torch.Size:
     return torch.Size([a if b == 1 else b if a in (1, b) else 0 for a, b in zip(longer, filled)])
 
 
-class _Unfit(Exception):
+class _NotOnMeta(Exception):
     """A call that is not run on meta tensors."""
 
 
@@ -171,18 +171,18 @@ def _placed(kind: str, kwargs: dict[str, Any], operands: list[FakeTensor]) -> to
     """The device of the result of a call, whose own argument for it is set to the meta device."""
     devices = {operand.fake_device for operand in operands}
     if len(devices) > 1:
-        raise _Unfit  # PyTorch has rules of its own for operands on several
+        raise _NotOnMeta  # PyTorch has rules of its own for operands on several
     device = next(iter(devices), None)
     if kind == _FACTORY:
         device = _CPU if kwargs.get("device") is None else kwargs["device"]
         if device.type != "cpu" or kwargs.get("pin_memory"):
-            raise _Unfit
+            raise _NotOnMeta
         kwargs["device"] = _META
     elif device is None and kind != _HOST:
-        raise _Unfit
+        raise _NotOnMeta
     elif kwargs.get("device") is not None:
         if kwargs["device"] != device:
-            raise _Unfit
+            raise _NotOnMeta
         kwargs["device"] = _META
     return device
 
@@ -220,9 +220,9 @@ def _normalized(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
     """A batch that is normalized by running statistics, and two empty tensors in the place of its own."""
     statistics = [arg for arg in args if isinstance(arg, torch.Tensor)]
     if x.dim() < 2 or any([given.shape != x.shape[1:2] or given.dtype != x.dtype for given in statistics]):
-        raise _Unfit
+        raise _NotOnMeta
     if x.dtype not in (torch.float32, torch.float64):
-        raise _Unfit
+        raise _NotOnMeta
     return torch.empty(x.shape, dtype=x.dtype, device=_META), x.new_empty(0), x.new_empty(0)
 
 

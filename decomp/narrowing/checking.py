@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from decomp.ir.call import is_projection, metadata, substituted
-from decomp.ir.effects import is_proved, regions_of
+from decomp.ir.effects import is_discharged_assertion, regions_of
 from decomp.ir.narrow_calls import CAST
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.narrowing.program import Narrowed, does_not_fit
@@ -22,14 +22,14 @@ def check_narrow(found: Narrowed) -> str:
     is the same call on the same values, perhaps cast between a wide dtype and the narrow one, and asked for narrow
     dtypes; its results have the shapes that they had, and the dtypes, or the narrow ones; no number that it takes is
     out of their range. Raises the `VerificationError` of what does not hold."""
-    replay = _Replay(found)
+    replay = _NarrowingReplay(found)
     calls = sum(replay.visit(node) for node in found.source.nodes)
     casts = replay.require_casts()
     found.graph.lint()
     return f"{calls} calls in narrow dtypes are those of the source, on the same values, {casts} casts between them"
 
 
-class _Replay:
+class _NarrowingReplay:
     """One walk over the source that looks up what stands for each node."""
 
     def __init__(self, found: Narrowed) -> None:
@@ -43,7 +43,7 @@ class _Replay:
         """Hold a node against its image; returns whether it is a call."""
         new = self.images.get(node)
         if new is None:
-            if node.op == "output" or not is_proved(node):
+            if node.op == "output" or not is_discharged_assertion(node):
                 raise ValueLost(f"{node.name!r} is not in the graph in narrow dtypes", source=node)
             return False
         if not self._is_copy(node, new) and not self._is_narrow_call(node, new):

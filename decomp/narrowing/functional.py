@@ -47,7 +47,7 @@ def without_wide(
         if isinstance(tensor, torch.Tensor):
             require_fits(str(node.target), tensor, target.narrower)
     after = functional.rewritten(found.rewrite)
-    return replace(after, captured_meta={**after.captured_meta, **found.captured_meta}), found
+    return replace(after, stale_strides={**after.stale_strides, **found.stale_strides}), found
 
 
 def require_fits(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> None:

@@ -26,7 +26,7 @@ from decomp.ir.call import (
     substituted,
 )
 from decomp.ir.dtypes import name_of
-from decomp.ir.effects import is_proved, switches
+from decomp.ir.effects import is_discharged_assertion, switches
 from decomp.ir.narrow_calls import CAST
 from decomp.ir.op_facts import TAKES_INT64
 from decomp.ir.schema import parameters
@@ -50,7 +50,7 @@ class Narrowed:
     dtypes: Dtypes
     refused: dict[fx.Node, tuple[str, str]] = field(default_factory=dict)
     """Calls of the source that do not fit narrow dtypes: what they take, and which dtype does not hold it."""
-    captured_meta: dict[fx.Node, Any] = field(default_factory=dict)
+    stale_strides: dict[fx.Node, Any] = field(default_factory=dict)
     """Results that have other strides than was captured, and the metadata that was."""
 
     @property
@@ -64,7 +64,7 @@ def in_narrow_dtypes(source: fx.Graph, dtypes: Dtypes, written: Collection[fx.No
     them."""
     if not any(_wide_in(node, dtypes) for node in source.nodes):
         return None
-    walk = _Walk(source, dtypes)
+    walk = _NarrowingWalk(source, dtypes)
     for node in source.nodes:
         walk.visit(node)
         if node in written and _is(node, dtypes):
@@ -81,7 +81,7 @@ def _is(node: fx.Node, dtypes: Dtypes) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in dtypes
 
 
-class _Walk:
+class _NarrowingWalk:
     """One pass over a graph."""
 
     def __init__(self, source: fx.Graph, dtypes: Dtypes) -> None:
@@ -108,7 +108,7 @@ class _Walk:
             self._copy(node)
         elif is_projection(node):
             self._note(node, self.rewrite.copy(node))
-        elif is_proved(node):
+        elif is_discharged_assertion(node):
             self.rewrite.replace(node, None)
         elif is_host(node):
             self.rewrite.copy(node, lambda given: self.narrow.get(given) or self.rewrite.values[given])
@@ -195,7 +195,7 @@ class _Walk:
         self._note(node, new)
         expected = metadata(node)
         if isinstance(value, torch.Tensor) and isinstance(expected, torch.Tensor) and not same_layout(value, expected):
-            self.out.captured_meta[new] = own_memory(value.new_empty_strided(expected.shape, expected.stride()))
+            self.out.stale_strides[new] = own_memory(value.new_empty_strided(expected.shape, expected.stride()))
 
     def _tried(self, node: fx.Node, stay: Collection[fx.Node]) -> tuple[Any, Any, Any] | None:
         """The arguments and the metadata of a call in narrow dtypes, those that `stay` being wide; None where PyTorch

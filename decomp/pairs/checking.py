@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.graphs.template import Stamp
+from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.call import is_projection, metadata, projected
 from decomp.ir.dtypes import is_complex
-from decomp.ir.effects import is_proved, regions_of
+from decomp.ir.effects import is_discharged_assertion, regions_of
 from decomp.metadata.strides import inverse
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.ops import aten
 from decomp.pairs.functional import border, words
 from decomp.pairs.pair import real_dtype
-from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, InPairs, flat
+from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, ComplexAsReal, flat
 from decomp.pairs.recording import is_complex_call, reads_sizes
 from decomp.proof.correspondence import (
     EffectsChanged,
@@ -32,12 +32,12 @@ from decomp.proof.correspondence import (
 from decomp.proof.replay import same, same_call
 
 
-def check_in_pairs(found: InPairs) -> str:
+def check_in_pairs(found: ComplexAsReal) -> str:
     """Checks a graph in pairs against the one that it was made from; returns what holds, in words. Inputs and outputs
     are the same; every call on real numbers is the same on what stands for its operands; a complex call became its
     expansion on the parts of its operands, and its value a pair of its shape; no call but those at the border, and
     those that stay, takes or gives a complex tensor. Raises the `VerificationError` of what does not hold."""
-    replay = _Replay(found)
+    replay = _PairsReplay(found)
     for node in found.source.nodes:
         replay.visit(node)
     replay.require_nothing_left()
@@ -50,10 +50,10 @@ def check_in_pairs(found: InPairs) -> str:
     )
 
 
-class _Replay:
+class _PairsReplay:
     """One walk over the source that takes the nodes that it became off a list."""
 
-    def __init__(self, found: InPairs) -> None:
+    def __init__(self, found: ComplexAsReal) -> None:
         self.found = found
         self.images: dict[fx.Node, Any] = {}
         """What stands for each node: a node, a pair of them, or several of either."""
@@ -136,7 +136,7 @@ class _Replay:
         elif self._is_part(node):
             self.images[node] = projected(node, self.images[node.args[0]])  # type: ignore[index]
         elif node not in self.copies:
-            if not is_proved(node):
+            if not is_discharged_assertion(node):
                 raise ValueLost(f"{node.name!r} is not in the graph in pairs", source=node)
         else:
             self.images[node] = self._copied(node, self.copies.pop(node))
@@ -181,7 +181,7 @@ class _Replay:
         alike = [each for each in made if same(self.whole[each], pair)]
         return next((each for each in alike if each not in taken), alike[0] if alike else None)
 
-    def _stamped(self, node: fx.Node, stamp: Stamp) -> Any:
+    def _stamped(self, node: fx.Node, stamp: ExpansionTemplate) -> Any:
         """What an expansion on the parts of the operands gives; its calls are there, one after the other."""
         values = [value for given in node.all_input_nodes for value in self._operand(given, node)]
         made = iter(self.made.pop(node, ()))

@@ -14,7 +14,7 @@ from decomp.functionalize.writes import Functional
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.ops import op as op_of
 from decomp.metadata.fakes import mode_of
-from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, InPairs, in_pairs
+from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, ComplexAsReal, complex_as_real
 from decomp.pairs.recording import PairRecorder, is_complex_call, is_complex_inside
 from decomp.rules.target import Target
 from decomp.torch_internals.pytree import tensors_in
@@ -22,7 +22,7 @@ from decomp.torch_internals.pytree import tensors_in
 
 def without_complex(
     functional: Functional, recorder: PairRecorder, target: Target, owner: nn.Module
-) -> tuple[Functional, InPairs] | None:
+) -> tuple[Functional, ComplexAsReal] | None:
     """The program with pairs of real numbers in the place of complex ones; None if it has none that `target`, which
     leaves out complex dtypes, does not know. `owner` holds what the graph names."""
     graph = functional.graph
@@ -31,10 +31,10 @@ def without_complex(
     kept = {node for node in graph.nodes if is_complex_call(node) and _may_stay(node, target)}
     written = {write.value for write in functional.writes}
     taken = [*owner.__dict__.get("_buffers", {}), *owner.__dict__]
-    found = in_pairs(graph, recorder, kept, written, taken)
+    found = complex_as_real(graph, recorder, kept, written, taken)
     after = functional.rewritten(found.rewrite)
-    captured = {**after.captured_meta, **found.captured_meta}
-    return replace(after, captured_meta=captured, before=functional.before or functional.rewrite), found
+    captured = {**after.stale_strides, **found.stale_strides}
+    return replace(after, stale_strides=captured, before=functional.before or functional.rewrite), found
 
 
 def _unknown(node: fx.Node, target: Target) -> bool:
@@ -77,7 +77,7 @@ def words(graph: fx.Graph) -> str:
     return "; ".join(filter(None, said))
 
 
-def said_of(found: InPairs) -> str:
+def said_of(found: ComplexAsReal) -> str:
     """What became of the complex numbers of a program, for plans and reports."""
     calls = f"{len(found.stamps)} call{'s' if len(found.stamps) != 1 else ''}"
     at_border = words(found.graph)

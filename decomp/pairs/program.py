@@ -14,11 +14,11 @@ from torch import fx
 from decomp.errors import CaptureError
 from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
-from decomp.graphs.template import Stamp, make_value
+from decomp.graphs.template import ExpansionTemplate, make_value
 from decomp.graphs.tracing import on_metadata
 from decomp.ir.aliases import is_view, view_bases
 from decomp.ir.call import inherited_meta, is_projection, metadata
-from decomp.ir.effects import is_proved, switches
+from decomp.ir.effects import is_discharged_assertion, switches
 from decomp.metadata.fakes import Fakes, mode_of
 from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.ops import aten
@@ -28,12 +28,12 @@ TAKEN_APART, PUT_TOGETHER = aten.view_as_real.default, aten.view_as_complex.defa
 
 
 @dataclass
-class InPairs:
+class ComplexAsReal:
     """A graph in which pairs stand for complex numbers, and how it relates to the one that it was made from."""
 
     source: fx.Graph
     rewrite: Rewrite
-    stamps: dict[fx.Node, Stamp] = field(default_factory=dict)
+    stamps: dict[fx.Node, ExpansionTemplate] = field(default_factory=dict)
     """What each complex call of the source became."""
     chains: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
     """For each node that a call on pairs became, the rules that made it."""
@@ -43,7 +43,7 @@ class InPairs:
     """Inputs, and what they became."""
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     """Tensors that rules use, by attribute."""
-    captured_meta: dict[fx.Node, Any] = field(default_factory=dict)
+    stale_strides: dict[fx.Node, Any] = field(default_factory=dict)
     """Real results whose strides are not those captured, and the metadata that was captured."""
 
     @property
@@ -56,12 +56,12 @@ class InPairs:
         return next((reason for refused, reason in self.refused.items() if refused.name == node.name), None)
 
 
-def in_pairs(
+def complex_as_real(
     source: fx.Graph, recorder: PairRecorder, kept: Collection[fx.Node], written: Collection[fx.Node], taken: Any
-) -> InPairs:
+) -> ComplexAsReal:
     """`source` with pairs of real numbers. `kept` calls stay complex, `written` values are observed complex though no
     node uses them, and `taken` are names of attributes in use."""
-    walk = _Walk(source, recorder, kept, set(taken))
+    walk = _PairsWalk(source, recorder, kept, set(taken))
     for node in source.nodes:
         walk.visit(node)
         if node in written:
@@ -69,13 +69,13 @@ def in_pairs(
     return walk.out
 
 
-class _Walk:
+class _PairsWalk:
     """One pass over a graph."""
 
     def __init__(self, source: fx.Graph, recorder: PairRecorder, kept: Collection[fx.Node], taken: set[str]) -> None:
         self.recorder, self.kept, self.taken = recorder, kept, taken
         self.rewrite = Rewrite.of(source)
-        self.out = InPairs(source, self.rewrite)
+        self.out = ComplexAsReal(source, self.rewrite)
         mode = mode_of(source)
         assert mode is not None
         self.mode, self.fakes = mode, Fakes(mode)
@@ -97,7 +97,7 @@ class _Walk:
             self._copy(node)
         elif is_projection(node):
             self._projected(node)
-        elif is_complex_call(node) and is_proved(node):
+        elif is_complex_call(node) and is_discharged_assertion(node):
             self.rewrite.replace(node, None)
         elif node.op == "output":
             self.rewrite.copy(node, self._as_it_leaves)
@@ -249,7 +249,7 @@ class _Walk:
         else:
             self._note_layout(node, result)
 
-    def _put(self, node: fx.Node, stamp: Stamp, values: list[Any]) -> Any:
+    def _put(self, node: fx.Node, stamp: ExpansionTemplate, values: list[Any]) -> Any:
         """Nodes for the calls of an expansion; returns what stands for its results."""
         metas = [metadata(value) if isinstance(value, fx.Node) else None for value in values]
         kept = inherited_meta(node)
@@ -288,7 +288,7 @@ class _Walk:
         for new, value in pairs:
             found = metadata(new) if isinstance(new, fx.Node) else None
             if isinstance(found, torch.Tensor) and isinstance(value, torch.Tensor) and not same_layout(found, value):
-                self.out.captured_meta[new] = own_memory(value)
+                self.out.stale_strides[new] = own_memory(value)
 
 
 def _inputs_under(node: fx.Node) -> Iterator[fx.Node]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from decomp.graphs.template import Stamp, compile_stamp
+from decomp.graphs.template import ExpansionTemplate, compile_stamp
 from decomp.graphs.tracing import Leaked, Tape, UnknownSize, recording
 from decomp.ir.call import Call, call_if_bound, call_target, is_projection, metadata, projected, substituted
 from decomp.ir.dtypes import is_complex
@@ -41,7 +41,7 @@ DEEPEST = 24
 """Rules within rules."""
 
 
-class Recorded(Protocol):
+class RecordedPairs(Protocol):
     """What a rule recorded for a call: a graph whose placeholders are the call's distinct nodes."""
 
     @property
@@ -57,13 +57,13 @@ class Recorded(Protocol):
         """The tensors that the graph names."""
 
 
-class Alternatives(Protocol):
+class ComplexAlternatives(Protocol):
     """What rules there are for a complex call."""
 
     def key(self, node: fx.Node) -> tuple[Any, bool]:
         """The signature of a call, and whether its sizes mean something within this program only."""
 
-    def of(self, node: fx.Node) -> Iterator[Recorded]:
+    def of(self, node: fx.Node) -> Iterator[RecordedPairs]:
         """What rules record for a call, in order."""
 
     def recorded_in(self, symbolic: bool) -> tuple[FakeTensorMode, Fakes | None]:
@@ -89,7 +89,7 @@ class PairOperation:
 class _Inlined:
     """A call computed by a rule's expansion, and how the complex calls in that are computed."""
 
-    recorded: Recorded
+    recorded: RecordedPairs
     steps: dict[fx.Node, Any]
 
 
@@ -97,10 +97,10 @@ class _Inlined:
 class PairRecorder:
     """Records complex calls on pairs, each once a signature."""
 
-    alternatives: Alternatives
-    stamps: dict[Any, Stamp | str] = field(default_factory=dict)
+    alternatives: ComplexAlternatives
+    stamps: dict[Any, ExpansionTemplate | str] = field(default_factory=dict)
 
-    def stamp(self, node: fx.Node, operands: list[Any]) -> Stamp | str:
+    def stamp(self, node: fx.Node, operands: list[Any]) -> ExpansionTemplate | str:
         """The expansion of a call over `operands`, which stand for the distinct nodes among its arguments, a pair of
         nodes for each complex tensor: its inputs are these nodes, its results those of the call, each complex one a
         pair. Or the reason why there is none."""
@@ -110,7 +110,7 @@ class PairRecorder:
             self.stamps[key, layouts] = self._stamp(node, operands, symbolic)
         return self.stamps[key, layouts]
 
-    def _stamp(self, node: fx.Node, operands: list[Any], symbolic: bool) -> Stamp | str:
+    def _stamp(self, node: fx.Node, operands: list[Any], symbolic: bool) -> ExpansionTemplate | str:
         mode, fakes = self.alternatives.recorded_in(symbolic)
         tape = Tape(fx.Graph(), mode, fakes)
         try:
@@ -118,7 +118,7 @@ class PairRecorder:
             inputs = zip(node.all_input_nodes, operands)
             values = {given: _input(tape, each, metadata(given)) for given, each in inputs}
             with refusing_guards(mode) as asked, torch.no_grad(), recording(tape, _refuse):
-                result = _agreeing(_Run(tape).call(node, way, values), metadata(node))
+                result = _agreeing(_PairRun(tape).call(node, way, values), metadata(node))
             if asked:
                 return f"asks for a size that is known when the program runs: {asked[0]}"
             tape.graph.output(_nodes_of(tape, result))
@@ -152,7 +152,7 @@ class PairRecorder:
                 reason = str(why)
         raise NotAsPairs(reason)
 
-    def _steps(self, recorded: Recorded, outer: tuple[Any, ...]) -> dict[fx.Node, Any]:
+    def _steps(self, recorded: RecordedPairs, outer: tuple[Any, ...]) -> dict[fx.Node, Any]:
         """How each complex call of an expansion is computed."""
         graph = recorded.graph
         return {node: self._way(node, outer) for node in graph.nodes if is_complex_call(node)}
@@ -208,7 +208,7 @@ def _refuse(overload: Any) -> None:
 
 
 @dataclass
-class _Run:
+class _PairRun:
     """Runs calls on fake tensors and pairs of them, while a tape records the calls on real tensors."""
 
     tape: Tape

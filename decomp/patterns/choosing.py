@@ -15,7 +15,7 @@ one that saves most is taken first, then the next of those that are left."""
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class PatternCandidate:
     """A match, and what taking it saves."""
 
     match: Match
@@ -27,10 +27,10 @@ class Candidate:
         return self.saving, len(self.match.nodes)
 
 
-def disjoint(candidates: Sequence[Candidate]) -> list[Candidate]:
+def disjoint(candidates: Sequence[PatternCandidate]) -> list[PatternCandidate]:
     """The matches to be taken, no two of which share a node: those that save most together, then those that stand for
     most calls, then those that come first."""
-    taken: list[Candidate] = []
+    taken: list[PatternCandidate] = []
     for group in _groups(candidates):
         if len(group) == 1:
             taken += group
@@ -39,7 +39,7 @@ def disjoint(candidates: Sequence[Candidate]) -> list[Candidate]:
     return taken
 
 
-def _groups(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
+def _groups(candidates: Sequence[PatternCandidate]) -> list[list[PatternCandidate]]:
     """The candidates, those together that overlap, directly or through others."""
     leader = list(range(len(candidates)))
 
@@ -54,17 +54,17 @@ def _groups(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
         for node in candidate.match.nodes:
             one, other = sorted((leader_of(first.setdefault(node, i)), leader_of(i)))
             leader[other] = one
-    groups: dict[int, list[Candidate]] = {}
+    groups: dict[int, list[PatternCandidate]] = {}
     for i, candidate in enumerate(candidates):
         groups.setdefault(leader_of(i), []).append(candidate)
     return list(groups.values())
 
 
-def _overlap(one: Candidate, other: Candidate) -> bool:
+def _overlap(one: PatternCandidate, other: PatternCandidate) -> bool:
     return not set(one.match.nodes).isdisjoint(other.match.nodes)
 
 
-def _best(group: list[Candidate]) -> list[Candidate]:
+def _best(group: list[PatternCandidate]) -> list[PatternCandidate]:
     """The choice that is worth most; of equal ones that which takes earlier candidates."""
     if not group:
         return []
@@ -76,12 +76,12 @@ def _best(group: list[Candidate]) -> list[Candidate]:
     return without if _worth(without) > _worth(with_first) else with_first
 
 
-def _worth(chosen: list[Candidate]) -> tuple[float, int, int]:
+def _worth(chosen: list[PatternCandidate]) -> tuple[float, int, int]:
     return sum(each.saving for each in chosen), sum(len(each.match.nodes) for each in chosen), -len(chosen)
 
 
-def _greedy(group: list[Candidate]) -> list[Candidate]:
-    taken: list[Candidate] = []
+def _greedy(group: list[PatternCandidate]) -> list[PatternCandidate]:
+    taken: list[PatternCandidate] = []
     used: set[fx.Node] = set()
     for candidate in sorted(group, key=lambda each: each.worth, reverse=True):
         if used.isdisjoint(candidate.match.nodes):

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torch import fx, nn
 
 from decomp.ir.call import NUMBER, is_host, kind_of
-from decomp.patterns.choosing import Candidate, disjoint
+from decomp.patterns.choosing import PatternCandidate, disjoint
 from decomp.patterns.contraction import Contraction, call_in, contract
 from decomp.patterns.found import Match, NearMiss
 from decomp.patterns.matching import matches
@@ -29,7 +29,7 @@ class Replacing(Protocol):
         """Why a match is not meant by the rule, or None."""
 
 
-class Pricing(Protocol):
+class FusionPricing(Protocol):
     """What plans a program, as far as it matters here."""
 
     everywhere: bool
@@ -42,7 +42,7 @@ class Pricing(Protocol):
 
 
 @dataclass(frozen=True)
-class Fused:
+class PatternFusion:
     """What became of the patterns in one graph."""
 
     contraction: Contraction | None = None
@@ -98,33 +98,33 @@ class PatternUse:
 def fuse(
     graph: fx.Graph,
     rules: Sequence[Replacing],
-    pricing: Pricing,
+    pricing: FusionPricing,
     owner: nn.Module,
     kept: Collection[fx.Node],
     constants: Callable[[], Collection[fx.Node]] = tuple,
     freeze: bool = False,
-) -> Fused:
+) -> PatternFusion:
     """Find the patterns of some rules in a graph, and contract what is to be replaced. `owner` holds what the graph
     names, `kept` are values that are observed though no node uses them. `constants` finds the nodes that freezing
     computes once; with `freeze` they cost nothing."""
     by_pattern = {rule.pattern: rule for rule in rules}
     missed: list[NearMiss] = []
-    candidates: list[Candidate] = []
+    candidates: list[PatternCandidate] = []
     costs = _Savings(pricing, constants, freeze)
     for match in matches(graph, by_pattern, owner=owner, kept=kept, missed=missed):
         saving = by_pattern[match.pattern].why_not(match) or costs.saving(match)
         if isinstance(saving, str):
             missed.append(_not_taken(match, saving))
         else:
-            candidates.append(Candidate(match, saving))
+            candidates.append(PatternCandidate(match, saving))
     chosen = disjoint(candidates)
     if not chosen:
-        return Fused(passed_over=tuple(missed), asked=tuple(rules), searched=(graph, owner))
+        return PatternFusion(passed_over=tuple(missed), asked=tuple(rules), searched=(graph, owner))
     contraction = contract(graph, [candidate.match for candidate in chosen])
     taken = dict.fromkeys(contraction.matches.values())
     missed += [_overlapped(candidate.match, taken) for candidate in candidates if candidate.match not in taken]
     own = {match: by_pattern[match.pattern] for match in taken}
-    return Fused(contraction, own, tuple(missed), tuple(rules), (graph, owner))
+    return PatternFusion(contraction, own, tuple(missed), tuple(rules), (graph, owner))
 
 
 def _closest(pattern: Any, graph: fx.Graph, owner: nn.Module) -> NearMiss | str:
@@ -153,7 +153,7 @@ def _overlapped(match: Match, taken: Collection[Match]) -> NearMiss:
 class _Savings:
     """What taking matches saves, at the prices of the program as it will be: frozen, or not."""
 
-    def __init__(self, pricing: Pricing, constants: Callable[[], Collection[fx.Node]], freeze: bool) -> None:
+    def __init__(self, pricing: FusionPricing, constants: Callable[[], Collection[fx.Node]], freeze: bool) -> None:
         self.everywhere, self.freeze = pricing.everywhere, freeze
         self._as_given = _Costs(pricing, ())
         self._frozen = functools.cache(lambda: _Costs(pricing, constants()))
@@ -184,7 +184,7 @@ class _Costs:
     """What matches cost, and what their parts cost, where some nodes are `frozen`; calls of patterns stand in a graph
     of their own meanwhile."""
 
-    def __init__(self, pricing: Pricing, frozen: Collection[fx.Node]) -> None:
+    def __init__(self, pricing: FusionPricing, frozen: Collection[fx.Node]) -> None:
         self.pricing, self.frozen = pricing, frozen
         self.graph, self.inputs = fx.Graph(), dict[fx.Node, fx.Node]()
         self._of_nodes: dict[fx.Node, float | str] = {}

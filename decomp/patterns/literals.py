@@ -9,7 +9,7 @@ from torch import fx
 
 from decomp.ir.call import metadata
 from decomp.metadata.nonfinite_constants import same_constant
-from decomp.patterns.terms import Term
+from decomp.patterns.terms import NodeReading
 
 _DIMS = frozenset({"dim", "dims", "dim0", "dim1", "start_dim", "end_dim"})
 _ONE_MORE = frozenset({"aten.unsqueeze", "aten.stack"})
@@ -18,7 +18,7 @@ _FLOATS = frozenset({"eps", "p", "dropout_p", "scale", "negative_slope", "lambd"
 """Arguments that are floats, whatever type of number is given."""
 
 
-def same_literal(wanted: Any, found: Any, name: str, host: Term) -> bool:
+def same_literal(wanted: Any, found: Any, name: str, host: NodeReading) -> bool:
     """Whether `found`, the argument `name` of a call of the program, is the constant `wanted`: numbers by value, with
     their type where it decides about the dtype of the result, and dimensions counted from either end."""
     if isinstance(wanted, (list, tuple)) and isinstance(found, (list, tuple)):
@@ -36,18 +36,18 @@ def same_literal(wanted: Any, found: Any, name: str, host: Term) -> bool:
     return False
 
 
-def _operand(host: Term) -> Any:
+def _operand(host: NodeReading) -> Any:
     first = next(iter(host.arguments.values()), None)
     first = first[0] if isinstance(first, (list, tuple)) and first else first
     return metadata(first) if isinstance(first, fx.Node) else None
 
 
-def _rank(host: Term) -> int | None:
+def _rank(host: NodeReading) -> int | None:
     value = _operand(host)
     return value.dim() + (host.op in _ONE_MORE) if isinstance(value, torch.Tensor) else None
 
 
-def _is_floating(host: Term) -> bool:
+def _is_floating(host: NodeReading) -> bool:
     """Whether the operand is of floats, so that a whole number changes nothing that the same float would not."""
     value = _operand(host)
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())

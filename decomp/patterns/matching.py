@@ -16,7 +16,7 @@ from decomp.patterns.found import Match, NearMiss
 from decomp.patterns.host import Host
 from decomp.patterns.literals import same_literal
 from decomp.patterns.pattern import Pattern
-from decomp.patterns.terms import HANDS_ON, Term, op_name, readings_of
+from decomp.patterns.terms import HANDS_ON, NodeReading, op_name, readings_of
 
 STEPS = 64
 """So many comparisons are made at one place for each call of a pattern: where operands may be in any order, there may
@@ -77,9 +77,9 @@ def _is_likely(pattern: Pattern, node: fx.Node) -> bool:
 
 def match_at(host: Host, pattern: Pattern, node: fx.Node) -> Match | NearMiss:
     """The match of a pattern that ends in this node of a graph, or why there is none."""
-    search = _Search(host, pattern)
+    search = _PatternSearch(host, pattern)
     refused: NearMiss | None = None
-    start = _State(goals=[(pattern.root, node, "", None)])
+    start = _MatchState(goals=[(pattern.root, node, "", None)])
     for i, state in enumerate(search.solutions(start)):
         found = Match(pattern, node, *search.covered(state), state.bound, state.placed)
         reason = host.why_not(found, state.through)
@@ -91,12 +91,12 @@ def match_at(host: Host, pattern: Pattern, node: fx.Node) -> Match | NearMiss:
     return refused or NearMiss(pattern, node, search.reason, search.reached, search.furthest)
 
 
-Goal = tuple[Any, Any, str, Term | None]
+Goal = tuple[Any, Any, str, NodeReading | None]
 """A value of the pattern, what of the program it is to be, and the argument and call of the program that this is."""
 
 
 @dataclass
-class _State:
+class _MatchState:
     """What is known so far of one way to read the program as the pattern."""
 
     goals: list[Goal]
@@ -107,11 +107,11 @@ class _State:
     later: list[tuple[fx.Node, Any]] = field(default_factory=list)
     """Numbers that the pattern computes, which the program has as such."""
 
-    def copy(self) -> _State:
+    def copy(self) -> _MatchState:
         """The same, to go on from in another way."""
-        return _State(list(self.goals), dict(self.placed), dict(self.bound), dict(self.through), list(self.later))
+        return _MatchState(list(self.goals), dict(self.placed), dict(self.bound), dict(self.through), list(self.later))
 
-    def with_call(self, choice: _Choice) -> _State:
+    def with_call(self, choice: _Choice) -> _MatchState:
         """The same state, in which a call is placed, and its operands are to be compared."""
         self.placed[choice.p] = choice.h
         self.goals += choice.goals[::-1]
@@ -130,7 +130,7 @@ class _Choice(NamedTuple):
     h: fx.Node
 
 
-class _Search:
+class _PatternSearch:
     """The search for one pattern at one place."""
 
     def __init__(self, host: Host, pattern: Pattern) -> None:
@@ -139,13 +139,13 @@ class _Search:
         self.reached, self.reason = 0, ""
         self.furthest: tuple[fx.Node, ...] = ()
 
-    def covered(self, state: _State) -> tuple[tuple[fx.Node, ...], tuple[fx.Node, ...]]:
+    def covered(self, state: _MatchState) -> tuple[tuple[fx.Node, ...], tuple[fx.Node, ...]]:
         """The nodes that a match stands for, in order, and its outputs."""
         outputs = tuple(state.placed[node] for node in self.pattern.outputs)
         nodes = self.host.with_inner({*state.placed.values()}, state.through, outputs)
         return tuple(sorted(nodes, key=self.host.place.__getitem__)), outputs
 
-    def solutions(self, state: _State) -> Iterator[_State]:
+    def solutions(self, state: _MatchState) -> Iterator[_MatchState]:
         """Every way to reach the goals of a state, the first in the order of arguments."""
         while state.goals:
             self.steps -= 1
@@ -168,13 +168,13 @@ class _Search:
         elif self._numbers_agree(state):
             yield state
 
-    def _miss(self, state: _State, reason: str) -> list[_Choice]:
+    def _miss(self, state: _MatchState, reason: str) -> list[_Choice]:
         """Note why this way ends here, if it led further than those before."""
         if len(state.placed) >= self.reached and (len(state.placed) > self.reached or not self.reason):
             self.reached, self.reason, self.furthest = len(state.placed), reason, tuple(state.placed.values())
         return []
 
-    def _step(self, state: _State, p: Any, h: Any, name: str, term: Term | None) -> list[_Choice] | None:
+    def _step(self, state: _MatchState, p: Any, h: Any, name: str, term: NodeReading | None) -> list[_Choice] | None:
         """The ways on from one goal: none where it cannot be reached; None where there is nothing to choose."""
         if isinstance(p, fx.Node):
             if p.op == "placeholder":
@@ -193,7 +193,7 @@ class _Search:
             return None
         return self._miss(state, f"{name} of {_op(term)} is {_shown(h)}, not {_shown(p)}")
 
-    def _variable(self, state: _State, name: str, h: Any) -> list[_Choice] | None:
+    def _variable(self, state: _MatchState, name: str, h: Any) -> list[_Choice] | None:
         if name in state.bound:
             if self.host.same_value(state.bound[name], h):
                 return None
@@ -203,7 +203,7 @@ class _Search:
         state.bound[name] = h
         return None
 
-    def _call(self, state: _State, p: fx.Node, h: Any) -> list[_Choice] | None:
+    def _call(self, state: _MatchState, p: fx.Node, h: Any) -> list[_Choice] | None:
         if not isinstance(h, fx.Node):
             if isinstance(h, (int, float)) and kind_of(p) == "host":
                 state.later.append((p, h))
@@ -227,7 +227,7 @@ class _Search:
             return f"{h.name} takes other arguments than the {wanted_op} of the pattern"
         return f"{h.name} is {found_op}, not {wanted_op}"
 
-    def _readings(self, state: _State, p: fx.Node, h: fx.Node) -> Iterator[_Choice]:
+    def _readings(self, state: _MatchState, p: fx.Node, h: fx.Node) -> Iterator[_Choice]:
         """The ways to read the call `h` as the call `p`."""
         if p.op == h.op == "call_function" and self.pattern.terms.raw(p) is None and p.target is h.target:
             pairs = zip((*p.args, *p.kwargs.values()), (*h.args, *h.kwargs.values()))
@@ -239,7 +239,9 @@ class _Search:
                 if own.op == other.op and not other.inplace:
                     yield from self._arguments(state, p, h, own, other)
 
-    def _arguments(self, state: _State, p: fx.Node, h: fx.Node, own: Term, other: Term) -> Iterator[_Choice]:
+    def _arguments(
+        self, state: _MatchState, p: fx.Node, h: fx.Node, own: NodeReading, other: NodeReading
+    ) -> Iterator[_Choice]:
         ours, theirs = own.arguments, other.arguments
         goals: list[Goal] = [(ours[name], theirs[name], name, other) for name in ours if name in theirs]
         if len(goals) < len(ours) or len(goals) < len(theirs):
@@ -267,10 +269,10 @@ class _Search:
         wanted = readings_of(op_name(p))
         return not wanted.isdisjoint(readings_of(op_name(h))) or self.host.terms.passed_on(h) is not None
 
-    def _placed_miss(self, state: _State, p: fx.Node, h: fx.Node, reason: str) -> None:
-        self._miss(_State([], {**state.placed, p: h}), reason)
+    def _placed_miss(self, state: _MatchState, p: fx.Node, h: fx.Node, reason: str) -> None:
+        self._miss(_MatchState([], {**state.placed, p: h}), reason)
 
-    def _beside(self, state: _State) -> Iterator[_Choice]:
+    def _beside(self, state: _MatchState) -> Iterator[_Choice]:
         """Ways on to an output that the anchor does not depend on: it is among the users of what is known."""
         for p in self.pattern.calls:
             known = [self._value(state, given) for given in p.all_input_nodes] if p not in state.placed else []
@@ -285,10 +287,10 @@ class _Search:
             return
         self._miss(state, "its outputs have nothing in common")
 
-    def _value(self, state: _State, p: fx.Node) -> Any:
+    def _value(self, state: _MatchState, p: fx.Node) -> Any:
         return state.bound.get(str(p.target)) if p.op == "placeholder" else state.placed.get(p)
 
-    def _numbers_agree(self, state: _State) -> bool:
+    def _numbers_agree(self, state: _MatchState) -> bool:
         """Whether the numbers that the pattern computes from shapes are those that the program has."""
         for p, number in state.later:
             found = computed(p, state.bound, state.placed)
@@ -316,7 +318,7 @@ def computed(p: Any, bound: Mapping[str, Any], placed: Mapping[fx.Node, fx.Node]
         return None
 
 
-def _op(term: Term | None) -> str:
+def _op(term: NodeReading | None) -> str:
     return term.op if term is not None else "the call"
 
 

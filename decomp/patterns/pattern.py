@@ -191,7 +191,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 # Recording.
 
 
-class _Recorder(fx.Tracer):
+class _PatternRecorder(fx.Tracer):
     """Records a function whose arguments are free variables."""
 
     def __init__(self, function: Any, modules: Mapping[str, type[nn.Module]], name: str) -> None:
@@ -247,7 +247,7 @@ def _traced(function: Any, name: str, modules: Mapping[str, type[nn.Module]]) ->
     unknown = modules.keys() - inspect.signature(function).parameters.keys()
     if unknown:
         raise ArgumentError(f"the pattern {name} has no parameter {sorted(unknown)[0]!r}")
-    recorder = _Recorder(function, {**annotated, **modules}, name)
+    recorder = _PatternRecorder(function, {**annotated, **modules}, name)
     try:
         graph = recorder.trace(function)
     except ArgumentError:

@@ -19,7 +19,7 @@ from decomp.ir.schema import overloads
 from decomp.metadata.symbolic_sizes import expression
 
 
-class Term(NamedTuple):
+class NodeReading(NamedTuple):
     """One reading of a node."""
 
     op: str
@@ -37,24 +37,24 @@ class Terms:
     def __init__(self, of_pattern: bool = False) -> None:
         """`of_pattern`: inputs stand for anything, so that a call may be one of any overload that they fit."""
         self._of_pattern = of_pattern
-        self._raw: dict[fx.Node, Term | None] = {}
-        self._all: dict[fx.Node, tuple[Term, ...]] = {}
+        self._raw: dict[fx.Node, NodeReading | None] = {}
+        self._all: dict[fx.Node, tuple[NodeReading, ...]] = {}
 
-    def raw(self, node: fx.Node) -> Term | None:
+    def raw(self, node: fx.Node) -> NodeReading | None:
         """The term of the op that a node calls; None if it calls none, or its arguments fit no schema."""
         if node not in self._raw:
             raw = _raw(node)
             self._raw[node] = next(_other_overloads(node, raw), None) if raw is None and self._of_pattern else raw
         return self._raw[node]
 
-    def of(self, node: fx.Node) -> tuple[Term, ...]:
+    def of(self, node: fx.Node) -> tuple[NodeReading, ...]:
         """All terms of a node, that of the op which it calls first."""
         found = self._all.get(node)
         if found is None:
             found = self._all[node] = tuple(self._readings(node))
         return found
 
-    def _readings(self, node: fx.Node) -> Iterator[Term]:
+    def _readings(self, node: fx.Node) -> Iterator[NodeReading]:
         raw = self.raw(node)
         if raw is None:
             return
@@ -94,7 +94,7 @@ def readings_of(name: str) -> frozenset[str]:
     return frozenset((name,)) if found is None else found
 
 
-def _raw(node: fx.Node) -> Term | None:
+def _raw(node: fx.Node) -> NodeReading | None:
     if node.op not in ("call_function", "call_method"):
         return None
     try:
@@ -106,7 +106,7 @@ def _raw(node: fx.Node) -> Term | None:
     return _term(call)
 
 
-def _other_overloads(node: fx.Node, raw: Term | None) -> Iterator[Term]:
+def _other_overloads(node: fx.Node, raw: NodeReading | None) -> Iterator[NodeReading]:
     """What a call of a pattern may be besides, as its free variables stand for anything: `x.to(d)` takes a tensor, or a
     dtype, by another name."""
     if node.op not in ("call_function", "call_method"):
@@ -128,7 +128,7 @@ def _kind_or_any(value: Any) -> str:
     return "any" if isinstance(value, fx.Node) and value.op == "placeholder" else kind_of(value)
 
 
-def _term(call: Bound | Call) -> Term:
+def _term(call: Bound | Call) -> NodeReading:
     params = next((params for name, params in overloads(call.op) if name == call.overload), ())
     lists = {p.name: p.length or 1 for p in params if p.type in ("int[]", "SymInt[]")}
     arguments = {
@@ -136,7 +136,7 @@ def _term(call: Bound | Call) -> Term:
         for name, value in call.arguments.items()
         if name not in spellings.IGNORED
     }
-    return Term(call.op.name, arguments, (), call.inplace)
+    return NodeReading(call.op.name, arguments, (), call.inplace)
 
 
 # Other readings.
@@ -178,17 +178,17 @@ def _matrix_product(node: Any, terms: Terms) -> tuple[Any, Any, Any] | None:
     return (given["mat1"], given["mat2"], given["self"]) if plain else None
 
 
-def _linear(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+def _linear(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
     """`addmm(b, x, t(w))` and `mm(x, t(w))` as `linear(x, w, b)`. The bias of a linear layer is a vector."""
     product = _matrix_product(node, terms)
     transposed = _transposed(product[1], terms) if product is not None else None
     if product is None or transposed is None or product[2] is not None and _rank(product[2]) != 1:
         return None
     arguments = {"input": product[0], "weight": transposed[0], "bias": product[2]}
-    return Term("aten.linear", arguments, transposed[1])
+    return NodeReading("aten.linear", arguments, transposed[1])
 
 
-def _linear_of_more(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+def _linear_of_more(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
     """`view(addmm(b, view(x, [-1, k]), t(w)), [*n, m])` as `linear(x, w, b)`, as PyTorch decomposes it for x of more
     than two dimensions."""
     inner = term.arguments.get("self")
@@ -203,15 +203,15 @@ def _linear_of_more(term: Term, node: fx.Node, terms: Terms) -> Term | None:
     flat_shape = _shape(flat)
     if flat_shape is None or not _same_sizes(flat_shape[-1:], whole[-1:]):
         return None
-    return Term("aten.linear", {**linear.arguments, "input": given}, (inner, flat, *linear.through))
+    return NodeReading("aten.linear", {**linear.arguments, "input": given}, (inner, flat, *linear.through))
 
 
-def _matmul(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+def _matmul(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
     """`mm` and `bmm` as `matmul`."""
-    return Term("aten.matmul", {"self": term.arguments["self"], "other": term.arguments["mat2"]})
+    return NodeReading("aten.matmul", {"self": term.arguments["self"], "other": term.arguments["mat2"]})
 
 
-def _matmul_of_more(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+def _matmul_of_more(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
     """`view(bmm(view(expand(x)), view(expand(y))), shape)` as `matmul(x, y)`, where nothing is broadcast."""
     inner = term.arguments.get("self")
     product = terms.raw(inner) if isinstance(inner, fx.Node) else None
@@ -226,7 +226,7 @@ def _matmul_of_more(term: Term, node: fx.Node, terms: Terms) -> Term | None:
     if not (_same_sizes(x[:-2], y[:-2]) and _same_sizes(out, (*x[:-1], y[-1])) and _same_sizes(x[-1:], y[-2:-1])):
         return None
     through = (inner, *found[0][1], *found[1][1])
-    return Term("aten.matmul", {"self": found[0][0], "other": found[1][0]}, through)
+    return NodeReading("aten.matmul", {"self": found[0][0], "other": found[1][0]}, through)
 
 
 def _above_views(node: fx.Node, terms: Terms) -> tuple[fx.Node, tuple[fx.Node, ...]]:
@@ -246,28 +246,28 @@ def _above_views(node: fx.Node, terms: Terms) -> tuple[fx.Node, tuple[fx.Node, .
     return node, tuple(through)
 
 
-def _convolution(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+def _convolution(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
     """`convolution` as `conv1d`, `conv2d` or `conv3d`, by the length of its stride."""
     given = term.arguments
     stride = given["stride"]
     if given["transposed"] is not False or not isinstance(stride, (list, tuple)) or len(stride) not in (1, 2, 3):
         return None
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    return Term(f"aten.conv{len(stride)}d", {name: given[name] for name in names})
+    return NodeReading(f"aten.conv{len(stride)}d", {name: given[name] for name in names})
 
 
 def _softmax(name: str) -> Any:
-    def read(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    def read(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
         """`_softmax(x, dim, False)` as `softmax(x, dim)`."""
         given = term.arguments
         if given.get("half_to_float") is not False:
             return None
-        return Term(name, {"self": given["self"], "dim": given["dim"], "dtype": None})
+        return NodeReading(name, {"self": given["self"], "dim": given["dim"], "dtype": None})
 
     return read
 
 
-def _first_of_several(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+def _first_of_several(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
     """The first result of an op that PyTorch decomposes a normalization to, as that normalization."""
     whole, index = node.args[0], node.args[1]
     below = terms.raw(whole) if isinstance(whole, fx.Node) and index == 0 else None
@@ -275,21 +275,21 @@ def _first_of_several(term: Term, node: fx.Node, terms: Terms) -> Term | None:
         return None
     given, through = below.arguments, (whole,)
     if below.op == "aten.native_layer_norm":
-        return Term("aten.layer_norm", given, through)
+        return NodeReading("aten.layer_norm", given, through)
     if below.op == "aten.native_group_norm":
         names = {"input": "input", "num_groups": "group", "weight": "weight", "bias": "bias", "eps": "eps"}
-        return Term("aten.group_norm", {name: given[own] for name, own in names.items()}, through)
+        return NodeReading("aten.group_norm", {name: given[own] for name, own in names.items()}, through)
     trains = given.get("training", False)
     if below.op in _BATCH_NORMS and trains is False:
         names = {name: name for name in ("input", "weight", "bias", "running_mean", "running_var", "momentum", "eps")}
-        return Term("aten.batch_norm", {**{n: given[n] for n in names}, "training": False}, through)
+        return NodeReading("aten.batch_norm", {**{n: given[n] for n in names}, "training": False}, through)
     return None
 
 
 _BATCH_NORMS = ("aten.native_batch_norm", "aten._native_batch_norm_legit_no_training")
 
 
-def _transpose(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+def _transpose(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
     """Any spelling of the transpose of a matrix as `t`."""
     given = term.arguments
     if _rank(given.get("self")) != 2:
@@ -298,10 +298,10 @@ def _transpose(term: Term, node: fx.Node, terms: Terms) -> Term | None:
     swaps = term.op in ("aten.numpy_T", "aten.mT")
     if not swaps and all(type(dim) is int for dim in dims):
         swaps = [dim % 2 for dim in dims] in ([[1, 0]] if term.op == "aten.permute" else [[1, 0], [0, 1]])
-    return Term("aten.t", {"self": given["self"]}) if swaps else None
+    return NodeReading("aten.t", {"self": given["self"]}) if swaps else None
 
 
-def _exchanged(term: Term) -> tuple[int, int] | None:
+def _exchanged(term: NodeReading) -> tuple[int, int] | None:
     """The two dimensions, counted from the first, that a call exchanges; None if it does something else."""
     given = term.arguments
     rank = _rank(given.get("self"))
@@ -317,62 +317,62 @@ def _exchanged(term: Term) -> tuple[int, int] | None:
 
 
 def _exchange(turned: bool) -> Any:
-    def read(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    def read(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
         """What exchanges two dimensions as `transpose`, these in either order."""
         pair = _exchanged(term)
         if pair is None:
             return None
         first, second = sorted(pair, reverse=turned)
-        return Term("aten.transpose", {"self": term.arguments["self"], "dim0": first, "dim1": second})
+        return NodeReading("aten.transpose", {"self": term.arguments["self"], "dim0": first, "dim1": second})
 
     return read
 
 
-def _permutation(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+def _permutation(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
     """What exchanges two dimensions as `permute`."""
     pair, rank = _exchanged(term), _rank(term.arguments.get("self"))
     if pair is None or rank is None:
         return None
     dims = list(range(rank))
     dims[pair[0]], dims[pair[1]] = pair[1], pair[0]
-    return Term("aten.permute", {"self": term.arguments["self"], "dims": dims})
+    return NodeReading("aten.permute", {"self": term.arguments["self"], "dims": dims})
 
 
 def _renamed(name: str, **arguments: str) -> Any:
-    def read(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+    def read(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
         if any(own not in term.arguments for own in arguments.values()):
             return None
         rest = {key: value for key, value in term.arguments.items() if key not in arguments.values()}
-        return Term(name, {**{key: term.arguments[own] for key, own in arguments.items()}, **rest})
+        return NodeReading(name, {**{key: term.arguments[own] for key, own in arguments.items()}, **rest})
 
     return read
 
 
-def _silu(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+def _silu(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
     """`x * sigmoid(x)` as `silu(x)`, which PyTorch decomposes to it."""
     operands = [term.arguments.get("self"), term.arguments.get("other")]
     for x, gate in (operands, operands[::-1]):
         inner = terms.raw(gate) if isinstance(gate, fx.Node) else None
         if inner is not None and inner.op == "aten.sigmoid" and inner.arguments["self"] is x:
-            return Term("aten.silu", {"self": x}, (gate,))
+            return NodeReading("aten.silu", {"self": x}, (gate,))
     return None
 
 
-def _square(term: Term, node: fx.Node, terms: Terms) -> Term | None:
-    return Term("aten.pow", {"self": term.arguments["self"], "exponent": 2})
+def _square(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
+    return NodeReading("aten.pow", {"self": term.arguments["self"], "exponent": 2})
 
 
-def _relu6(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+def _relu6(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
     bounds = term.arguments.get("min_val"), term.arguments.get("max_val")
-    return Term("aten.relu6", {"self": term.arguments["self"]}) if bounds == (0, 6) else None
+    return NodeReading("aten.relu6", {"self": term.arguments["self"]}) if bounds == (0, 6) else None
 
 
-def _cast(term: Term, node: fx.Node, terms: Terms) -> Term | None:
+def _cast(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
     """`_to_copy(x, dtype=...)` as `x.to(...)`: the same values."""
     others = {key: value for key, value in term.arguments.items() if key not in ("self", "dtype")}
     if term.arguments.get("dtype") is None or any(value not in (None, False) for value in others.values()):
         return None
-    return Term("aten.to", {"self": term.arguments["self"], "dtype": term.arguments["dtype"]})
+    return NodeReading("aten.to", {"self": term.arguments["self"], "dtype": term.arguments["dtype"]})
 
 
 _RESHAPES = ("aten.view", "aten.reshape", "aten._unsafe_view")

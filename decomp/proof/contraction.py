@@ -15,7 +15,7 @@ from decomp.patterns.found import Match
 from decomp.patterns.host import Host
 from decomp.patterns.literals import same_literal
 from decomp.patterns.matching import computed
-from decomp.patterns.terms import Term
+from decomp.patterns.terms import NodeReading
 from decomp.proof.correspondence import NotAsRecorded, NotAsThePattern
 from decomp.proof.replay import same, same_call
 
@@ -29,7 +29,7 @@ def patterns_stand_for_calls(work: Work) -> str:
     contraction = work.correspondence.contraction
     if contraction is None:
         return ""
-    check = _Check(contraction, Host(contraction.source, work.source.owning_module))
+    check = _ContractionCheck(contraction, Host(contraction.source, work.source.owning_module))
     check.copies()
     for call, match in contraction.matches.items():
         check.match(call, match)
@@ -38,7 +38,7 @@ def patterns_stand_for_calls(work: Work) -> str:
     return f"{found}, which are the patterns and used nowhere else"
 
 
-class _Check:
+class _ContractionCheck:
     """The check of one contraction."""
 
     def __init__(self, contraction: Contraction, host: Host) -> None:
@@ -101,7 +101,7 @@ class _Check:
             return same_target and all(self._agrees(a, b, "", None, match) for a, b in zip(wanted.args, found.args))
         return any(one.op == other.op and self._same(one, other, match) for one in own for other in others)
 
-    def _same(self, one: Term, other: Term, match: Match) -> bool:
+    def _same(self, one: NodeReading, other: NodeReading, match: Match) -> bool:
         names = [name for name in one.arguments if name in other.arguments]
         agree = [self._agrees(one.arguments[n], other.arguments[n], n, other, match) for n in names]
         if all(agree):
@@ -112,7 +112,7 @@ class _Check:
         crossed = ((a, b), (b, a))
         return all(self._agrees(one.arguments[m], other.arguments[n], m, other, match) for m, n in crossed)
 
-    def _agrees(self, wanted: Any, found: Any, name: str, term: Term | None, match: Match) -> bool:
+    def _agrees(self, wanted: Any, found: Any, name: str, term: NodeReading | None, match: Match) -> bool:
         """Whether an operand of the source is that of the pattern."""
         if isinstance(wanted, (list, tuple)) and isinstance(found, (list, tuple)):
             pairs = zip(wanted, found)

@@ -14,7 +14,7 @@ from decomp.errors import DecompError, describe, source_line
 from decomp.ir.call import CALLS
 
 if TYPE_CHECKING:
-    from decomp.graphs.template import Stamp
+    from decomp.graphs.template import ExpansionTemplate
     from decomp.patterns.contraction import Contraction
 
 _MEND_THE_RULE = "mend the rule that serves the source node; verify=False lowers without the proof"
@@ -214,7 +214,7 @@ class Correspondence:
     writes: tuple[fx.Node, ...] = ()
     """New values of mutated inputs and buffers, where the lowered graph already writes them back: as leading outputs of
     an exported program, or by `copy_` calls at its end."""
-    stamps: Mapping[fx.Node, Stamp] | None = None
+    stamps: Mapping[fx.Node, ExpansionTemplate] | None = None
     """For each node of `source` that was replaced, its expansion; None without a record."""
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Constants that rules created, by the names that they may have in `lowered`."""

@@ -11,7 +11,7 @@ from typing import Any
 from torch import fx
 
 from decomp.capture.rebuild_exported import with_lifted
-from decomp.ir.call import CALLS, nodes_in, read_results, those_at
+from decomp.ir.call import CALLS, nodes_in, read_results, select_results
 from decomp.ir.effects import Effects, EffectTable, regions_of, switches
 from decomp.ir.op_facts import SIZE_METHODS, SIZES
 from decomp.ir.ops import of_function
@@ -338,7 +338,7 @@ def _same_metadata(work: Work) -> str:
         if isinstance(expected, (tuple, list)) and isinstance(found, list):
             # Metadata of what is not read need not be true. A backward op, for one, returns None where its output mask
             # is False, whatever its fake kernel says.
-            expected = list(those_at(read_results(source), expected))
+            expected = list(select_results(read_results(source), expected))
         if found is not expected and not same_metadata(expected, found):
             node = value if isinstance(value, fx.Node) else None
             problem = f"the lowered value of {source.name!r} has other metadata"

@@ -10,16 +10,16 @@ from torch import fx
 
 from decomp.ir.accounting import is_structure
 from decomp.ir.binding import BindingError
-from decomp.ir.call import bound_call, is_among, is_free, is_host, is_projection
+from decomp.ir.call import bound_call, is_free, is_host, is_projection, is_surely_legal
 from decomp.ir.effects import MARKS, of_callable
 from decomp.ir.ops import of_function, of_method
-from decomp.rules.target import Everything, Target
+from decomp.rules.target import MatchAllTarget, Target
 
 
 def why_illegal_in(target: Target, excepted: Collection[fx.Node]) -> Callable[[fx.Node], str | None]:
     """A function that tells why a lowered node may not stand in the target, decided anew from the node alone; it gives
     None if the node may, as those of `excepted` do."""
-    if isinstance(target, Everything):
+    if isinstance(target, MatchAllTarget):
         return lambda node: None
     sure: dict[Any, bool | frozenset[torch.dtype]] = {}
 
@@ -29,7 +29,7 @@ def why_illegal_in(target: Target, excepted: Collection[fx.Node]) -> Callable[[f
         known = sure.get(node.target)
         if known is None:
             known = sure[node.target] = _surely_legal(target, node)
-        return None if is_among(node, known) or node in excepted else _why_illegal(target, node)
+        return None if is_surely_legal(node, known) or node in excepted else _why_illegal(target, node)
 
     return illegal
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from decomp.graphs.template import Stamp
+from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.call import is_projection, projected
 from decomp.ir.respelling import canonical, respelled
 from decomp.metadata.nonfinite_constants import same_constant
@@ -27,7 +27,7 @@ def matches_record(work: Work) -> str:
     stamps = work.correspondence.stamps
     if stamps is None:
         return ""
-    walk = _Replay(work, stamps)
+    walk = _ExpansionReplay(work, stamps)
     for source in work.source_place:
         if source.op != "output":
             walk.visit(source)
@@ -35,10 +35,10 @@ def matches_record(work: Work) -> str:
     return f"each of {walk.compared} nodes is a copy or part of an expansion, with the operands of its source node"
 
 
-class _Replay:
+class _ExpansionReplay:
     """One walk over the source that takes the lowered nodes of each source node off a list."""
 
-    def __init__(self, work: Work, stamps: Mapping[fx.Node, Stamp]) -> None:
+    def __init__(self, work: Work, stamps: Mapping[fx.Node, ExpansionTemplate]) -> None:
         self.work, self.stamps = work, stamps
         self.compared = 0
         self.constants = _nodes_of_constants(work)
@@ -116,7 +116,7 @@ class _Replay:
             )
         return same_call(node, source.target, source.args, source.kwargs, self.values)
 
-    def _require_stamped(self, source: fx.Node, stamp: Stamp, lowered: Iterator[fx.Node]) -> None:
+    def _require_stamped(self, source: fx.Node, stamp: ExpansionTemplate, lowered: Iterator[fx.Node]) -> None:
         values = [self.values[operand] for operand in source.all_input_nodes]
         for entry in stamp.entries:
             if entry.op == "get_attr":

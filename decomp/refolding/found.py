@@ -21,8 +21,8 @@ from decomp.ir.signature import described, is_symbolic
 from decomp.refolding.folding import Fold
 from decomp.refolding.outcome import Folded, Missed
 from decomp.refolding.prepared import Prepared, nodes_in, run_fake, spelled_operand, value_of
-from decomp.refolding.readings import Spelling
-from decomp.refolding.regions import LIMIT, Region, Surroundings
+from decomp.refolding.readings import CallReading
+from decomp.refolding.regions import LIMIT, GraphIndex, Region
 from decomp.refolding.trials import Runner
 from decomp.rules.target import Target
 
@@ -56,7 +56,7 @@ class Found:
     """A call that computes what a region does."""
 
     region: Region
-    spelling: Spelling
+    spelling: CallReading
     name: str
     operands: tuple[Any, ...]
     """Its leading arguments; the rest are those of the spelling."""
@@ -83,7 +83,7 @@ class Trier:
     """How many nodes a region may have."""
     finds: ClassVar[Finds]
 
-    def __init__(self, around: Surroundings, runner: Runner, wanted: Wanted) -> None:
+    def __init__(self, around: GraphIndex, runner: Runner, wanted: Wanted) -> None:
         self.around, self.runner, self.wanted = around, runner, wanted
         self.findings = Findings()
 
@@ -91,7 +91,7 @@ class Trier:
         self,
         root: fx.Node,
         name: str,
-        spelling: Spelling,
+        spelling: CallReading,
         args: tuple[Any, ...],
         statistics: tuple[fx.Node, ...] = (),
         rare: tuple[fx.Node, ...] = (),
@@ -138,7 +138,7 @@ class Findings:
     found: list[Found] = field(default_factory=list)
     missed: list[Missed] = field(default_factory=list)
 
-    def chosen(self, around: Surroundings) -> Iterator[Found]:
+    def chosen(self, around: GraphIndex) -> Iterator[Found]:
         """Those that do not overlap, those that save most first; of equals the first in the graph."""
         taken: set[fx.Node] = set()
         order = sorted(self.found, key=lambda each: (-each.gain, around.place[each.region.root]))
@@ -148,7 +148,7 @@ class Findings:
                 yield each
 
 
-class Results:
+class ResultMetadata:
     """The metadata of what calls give, each told apart by its signature made once."""
 
     def __init__(self) -> None:
@@ -186,7 +186,9 @@ def _signed(leaf: Any, operands: list[Any]) -> Any:
     return leaf
 
 
-def fold_of(found: Found, around: Surroundings, earlier: Mapping[str, Folded], results: Results) -> tuple[Fold, Folded]:
+def fold_of(
+    found: Found, around: GraphIndex, earlier: Mapping[str, Folded], results: ResultMetadata
+) -> tuple[Fold, Folded]:
     """The fold of a call that was found, and the record of it; `earlier` has those of nodes that were folded before."""
     root, spelling = found.region.root, found.spelling
     meta = inherited_meta(root)
@@ -258,8 +260,8 @@ def _is_wanted(to: Target, target: Any, args: Any, kwargs: Any, value: Any) -> b
 
 
 def spelled_as(
-    spellings: Iterable[Spelling], operands: tuple[Any, ...], root: fx.Node, wanted: Wanted
-) -> Spelling | None:
+    spellings: Iterable[CallReading], operands: tuple[Any, ...], root: fx.Node, wanted: Wanted
+) -> CallReading | None:
     """The first way to spell a call that is wanted; if none is, the first that may be a stepping stone."""
     spellings = tuple(spellings)
     for spelling in spellings:

@@ -11,7 +11,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from decomp.capture import frontends
-from decomp.capture.frontends import Parts, Program
+from decomp.capture.frontends import CapturedProgram, Parts
 from decomp.capture.lowered_module import check_inputs
 from decomp.errors import CaptureError
 from decomp.graphs.graph_builder import is_aten
@@ -27,7 +27,7 @@ from decomp.refolding.folding import Circular, Fold, folded
 class Graphs:
     """The graphs of a program by the modules that own them, its own first, then those of its sub-programs."""
 
-    program: Program
+    program: CapturedProgram
     by_owner: Mapping[nn.Module, fx.Graph]
 
 
@@ -35,9 +35,9 @@ def graphs_of_result(program: ExportedProgram | fx.GraphModule) -> Graphs:
     """The graphs of a lowered program, as they are."""
     if isinstance(program, ExportedProgram):
         root: nn.Module = program.graph_module
-        return _with_bodies(Program(program.graph, root, "exported", "aten", mode_of(program.graph), program))
+        return _with_bodies(CapturedProgram(program.graph, root, "exported", "aten", mode_of(program.graph), program))
     graph = program.graph
-    return _with_bodies(Program(graph, program, "graph", "aten" if is_aten(graph) else "torch", mode_of(graph)))
+    return _with_bodies(CapturedProgram(graph, program, "graph", "aten" if is_aten(graph) else "torch", mode_of(graph)))
 
 
 def captured_graphs(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Graphs:
@@ -51,13 +51,13 @@ def captured_graphs(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str,
     return _with_bodies(program)
 
 
-def _with_bodies(program: Program) -> Graphs:
+def _with_bodies(program: CapturedProgram) -> Graphs:
     bodies = [inner for inner in program.root.modules() if isinstance(inner, fx.GraphModule)]
     by_owner = {inner: inner.graph for inner in bodies if inner is not program.root}
     return Graphs(program, {program.root: program.graph, **by_owner})
 
 
-def constants_of(program: Program) -> dict[str, torch.Tensor]:
+def constants_of(program: CapturedProgram) -> dict[str, torch.Tensor]:
     """The indices and masks of a program, by the names of the nodes that read them: tensors that are neither parameters
     nor buffers, and no weights either."""
     exported, root = program.exported, program.root

@@ -15,7 +15,7 @@ from decomp.ops import aten
 
 
 @dataclass(frozen=True)
-class Spelling:
+class CallReading:
     """One call of an op, after its leading arguments."""
 
     target: Any
@@ -36,19 +36,19 @@ class Reading:
     """A function of one tensor, and what it may be called as, the first choice first."""
 
     name: str
-    spellings: tuple[Spelling, ...]
+    spellings: tuple[CallReading, ...]
 
     @property
-    def function(self) -> Spelling:
+    def function(self) -> CallReading:
         """What computes it."""
         return self.spellings[0]
 
 
 POINTWISE: tuple[Reading, ...] = (
-    Reading("gelu", (Spelling(aten.gelu.default),)),
-    Reading("gelu (tanh)", (Spelling(aten.gelu.default, (), (("approximate", "tanh"),)),)),
+    Reading("gelu", (CallReading(aten.gelu.default),)),
+    Reading("gelu (tanh)", (CallReading(aten.gelu.default, (), (("approximate", "tanh"),)),)),
     *(
-        Reading(name, (Spelling(getattr(aten, name).default),))
+        Reading(name, (CallReading(getattr(aten, name).default),))
         for name in (
             "silu",
             "mish",
@@ -107,8 +107,8 @@ def along_dimensions(x: fx.Node, region: list[fx.Node]) -> Iterator[Reading]:
             yield Reading(
                 f"{name}",
                 (
-                    Spelling(packet.int, (dim - rank if dim == rank - 1 else dim,)),
-                    Spelling(core, (dim - rank if dim == rank - 1 else dim, False)),
+                    CallReading(packet.int, (dim - rank if dim == rank - 1 else dim,)),
+                    CallReading(core, (dim - rank if dim == rank - 1 else dim, False)),
                 ),
             )
     shape = metadata(x).shape
@@ -121,9 +121,9 @@ def along_dimensions(x: fx.Node, region: list[fx.Node]) -> Iterator[Reading]:
 
 
 def _norms(sizes: list[int], eps: float) -> Iterator[Reading]:
-    native = Spelling(aten.native_layer_norm.default, (sizes, None, None, eps), (), (0,))
-    yield Reading("layer_norm", (Spelling(aten.layer_norm.default, (sizes, None, None, eps)), native))
-    yield Reading("rms_norm", (Spelling(aten.rms_norm.default, (sizes, None, eps)),))
+    native = CallReading(aten.native_layer_norm.default, (sizes, None, None, eps), (), (0,))
+    yield Reading("layer_norm", (CallReading(aten.layer_norm.default, (sizes, None, None, eps)), native))
+    yield Reading("rms_norm", (CallReading(aten.rms_norm.default, (sizes, None, eps)),))
 
 
 def _group_norms(x: fx.Node, region: list[fx.Node], eps: float) -> Iterator[Reading]:
@@ -132,11 +132,11 @@ def _group_norms(x: fx.Node, region: list[fx.Node], eps: float) -> Iterator[Read
         return
     seen = {metadata(n).shape[1] for n in region if getattr(metadata(n), "ndim", 0) > 1}
     for groups in sorted(size for size in seen if type(size) is int and size and shape[1] % size == 0):
-        spellings = [Spelling(aten.group_norm.default, (groups, None, None, eps))]
+        spellings = [CallReading(aten.group_norm.default, (groups, None, None, eps))]
         if all(type(size) is int for size in shape):
             pixels = metadata(x).numel() // max(shape[0] * shape[1], 1)
             native = (None, None, shape[0], shape[1], pixels, groups, eps)
-            spellings.append(Spelling(aten.native_group_norm.default, native, (), (0,)))
+            spellings.append(CallReading(aten.native_group_norm.default, native, (), (0,)))
         yield Reading("group_norm", tuple(spellings))
 
 

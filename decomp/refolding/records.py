@@ -44,14 +44,14 @@ def recorded_folds(
     """The calls of the source of `piece` that fold back in `host`, the lowered graph as it is now, whose nodes were
     `before`. `inputs` are nodes of `host` for inputs of the recorded graph that have other names there; `to` the ops
     that are wanted, all if None."""
-    return _Search(piece, host, before, inputs, to).found
+    return _RecordWalk(piece, host, before, inputs, to).found
 
 
 class _Broken(Exception):
     """Why a call cannot fold back."""
 
 
-class _Search:
+class _RecordWalk:
     """One walk over the source of a lowered graph."""
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import Any
 from torch import fx, nn
 
 from decomp.capture.rebuild_exported import input_names
-from decomp.derive.exclusive import exclusively
+from decomp.derive.session import lowering_session
 from decomp.errors import ArgumentError, NotPortable, boundary
 from decomp.forks import collector_paused
 from decomp.graphs.lowered_modules import lowered_modules
@@ -38,7 +38,7 @@ from decomp.refolding.programs import (
 )
 from decomp.refolding.proving import prove
 from decomp.refolding.records import FoundByRecord, recorded_folds
-from decomp.refolding.searching import Search, search
+from decomp.refolding.searching import RefoldSearch, search
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import Target
@@ -133,7 +133,7 @@ def refold(
 
     The program itself is not changed. Raises `CaptureError`, and `VerificationError`.
     """
-    wanted, check = _target(to), _Check(verify, args, kwargs)
+    wanted, check = _target(to), _RefoldCheck(verify, args, kwargs)
     prepared = to if isinstance(to, Target) else None
     times: dict[str, float] = {}
     if isinstance(program, Lowering):
@@ -141,7 +141,7 @@ def refold(
             return _of_lowering(program, wanted, check, times)
     backwards = as_rules(rules) if rules is not None else None
     name = wanted.name if wanted is not None else "ops"
-    with exclusively(Rules(), program, args is not None) as sizes, neutral(), collector_paused():
+    with lowering_session(Rules(), program, args is not None) as sizes, neutral(), collector_paused():
         found = _of_program(program, Wanted(wanted, prepared), name, backwards, check, times)
         sizes.keep(found.result)
     return found
@@ -156,7 +156,7 @@ def _target(to: Any) -> Target | None:
 
 
 @dataclass(frozen=True)
-class _Check:
+class _RefoldCheck:
     """What is to be verified."""
 
     level: bool | str
@@ -177,7 +177,7 @@ def _timed(times: dict[str, float], stage: str) -> Iterator[None]:
     times[stage] = times.get(stage, 0.0) + time.perf_counter() - began
 
 
-def _of_lowering(lowering: Lowering, to: Target | None, check: _Check, times: dict[str, float]) -> Refolding:
+def _of_lowering(lowering: Lowering, to: Target | None, check: _RefoldCheck, times: dict[str, float]) -> Refolding:
     found: dict[nn.Module, FoundByRecord] = {}
     with _timed(times, "find"):
         lowering = _unsimplified(lowering)
@@ -202,7 +202,7 @@ def _of_lowering(lowering: Lowering, to: Target | None, check: _Check, times: di
 
 
 def _of_program(
-    program: Any, wanted: Wanted, name: str, rules: Rules | None, check: _Check, times: dict[str, float]
+    program: Any, wanted: Wanted, name: str, rules: Rules | None, check: _RefoldCheck, times: dict[str, float]
 ) -> Refolding:
     with _timed(times, "capture"):
         graphs = captured_graphs(program, check.args, check.kwargs)
@@ -228,7 +228,7 @@ class _Made:
     result: Any
     target: str
     refolded: tuple[Refolded, ...]
-    found: tuple[FoundByRecord | Search, ...]
+    found: tuple[FoundByRecord | RefoldSearch, ...]
 
 
 def _unsimplified(lowering: Lowering) -> Lowering:
@@ -244,7 +244,9 @@ def _unsimplified(lowering: Lowering) -> Lowering:
     return again(lowering, None, verify=False)
 
 
-def _finished(made: _Made, check: _Check, given: Any, times: dict[str, float], lowering: Lowering | None) -> Refolding:
+def _finished(
+    made: _Made, check: _RefoldCheck, given: Any, times: dict[str, float], lowering: Lowering | None
+) -> Refolding:
     proof = None
     if check.level:
         with _timed(times, "verify"):

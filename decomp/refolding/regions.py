@@ -35,7 +35,7 @@ class Region:
         return len(self.nodes)
 
 
-class Surroundings:
+class GraphIndex:
     """A graph with tables of what is asked again and again."""
 
     def __init__(
@@ -72,9 +72,9 @@ class Surroundings:
         """Whether nothing in the graph computes a value from others, or nobody may take it apart."""
         return node in self._leaves
 
-    def after(self, graph: fx.Graph) -> Surroundings:
+    def after(self, graph: fx.Graph) -> GraphIndex:
         """The same of a graph that was made from this one."""
-        return Surroundings(graph, self.owner, self._constants, self.structures)
+        return GraphIndex(graph, self.owner, self._constants, self.structures)
 
     def data_inputs(self, node: fx.Node) -> list[fx.Node]:
         """The operands of a node that depend on data."""

@@ -15,27 +15,27 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.ir.uncertain_strides import ATTENTION, other_strides
 from decomp.metadata.strides import same_layout
 from decomp.refolding.folding import Fold
-from decomp.refolding.found import Findings, Found, Results, Wanted, fold_of
+from decomp.refolding.found import Findings, Found, ResultMetadata, Wanted, fold_of
 from decomp.refolding.outcome import Folded, Missed
 from decomp.refolding.programs import Refolded, with_folds
-from decomp.refolding.regions import Surroundings
-from decomp.refolding.searches.attention import Attention
+from decomp.refolding.regions import GraphIndex
+from decomp.refolding.searches.attention import Attentions
 from decomp.refolding.searches.batch_norms import BatchNorms
 from decomp.refolding.searches.functions import Functions
+from decomp.refolding.searches.intermediate_matches import IntermediateMatch, IntermediateMatches
 from decomp.refolding.searches.names import Names
 from decomp.refolding.searches.products import Products
 from decomp.refolding.searches.rules_backwards import RulesBackwards, overloads_of
-from decomp.refolding.searches.stones import OnStones, Step
 from decomp.refolding.searches.weights import Weights
 from decomp.refolding.trials import Known, Runner
 from decomp.rules.rules import Rules
 
-ROUNDS = (Functions, Weights, BatchNorms, Attention, Products, Names)
+ROUNDS = (Functions, Weights, BatchNorms, Attentions, Products, Names)
 """The searches, in order: what a later one looks for is made of what earlier ones find."""
 
 
 @dataclass
-class Search:
+class RefoldSearch:
     """What was found in one graph."""
 
     refolded: Refolded
@@ -49,23 +49,23 @@ def search(
     wanted: Wanted,
     rules: Rules | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
-) -> Search:
+) -> RefoldSearch:
     """Look for calls in a graph, and fold them; also for the ops of `rules`, the largest things first. `constants` are
     the values of inputs that are constants of the program, by name."""
-    whole, known = Surroundings(graph, owner, constants), Known()
+    whole, known = GraphIndex(graph, owner, constants), Known()
     rounds = _Rounds(whole, wanted, known)
     rounds.run(_kinds(wanted, rules))
     missed = rounds.missed
     if any(node.name in rounds.stones for node in rounds.around.graph.nodes):
-        on_stones = functools.partial(OnStones, steps=rounds.steps)
+        on_stones = functools.partial(IntermediateMatches, steps=rounds.steps)
         rounds = _Rounds(whole, wanted, known)
         rounds.run([(on_stones, ()), *_kinds(wanted, rules, stones=False)])
         missed += rounds.missed
     rewrite = rounds.rewrite if rounds.rewrite is not None else _folded(graph, owner, [])
-    return Search(Refolded(graph, rewrite), *_that_stand(rewrite.graph, rounds.folded, missed))
+    return RefoldSearch(Refolded(graph, rewrite), *_that_stand(rewrite.graph, rounds.folded, missed))
 
 
-_Kind = tuple[Callable[[Surroundings, Runner, Wanted], Any], Container[Any]]
+_Kind = tuple[Callable[[GraphIndex, Runner, Wanted], Any], Container[Any]]
 """A search, and what it may find of which nothing is wanted: stepping stones for others."""
 
 
@@ -85,16 +85,16 @@ def _kinds(wanted: Wanted, rules: Rules | None, stones: bool = True) -> list[_Ki
 class _Rounds:
     """Searches, one after the other, each in the graph that those before it have folded."""
 
-    def __init__(self, around: Surroundings, wanted: Wanted, known: Known) -> None:
+    def __init__(self, around: GraphIndex, wanted: Wanted, known: Known) -> None:
         self.around, self.wanted, self.known = around, wanted, known
         self.rewrite: Rewrite | None = None
         self.folded: list[Folded] = []
         self.missed: list[Missed] = []
-        self.steps: list[Step] = []
+        self.steps: list[IntermediateMatch] = []
         self.stones: set[str] = set()
         """Names of calls that were folded and are not wanted."""
         self._earlier: dict[str, Folded] = {}
-        self._results = Results()
+        self._results = ResultMetadata()
 
     def run(self, kinds: Sequence[_Kind]) -> None:
         """Look for each kind of op."""
@@ -114,7 +114,7 @@ class _Rounds:
             self._earlier[record.node] = record
             (self.stones.add if found.stone else self.stones.discard)(record.node)
         self.folded += [record for _, record in made]
-        self.steps.append(Step(self.rewrite, chosen))
+        self.steps.append(IntermediateMatch(self.rewrite, chosen))
         step = _folded(around.graph, around.owner, [fold for fold, _ in made])
         self.rewrite = step if self.rewrite is None else self.rewrite.then(step)
         self.around = around.after(self.rewrite.graph)

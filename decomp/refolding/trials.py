@@ -13,13 +13,13 @@ from torch import fx
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
 from decomp.metadata.symbolic_sizes import SYMBOLIC
-from decomp.refolding.regions import Region, Surroundings
+from decomp.refolding.regions import GraphIndex, Region
 from decomp.validation.closeness import widened
 from decomp.validation.running_programs import call_node
 
-SAME = 4 * torch.finfo(torch.float32).eps
+VALUE_TOLERANCE = 4 * torch.finfo(torch.float32).eps
 """How far values may be apart in float64, relative to the largest: approximations of the precision of float32 are."""
-SLOPES = 64 * SAME
+GRADIENT_TOLERANCE = 64 * VALUE_TOLERANCE
 """The same for gradients."""
 TIMES, ULPS = 4.0, 4.0
 """In its own dtype a region may be that many times as wrong as the op, and so many ULP of the largest value more."""
@@ -31,7 +31,7 @@ Function = Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RegionVerdict:
     """How a region compares with an op."""
 
     error: float
@@ -44,7 +44,7 @@ class Verdict:
 class Known:
     """What was found out of regions, by their structure."""
 
-    verdicts: dict[Any, Verdict] = field(default_factory=dict)
+    verdicts: dict[Any, RegionVerdict] = field(default_factory=dict)
     readings: dict[Any, Any] = field(default_factory=dict)
     """The functions of one value."""
 
@@ -52,7 +52,7 @@ class Known:
 class Runner:
     """Runs parts of a graph on real tensors."""
 
-    def __init__(self, around: Surroundings, known: Known | None = None) -> None:
+    def __init__(self, around: GraphIndex, known: Known | None = None) -> None:
         self.around = around
         self.known = known if known is not None else Known()
         self.sizes: dict[Any, int] = {}
@@ -115,7 +115,7 @@ class Runner:
 
         return run
 
-    def compare(self, region: Region, call: Function, name: str) -> Verdict:
+    def compare(self, region: Region, call: Function, name: str) -> RegionVerdict:
         """Whether a region computes what a call does; `name` says which call it is, with its numbers."""
         key = (name, self.around.structures.of(region.inputs, region.nodes))
         verdicts = self.known.verdicts
@@ -123,7 +123,7 @@ class Runner:
             verdicts[key] = self._compared(region, call, [metadata(node).dtype for node in region.inputs])
         return verdicts[key]
 
-    def _compared(self, region: Region, call: Function, dtypes: Sequence[torch.dtype]) -> Verdict:
+    def _compared(self, region: Region, call: Function, dtypes: Sequence[torch.dtype]) -> RegionVerdict:
         wide, worst = self.function(region, wide=True), 0.0
         own = self.function(region, wide=False)
         variances, fixed = region.statistics[1:], [node in region.statistics for node in region.inputs]
@@ -138,10 +138,12 @@ class Runner:
                     return verdict
                 fault = _narrow(own, call, operands, dtypes)
                 if fault is not None:
-                    return Verdict(worst, fault)
+                    return RegionVerdict(worst, fault)
         except Exception as error:  # one of both does not take these operands
-            return Verdict(float("inf"), f"it cannot be run: {str(error).splitlines()[0] if str(error) else error!r}")
-        return Verdict(worst)
+            return RegionVerdict(
+                float("inf"), f"it cannot be run: {str(error).splitlines()[0] if str(error) else error!r}"
+            )
+        return RegionVerdict(worst)
 
     def same_where_hidden(self, region: Region, call: Function) -> bool:
         """Whether a region of one input does what a call does where the input has −∞, also in whole rows."""
@@ -150,7 +152,7 @@ class Runner:
         x[..., :1, :] = float("-inf")
         try:
             with torch.no_grad():
-                return bool(distance(self.function(region, wide=True)(x), call(x)) <= SAME)
+                return bool(distance(self.function(region, wide=True)(x), call(x)) <= VALUE_TOLERANCE)
         except Exception:  # it does not take them
             return False
 
@@ -168,17 +170,17 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
     return worst / max(largest, 1e-30) if worst == worst else float("inf")
 
 
-def _wide(region: Function, call: Function, operands: Tensors, fixed: Sequence[bool]) -> Verdict:
+def _wide(region: Function, call: Function, operands: Tensors, fixed: Sequence[bool]) -> RegionVerdict:
     """The comparison in float64, of values and gradients, but of those of `fixed` operands."""
     mine, theirs = (_with_slopes(function, operands, fixed) for function in (region, call))
     error = distance(mine[0], theirs[0])
-    if error > SAME:
-        return Verdict(error, f"it differs by {error:.1g} of the largest value")
+    if error > VALUE_TOLERANCE:
+        return RegionVerdict(error, f"it differs by {error:.1g} of the largest value")
     for a, b in zip(mine[1], theirs[1]):
         apart = distance(a, b) if a is not None and b is not None else 0.0
-        if apart > SLOPES:
-            return Verdict(error, f"its gradients differ by {apart:.1g} of the largest")
-    return Verdict(error)
+        if apart > GRADIENT_TOLERANCE:
+            return RegionVerdict(error, f"its gradients differ by {apart:.1g} of the largest")
+    return RegionVerdict(error)
 
 
 def _with_slopes(

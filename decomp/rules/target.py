@@ -332,7 +332,7 @@ class Target:
         return self._entries.get(key, self._entries.get((key[0], None), ()))
 
 
-class Everything(Target):
+class MatchAllTarget(Target):
     """The target of `decompose`: every op is legal, so that a call without a rule is kept."""
 
     def why_illegal(self, call: Call) -> str | None:

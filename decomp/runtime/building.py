@@ -24,7 +24,7 @@ from decomp.metadata.meta_values import known_value
 from decomp.narrowing.functional import narrowed
 from decomp.runtime.arguments import UnknownDtype, arguments_of, refused
 from decomp.runtime.border import Border
-from decomp.runtime.code import Body, Code, Step
+from decomp.runtime.code import Code, GeneratedBody, GeneratedStep
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.pytree import tensors_in
 
@@ -101,7 +101,7 @@ class Building:
         """The tensors that the graph names."""
         self.written: dict[fx.Node, fx.Node] = {}
         """By an input or a tensor of the module: the value that it has in the end."""
-        self.steps: list[Step] = []
+        self.steps: list[GeneratedStep] = []
         self.results: Any = None
         self.border = Border()
         """Where complex numbers come in and go out, for a backend that has none."""
@@ -165,7 +165,7 @@ class Building:
         if isinstance(value, torch.Tensor):
             self.state[node] = value
         elif isinstance(value, fx.GraphModule):
-            self.now[node] = Body(self._body(value), str(node.target))
+            self.now[node] = GeneratedBody(self._body(value), str(node.target))
         else:
             self.now[node] = value
 
@@ -208,12 +208,12 @@ class Building:
             self._primitive(node)
 
     def _host(self, node: fx.Node, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> None:
-        self.steps.append(Step(node, function, self._current(tuple(args)), self._current(dict(kwargs)), False))
+        self.steps.append(GeneratedStep(node, function, self._current(tuple(args)), self._current(dict(kwargs)), False))
 
     def _region(self, node: fx.Node) -> None:
         """Regions whose body runs once: it is called."""
         args = self._current(node.args)
-        place = next(i for i, each in enumerate(args) if isinstance(each, Body))
+        place = next(i for i, each in enumerate(args) if isinstance(each, GeneratedBody))
         self._host(node, args[place], args[place + 1 :], {})
 
     def _size_or_number(self, node: fx.Node) -> None:
@@ -247,7 +247,7 @@ class Building:
         problem = refused(found.function, (args, kwargs))
         if problem is not None:
             return self._problem(f"{call.op}: {getattr(found.function, '__name__', found.function)}: {problem}", node)
-        self.steps.append(Step(node, found.function, args, kwargs, True))
+        self.steps.append(GeneratedStep(node, found.function, args, kwargs, True))
 
 
 def _is_region(node: fx.Node) -> bool:

@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class GeneratedStep:
     """One call."""
 
     node: fx.Node
@@ -37,14 +37,14 @@ class Code:
     """A straight line of calls."""
 
     inputs: tuple[fx.Node, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[GeneratedStep, ...]
     results: Any
     """Nested, with nodes for values."""
     constants: Mapping[fx.Node, Any] = field(default_factory=dict)
     """Values that are no inputs."""
 
     @functools.cached_property
-    def source(self) -> tuple[str, dict[str, Any], tuple[Step, ...]]:
+    def source(self) -> tuple[str, dict[str, Any], tuple[GeneratedStep, ...]]:
         """Python text of a function `run`, the values that it names, and the step of each of its lines (the first of
         which is line 2)."""
         return _Writer(self).written()
@@ -63,7 +63,7 @@ class Code:
         """What tracebacks call the generated code."""
         return f"<lowered program {next(_numbers)}>"
 
-    def step_at(self, line: int) -> Step | None:
+    def step_at(self, line: int) -> GeneratedStep | None:
         """The step that a line of the generated code runs."""
         steps = self.source[2]
         return steps[line - 2] if 0 <= line - 2 < len(steps) else None
@@ -96,7 +96,7 @@ class Code:
         return last
 
 
-class Body:
+class GeneratedBody:
     """The body of a higher-order op as a function of arrays."""
 
     def __init__(self, code: Code, name: str) -> None:
@@ -121,7 +121,7 @@ class _Writer:
         for node, value in code.constants.items():
             self.locals[node] = self._named("c", value)
 
-    def written(self) -> tuple[str, dict[str, Any], tuple[Step, ...]]:
+    def written(self) -> tuple[str, dict[str, Any], tuple[GeneratedStep, ...]]:
         parameters = ", ".join(self.locals[node] for node in self.code.inputs)
         last = self.code.last_uses()
         lines = [f"def run({parameters}):"]

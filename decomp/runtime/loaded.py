@@ -36,7 +36,7 @@ from decomp.metadata.meta_values import known_value
 from decomp.narrowing.functional import narrowed
 from decomp.runtime.border import Border, as_complex, as_real
 from decomp.runtime.building import Building, Problems
-from decomp.runtime.code import Code, Step, Visit
+from decomp.runtime.code import Code, GeneratedStep, Visit
 from decomp.runtime.misfits import described, first_misfit, fits, kind_in_words
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.fakes import unset_fake_temporarily
@@ -109,7 +109,7 @@ class Loaded:
         )
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[GeneratedStep, ...]:
         """The calls, in order."""
         return self._code.steps
 
@@ -263,7 +263,7 @@ class Loaded:
     def _first_misfit(self, values: Sequence[Any]) -> str:
         return first_misfit(self._code, values, lambda value, meta: self._tensor(value, False, "a value", meta))
 
-    def _failed(self, error: Exception) -> Step | None:
+    def _failed(self, error: Exception) -> GeneratedStep | None:
         """The step in which an error was raised."""
         frames = traceback.extract_tb(error.__traceback__)
         line = next((frame.lineno for frame in frames if frame.filename == self._code.filename), None)

@@ -12,7 +12,7 @@ from torch import fx
 from decomp.errors import gave
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
-from decomp.runtime.code import Code, Step
+from decomp.runtime.code import Code, GeneratedStep
 
 Read = Callable[[Any, Any], torch.Tensor]
 """A value of the backend as a tensor, given the tensor that the program has there."""
@@ -45,19 +45,19 @@ def first_misfit(code: Code, values: Sequence[Any], read: Read) -> str:
         step = steps.get(node)
         if step is not None:
             for found, expected in _misfits(result, metadata(node), read):
-                raise _Found(step, found, expected)
+                raise _Misfit(step, found, expected)
 
     try:
         code.walk(values, visit)
-    except _Found as found:
+    except _Misfit as found:
         return str(found)
     except Exception:  # of the function that failed before
         pass
     return ""
 
 
-class _Found(Exception):
-    def __init__(self, step: Step, found: str, expected: str) -> None:
+class _Misfit(Exception):
+    def __init__(self, step: GeneratedStep, found: str, expected: str) -> None:
         super().__init__(gave(step.function, step.node, found, expected))
 
 

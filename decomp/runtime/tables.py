@@ -17,7 +17,7 @@ from decomp.ir.ops import Op, meant_overload, resolve
 from decomp.ir.schema import overloads
 from decomp.rules.target import Target
 from decomp.runtime.current import node_now
-from decomp.runtime.departures import Departure, Where
+from decomp.runtime.known_deviations import KnownDeviation, Where
 
 if TYPE_CHECKING:
     from decomp.runtime.loaded import Loaded
@@ -93,7 +93,7 @@ class Backend:
         self._target = target
         self._made: Target | None = None
         self._table: dict[Key, list[Implementation]] = {}
-        self._departures: dict[Key, list[Departure]] = {}
+        self._departures: dict[Key, list[KnownDeviation]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self is shipped_backend(self.name):
@@ -139,9 +139,9 @@ class Backend:
         if where is None and not epsilons and not ulp:
             raise TargetError("departs() takes where=, epsilons= or ulp=: which results differ, or by how much")
         for spelling in ops:
-            self._departures.setdefault(_key(spelling), []).append(Departure(reason, where, epsilons, ulp))
+            self._departures.setdefault(_key(spelling), []).append(KnownDeviation(reason, where, epsilons, ulp))
 
-    def departures(self, op: Any) -> tuple[Departure, ...]:
+    def departures(self, op: Any) -> tuple[KnownDeviation, ...]:
         """What is stated of an op, or of one overload of it. Raises `UnknownOp`."""
         name, overload = _key(op)
         of_overload = self._departures.get((name, overload), ()) if overload is not None else ()

@@ -9,7 +9,7 @@ import torch
 from decomp.metadata.strides import is_surely_contiguous
 from decomp.ops import aten
 from decomp.simplification.laws import PERMUTING, Law, dim_of, is_bool, is_number, law, order_of, same_sizes
-from decomp.simplification.terms import Call, Term
+from decomp.simplification.terms import Term, TermCall
 
 RESHAPING = (
     aten.view.default,
@@ -27,7 +27,7 @@ RESHAPING_WHERE_POSSIBLE = (aten.reshape.default, aten.flatten.using_ints, aten.
 
 
 @law("chains", *RESHAPING, *RESHAPING_WHERE_POSSIBLE)
-def view_of_a_view(call: Call) -> Call | None:
+def view_of_a_view(call: TermCall) -> TermCall | None:
     inner = call.operand(0, *RESHAPING, *RESHAPING_WHERE_POSSIBLE)
     if inner is None or not isinstance(call.value, torch.Tensor) or same_sizes(inner.value, call.value):
         return None
@@ -42,7 +42,7 @@ def view_of_a_view(call: Call) -> Call | None:
 
 
 @law("chains", *PERMUTING)
-def permutation_of_a_permutation(call: Call) -> Call | None:
+def permutation_of_a_permutation(call: TermCall) -> TermCall | None:
     inner, order = call.operand(0, *PERMUTING), order_of(call)
     first = order_of(inner) if inner is not None else None
     if inner is None or order is None or first is None or order == sorted(order):
@@ -51,7 +51,7 @@ def permutation_of_a_permutation(call: Call) -> Call | None:
 
 
 @law("chains", *PERMUTING)
-def permutation_there_and_back(call: Call) -> Term | None:
+def permutation_there_and_back(call: TermCall) -> Term | None:
     inner, order = call.operand(0, *PERMUTING), order_of(call)
     first = order_of(inner) if inner is not None else None
     back = inner is not None and order is not None and first is not None and [first[dim] for dim in order]
@@ -59,7 +59,7 @@ def permutation_there_and_back(call: Call) -> Term | None:
 
 
 @law("chains", aten.expand.default)
-def expansion_of_an_expansion(call: Call) -> Call | None:
+def expansion_of_an_expansion(call: TermCall) -> TermCall | None:
     inner = call.operand(0, aten.expand.default)
     shape = list(call.value.shape)
     if inner is None or not all(type(size) is int for size in shape) or same_sizes(inner.value, call.value):
@@ -71,13 +71,13 @@ _CASTS = (aten._to_copy.default, aten.to.dtype)
 
 
 @law("chains", *_CASTS, copies=True)
-def cast_there_and_back(call: Call) -> Term | None:
+def cast_there_and_back(call: TermCall) -> Term | None:
     given = _before_a_wider_cast(call)
     return given if given is not None and given.value.dtype is _cast_to(call) else None
 
 
 @law("chains", *_CASTS, gradients=False)
-def cast_of_a_wider_cast(call: Call) -> Call | None:
+def cast_of_a_wider_cast(call: TermCall) -> TermCall | None:
     # Gradients are rounded on the way back, once more where there are two casts.
     given = _before_a_wider_cast(call)
     if given is None:
@@ -92,7 +92,7 @@ def cast_of_a_wider_cast(call: Call) -> Call | None:
     return call.made(aten._to_copy.default, given, dtype=final)
 
 
-def _before_a_wider_cast(call: Call) -> Term | None:
+def _before_a_wider_cast(call: TermCall) -> Term | None:
     inner = call.operand(0, *_CASTS)
     middle, final = _cast_to(inner) if inner is not None else None, _cast_to(call)
     if inner is None or middle is None or final is None:
@@ -104,7 +104,7 @@ def _before_a_wider_cast(call: Call) -> Term | None:
     return given if known else None
 
 
-def _cast_to(call: Call | Term) -> torch.dtype | None:
+def _cast_to(call: TermCall | Term) -> torch.dtype | None:
     """The dtype that a call casts to, if it does nothing else."""
     if call.target is aten.to.dtype:
         number = call.args[1] if len(call.args) == 2 and not call.kwargs else None
@@ -136,7 +136,7 @@ _WHOLE_NUMBERS = {torch.float64: 2**53, torch.float32: 2**24, torch.float16: 2**
 
 
 @law("chains", aten.slice.Tensor)
-def slice_of_a_slice(call: Call) -> Call | None:
+def slice_of_a_slice(call: TermCall) -> TermCall | None:
     inner = call.operand(0, aten.slice.Tensor)
     dim = dim_of(call)
     if inner is None or dim is None or dim_of(inner) != dim or not isinstance(call.value, torch.Tensor):
@@ -149,7 +149,7 @@ def slice_of_a_slice(call: Call) -> Call | None:
     return call.made(aten.slice.Tensor, inner.args[0], dim, start, end, *([step] if step != 1 else []))
 
 
-def _range(call: Call | Term, dim: int) -> range | None:
+def _range(call: TermCall | Term, dim: int) -> range | None:
     """The indices that a slice takes; None where sizes are symbolic."""
     bounds = (*call.args[2:], *[None] * (3 - len(call.args[2:])))
     size = call.args[0].value.shape[dim]
@@ -159,7 +159,7 @@ def _range(call: Call | Term, dim: int) -> range | None:
 
 
 @law("chains", aten.constant_pad_nd.default)
-def padding_of_a_padding(call: Call) -> Call | None:
+def padding_of_a_padding(call: TermCall) -> TermCall | None:
     inner = call.operand(0, aten.constant_pad_nd.default)
     if inner is None:
         return None
@@ -175,7 +175,7 @@ def padding_of_a_padding(call: Call) -> Call | None:
 _NOT = (aten.ne.Scalar, aten.eq.Scalar, aten.logical_not.default, aten.bitwise_not.default, aten.bitwise_xor.Scalar)
 
 
-def _negated(call: Call | Term | None) -> Term | None:
+def _negated(call: TermCall | Term | None) -> Term | None:
     """What a call is the logical negation of."""
     given = call.args[0] if call is not None and call.target in _NOT else None
     if call is None or type(given) is not Term or not is_bool(given.value) or not is_bool(call.value):
@@ -188,13 +188,13 @@ def _negated(call: Call | Term | None) -> Term | None:
 
 
 @law("chains", *_NOT, copies=True)
-def negation_of_a_negation(call: Call) -> Term | None:
+def negation_of_a_negation(call: TermCall) -> Term | None:
     inner = _negated(call)
     return _negated(inner) if inner is not None else None
 
 
 @law("chains", aten.where.self)
-def choice_by_a_negation(call: Call) -> Call | None:
+def choice_by_a_negation(call: TermCall) -> TermCall | None:
     condition = call.operand(0)
     given = _negated(condition)
     if given is None or condition is None or given.value.shape != condition.value.shape:
@@ -211,7 +211,7 @@ _COMPARISONS: dict[Any, tuple[Any, ...]] = {
 
 
 @law("chains", *_COMPARISONS)
-def negation_of_a_comparison(call: Call) -> Call | None:
+def negation_of_a_comparison(call: TermCall) -> TermCall | None:
     """`not (a != b)` is `a == b`, and the other way round; of `<` it is not `>=`, because of NaN."""
     inner = _negated(call)
     if inner is None or len(inner.args) != 2 or not isinstance(inner.target, torch._ops.OpOverload):

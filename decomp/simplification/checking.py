@@ -27,10 +27,10 @@ from decomp.proof.correspondence import (
 from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, same_codegen
 from decomp.proof.replay import same, same_call
 from decomp.simplification.freezing import LARGEST
-from decomp.simplification.images import Images
 from decomp.simplification.new_calls import same_value
+from decomp.simplification.replayed_rewrites import ReplayedRewrites
+from decomp.simplification.rewrite_constraints import RewriteConstraints
 from decomp.simplification.simplifier import Simplified
-from decomp.simplification.surroundings import Surroundings
 from decomp.simplification.terms import Term
 
 
@@ -42,7 +42,7 @@ def check_simplified(found: Simplified, added: Iterable[str] = (), signed: int =
     for invariant in OF_ONE_GRAPH + (WHOLE_GRAPH if full else ()):
         invariant(work)
     same_codegen(work)
-    replay = _Replay(found, work, frozenset(added), signed)
+    replay = _SimplificationReplay(found, work, frozenset(added), signed)
     for node in found.subject.graph.nodes:
         replay.visit(node)
     replay.require_the_same_order()
@@ -55,13 +55,13 @@ def check_simplified(found: Simplified, added: Iterable[str] = (), signed: int =
     ]
 
 
-class _Replay:
+class _SimplificationReplay:
     """One walk over the graph that was simplified."""
 
     def __init__(self, found: Simplified, work: Work, added: frozenset[str], signed: int) -> None:
         self.found, self.work, self.added, self.signed = found, work, added, signed
-        self.images = Images(found)
-        self.around: Surroundings = self.images.around
+        self.images = ReplayedRewrites(found)
+        self.around: RewriteConstraints = self.images.around
         self.constants = found.subject.constants(self.around, found.settings)
         self.values: Mapping[fx.Node, Any] = with_lifted(found.rewrite.values, work.place)
         self.bound: dict[fx.Node, Term] = {}
@@ -165,7 +165,7 @@ class _Replay:
         if not self.around.place:
             return
         subject = self.found.subject
-        after: Surroundings = Surroundings.of(self.found.graph, subject.root, (), ())
+        after: RewriteConstraints = RewriteConstraints.of(self.found.graph, subject.root, (), ())
         for value, term in self.bound.items():
             (region, writes), found = self.around.place.get(term.owner, (0, 0)), after.place.get(value, (0, 0))
             if region != found[0]:

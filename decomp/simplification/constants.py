@@ -11,7 +11,7 @@ from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.ops import aten
 from decomp.simplification.chains import RESHAPING
 from decomp.simplification.laws import Law, constant_of, law
-from decomp.simplification.terms import Call, Term
+from decomp.simplification.terms import Term, TermCall
 
 _EXACT = (
     aten.add.Tensor,
@@ -40,7 +40,7 @@ _EXACT = (
 
 
 @law("constants", *_EXACT, copies=True)
-def of_full_tensors(call: Call) -> Call | None:
+def of_full_tensors(call: TermCall) -> TermCall | None:
     terms = [arg for arg in call.args if type(arg) is Term]
     if not terms or not all(constant_of(term) is not None for term in terms) or not has_fixed_sizes(call.value):
         return None
@@ -59,7 +59,7 @@ def of_full_tensors(call: Call) -> Call | None:
     aten.clone.default,
     copies=True,
 )
-def view_of_a_full_tensor(call: Call) -> Call | None:
+def view_of_a_full_tensor(call: TermCall) -> TermCall | None:
     given = call.operand(0, aten.full.default)
     number = constant_of(given)
     if given is None or number is None or not isinstance(call.value, torch.Tensor) or not call.value.is_contiguous():
@@ -67,7 +67,7 @@ def view_of_a_full_tensor(call: Call) -> Call | None:
     return _full(call, given, number)
 
 
-def _full(call: Call, like: Term, number: Any) -> Call | None:
+def _full(call: TermCall, like: Term, number: Any) -> TermCall | None:
     shape = list(call.value.shape)
     if not all(type(size) is int for size in shape):
         return None
@@ -75,7 +75,7 @@ def _full(call: Call, like: Term, number: Any) -> Call | None:
     return call.made(aten.full.default, shape, number, dtype=call.value.dtype, **kwargs)
 
 
-def _computed(call: Call) -> Any:
+def _computed(call: TermCall) -> Any:
     """The number that the call gives, by its own kernel."""
 
     def one(arg: Any) -> Any:

@@ -12,7 +12,7 @@ from decomp.ir.op_facts import COMMUTATIVE
 from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.ops import aten
 from decomp.simplification.laws import Law, constant_of, law
-from decomp.simplification.terms import Call, Term
+from decomp.simplification.terms import Term, TermCall
 
 _BINARY = (
     aten.add.Tensor,
@@ -40,16 +40,16 @@ _BROADCASTING = (*_BINARY, aten.where.self)
 
 
 @law("broadcasting", *_BROADCASTING, gradients=False)
-def operand_that_was_expanded(call: Call) -> Call | None:
+def operand_that_was_expanded(call: TermCall) -> TermCall | None:
     return _without(call, lambda term: term.target is aten.expand.default)
 
 
 @law("broadcasting", *_BROADCASTING)
-def operand_with_leading_dimensions(call: Call) -> Call | None:
+def operand_with_leading_dimensions(call: TermCall) -> TermCall | None:
     return _without(call, _has_leading_ones)
 
 
-def _without(call: Call, is_needless: Any) -> Call | None:
+def _without(call: TermCall, is_needless: Any) -> TermCall | None:
     """The call with the first operand left as it was that a view made ready for broadcasting."""
     for place, term in enumerate(call.args):
         if type(term) is Term and is_needless(term) and _broadcast_gives(call, place, term.args[0]):
@@ -65,7 +65,7 @@ def _has_leading_ones(term: Term) -> bool:
     return more > 0 and bool(given) and shape == (1,) * more + given
 
 
-def _broadcast_gives(call: Call, place: int, given: Any) -> bool:
+def _broadcast_gives(call: TermCall, place: int, given: Any) -> bool:
     """Whether the shapes of the other operands and of `given` broadcast to that of the result."""
     values = [each.value for i, each in enumerate(call.args) if type(each) is Term and i != place] + [given.value]
     if not all(map(has_fixed_sizes, [*values, call.value])) or any(value.dim() == 0 for value in values):
@@ -92,7 +92,7 @@ _COMMUTES = frozenset(target for target in _WITH_NUMBER if short_name(target) in
 
 
 @law("scalars", *_WITH_NUMBER)
-def number_for_a_full_tensor(call: Call) -> Call | None:
+def number_for_a_full_tensor(call: TermCall) -> TermCall | None:
     for place, other in ((1, 0), (0, 1)):
         term, tensor = call.operand(place, aten.full.default), call.operand(other)
         if term is None or tensor is None or place == 0 and (call.target not in _COMMUTES or call.kwargs):

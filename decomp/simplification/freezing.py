@@ -18,7 +18,7 @@ from decomp.ir.op_facts import RUN_ONCE
 from decomp.metadata.ambient_modes import neutral
 from decomp.metadata.meta_values import known_value, on_host, on_meta
 from decomp.simplification.new_calls import same_value
-from decomp.simplification.surroundings import Surroundings
+from decomp.simplification.rewrite_constraints import RewriteConstraints
 from decomp.simplification.terms import Term
 from decomp.torch_internals import pytree
 from decomp.torch_internals.fakes import unset_fake_temporarily
@@ -32,7 +32,7 @@ class Constants:
     """Which terms of a graph are constants, and their values."""
 
     def __init__(
-        self, root: nn.Module | None, state: Mapping[str, Any], around: Surroundings, largest: int | None = None
+        self, root: nn.Module | None, state: Mapping[str, Any], around: RewriteConstraints, largest: int | None = None
     ) -> None:
         """Attributes of `root` and inputs with a `state` are constants; no tensor may have more than `largest`
         elements."""
@@ -167,7 +167,7 @@ def is_traced_anew(graph: fx.Graph, body: str) -> bool:
 
 
 def frozen(
-    terms: Sequence[Term], known: set[Term], constants: Constants, around: Surroundings, exposed: Collection[Term]
+    terms: Sequence[Term], known: set[Term], constants: Constants, around: RewriteConstraints, exposed: Collection[Term]
 ) -> dict[Term, torch.Tensor]:
     """Of terms that are needed, in order, the constants (`known`) that others are computed from, with their values.
     Factories alone stay calls, and so does what is `exposed`, or written to."""

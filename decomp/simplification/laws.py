@@ -13,12 +13,12 @@ import torch
 from decomp.ir.dtypes import number_in
 from decomp.metadata.symbolic_sizes import expression
 from decomp.ops import aten
-from decomp.simplification.terms import Call, Sunk, Term
+from decomp.simplification.terms import Term, TermCall, ViewSinking
 
 PERMUTING = (aten.permute.default, aten.transpose.int, aten.t.default)
 """Views of all elements with dimensions in another order."""
 
-Rewrite = Callable[[Call], Term | Call | Sunk | None]
+Rewrite = Callable[[TermCall], Term | TermCall | ViewSinking | None]
 """An equal term, a simpler call, one below another, or None where the law says nothing."""
 
 
@@ -80,7 +80,7 @@ def is_bool(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.bool
 
 
-def dim_of(call: Call | Term, place: int = 1, default: int = 0) -> int | None:
+def dim_of(call: TermCall | Term, place: int = 1, default: int = 0) -> int | None:
     """An argument that names a dimension of the first operand, from 0 on; None if it is no number."""
     dim = call.args[place] if place < len(call.args) else default
     base = call.args[0]
@@ -89,7 +89,7 @@ def dim_of(call: Call | Term, place: int = 1, default: int = 0) -> int | None:
     return dim % base.value.dim() if base.value.dim() else 0
 
 
-def order_of(call: Call | Term) -> list[int] | None:
+def order_of(call: TermCall | Term) -> list[int] | None:
     """The dimensions of the operand in the order in which a call puts them; None if it is no permutation."""
     given = call.args[0] if call.args else None
     if call.target not in PERMUTING or type(given) is not Term or not isinstance(given.value, torch.Tensor):

@@ -19,7 +19,7 @@ from decomp.metadata.strides import is_surely_contiguous
 from decomp.metadata.symbolic_sizes import expression
 from decomp.ops import aten
 from decomp.rules.target import Target
-from decomp.simplification.terms import Call, Term, key_of, operands_of
+from decomp.simplification.terms import Term, TermCall, key_of, operands_of
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 
 
@@ -32,7 +32,7 @@ class NewCalls:
         self._known: dict[Any, bool] = {}
         self._values: dict[Any, Any] = {}
 
-    def placed(self, call: Call, owner: fx.Node) -> Term | None:
+    def placed(self, call: TermCall, owner: fx.Node) -> Term | None:
         """The term for a call whose metadata is not known yet; None if it is not legal, or has symbolic sizes."""
         key = key_of(call, of=_metadata)
         if key not in self._values:
@@ -43,14 +43,14 @@ class NewCalls:
             return None
         return Term(owner, call.op, call.target, call.args, call.kwargs, call.value)
 
-    def _value(self, call: Call) -> Any:
+    def _value(self, call: TermCall) -> Any:
         if self._kernels is None or any(is_symbolic(term.value) for term in operands_of(call)):
             return None
         args, kwargs = substituted((call.args, call.kwargs), lambda term: term.value, Term)
         found = self.result(call.target, args, kwargs)
         return found if isinstance(found, FakeTensor) else None
 
-    def allowed(self, call: Call) -> bool:
+    def allowed(self, call: TermCall) -> bool:
         """Whether the call is legal, and has the result that it is to have."""
         key = key_of(call, described(call.value), of=_metadata)
         found = self._known.get(key)
@@ -75,7 +75,7 @@ class NewCalls:
         assert self._kernels is not None
         return self._kernels.empty_like(value)
 
-    def _fits(self, call: Call) -> bool:
+    def _fits(self, call: TermCall) -> bool:
         operands = [term.value for term in operands_of(call)]
         if self._kernels is None or not isinstance(call.value, FakeTensor):
             return False
@@ -84,7 +84,7 @@ class NewCalls:
         args, kwargs = substituted((call.args, call.kwargs), lambda term: term.value, Term)
         return same_value(self.result(call.target, args, kwargs), call.value)
 
-    def _is_legal(self, call: Call) -> bool:
+    def _is_legal(self, call: TermCall) -> bool:
         spelling = of_function(call.target)
         if self._target.surely_legal(spelling.op, spelling.overload):
             return True
@@ -101,7 +101,7 @@ def _metadata(term: Term) -> Any:
     return Term, described(term.value)
 
 
-def alone(call: Call | Term) -> tuple[fx.Node, dict[fx.Node, Term]]:
+def alone(call: TermCall | Term) -> tuple[fx.Node, dict[fx.Node, Term]]:
     """A node that makes a call in a graph of its own, and what the inputs of that graph stand for."""
     graph, inputs = fx.Graph(), dict[Term, fx.Node]()
     for term in operands_of(call):
@@ -122,7 +122,7 @@ def same_value(one: Any, other: Any) -> bool:
     return bool(described(one) == described(other))
 
 
-def _fits_at_every_size(call: Call) -> bool:
+def _fits_at_every_size(call: TermCall) -> bool:
     """Whether a call on symbolic sizes has the result that it is to have."""
     given = call.args[0].value if type(call.args[0]) is Term else None
     if not isinstance(given, torch.Tensor) or given.dtype is not call.value.dtype:

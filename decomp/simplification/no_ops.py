@@ -8,7 +8,7 @@ import torch
 
 from decomp.ops import aten
 from decomp.simplification.laws import PERMUTING, Law, is_bool, is_number, law, order_of, same_sizes
-from decomp.simplification.terms import Call, Term
+from decomp.simplification.terms import Term, TermCall
 
 SAME_ORDER = (
     aten.view.default,
@@ -34,7 +34,7 @@ _CONVERTING = (aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.othe
 
 
 @law("no_ops", *SAME_ORDER)
-def view_to_the_same_shape(call: Call) -> Term | None:
+def view_to_the_same_shape(call: TermCall) -> Term | None:
     # A slice of the same shape is the whole.
     given = call.operand(0)
     whole = call.target is not aten.split.Tensor
@@ -42,23 +42,23 @@ def view_to_the_same_shape(call: Call) -> Term | None:
 
 
 @law("no_ops", *PERMUTING)
-def permutation_to_the_same_order(call: Call) -> Term | None:
+def permutation_to_the_same_order(call: TermCall) -> Term | None:
     order = order_of(call)
     return call.operand(0) if order is not None and order == list(range(len(order))) else None
 
 
 @law("no_ops", aten.contiguous.default, *_CONVERTING)
-def conversion_of_what_is_so_already(call: Call) -> Term | None:
+def conversion_of_what_is_so_already(call: TermCall) -> Term | None:
     # Where no copy is asked for, the result is the operand itself.
     return call.operand(0) if not _asks(call, "copy", "pin_memory", "memory_format", but=aten.contiguous) else None
 
 
 @law("no_ops", *_CONVERTING, copies=True)
-def conversion_that_only_copies(call: Call) -> Term | None:
+def conversion_that_only_copies(call: TermCall) -> Term | None:
     return call.operand(0) if not _asks(call, "pin_memory") else None
 
 
-def _asks(call: Call, *names: str, but: Any = None) -> bool:
+def _asks(call: TermCall, *names: str, but: Any = None) -> bool:
     """Whether a call gives an argument of one of these names, by place or by name, that is not false."""
     if call.target.overloadpacket is but:
         return False
@@ -68,28 +68,28 @@ def _asks(call: Call, *names: str, but: Any = None) -> bool:
 
 
 @law("no_ops", aten.detach.default)
-def detach_of_what_has_no_gradient(call: Call) -> Term | None:
+def detach_of_what_has_no_gradient(call: TermCall) -> Term | None:
     # Of what has one, the result has other gradients: see `gradients`.
     return call.operand(0)
 
 
 @law("no_ops", aten.clone.default, copies=True)
-def copy_that_nobody_writes(call: Call) -> Term | None:
+def copy_that_nobody_writes(call: TermCall) -> Term | None:
     return call.operand(0)
 
 
 @law("no_ops", aten._to_copy.default, copies=True)
-def cast_to_the_same_dtype(call: Call) -> Term | None:
+def cast_to_the_same_dtype(call: TermCall) -> Term | None:
     return call.operand(0)
 
 
 @law("no_ops", aten.constant_pad_nd.default, copies=True)
-def padding_by_nothing(call: Call) -> Term | None:
+def padding_by_nothing(call: TermCall) -> Term | None:
     return call.operand(0) if all(type(n) is int and n == 0 for n in call.args[1]) else None
 
 
 @law("no_ops", aten.mul.Tensor, aten.div.Tensor, copies=True)
-def times_one(call: Call) -> Term | None:
+def times_one(call: TermCall) -> Term | None:
     # A complex number times one is NaN where a part is infinite.
     if not isinstance(call.value, torch.Tensor) or call.value.is_complex():
         return None
@@ -99,7 +99,7 @@ def times_one(call: Call) -> Term | None:
 
 
 @law("no_ops", aten.add.Tensor, aten.sub.Tensor, copies=True)
-def plus_zero(call: Call) -> Term | None:
+def plus_zero(call: TermCall) -> Term | None:
     # x + 0.0 is 0.0 for x = -0.0, x + (-0.0) and x - 0.0 are x.
     if not isinstance(call.value, torch.Tensor) or call.value.is_complex() or call.kwargs:
         return None
@@ -111,7 +111,7 @@ def plus_zero(call: Call) -> Term | None:
 
 
 @law("no_ops", aten.add.Tensor, copies=True, exact=False)
-def plus_zero_of_either_sign(call: Call) -> Term | None:
+def plus_zero_of_either_sign(call: TermCall) -> Term | None:
     for one, other in ((0, 1), (1, 0)):
         if is_number(call.args[one], 0) and not call.kwargs:
             return call.operand(other)
@@ -126,7 +126,7 @@ _NEUTRAL: dict[Any, int] = {
 
 
 @law("no_ops", *_NEUTRAL, copies=True)
-def bits_that_change_nothing(call: Call) -> Term | None:
+def bits_that_change_nothing(call: TermCall) -> Term | None:
     if "logical" in str(call.target) and not all(is_bool(term.value) for term in call.args if type(term) is Term):
         return None
     neutral = _NEUTRAL[call.target]
@@ -138,7 +138,7 @@ def bits_that_change_nothing(call: Call) -> Term | None:
 
 
 @law("no_ops", aten.ne.Scalar, aten.ne.Tensor, aten.eq.Scalar, aten.eq.Tensor, copies=True)
-def truth_of_a_truth(call: Call) -> Term | None:
+def truth_of_a_truth(call: TermCall) -> Term | None:
     """`b != False` and `b == True` are `b`."""
     given = call.operand(0)
     neutral = 0 if call.target in (aten.ne.Scalar, aten.ne.Tensor) else 1
@@ -146,7 +146,7 @@ def truth_of_a_truth(call: Call) -> Term | None:
 
 
 @law("no_ops", aten.where.self, copies=True, gradients=False)
-def choice_between_equals(call: Call) -> Term | None:
+def choice_between_equals(call: TermCall) -> Term | None:
     return call.operand(1) if call.args[1] is call.args[2] else None
 
 
@@ -161,7 +161,7 @@ def choice_between_equals(call: Call) -> Term | None:
     copies=True,
     gradients=False,
 )
-def of_a_value_with_itself(call: Call) -> Term | None:
+def of_a_value_with_itself(call: TermCall) -> Term | None:
     return call.operand(0) if call.args[0] is call.args[1] else None
 
 

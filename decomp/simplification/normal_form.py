@@ -15,9 +15,9 @@ from decomp.ir.aliases import is_view, view_bases
 from decomp.ops import aten
 from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, alone, same_value
+from decomp.simplification.rewrite_constraints import RewriteConstraints
 from decomp.simplification.sinking import SINKING
-from decomp.simplification.surroundings import Surroundings
-from decomp.simplification.terms import Call, Sunk, Term, key_of, operands_of
+from decomp.simplification.terms import Term, TermCall, ViewSinking, key_of, operands_of
 
 
 @dataclass
@@ -33,7 +33,7 @@ class NormalForm:
     inner: dict[fx.Node, list[Inner]] = field(default_factory=dict)
     """For each node below which views sank, the calls that were put above these, the uppermost first."""
 
-    def exposed(self, order: Iterable[Term], around: Surroundings, results: Iterable[fx.Node]) -> set[Term]:
+    def exposed(self, order: Iterable[Term], around: RewriteConstraints, results: Iterable[fx.Node]) -> set[Term]:
         """Of terms in the order in which they are computed, those whose memory is seen outside: what effects are given,
         what is among the `results`, and the bases of these. They may be fewer than stand for nodes of which it was: a
         view that laws looked through is the base of nothing that leaves the program."""
@@ -45,7 +45,7 @@ class NormalForm:
                 found.update(self._bases(term, around))
         return found
 
-    def _bases(self, term: Term, around: Surroundings) -> Iterator[Term]:
+    def _bases(self, term: Term, around: RewriteConstraints) -> Iterator[Term]:
         """What a term may be a view of."""
         owner = term.owner
         if owner not in self.applied and owner not in self.inner:
@@ -68,14 +68,14 @@ class Inner:
 class Conditions:
     """When a law may be applied to a node, and when two nodes may be one: what laws themselves do not look at."""
 
-    def __init__(self, around: Surroundings, new: NewCalls, exact: bool) -> None:
+    def __init__(self, around: RewriteConstraints, new: NewCalls, exact: bool) -> None:
         self._around, self._new, self._exact = around, new, exact
 
     def keep_gradients(self, node: fx.Node) -> bool:
         """Whether what stands for `node` must have the same gradients, to the last bit."""
         return self._exact and node in self._around.tracked
 
-    def may_apply(self, each: Law, node: fx.Node, call: Call, found: Term | Call) -> bool:
+    def may_apply(self, each: Law, node: fx.Node, call: TermCall, found: Term | TermCall) -> bool:
         """Whether the result of a law may stand for `node`."""
         around = self._around
         if not each.exact and self._exact or not each.gradients and self.keep_gradients(node):
@@ -84,7 +84,7 @@ class Conditions:
             return False
         if each.copies and node in around.leaving or not self._reads_the_same(node, call, found):
             return False
-        if isinstance(found, Call):
+        if isinstance(found, TermCall):
             return self._new.allowed(found)
         if node in around.returned and (found.returned or found.op in ("placeholder", "get_attr")):
             return False
@@ -92,7 +92,7 @@ class Conditions:
             return False
         return same_value(found.value, call.value)
 
-    def placed(self, each: Law, node: fx.Node, call: Call, found: Sunk) -> Call | None:
+    def placed(self, each: Law, node: fx.Node, call: TermCall, found: ViewSinking) -> TermCall | None:
         """What stands for `node` where one call is put above another: the lower one, if the law may be applied."""
         inner, around = self._new.placed(found.inner, node), self._around
         if inner is None or around.written and any(term.owner in around.written for term in inner.operands):
@@ -105,11 +105,11 @@ class Conditions:
         outer = call.made(found.target, inner, *found.args)
         return outer if self.may_apply(each, node, call, outer) else None
 
-    def _reads_the_same(self, node: fx.Node, call: Call, found: Term | Call) -> bool:
+    def _reads_the_same(self, node: fx.Node, call: TermCall, found: Term | TermCall) -> bool:
         """Whether what the operands were made of has at `node` the values, and the gradients, that it had before."""
         written, place = self._around.written, self._around.place
         if written:
-            read = operands_of(found) if isinstance(found, Call) else (found,)
+            read = operands_of(found) if isinstance(found, TermCall) else (found,)
             if any(term.owner in written for term in read):
                 return False
         if not place:
@@ -118,7 +118,7 @@ class Conditions:
         region = place.get(node, _OUTSIDE)[0]
         return all(place.get(term.owner, _OUTSIDE)[0] == region for term in operands_of(call))
 
-    def may_share(self, node: fx.Node, term: Term) -> bool:
+    def may_cse(self, node: fx.Node, term: Term) -> bool:
         """Whether a node may be computed where an equal call is."""
         around = self._around
         if node in around.written or term.owner in around.written:
@@ -175,7 +175,7 @@ class Normalizer:
 
     def __init__(
         self,
-        around: Surroundings,
+        around: RewriteConstraints,
         laws: Laws,
         conditions: Conditions,
         shares: bool,
@@ -191,14 +191,14 @@ class Normalizer:
         """The term for a node whose operands have theirs."""
         terms, around = self.form.terms, self._around
         if node in around.effectful:
-            call = Call.of(node, terms)
+            call = TermCall.of(node, terms)
             term = Term(node, node.op, None, call.args, call.kwargs, call.value)
             around.mark(node, term)
         else:
-            term = self._normal(node, Call.of(node, terms))
+            term = self._normal(node, TermCall.of(node, terms))
         terms[node] = term
 
-    def _normal(self, node: fx.Node, call: Call) -> Term:
+    def _normal(self, node: fx.Node, call: TermCall) -> Term:
         term, names, merged = self._rewritten(node, call, self._sinks.get(node, 0))
         if names:
             self.form.applied[node] = tuple(names)
@@ -207,7 +207,7 @@ class Normalizer:
         self._around.mark(node, term)
         return term
 
-    def _rewritten(self, node: fx.Node, call: Call, sinks: int) -> tuple[Term, list[str], fx.Node | None]:
+    def _rewritten(self, node: fx.Node, call: TermCall, sinks: int) -> tuple[Term, list[str], fx.Node | None]:
         """The term for a call, the laws that it was found by, and the node that made it before, if one did."""
         names: list[str] = []
         while True:
@@ -225,44 +225,48 @@ class Normalizer:
                 return found[1], names, None
             call = found[1]  # type: ignore[assignment]
 
-    def _sunk(self, node: fx.Node, call: Call) -> Call | None:
+    def _sunk(self, node: fx.Node, call: TermCall) -> TermCall | None:
         """The lower one of two calls that stand for one, if the view that it is on may sink."""
         found = SINKING.rewrite(call)
-        return self._conditions.placed(SINKING, node, call, found) if isinstance(found, Sunk) else None
+        return self._conditions.placed(SINKING, node, call, found) if isinstance(found, ViewSinking) else None
 
-    def _on_inner(self, node: fx.Node, lower: Call, sinks: int) -> Call:
+    def _on_inner(self, node: fx.Node, lower: TermCall, sinks: int) -> TermCall:
         """The lower one of two calls on the normal form of the upper one."""
         call = lower.args[0].as_call()
         term, names, merged = self._rewritten(node, call, sinks)
         self.form.inner.setdefault(node, []).append(Inner(term, tuple(names), merged))
         return lower.made(lower.target, term, *lower.args[1:])
 
-    def _interned_term(self, node: fx.Node, call: Call) -> tuple[Term, fx.Node | None]:
+    def _interned_term(self, node: fx.Node, call: TermCall) -> tuple[Term, fx.Node | None]:
         if not self._shares or not _is_deterministic(call.target):
             return Term(node, call.op, call.target, call.args, call.kwargs, call.value), None
         place = self._around.place.get(node) if self._around.place else None
         key = key_of(call, place) if place is not None else key_of(call)
         found = self._interned.get(key)
-        if found is not None and self._conditions.may_share(node, found):
+        if found is not None and self._conditions.may_cse(node, found):
             return found, found.owner
         term = Term(node, call.op, call.target, call.args, call.kwargs, call.value)
         self._interned.setdefault(key, term)
         return term, None
 
 
-def step(node: fx.Node, call: Call, laws: Laws, conditions: Conditions) -> tuple[Law, Term | Call] | None:
+def step(node: fx.Node, call: TermCall, laws: Laws, conditions: Conditions) -> tuple[Law, Term | TermCall] | None:
     """Of all laws that apply to a call the one whose result comes first, and that, whichever law is asked first: what
     is a term already comes before another call, and what is computed early before what is computed late."""
-    found: list[tuple[Law, Term | Call]] = []
+    found: list[tuple[Law, Term | TermCall]] = []
     keeps_gradients = conditions.keep_gradients(node)
     for each in laws.of(call.target):
         result = each.rewrite(call) if each.gradients or not keeps_gradients else None
-        if result is not None and not isinstance(result, Sunk) and conditions.may_apply(each, node, call, result):
+        if (
+            result is not None
+            and not isinstance(result, ViewSinking)
+            and conditions.may_apply(each, node, call, result)
+        ):
             found.append((each, result))
     return min(found, key=_rank) if found else None
 
 
-def _rank(application: tuple[Law, Term | Call]) -> tuple[Any, ...]:
+def _rank(application: tuple[Law, Term | TermCall]) -> tuple[Any, ...]:
     each, result = application
     return (0, result.owner, each.name) if type(result) is Term else (1, each.name)
 

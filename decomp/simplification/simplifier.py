@@ -28,10 +28,10 @@ from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, same_value
 from decomp.simplification.no_ops import NO_OPS
 from decomp.simplification.normal_form import Conditions, Inner, NormalForm, Normalizer
+from decomp.simplification.rewrite_constraints import PlainCalls, RewriteConstraints
 from decomp.simplification.sinking import SINKING
 from decomp.simplification.sinking_regions import Regions
-from decomp.simplification.surroundings import PlainCalls, Surroundings
-from decomp.simplification.terms import Sunk, Term
+from decomp.simplification.terms import Term, ViewSinking
 
 LAWS: tuple[Law, ...] = (*NO_OPS, *CHAINS, *ELEMENTWISE, *CONSTANTS, SINKING)
 """All laws; the result does not depend on their order."""
@@ -101,7 +101,7 @@ class Subject:
             every.update(node for node in graph.find_nodes(op="placeholder") if node.name in names)
         return cls(graph, root, target, state, tuple(every))
 
-    def constants(self, around: Surroundings, settings: Settings) -> Constants:
+    def constants(self, around: RewriteConstraints, settings: Settings) -> Constants:
         """What is the same each time that it runs: what is computed from factories, and if parameters are frozen from
         these."""
         if settings.freeze:
@@ -112,11 +112,11 @@ class Subject:
         """The nodes that are constants where parameters are frozen."""
         return constants_of(self.graph, self.root, self.state, self.written)
 
-    def around(self, settings: Settings) -> Surroundings:
+    def around(self, settings: Settings) -> RewriteConstraints:
         """What limits how it may be simplified."""
         training = settings.training is not False and not settings.freeze
         tracks: Collection[fx.Node] = gradient_inputs(self.graph, self.root, self.state) if training else ()
-        found = Surroundings.of(self.graph, self.root, tracks, self.written, self.results)
+        found = RewriteConstraints.of(self.graph, self.root, tracks, self.written, self.results)
         return found
 
 
@@ -161,7 +161,7 @@ def simplified(subject: Subject, settings: Settings, laws: Laws | None = None) -
     """A graph simplified; None if it is as simple as it can be. It has no more nodes, and computes the same to the last
     bit unless `settings` allow otherwise."""
     laws = settings.laws if laws is None else laws
-    search = _Search(subject, settings, laws)
+    search = _FormSearch(subject, settings, laws)
     found = search.found()
     form, needed, fixed = found.form, found.needed, found.fixed
     if len(needed) == len(subject.graph.nodes) and not form.applied and not fixed:
@@ -182,7 +182,7 @@ def simplified(subject: Subject, settings: Settings, laws: Laws | None = None) -
     )
 
 
-class _Found(NamedTuple):
+class _FormWithNeeds(NamedTuple):
     """A normal form, and what is needed of it."""
 
     form: NormalForm
@@ -195,7 +195,7 @@ class _Found(NamedTuple):
     """The constants among that, with their values."""
 
 
-class _Search:
+class _FormSearch:
     """The search for the normal form of a graph with the fewest calls: views sink as long as that makes fewer."""
 
     def __init__(self, subject: Subject, settings: Settings, laws: Laws) -> None:
@@ -207,7 +207,7 @@ class _Search:
         if settings.freeze or FREEZING in settings.passes:
             self._constants = subject.constants(self.around, settings)
 
-    def found(self) -> _Found:
+    def found(self) -> _FormWithNeeds:
         """The normal form, what is needed of it, and which of that are constants."""
         sinks: Counter[fx.Node] = Counter()
         best = self._normal_form(sinks)
@@ -222,7 +222,7 @@ class _Search:
             best = other
         return best
 
-    def _where_views_sink(self, best: _Found) -> Counter[fx.Node]:
+    def _where_views_sink(self, best: _FormWithNeeds) -> Counter[fx.Node]:
         form, order = best.form, best.order
         barred = form.exposed(order, self.around, self.subject.results)
         if self._constants is not None:
@@ -242,9 +242,9 @@ class _Search:
         """Whether a view that a term is computed from may sink below it; True where that is not a view yet."""
         call = term.as_call()
         found = SINKING.rewrite(call)
-        return type(found) is not Sunk or self._conditions.placed(SINKING, term.owner, call, found) is not None
+        return type(found) is not ViewSinking or self._conditions.placed(SINKING, term.owner, call, found) is not None
 
-    def _normal_form(self, sinks: Mapping[fx.Node, int]) -> _Found:
+    def _normal_form(self, sinks: Mapping[fx.Node, int]) -> _FormWithNeeds:
         """A normal form in which views sink where `sinks` says."""
         graph, settings = self.subject.graph, self.settings
         normalizer = Normalizer(self.around, self.laws, self._conditions, SHARING in settings.passes, sinks)
@@ -254,9 +254,9 @@ class _Search:
         order = _ordered(graph, form, everything)
         fixed = self._fixed(form, order) if self._constants is not None else {}
         if not fixed:
-            return _Found(form, everything, everything, order, fixed)
+            return _FormWithNeeds(form, everything, everything, order, fixed)
         needed = self._needed(form, fixed)
-        return _Found(form, everything, needed, [term for term in order if term in needed], fixed)
+        return _FormWithNeeds(form, everything, needed, [term for term in order if term in needed], fixed)
 
     def _fixed(self, form: NormalForm, order: Sequence[Term]) -> dict[Term, torch.Tensor]:
         """Those of the terms that are needed that are computed once, with their values."""

@@ -15,11 +15,11 @@ from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.ops import aten
 from decomp.simplification.chains import RESHAPING
 from decomp.simplification.laws import PERMUTING, Law, order_of
-from decomp.simplification.terms import Call, Sunk, Term, terms_in
+from decomp.simplification.terms import Term, TermCall, ViewSinking, terms_in
 
 
 @dataclass(frozen=True)
-class Turn:
+class ShapeChange:
     """How a view changes shapes."""
 
     given: tuple[int, ...]
@@ -37,16 +37,16 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Turned:
+class ViewOf:
     """A value as a view of another."""
 
-    turn: Turn
+    turn: ShapeChange
     base: Term
     shape: tuple[int, ...]
     """That of the view."""
 
 
-def turned(term: Term) -> Turned | None:
+def turned(term: Term) -> ViewOf | None:
     """What a term is a view of; None if it is no such view, or its sizes are symbolic."""
     if id(term.target) not in _VIEWS or not term.args:
         return None
@@ -56,22 +56,24 @@ def turned(term: Term) -> Turned | None:
         return None
     order = order_of(term)
     if order is not None:
-        return Turned(Turn(tuple(order), None), base, shape)
+        return ViewOf(ShapeChange(tuple(order), None), base, shape)
     kept = 0
     while kept < min(len(given), len(shape)) and given[-1 - kept] == shape[-1 - kept]:
         kept += 1
-    return Turned(Turn(given[: len(given) - kept], shape[: len(shape) - kept]), base, shape)
+    return ViewOf(ShapeChange(given[: len(given) - kept], shape[: len(shape) - kept]), base, shape)
 
 
 _VIEWS = frozenset(map(id, (*RESHAPING, *PERMUTING)))
 
 
-def shape_of(term: Term | Call) -> tuple[int, ...] | None:
+def shape_of(term: Term | TermCall) -> tuple[int, ...] | None:
     """The shape of a tensor; None if there are symbols in it."""
     return tuple(term.value.shape) if has_fixed_sizes(term.value) else None
 
 
-def sunk(call: Call | Term, known: Callable[[Term], Turned | None] = turned) -> tuple[Turn, Sunk] | None:
+def sunk(
+    call: TermCall | Term, known: Callable[[Term], ViewOf | None] = turned
+) -> tuple[ShapeChange, ViewSinking] | None:
     """A call on views as a view of the same call on what they are views of; `known` tells of what a term is one."""
     views = [known(arg) if type(arg) is Term else None for arg in call.args]
     turn = next((view.turn for view in views if view is not None), None)
@@ -87,18 +89,18 @@ def sunk(call: Call | Term, known: Callable[[Term], Turned | None] = turned) -> 
             return None
     if kind is not _POINTWISE and not _along(turn, new, kind, len(shape)):
         return None
-    inner = Call("call_function", call.target, tuple(new), call.kwargs, None)
+    inner = TermCall("call_function", call.target, tuple(new), call.kwargs, None)
     if turn.leading is None:
-        return turn, Sunk(inner, aten.permute.default, (list(turn.given),))
-    return turn, Sunk(inner, aten.view.default, (list(shape),))
+        return turn, ViewSinking(inner, aten.permute.default, (list(turn.given),))
+    return turn, ViewSinking(inner, aten.view.default, (list(shape),))
 
 
-def _fits(turn: Turn, shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
+def _fits(turn: ShapeChange, shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
     """Whether dimensions of an operand are broadcast only where the view leaves them alone."""
     return turn.leading is not None or shape == result
 
 
-def _is_free(arg: Any, turn: Turn, rank: int) -> bool:
+def _is_free(arg: Any, turn: ShapeChange, rank: int) -> bool:
     """Whether an operand broadcasts alike before and after a view."""
     if type(arg) is Term:
         shape = shape_of(arg)
@@ -122,7 +124,7 @@ _ALONG = {
 """Ops along dimensions that their second argument names."""
 
 
-def _kind(call: Call | Term) -> str | None:
+def _kind(call: TermCall | Term) -> str | None:
     """Along what a call works; None for what may not stand above a view."""
     if call.target is aten._to_copy.default or call.target is aten.detach.default:
         return _POINTWISE if set(call.kwargs) <= {"dtype"} else None
@@ -142,7 +144,7 @@ def _kind_of_op(target: torch._ops.OpOverload) -> str | None:
     return None if view_arguments("call_function", target) else _POINTWISE
 
 
-def _along(turn: Turn, args: list[Any], kind: str, rank: int) -> bool:
+def _along(turn: ShapeChange, args: list[Any], kind: str, rank: int) -> bool:
     """Whether the dimensions that a call works along are left alone by the view; they are renumbered in `args`."""
     if turn.leading is None or len(args) < 2:
         return False
@@ -158,7 +160,7 @@ def _along(turn: Turn, args: list[Any], kind: str, rank: int) -> bool:
     return True
 
 
-def _below(call: Call) -> Sunk | None:
+def _below(call: TermCall) -> ViewSinking | None:
     found = sunk(call)
     return found[1] if found is not None else None
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from decomp.graphs.disjoint_sets import DisjointSets
 from decomp.simplification.chains import RESHAPING, RESHAPING_WHERE_POSSIBLE
 from decomp.simplification.laws import PERMUTING, order_of
-from decomp.simplification.sinking import Turn, Turned, shape_of, sunk, turned
+from decomp.simplification.sinking import ShapeChange, ViewOf, shape_of, sunk, turned
 from decomp.simplification.terms import Term
 
 
@@ -30,22 +30,22 @@ class Regions:
         gains.prune()
         return set(gains.chosen())
 
-    def _inside(self, barred: Collection[Term]) -> dict[Term, Turned]:
+    def _inside(self, barred: Collection[Term]) -> dict[Term, ViewOf]:
         """All calls below which views could sink, each as the view that it would be."""
-        inside: dict[Term, Turned] = {}
+        inside: dict[Term, ViewOf] = {}
         known = dict(self._views)
         for term in self._order:
             if term.op == _CALL and not known.keys().isdisjoint(term.operands) and term not in barred:
                 found = sunk(term, known.get)
                 if found is not None:
-                    inside[term] = known[term] = Turned(found[0], term, tuple(term.value.shape))
+                    inside[term] = known[term] = ViewOf(found[0], term, tuple(term.value.shape))
         return inside
 
 
 class _Gains:
     """What it changes if views sink below calls that are computed between them."""
 
-    def __init__(self, order: Sequence[Term], views: Collection[Term], inside: dict[Term, Turned]) -> None:
+    def __init__(self, order: Sequence[Term], views: Collection[Term], inside: dict[Term, ViewOf]) -> None:
         self.order, self.inside, self._views = order, inside, views
         self._uses: dict[Term, list[Term]] = defaultdict(list)
         self._outside: Counter[Term] = Counter()
@@ -102,7 +102,7 @@ _RESHAPES = frozenset(map(id, (*RESHAPING, *RESHAPING_WHERE_POSSIBLE)))
 _PERMUTES = frozenset(map(id, PERMUTING))
 
 
-def _undoes(turn: Turn, given: Term, user: Term) -> bool:
+def _undoes(turn: ShapeChange, given: Term, user: Term) -> bool:
     """Whether a view of `given` leads back to what it has been a view of."""
     shape, result = shape_of(given), shape_of(user)
     before = turn.before(shape) if shape is not None else None

@@ -35,9 +35,9 @@ class Term:
     def __repr__(self) -> str:
         return str(self.owner.name)
 
-    def as_call(self) -> Call:
+    def as_call(self) -> TermCall:
         """The call that it is."""
-        return Call(self.op, self.target, self.args, self.kwargs, self.value)
+        return TermCall(self.op, self.target, self.args, self.kwargs, self.value)
 
     @property
     def operands(self) -> tuple[Term, ...]:
@@ -48,7 +48,7 @@ class Term:
         return found
 
 
-class Call:
+class TermCall:
     """A call that is being simplified: an op, its arguments, and the metadata that its result must have."""
 
     __slots__ = ("args", "kwargs", "op", "target", "value")
@@ -57,7 +57,7 @@ class Call:
         self.op, self.target, self.args, self.kwargs, self.value = op, target, args, kwargs, value
 
     @classmethod
-    def of(cls, node: fx.Node, terms: Mapping[fx.Node, Term]) -> Call:
+    def of(cls, node: fx.Node, terms: Mapping[fx.Node, Term]) -> TermCall:
         """What a node calls, on the terms that stand for its operands; by place where the schema has a place."""
         args: Any = fx.map_arg(node.args, terms.__getitem__)  # type: ignore[arg-type]
         if not node.kwargs:
@@ -65,9 +65,9 @@ class Call:
         kwargs: Any = fx.map_arg(node.kwargs, terms.__getitem__)  # type: ignore[arg-type]
         return cls(node.op, node.target, *_by_place(node.target, args, kwargs), metadata(node))
 
-    def made(self, target: Any, *args: Any, **kwargs: Any) -> Call:
+    def made(self, target: Any, *args: Any, **kwargs: Any) -> TermCall:
         """Another call with the same result."""
-        return Call("call_function", target, args, kwargs, self.value)
+        return TermCall("call_function", target, args, kwargs, self.value)
 
     def operand(self, place: int, *targets: Any) -> Term | None:
         """The term at a place of the arguments if it is a call of one of `targets`; with none, if it is a tensor."""
@@ -95,16 +95,16 @@ def _places(target: torch._ops.OpOverload) -> list[tuple[str, Any]]:
     return [(each.name, each.default_value if each.has_default_value() else None) for each in arguments]
 
 
-class Sunk:
+class ViewSinking:
     """A call below which another was put: `target` of `inner`, whose metadata nobody knows yet, and of `args`."""
 
     __slots__ = ("args", "inner", "target")
 
-    def __init__(self, inner: Call, target: Any, args: tuple[Any, ...]) -> None:
+    def __init__(self, inner: TermCall, target: Any, args: tuple[Any, ...]) -> None:
         self.inner, self.target, self.args = inner, target, args
 
 
-def operands_of(call: Call | Term) -> tuple[Term, ...]:
+def operands_of(call: TermCall | Term) -> tuple[Term, ...]:
     """The terms among the arguments of a call, in order, each once."""
     return terms_in((*call.args, *call.kwargs.values()) if call.kwargs else call.args)
 
@@ -129,7 +129,7 @@ def _collect(values: Iterable[Any], found: dict[Term, None]) -> None:
             _collect((value.start, value.stop, value.step), found)
 
 
-def key_of(call: Call | Term, *more: Any, of: Callable[[Term], Any] | None = None) -> Any:
+def key_of(call: TermCall | Term, *more: Any, of: Callable[[Term], Any] | None = None) -> Any:
     """What two calls have in common if and only if they are the same call: 1, 1.0 and True differ, and so do 0.0 and
     -0.0; NaN is itself. `more` tells calls apart that must not be one; `of` says what of a term matters, if not which
     one it is."""

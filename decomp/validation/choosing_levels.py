@@ -9,7 +9,7 @@ import math
 from decomp.errors import AccuracyError
 from decomp.ir.ops import Op
 from decomp.rules.accuracy import LEVELS, Accuracy, Level
-from decomp.validation.error_budget import Choice, Levels
+from decomp.validation.error_budget import LevelChoice, Levels
 
 TIGHTER = 0.8
 """Where the errors come to more than their squares let expect, so much less is allowed the next time."""
@@ -59,7 +59,7 @@ def _of(levels: Levels, op: Op) -> list[Level]:
     return [level for level in levels.levels(op) if level in LEVELS]
 
 
-def _differ(one: Choice, other: Choice) -> bool:
+def _differ(one: LevelChoice, other: LevelChoice) -> bool:
     """Whether two levels come to different calls: those that do not are measured once."""
     return one.error is not other.error
 
@@ -70,16 +70,16 @@ def growth(error: float, levels: Levels) -> float:
     return error / own if own else 1.0 if error == 0 else math.inf
 
 
-def _worthwhile(choices: Sequence[Choice]) -> list[Choice]:
+def _worthwhile(choices: Sequence[LevelChoice]) -> list[LevelChoice]:
     """The choices that are not both dearer and less accurate than another, the cheapest first."""
-    found: list[Choice] = []
+    found: list[LevelChoice] = []
     for choice in sorted(choices, key=lambda choice: (choice.cost, choice.error.size)):
         if not found or choice.error.size < found[-1].error.size:
             found.append(choice)
     return found
 
 
-def _within(choices: Mapping[Op, Sequence[Choice]], target: float) -> dict[Op, Choice]:
+def _within(choices: Mapping[Op, Sequence[LevelChoice]], target: float) -> dict[Op, LevelChoice]:
     """The cheapest choices whose squared errors add up to no more than `target`, or the most accurate: from the
     cheapest of each op, the step that gains most for its price is taken until that is so."""
     picked = {op: found[0] for op, found in choices.items()}
@@ -92,17 +92,17 @@ def _within(choices: Mapping[Op, Sequence[Choice]], target: float) -> dict[Op, C
     return picked
 
 
-def _square(picked: Mapping[Op, Choice]) -> float:
+def _square(picked: Mapping[Op, LevelChoice]) -> float:
     return sum(choice.error.size**2 for choice in picked.values())
 
 
-def _gain(now: Choice, then: Choice) -> tuple[float, float]:
+def _gain(now: LevelChoice, then: LevelChoice) -> tuple[float, float]:
     """How much of the squared error a step takes away for its price; what mends NaN or infinity comes first."""
     gained = now.error.size**2 - then.error.size**2 if math.isfinite(then.error.size) else 0.0
     return gained / max(then.cost - now.cost, 1e-300), -then.cost
 
 
-def _too_much(levels: Levels, picked: Mapping[Op, Choice], allowed: float) -> str:
+def _too_much(levels: Levels, picked: Mapping[Op, LevelChoice], allowed: float) -> str:
     run = levels.run({op: choice.level for op, choice in picked.items()})
     due = {op: levels.due(op, run) for op in picked}
     worst = sorted(due, key=lambda op: -due[op].size)[:3]

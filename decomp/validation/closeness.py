@@ -13,21 +13,21 @@ import torch
 
 from decomp.ir.dtypes import name_of
 from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
-from decomp.validation.ties import Choice, Ties
+from decomp.validation.ties import TieBreak, Ties
 from decomp.validation.ulp import spacing
 
 Call = Callable[[Sequence[Any]], list[torch.Tensor]]
 """From operands to the tensors that a call gives, flat."""
-TIMES = 8.0
+KERNEL_ERROR_FACTOR = 8.0
 """How many times the op's own error, or the effect of a perturbation, a result may be off by."""
 BLURRED = 1e5
 """Results that a perturbation moves by more ULP than this are not judged."""
-MOVES = 2
+PERTURBATIONS = 2
 """How many perturbations of the operands are tried."""
 
 
 @dataclass(frozen=True)
-class Judged:
+class ErrorJudgement:
     """The largest error of a result, and whether it is allowed."""
 
     ulp: float
@@ -39,7 +39,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Truth:
+class CallReference:
     """The reference for a call on some operands: in float64, and with what may differ: operands perturbed in their last
     place, and other choices among equal elements."""
 
@@ -49,7 +49,7 @@ class Truth:
     moved: Sequence[list[torch.Tensor]]
     operands: Sequence[Any] = ()
     """What it was computed from, where that is known."""
-    choices: Sequence[Choice | None] = ()
+    choices: Sequence[TieBreak | None] = ()
     """Of results that are places of elements, which of those are equal; none is known of a whole program."""
     perturbed: Callable[[], list[list[torch.Tensor]]] | None = None
     """Computes `moved`, which is wanted only where a result differs without."""
@@ -58,7 +58,7 @@ class Truth:
     0."""
 
 
-def truth_of(call: Call, wide_call: Call, operands: Sequence[Any], *, signs: bool = False) -> Truth:
+def truth_of(call: Call, wide_call: Call, operands: Sequence[Any], *, signs: bool = False) -> CallReference:
     """Computes the reference for a call; `signs`: with other ones of vectors. Raises whatever the op itself raises on
     these operands."""
     own = call(operands)
@@ -66,18 +66,18 @@ def truth_of(call: Call, wide_call: Call, operands: Sequence[Any], *, signs: boo
         with Ties() as ties:
             wide, reals = in_float64(wide_call, operands)
     except Exception:  # the op has no float64 kernel, or mixes its dtypes by hand
-        return Truth(own, None, [])
+        return CallReference(own, None, [])
     if [t.shape for t in wide] != [t.shape for t in own]:
-        return Truth(own, None, [])
+        return CallReference(own, None, [])
     choices = [next((choice for choice in ties.choices if choice.places is each), None) for each in wide]
     others = range(1, 1 + (ties.alternatives if ties.choices or signs else 0))
-    return Truth(own, wide, [], operands, choices, functools.partial(_perturbed, wide_call, reals, others))
+    return CallReference(own, wide, [], operands, choices, functools.partial(_perturbed, wide_call, reals, others))
 
 
 def _perturbed(wide_call: Call, operands: Sequence[Any], others: Sequence[int]) -> list[list[torch.Tensor]]:
     """What the call gives on operands perturbed in their last place, and with other choices."""
     try:
-        moved = [wide_call(widened(_moved(operands, seed))) for seed in range(MOVES)]
+        moved = [wide_call(widened(_moved(operands, seed))) for seed in range(PERTURBATIONS)]
         for other in others:
             with Ties(other):
                 moved.append(wide_call(widened(operands)))
@@ -112,7 +112,9 @@ class Allowance:
     """ε that results may be off by beyond that, where it does."""
 
 
-def judge(found: Sequence[torch.Tensor], truth: Truth, allowed: Allowance | float, *, pointwise: bool) -> Judged:
+def judge(
+    found: Sequence[torch.Tensor], truth: CallReference, allowed: Allowance | float, *, pointwise: bool
+) -> ErrorJudgement:
     """Compares results with the reference. A number that is allowed is so in ULP."""
     allowed = allowed if isinstance(allowed, Allowance) else Allowance(allowed)
     judged = _judge(found, truth, allowed, pointwise)
@@ -121,13 +123,13 @@ def judge(found: Sequence[torch.Tensor], truth: Truth, allowed: Allowance | floa
     return _judge(found, replace(truth, moved=truth.perturbed()), allowed, pointwise)
 
 
-def _judge(found: Sequence[torch.Tensor], truth: Truth, allowed: Allowance, pointwise: bool) -> Judged:
+def _judge(found: Sequence[torch.Tensor], truth: CallReference, allowed: Allowance, pointwise: bool) -> ErrorJudgement:
     if len(found) != len(truth.own):
-        return Judged(float("inf"), f"gives {len(found)} tensors instead of {len(truth.own)}")
+        return ErrorJudgement(float("inf"), f"gives {len(found)} tensors instead of {len(truth.own)}")
     worst = error = 0.0
     for i, (mine, own) in enumerate(zip(found, truth.own)):
         if mine.shape != own.shape or mine.dtype != own.dtype:
-            return Judged(float("inf"), f"gives {_kind(mine)} instead of {_kind(own)}")
+            return ErrorJudgement(float("inf"), f"gives {_kind(mine)} instead of {_kind(own)}")
         if mine.numel() == 0:
             continue
         wide = truth.wide[i] if truth.wide is not None else _wide(own)
@@ -150,12 +152,14 @@ def _judge(found: Sequence[torch.Tensor], truth: Truth, allowed: Allowance, poin
         if one.fault is not None and not (truth.noise and truth.wide and _is_noise(mine, wide, truth.noise[i])):
             return one
         worst, error = max(worst, one.ulp), max(error, one.error)
-    return Judged(worst, error=error)
+    return ErrorJudgement(worst, error=error)
 
 
 def _is_noise(mine: torch.Tensor, wide: torch.Tensor, size: float) -> bool:
     """Whether terms of this size cancel: both, each in its dtype, are nothing but rounding errors."""
-    return all(bool((each.abs() <= TIMES * torch.finfo(each.dtype).eps * size).all()) for each in (mine, wide))
+    return all(
+        bool((each.abs() <= KERNEL_ERROR_FACTOR * torch.finfo(each.dtype).eps * size).all()) for each in (mine, wide)
+    )
 
 
 def _is_tensor(leaf: Any) -> bool:
@@ -167,8 +171,8 @@ def _is_exact(own: torch.Tensor) -> bool:
 
 
 def _exactly(
-    mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: list[torch.Tensor], choice: Choice | None
-) -> Judged:
+    mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: list[torch.Tensor], choice: TieBreak | None
+) -> ErrorJudgement:
     """Integers and bools are equal, except where they change with operands that are perturbed, or are places of equal
     elements."""
     wrong = mine != own if choice is None else ~choice.allows(mine)
@@ -176,9 +180,9 @@ def _exactly(
         if other.shape == own.shape and not other.is_complex():
             wrong &= other.to(own.dtype) == own
     if not bool(wrong.any()):
-        return Judged(0.0)
+        return ErrorJudgement(0.0)
     at = tuple(wrong.nonzero()[0].tolist())
-    return Judged(float("inf"), f"gives {mine[at].item()} instead of {own[at].item()} at {list(at)}")
+    return ErrorJudgement(float("inf"), f"gives {mine[at].item()} instead of {own[at].item()} at {list(at)}")
 
 
 def _closely(
@@ -190,7 +194,7 @@ def _closely(
     pointwise: bool,
     dtype: torch.dtype,
     lost: torch.Tensor | None,
-) -> Judged:
+) -> ErrorJudgement:
     real = dtype.to_real() if dtype.is_complex else dtype
     mine64, own64 = mine.double(), own.double()
     finite = own64.isfinite() & wide.isfinite()
@@ -200,7 +204,7 @@ def _closely(
         wrong &= each.to(real).isfinite() == wide.to(real).isfinite()
     if bool(wrong.any()):
         at = tuple(wrong.nonzero()[0].tolist())
-        return Judged(float("inf"), f"gives {mine[at].item():g} instead of {own[at].item():g} at {list(at)}")
+        return ErrorJudgement(float("inf"), f"gives {mine[at].item():g} instead of {own[at].item():g} at {list(at)}")
     sizes = torch.where(finite, wide, 0.0).abs()
     error, unit = _zero_unless((mine64 - wide).abs(), finite), spacing(sizes, real)
     slack = _zero_unless((own64 - wide).abs(), finite)
@@ -216,15 +220,15 @@ def _closely(
     # Where the last place of an operand decides all digits of a result, no result is wrong; nor below the normal
     # numbers.
     error = torch.where((slack > BLURRED * unit) & pointwise, 0.0, error)
-    excess = error - (allowed.ulp * unit + TIMES * slack + beyond + torch.finfo(real).tiny)
+    excess = error - (allowed.ulp * unit + KERNEL_ERROR_FACTOR * slack + beyond + torch.finfo(real).tiny)
     # Where the op is ill-conditioned, an error in ULP of the result says nothing of the rule.
     ulp = float(torch.where((slack <= 4 * unit) | (not pointwise), error / unit, 0.0).max())
     if bool((excess > 0).any()):
         at = tuple((excess == excess.max()).nonzero()[0].tolist())
         where = f"{mine[at].item():.9g} instead of {wide[at].item():.9g} at {list(at)}"
         off = f"off by {float((error / unit)[at]):.3g} ULP where {allowed.ulp:g} are promised"
-        return Judged(ulp, f"gives {where}, {off}")
-    return Judged(ulp, error=float(error.max()))
+        return ErrorJudgement(ulp, f"gives {where}, {off}")
+    return ErrorJudgement(ulp, error=float(error.max()))
 
 
 def _lost_at_zero(operands: Sequence[Any], own: torch.Tensor) -> torch.Tensor | None:

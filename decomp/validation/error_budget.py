@@ -11,14 +11,14 @@ import math
 import torch
 from torch import fx
 
-from decomp.capture.frontends import Program, all_inputs
+from decomp.capture.frontends import CapturedProgram, all_inputs
 from decomp.costs.counting import CALLS
 from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
-from decomp.derive.decisions import Blocked, Decision, Derived, Planned, op_of_node
-from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Source, plan_program
+from decomp.derive.decisions import Blocked, Decision, Derived, PlannedProgram, op_of_node
+from decomp.derive.pipeline import CaptureRequest, plan_program
+from decomp.derive.rule_selection import RuleSelection
 from decomp.errors import AccuracyError, NotLowered, spelled
-from decomp.graphs.template import Stamp
+from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.call import call_if_bound
 from decomp.ir.ops import Op
 from decomp.rules.accuracy import LEVELS, Accuracy, Level, Policy
@@ -67,7 +67,7 @@ def _has_numbers(value: torch.Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class Choice:
+class LevelChoice:
     """The calls of one op at one level of accuracy."""
 
     level: Level
@@ -85,7 +85,7 @@ class Levels:
 
     def __init__(
         self,
-        plans: Mapping[Level, Planned],
+        plans: Mapping[Level, PlannedProgram],
         inputs: Sequence[object],
         cost: Cost,
         seed: int = 0,
@@ -141,14 +141,14 @@ class Levels:
             if not any(isinstance(decisions.get(place), Blocked) for place in self.nodes[op])
         ]
 
-    def choice(self, op: Op, level: Level) -> Choice:
+    def choice(self, op: Op, level: Level) -> LevelChoice:
         """The calls of an op at a level."""
         derived = self._derived(op, level)
         stamps = {place: d.stamp if (d := derived.get(place)) is not None else None for place in self.nodes[op]}
         rules = tuple(dict.fromkeys(str(d.rule) for d in derived.values()))
         calls = sum(len(list(calls_in(stamp.graph))) if stamp is not None else 1 for stamp in stamps.values())
         cost = sum(self._price(self.nodes[op][place], stamp) for place, stamp in stamps.items())
-        return Choice(level, calls, cost, self._error(op, level), rules)
+        return LevelChoice(level, calls, cost, self._error(op, level), rules)
 
     def own(self, op: Op) -> Error:
         """The error that is due to PyTorch's own kernels for an op."""
@@ -188,14 +188,16 @@ class Levels:
             self._traced[level] = self.run(dict.fromkeys(self.nodes, level))
         return self._traced[level]
 
-    def _price(self, node: fx.Node, stamp: Stamp | None) -> float:
+    def _price(self, node: fx.Node, stamp: ExpansionTemplate | None) -> float:
         if stamp is not None:
             return price_of_graph(self.cost, stamp.graph)
         call = call_if_bound(node)
         return price_of_calls(self.cost, [call]) if call is not None else 0.0
 
 
-def levels_of(program: Program, matching: Matching, source: Source, policy: Policy, seed: int = 0) -> Levels:
+def levels_of(
+    program: CapturedProgram, matching: RuleSelection, source: CaptureRequest, policy: Policy, seed: int = 0
+) -> Levels:
     """A captured program at each level of accuracy, and at those of the policy, on its example inputs. Raises
     `AccuracyError`."""
     inputs, cost, accuracy = _inputs(program, source), policy.cost, policy.accuracy
@@ -204,7 +206,7 @@ def levels_of(program: Program, matching: Matching, source: Source, policy: Poli
     return Levels(plans, inputs, cost or matching.target.costs or CALLS, seed, matching.target.narrower)
 
 
-def _inputs(program: Program, source: Source) -> list[object]:
+def _inputs(program: CapturedProgram, source: CaptureRequest) -> list[object]:
     args, kwargs = source.args, source.kwargs
     if args is None and kwargs is None:
         args, kwargs = getattr(source.model, "example_inputs", None) or (None, None)
@@ -216,7 +218,7 @@ def _inputs(program: Program, source: Source) -> list[object]:
     return found
 
 
-def _decisions(planned: Planned) -> dict[Place, Decision]:
+def _decisions(planned: PlannedProgram) -> dict[Place, Decision]:
     return {(i, node.name): d for i, graph in enumerate(planned.graphs) for node, d in graph.decisions.items()}
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from decomp.derive.decisions import PlannedGraph
-from decomp.graphs.template import Stamp
+from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.aliases import attribute
 from decomp.ir.call import call_if_bound, is_host, is_projection
 from decomp.ir.effects import EffectTable
@@ -23,7 +23,7 @@ from decomp.validation.running_programs import call_node, forked_random_state, r
 
 Place = tuple[int, str]
 """A call of a program: the number of the graph that it stands in, and its name there."""
-Way = Stamp | None
+Way = ExpansionTemplate | None
 """How a call is computed: by an expansion, or by PyTorch's own kernel (None)."""
 _OF_BITS = frozenset(("view_dtype", "nextafter", "frexp"))
 """Ops that mean the digits of a dtype: in float64 they are other functions."""
@@ -102,7 +102,7 @@ class Experiment:
     def _run(self, call: _Compute, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """The tensors that the program returns; not what it writes to its state."""
         with torch.no_grad(), forked_random_state(self.seed):
-            results = _Run(self, call, wide=inputs is not self.inputs).graph(0, inputs)
+            results = _ProgramRun(self, call, wide=inputs is not self.inputs).graph(0, inputs)
         return pytree.tensors_in(list(results)[self._written :] if self._written else results)
 
     @functools.cached_property
@@ -153,7 +153,7 @@ _Compute = Callable[[Place, fx.Node, Any, Any], Any]
 """What one call gives."""
 
 
-class _Run:
+class _ProgramRun:
     """One run of a program, with the bodies of its higher-order ops."""
 
     def __init__(self, experiment: Experiment, compute: _Compute, wide: bool) -> None:

@@ -21,7 +21,7 @@ from decomp.metadata.meta_values import on_host
 from decomp.metadata.symbolic_sizes import size_hint
 from decomp.ops import aten
 from decomp.proof.correspondence import ValuesDiffer
-from decomp.simplification.images import Images
+from decomp.simplification.replayed_rewrites import ReplayedRewrites
 from decomp.simplification.simplifier import Simplified
 from decomp.simplification.terms import Term
 from decomp.torch_internals.fakes import unset_fake_temporarily
@@ -194,7 +194,7 @@ def laws_run(simplified: Iterable[Simplified | None]) -> list[str]:
 def _run_laws(found: Simplified, known: dict[Any, str | None]) -> None:
     """Runs each application of laws in a graph that is not among those `known`, where it leaves why it could not be
     run, or None. Raises `ValuesDiffer`."""
-    images = Images(found)
+    images = ReplayedRewrites(found)
     laws = found.settings.laws.by_name
     for node in found.subject.graph.nodes:
         image = images.visit(node)
@@ -232,7 +232,7 @@ def _views_from(known: Collection[Term], term: Term, lowered: Collection[fx.Node
     return []
 
 
-def _calls_between(node: fx.Node, leaves: set[Term], images: Images) -> Iterator[fx.Node]:
+def _calls_between(node: fx.Node, leaves: set[Term], images: ReplayedRewrites) -> Iterator[fx.Node]:
     """The calls that compute a node from the operands of its image, and from what has effects, in order."""
     seen, waiting = {node}, [node]
     for current in waiting:

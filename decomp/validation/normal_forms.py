@@ -12,7 +12,7 @@ from torch import fx
 
 from decomp._library import samples as library_samples
 from decomp.ir.call import Call, bound_call
-from decomp.samples import Leeway, Sample
+from decomp.samples import Sample, UnspecifiedBehaviour
 from decomp.torch_internals import pytree
 from decomp.validation.operands import concrete_size
 
@@ -20,7 +20,7 @@ Function = Callable[[Sequence[Any]], list[torch.Tensor]]
 
 
 @dataclass(frozen=True)
-class NormalForm:
+class CallNormalForm:
     """The normal form of the results of a call, whose operands are those of a node of a program."""
 
     node: fx.Node
@@ -40,15 +40,15 @@ class NormalForm:
         return list(form(call, found)) if form is not None and found else found
 
 
-def normal_form(node: fx.Node) -> NormalForm | None:
+def normal_form(node: fx.Node) -> CallNormalForm | None:
     """The normal form of the results of a call; None if its op leaves nothing open."""
     bound = bound_call(node)
     if bound is None or bound.op.packet is None or not bound.overload:
         return None
-    return NormalForm(node, bound) if bound.op.short in library_samples().leeways.LEEWAYS else None
+    return CallNormalForm(node, bound) if bound.op.short in library_samples().leeways.LEEWAYS else None
 
 
-def _call(node: fx.Node, bound: Call, operands: Sequence[Any]) -> tuple[Sample, Leeway | None]:
+def _call(node: fx.Node, bound: Call, operands: Sequence[Any]) -> tuple[Sample, UnspecifiedBehaviour | None]:
     """A call of a program on these operands, as a sample, and what it leaves open."""
     overload = getattr(bound.op.packet, bound.overload or "default")
     values = dict(zip(node.all_input_nodes, operands))

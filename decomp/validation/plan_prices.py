@@ -10,14 +10,14 @@ import torch
 from torch import fx
 
 from decomp._library import certificate_of
-from decomp.capture.frontends import Program
+from decomp.capture.frontends import CapturedProgram
 from decomp.costs.counting import CALLS
 from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
 from decomp.costs.plans import PlanCosts, Price, Priced
-from decomp.derive.decisions import Decision, Derived, Keep, Planned, op_of_node
-from decomp.derive.exclusive import undisturbed
-from decomp.derive.matching import Matching
+from decomp.derive.decisions import Decision, Derived, Keep, PlannedProgram, op_of_node
 from decomp.derive.pipeline import plan_program
+from decomp.derive.rule_selection import RuleSelection
+from decomp.derive.session import resumed_session
 from decomp.errors import spelled
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
 from decomp.ir.dtypes import name_of
@@ -30,17 +30,17 @@ Place = tuple[int, str]
 
 
 @dataclass(frozen=True)
-class Pricing:
+class PlanPricing:
     """Prices the plan of one program; the other levels are planned when somebody asks."""
 
-    planned: Planned
-    program: Program
-    matching: Matching
+    planned: PlannedProgram
+    program: CapturedProgram
+    matching: RuleSelection
     policy: Policy
 
     def __call__(self) -> PlanCosts:
         """What the plan costs. Raises `CostError`."""
-        with undisturbed(self.program, self.matching.rules):
+        with resumed_session(self.program, self.matching.rules):
             others = {level: self._at(level) for level in LEVELS}
         cost, own = self.policy.cost or self.matching.target.costs or CALLS, dict(_decisions(self.planned))
         groups: dict[tuple[str, str, str], dict[Place, fx.Node]] = {}
@@ -66,7 +66,7 @@ class Pricing:
 Decided = Mapping[Place, tuple[fx.Node, Decision]]
 
 
-def _decisions(planned: Planned) -> Iterator[tuple[Place, tuple[fx.Node, Decision]]]:
+def _decisions(planned: PlannedProgram) -> Iterator[tuple[Place, tuple[fx.Node, Decision]]]:
     for i, graph in enumerate(planned.graphs):
         yield from (((i, node.name), (node, decision)) for node, decision in graph.decisions.items())
 

@@ -26,7 +26,7 @@ from decomp.validation.closeness import in_float64, widened
 
 
 @dataclass(frozen=True)
-class Run:
+class ObservedRun:
     """What a caller can observe of one run: tensors by name."""
 
     values: dict[str, torch.Tensor]
@@ -75,7 +75,7 @@ def run(
     plain: bool = False,
     moved: Callable[[Any], Any] | None = None,
     mode: TorchDispatchMode | None = None,
-) -> Run:
+) -> ObservedRun:
     """Runs a module on copies. `wide`: in float64, which calls that name a dtype mean too. `moved` changes inputs and
     state before. `mode` is one to run in. `plain`: without a mode."""
     given = _copies((tuple(args), dict(kwargs or {})))
@@ -97,7 +97,7 @@ def run(
         results = torch.func.functional_call(module, state, given[0], given[1])
     named = {f"result{name}": t for name, t in _named(results) if isinstance(t, torch.Tensor)}
     changed = {f"{name} afterwards": t for name, t in before.items() if not _equal(t, kept[name])}
-    return Run({**_detached(named), **_detached(changed)}, _gradients(named, wanted))
+    return ObservedRun({**_detached(named), **_detached(changed)}, _gradients(named, wanted))
 
 
 def _named(value: Any) -> Iterator[tuple[str, Any]]:
@@ -149,12 +149,12 @@ def _gradients(results: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.T
     return {name: t.detach() for name, t in zip(leaves, found) if t is not None}
 
 
-def named_as(source: nn.Module, found: Run, module: nn.Module) -> Run:
+def named_as(source: nn.Module, found: ObservedRun, module: nn.Module) -> ObservedRun:
     """A run of a module with gradients under the names of the source: of a parameter that has several, which comes
     first depends on the order of modules."""
     theirs, own = _names(module), _names(source)
     names = {name: [n for one in theirs.get(name, (name,)) for n in own.get(one, (one,))] for name in found.gradients}
-    return Run(found.values, {n: found.gradients[name] for name, every in names.items() for n in every})
+    return ObservedRun(found.values, {n: found.gradients[name] for name, every in names.items() for n in every})
 
 
 def _names(module: nn.Module) -> dict[str, list[str]]:

@@ -24,7 +24,7 @@ SIGNS = 2
 
 
 @dataclass(frozen=True)
-class Choice:
+class TieBreak:
     """A call that gives the places of elements of `x` along a dimension, of equal ones that of any."""
 
     x: torch.Tensor
@@ -59,7 +59,7 @@ class Ties(TorchDispatchMode):
     def __init__(self, other: int = 0) -> None:
         super().__init__()
         self.other = other
-        self.choices: list[Choice] = []
+        self.choices: list[TieBreak] = []
         self.signs = False
         """Whether a call has chosen signs."""
 
@@ -77,7 +77,7 @@ class Ties(TorchDispatchMode):
         if dim is None:
             return results
         values, places = results
-        self.choices.append(Choice(args[0], dim, places))
+        self.choices.append(TieBreak(args[0], dim, places))
         return (values, self.choices[-1].other()) if self.other else results
 
 

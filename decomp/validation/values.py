@@ -16,8 +16,8 @@ from torch import fx
 from decomp._library import is_shipped
 from decomp.derive.decisions import Derived
 from decomp.errors import ArgumentError, first_line
-from decomp.graphs.template import Stamp
-from decomp.ir.call import bound_call, call_target, metadata, read_results, those_at
+from decomp.graphs.template import ExpansionTemplate
+from decomp.ir.call import bound_call, call_target, metadata, read_results, select_results
 from decomp.ir.effects import EffectTable, recorded_behind
 from decomp.metadata.meta_values import on_host
 from decomp.metadata.symbolic_sizes import size_hint
@@ -25,9 +25,9 @@ from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.rules import Rule
 from decomp.torch_internals import pytree
-from decomp.validation.closeness import Allowance, Judged, Truth, judge, truth_of, widened
+from decomp.validation.closeness import Allowance, CallReference, ErrorJudgement, judge, truth_of, widened
 from decomp.validation.law_runs import laws_run
-from decomp.validation.normal_forms import NormalForm, as_stated, normal_form
+from decomp.validation.normal_forms import CallNormalForm, as_stated, normal_form
 from decomp.validation.operands import (
     NoOperands,
     edge_operands,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ExpansionVerdict:
     """The outcome of measuring one expansion."""
 
     rule: str
@@ -109,7 +109,7 @@ def example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...]
 # expansions
 
 
-def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]] | None) -> list[Verdict]:
+def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]] | None) -> list[ExpansionVerdict]:
     """Measures each distinct expansion of a lowering that was not measured before, and returns what is known of each.
     Raises `ValuesDiffer`, `GradientsDiffer`."""
     distinct = {d.stamp: (piece, node, d) for piece in lowering.pieces for node, d in _derived(piece)}
@@ -131,7 +131,7 @@ def _derived(piece: RewrittenGraph) -> Iterator[tuple[fx.Node, Derived]]:
     return ((node, d) for node, d in piece.decisions.items() if isinstance(d, Derived))
 
 
-def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[Stamp, Any]) -> None:
+def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[ExpansionTemplate, Any]) -> None:
     """Runs the functional source on the example inputs, and measures each expansion on the operands that its first call
     has there."""
     piece = lowering.pieces[0]
@@ -158,27 +158,29 @@ def _promise(lowering: Lowering, decision: Derived) -> Promise:
     return promise_of(decision.rule, lowering.target.name, decision.level)
 
 
-def _require(verdict: Verdict, node: fx.Node) -> None:
+def _require(verdict: ExpansionVerdict, node: fx.Node) -> None:
     if verdict.wrong:
         kind = GradientsDiffer if verdict.of_gradients else ValuesDiffer
         raise kind(f"rule {verdict.rule}, for {node.name!r}, {verdict.wrong}", None, node)
 
 
-def _verdict(node: fx.Node, decision: Derived, promise: Promise, seen: list[Any] | None, slopes: bool) -> Verdict:
+def _verdict(
+    node: fx.Node, decision: Derived, promise: Promise, seen: list[Any] | None, slopes: bool
+) -> ExpansionVerdict:
     """Measures one expansion: on operands that a run of the program had, on random ones, and on special values; its
     gradients too if that is asked."""
     rule = str(decision.rule)
     if EffectTable().of(node).most:
-        return Verdict(rule, reason="random")
+        return ExpansionVerdict(rule, reason="random")
     measure = _Measure(node, decision.stamp, promise)
     slopes, inputs = slopes and _is_recorded(node), []
     for where, choices in _operand_sets(node, decision.stamp, seen, measure.promise):
         judged = measure.on(choices, where, slopes)
         if judged is not None and judged.fault is not None:
-            return Verdict(rule, wrong=f"{judged.fault}, on {where}", of_gradients=measure.at_slopes)
+            return ExpansionVerdict(rule, wrong=f"{judged.fault}, on {where}", of_gradients=measure.at_slopes)
         inputs += [where] if judged is not None else []
     kinds = tuple(dict.fromkeys(inputs))
-    return Verdict(rule, measure.promised, measure.values, measure.gradients, measure.reason, inputs=kinds)
+    return ExpansionVerdict(rule, measure.promised, measure.values, measure.gradients, measure.reason, inputs=kinds)
 
 
 def _is_recorded(node: fx.Node) -> bool:
@@ -200,7 +202,7 @@ _DEGENERATE = ("linalg", "cholesky", "svd", "eig", "qr", "lu_", "solve", "invers
 
 
 def _operand_sets(
-    node: fx.Node, stamp: Stamp, seen: list[Any] | None, promise: Promise
+    node: fx.Node, stamp: ExpansionTemplate, seen: list[Any] | None, promise: Promise
 ) -> Iterator[tuple[str, Iterator[list[Any]]]]:
     """Kinds of operands to measure on, each with choices of which the first is taken that the op's own kernel accepts.
     Random ones are made for what computes element by element, and where no others are known; large ones where nothing
@@ -221,7 +223,7 @@ def _operand_sets(
         yield from ((f"operands that are {name}", iter([operands])) for name, operands in variants(node, seen))
 
 
-def _edges(node: fx.Node, stamp: Stamp) -> Iterator[tuple[str, Iterator[list[Any]]]]:
+def _edges(node: fx.Node, stamp: ExpansionTemplate) -> Iterator[tuple[str, Iterator[list[Any]]]]:
     bound = bound_call(node)
     numbers = [float(each) for each in bound.arguments.values() if type(each) in (int, float)] if bound else []
     counts = [leaf.numel() for leaf in pytree.tensors_in([metadata(given) for given in node.all_input_nodes])]
@@ -238,7 +240,7 @@ Functions = tuple[Function, Function, Function]
 class _Measure:
     """Measures one expansion on any operands, and keeps the worst."""
 
-    def __init__(self, node: fx.Node, stamp: Stamp, promise: Promise) -> None:
+    def __init__(self, node: fx.Node, stamp: ExpansionTemplate, promise: Promise) -> None:
         self.node, self.stamp, self.promise = node, stamp, promise
         self.pointwise = is_pointwise(node)
         self.given = _results_wanted(node, stamp)
@@ -251,7 +253,7 @@ class _Measure:
         self.signs = False
         """Whether results may be those with other signs of vectors."""
 
-    def on(self, choices: Iterator[list[Any]], where: str, slopes: bool) -> Judged | None:
+    def on(self, choices: Iterator[list[Any]], where: str, slopes: bool) -> ErrorJudgement | None:
         """Measures on the first operands that the op's own kernel accepts; None if it accepts none."""
         special, slopes = where == _SPECIAL, slopes and where in (_SEEN, _RANDOM, _EDGES)
         self.floor = max(self.promise.floor, SMALL if where == _EDGES else 0.0)
@@ -275,11 +277,11 @@ class _Measure:
         self,
         functions: Functions,
         operands: list[Any],
-        truth: Truth,
+        truth: CallReference,
         special: bool,
         slopes: bool,
-        form: NormalForm | None = None,
-    ) -> Judged:
+        form: CallNormalForm | None = None,
+    ) -> ErrorJudgement:
         promise = self.promise.ulp(truth.own)
         allowed = Allowance(max(promise, SPECIAL) if special else promise, self.floor)
         judged = self._judged(functions[2], operands, truth, allowed)
@@ -288,8 +290,8 @@ class _Measure:
         return judged
 
     def _in_normal_form(
-        self, form: NormalForm, functions: Functions, operands: list[Any], special: bool, slopes: bool
-    ) -> Judged | None:
+        self, form: CallNormalForm, functions: Functions, operands: list[Any], special: bool, slopes: bool
+    ) -> ErrorJudgement | None:
         """The same of results without what the op leaves open, or, where nobody reads some of them, with other signs;
         None if they differ too."""
         own, wide, mine = (form.of_results(function) for function in functions)
@@ -303,16 +305,16 @@ class _Measure:
             judged = self._compared((own, wide, mine), operands, truth, special, slopes, form)
         return judged if judged.fault is None else None
 
-    def _judged(self, mine: Function, operands: list[Any], truth: Truth, allowed: Allowance) -> Judged:
+    def _judged(self, mine: Function, operands: list[Any], truth: CallReference, allowed: Allowance) -> ErrorJudgement:
         try:
-            found = as_stated(those_at(self.given, metadata(self.node)), mine(operands), truth.own)
+            found = as_stated(select_results(self.given, metadata(self.node)), mine(operands), truth.own)
         except Exception as error:  # the op itself ran, so whatever the expansion raises is its fault
-            return Judged(float("inf"), f"fails with {type(error).__name__}: {first_line(error)}")
+            return ErrorJudgement(float("inf"), f"fails with {type(error).__name__}: {first_line(error)}")
         return judge(found, truth, allowed, pointwise=self.pointwise)
 
     def _slopes(
-        self, operands: list[Any], own: Function, wide: Function, mine: Function, form: NormalForm | None
-    ) -> Judged | None:
+        self, operands: list[Any], own: Function, wide: Function, mine: Function, form: CallNormalForm | None
+    ) -> ErrorJudgement | None:
         """The same for gradients by the float operands, if the op has any."""
         if not self.promise.gradients or self._is_backward() or any(map(_is_prim, self.stamp.graph.nodes)):
             return None
@@ -337,10 +339,10 @@ class _Measure:
             judged = self._judged(gradients[2], smooth, truth, allowed)
         if judged.fault == _NONE_OF.format(len(truth.own)):
             some = any(bool(each.any()) for each in truth.own)  # a gradient of zeros is as good as none
-            judged = Judged(judged.ulp, "none where the op has some") if some else Judged(0.0, None)
+            judged = ErrorJudgement(judged.ulp, "none where the op has some") if some else ErrorJudgement(0.0, None)
         self.gradients, self.at_slopes = max(self.gradients or 0.0, judged.ulp), judged.fault is not None
         if judged.fault is not None:
-            return Judged(judged.ulp, f"has other gradients: {judged.fault}")
+            return ErrorJudgement(judged.ulp, f"has other gradients: {judged.fault}")
         return None
 
     def _is_backward(self) -> bool:
@@ -394,7 +396,7 @@ GRADIENTS = 256.0
 """ULP that gradients may be off by beyond what the op's own are: certificates measure them on fewer points."""
 
 
-def _accepted(own: Any, wide: Any, choices: Iterator[list[Any]]) -> tuple[list[Any], Truth]:
+def _accepted(own: Any, wide: Any, choices: Iterator[list[Any]]) -> tuple[list[Any], CallReference]:
     """The first operands that the op's own kernel accepts, and what it gives on them. Raises `NoOperands`."""
     refusal = "no operands"
     for operands in choices:
@@ -449,7 +451,7 @@ def _tracked(leaf: Any) -> Any:
     return leaf.detach().clone().requires_grad_() if differentiable else leaf
 
 
-def _results_wanted(node: fx.Node, stamp: Stamp) -> tuple[int, ...] | None:
+def _results_wanted(node: fx.Node, stamp: ExpansionTemplate) -> tuple[int, ...] | None:
     """Which of several results an expansion is to give: it may leave out those that nobody reads."""
     results: Any = stamp.graph.output_node().args[0]
     read = read_results(node)
@@ -466,7 +468,7 @@ def _own(
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     if wide:
         args, kwargs = widened((args, kwargs))
-    results = those_at(given, call_target(node.target, *on_host(args, kwargs)))
+    results = select_results(given, call_target(node.target, *on_host(args, kwargs)))
     if given is not None and any(results[i] is None for i in given):
         results = [_nothing(node, i) if i in given and each is None else each for i, each in enumerate(results)]
     return pytree.tensors_in(results)
@@ -477,12 +479,12 @@ def _nothing(node: fx.Node, place: int) -> torch.Tensor:
     return torch.empty(0, dtype=getattr(metadata(node)[place], "dtype", None))
 
 
-def _stamped(stamp: Stamp, operands: Sequence[Any]) -> list[torch.Tensor]:
+def _stamped(stamp: ExpansionTemplate, operands: Sequence[Any]) -> list[torch.Tensor]:
     """The results of an expansion, flat."""
     return pytree.tensors_in(run_graph(stamp.graph, stamp.constants, operands))
 
 
-def _phrase(verdicts: list[Verdict]) -> str:
+def _phrase(verdicts: list[ExpansionVerdict]) -> str:
     """A phrase: how many expansions were measured, and why others were not."""
     done = [v for v in verdicts if v.values is not None]
     parts = [f"{len(done)} of {len(verdicts)} distinct expansions computed"]

@@ -12,11 +12,11 @@ from torch import nn
 
 from decomp.errors import ArgumentError, first_line
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
-from decomp.validation.closeness import Truth, judge
+from decomp.validation.closeness import CallReference, judge
 from decomp.validation.running_programs import (
     Flushing,
     Narrow,
-    Run,
+    ObservedRun,
     branches,
     callable_of,
     flushed,
@@ -65,14 +65,14 @@ def whole_programs(
     return f"the whole program run on the example inputs, against {truth.reference}: {', '.join(worst)}{allowed}"
 
 
-def _ran(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], gradients: bool) -> Run:
+def _ran(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], gradients: bool) -> ObservedRun:
     try:
         return run(module, args, kwargs, gradients=gradients)
     except Exception as error:  # the source ran on these inputs
         raise ValuesDiffer(f"the lowered program fails with {type(error).__name__}: {first_line(error)}") from error
 
 
-def _of_source(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Run:
+def _of_source(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ObservedRun:
     try:
         return run(module, args, kwargs, gradients=False)
     except Exception as error:
@@ -114,18 +114,18 @@ class _Truth:
         self._again = functools.partial(self._tried, module, args, kwargs, **how)
         self._may_flush, self.flushed = not subnormals, False
         self.wide = self._tried(wide, args, kwargs, wide=True, **how)
-        self._flushed: list[Run] = []
+        self._flushed: list[ObservedRun] = []
         self.reference = "itself in float64" if self.wide is not None else "the source"
 
     @staticmethod
-    def _tried(module: Any, args: Any, kwargs: Any, **how: Any) -> Run | None:
+    def _tried(module: Any, args: Any, kwargs: Any, **how: Any) -> ObservedRun | None:
         try:
             return run(module, args, kwargs, **how)
         except Exception:  # the program fixes its dtypes, or writes what its own backward pass needs
             return None
 
     @functools.cached_property
-    def moved(self) -> list[Run]:
+    def moved(self) -> list[ObservedRun]:
         """What the program gives on perturbed inputs, and with other choices: wanted only where a result differs."""
         dtypes, ties = self.narrow.narrower if self.narrow is not None else {}, Ties()
         tried = [self._again(moved=nudged(seed, dtypes), mode=ties) for seed in range(2)]
@@ -140,11 +140,11 @@ class _Truth:
             return True
         return False
 
-    def of(self, name: str, what: str) -> Truth:
+    def of(self, name: str, what: str) -> CallReference:
         own = getattr(self.own, what)[name]
         wide = getattr(self.wide, what).get(name) if self.wide is not None else None
         wides = None if wide is None or wide.shape != own.shape else [wide]
-        return Truth([own], wides, [], perturbed=lambda: self._perturbed(name, what))
+        return CallReference([own], wides, [], perturbed=lambda: self._perturbed(name, what))
 
     def _perturbed(self, name: str, what: str) -> list[list[torch.Tensor]]:
         runs = (getattr(each, what).get(name) for each in (*self.moved, *self._flushed))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from decomp import Sample
-from decomp.results import Leeway
+from decomp.results import UnspecifiedBehaviour
 from decomp_rules.samples.complex_leeways import (
     from_either_end,
     products,
@@ -25,19 +25,21 @@ from decomp_rules.samples.complex_leeways import (
 Results = Sequence[Tensor]
 
 
-def leeway_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Leeway | None:
+def leeway_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> UnspecifiedBehaviour | None:
     """What a call of an ATen op leaves open; None if nothing."""
     if name in ("sort", "argsort") and kwargs.get("stable"):
         return None
     if name in ("median", "nanmedian") and len(args) < 2:
-        return Leeway(lambda call, found: [*map(without_sign_of_zero, found)])
+        return UnspecifiedBehaviour(lambda call, found: [*map(without_sign_of_zero, found)])
     return LEEWAYS.get(name)
 
 
 # Indices of equal values
 
 
-def _pointing(dim: Callable[[Sample], int], ordered: Callable[[Sample], bool] = lambda call: True) -> Leeway:
+def _pointing(
+    dim: Callable[[Sample], int], ordered: Callable[[Sample], bool] = lambda call: True
+) -> UnspecifiedBehaviour:
     """Values, if any, and the indices at which they are. `ordered`: whether their order along the dimension counts."""
 
     def results(call: Sample, found: Results) -> Results:
@@ -55,10 +57,12 @@ def _pointing(dim: Callable[[Sample], int], ordered: Callable[[Sample], bool] = 
             right, there = right & _equal(values.detach(), there.detach()), values
         return [there if ordered(call) else there.sort(d).values, right]
 
-    return Leeway(results, lambda call, grads: [_shared(call.tensors[0], grads[0], dim(call)), *grads[1:]])
+    return UnspecifiedBehaviour(
+        results, lambda call, grads: [_shared(call.tensors[0], grads[0], dim(call)), *grads[1:]]
+    )
 
 
-def _unless_nan(dim: Callable[[Sample], int]) -> Leeway:
+def _unless_nan(dim: Callable[[Sample], int]) -> UnspecifiedBehaviour:
     """The same, but that lines with NaN are open: the order that the kernel brings them into is not documented."""
     pointing = _pointing(dim)
 
@@ -69,7 +73,7 @@ def _unless_nan(dim: Callable[[Sample], int]) -> Leeway:
         unordered = x.isnan().any(dim(call), keepdim=True)
         return [torch.where(unordered, torch.zeros_like(part), part) for part in form]
 
-    return Leeway(results, pointing.gradients)
+    return UnspecifiedBehaviour(results, pointing.gradients)
 
 
 def _between_ascending_edges(call: Sample, found: Results) -> Results:
@@ -390,7 +394,7 @@ def _without_lost(call: Sample, found: Results) -> Results:
     return [torch.where(_almost_infinite(part) & finite, float("inf"), part) for part in found]
 
 
-LEEWAYS: Mapping[str, Leeway] = {
+LEEWAYS: Mapping[str, UnspecifiedBehaviour] = {
     "sort": _pointing(_argument(1, "dim")),
     "argsort": _pointing(_argument(1, "dim")),
     "topk": _pointing(_argument(2, "dim"), lambda call: bool(_given(call, 4, "sorted", True))),
@@ -398,73 +402,76 @@ LEEWAYS: Mapping[str, Leeway] = {
     "median": _pointing(_argument(1, "dim")),
     "nanmedian": _pointing(_argument(1, "dim")),
     "mode": _unless_nan(_argument(1, "dim")),
-    "special_hermite_polynomial_h": Leeway(_without_lost),
-    "special_hermite_polynomial_he": Leeway(_without_lost),
-    "special_laguerre_polynomial_l": Leeway(_without_lost),
-    "histogram": Leeway(_between_ascending_edges),
-    "_linalg_svd": Leeway(_svd),
-    "linalg_svd": Leeway(_svd),
-    "svd": Leeway(_old_svd),
-    "_linalg_eigh": Leeway(_eigh, _of_distinct_values),
-    "linalg_eigh": Leeway(_eigh, _of_distinct_values),
-    "linalg_eigvalsh": Leeway(lambda call, found: found, _of_distinct_values),
-    **{name: Leeway(_of_finite_matrices) for name in ("linalg_ldl_factor", "linalg_ldl_factor_ex")},
-    "linalg_pinv": Leeway(_of_finite_matrices, _of_full_rank),
-    **{name: Leeway(_far_from_overflow) for name in ("cholesky_solve", "_cholesky_solve_helper", "_grouped_mm")},
-    "linalg_ldl_solve": Leeway(_of_normal_factors),
-    **{name: Leeway(_beside_lost_columns) for name in ("geqrf", "qr", "linalg_qr")},
+    "special_hermite_polynomial_h": UnspecifiedBehaviour(_without_lost),
+    "special_hermite_polynomial_he": UnspecifiedBehaviour(_without_lost),
+    "special_laguerre_polynomial_l": UnspecifiedBehaviour(_without_lost),
+    "histogram": UnspecifiedBehaviour(_between_ascending_edges),
+    "_linalg_svd": UnspecifiedBehaviour(_svd),
+    "linalg_svd": UnspecifiedBehaviour(_svd),
+    "svd": UnspecifiedBehaviour(_old_svd),
+    "_linalg_eigh": UnspecifiedBehaviour(_eigh, _of_distinct_values),
+    "linalg_eigh": UnspecifiedBehaviour(_eigh, _of_distinct_values),
+    "linalg_eigvalsh": UnspecifiedBehaviour(lambda call, found: found, _of_distinct_values),
+    **{name: UnspecifiedBehaviour(_of_finite_matrices) for name in ("linalg_ldl_factor", "linalg_ldl_factor_ex")},
+    "linalg_pinv": UnspecifiedBehaviour(_of_finite_matrices, _of_full_rank),
     **{
-        name: Leeway(_whole_numbers_or_none)
+        name: UnspecifiedBehaviour(_far_from_overflow)
+        for name in ("cholesky_solve", "_cholesky_solve_helper", "_grouped_mm")
+    },
+    "linalg_ldl_solve": UnspecifiedBehaviour(_of_normal_factors),
+    **{name: UnspecifiedBehaviour(_beside_lost_columns) for name in ("geqrf", "qr", "linalg_qr")},
+    **{
+        name: UnspecifiedBehaviour(_whole_numbers_or_none)
         for name in "_fft_r2c fft_rfft fft_rfft2 fft_rfftn fft_ihfft fft_ihfft2 fft_ihfftn stft".split()
     },
-    "_to_copy": Leeway(_within_range),
-    "linalg_eig": Leeway(_eig),
-    "linalg_eigvals": Leeway(_eigvals),
-    "_linalg_eigvals": Leeway(_eigvals),
+    "_to_copy": UnspecifiedBehaviour(_within_range),
+    "linalg_eig": UnspecifiedBehaviour(_eig),
+    "linalg_eigvals": UnspecifiedBehaviour(_eigvals),
+    "_linalg_eigvals": UnspecifiedBehaviour(_eigvals),
     **{
-        name: Leeway(lambda call, found: [*map(without_sign_of_zero, found)])
+        name: UnspecifiedBehaviour(lambda call, found: [*map(without_sign_of_zero, found)])
         for name in "clamp clamp_min clamp_max maximum minimum fmax fmin aminmax _aminmax".split()
     },
-    "addcmul": Leeway(_unless_overflowing),
-    "lerp": Leeway(from_either_end),
-    "gelu_backward": Leeway(_unless_lost),
-    "addcdiv": Leeway(products, _of_finite_inverses),
-    "nextafter": Leeway(lambda call, found: found, _of_finite_steps),
+    "addcmul": UnspecifiedBehaviour(_unless_overflowing),
+    "lerp": UnspecifiedBehaviour(from_either_end),
+    "gelu_backward": UnspecifiedBehaviour(_unless_lost),
+    "addcdiv": UnspecifiedBehaviour(products, _of_finite_inverses),
+    "nextafter": UnspecifiedBehaviour(lambda call, found: found, _of_finite_steps),
     **{
-        name: Leeway(_unless_infinite)
+        name: UnspecifiedBehaviour(_unless_infinite)
         for name in ("native_layer_norm_backward", "native_group_norm_backward", "conv_tbc_backward")
     },
-    "_fake_quantize_learnable_per_channel_affine_backward": Leeway(_whole_channels),
-    "signbit": Leeway(_of_ordered),
-    "copysign": Leeway(_of_ordered),
-    "_linear_cross_entropy_batch_chunked_no_reduction": Leeway(_counted),
-    "_ctc_loss": Leeway(_while_running),
-    "_cdist_forward": Leeway(_without_lost_nan),
-    "cdist": Leeway(_without_lost_nan),
-    "_euclidean_dist": Leeway(_of_finite_rows),
+    "_fake_quantize_learnable_per_channel_affine_backward": UnspecifiedBehaviour(_whole_channels),
+    "signbit": UnspecifiedBehaviour(_of_ordered),
+    "copysign": UnspecifiedBehaviour(_of_ordered),
+    "_linear_cross_entropy_batch_chunked_no_reduction": UnspecifiedBehaviour(_counted),
+    "_ctc_loss": UnspecifiedBehaviour(_while_running),
+    "_cdist_forward": UnspecifiedBehaviour(_without_lost_nan),
+    "cdist": UnspecifiedBehaviour(_without_lost_nan),
+    "_euclidean_dist": UnspecifiedBehaviour(_of_finite_rows),
     **{
-        name: Leeway(_of_known_scores)
+        name: UnspecifiedBehaviour(_of_known_scores)
         for name in ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu")
     },
     **{
-        name: Leeway(_whole_or_nothing)
+        name: UnspecifiedBehaviour(_whole_or_nothing)
         for name in (
             "fake_quantize_per_channel_affine",
             "fake_quantize_per_channel_affine_cachemask",
             "_fake_quantize_learnable_per_channel_affine",
         )
     },
-    **{name: Leeway(_unless_failed) for name in ("linalg_cholesky_ex", "linalg_inv_ex")},
+    **{name: UnspecifiedBehaviour(_unless_failed) for name in ("linalg_cholesky_ex", "linalg_inv_ex")},
     **{
-        name: Leeway(products)
+        name: UnspecifiedBehaviour(products)
         for name in (
             "add sub rsub mul reciprocal rsqrt square sigmoid silu sinc prod logaddexp logaddexp2 logcumsumexp"
         ).split()
     },
-    **{name: Leeway(quotients_and_powers) for name in ("div", "true_divide")},
-    "pow": Leeway(quotients_and_powers, _beside_poles),
-    "float_power": Leeway(resolved_powers, _beside_poles),
-    **{name: Leeway(unsigned_beside_nan) for name in "acos asin atan acosh asinh atanh".split()},
-    **{name: Leeway(signs) for name in ("neg", "_neg_view_copy", "sgn")},
+    **{name: UnspecifiedBehaviour(quotients_and_powers) for name in ("div", "true_divide")},
+    "pow": UnspecifiedBehaviour(quotients_and_powers, _beside_poles),
+    "float_power": UnspecifiedBehaviour(resolved_powers, _beside_poles),
+    **{name: UnspecifiedBehaviour(unsigned_beside_nan) for name in "acos asin atan acosh asinh atanh".split()},
+    **{name: UnspecifiedBehaviour(signs) for name in ("neg", "_neg_view_copy", "sgn")},
 }
 """What the documentation of each op leaves open."""

@@ -22,7 +22,7 @@ def model(name: str, seed: int = 0) -> Example:
         return MODELS[name]()
 
 
-class Attention(nn.Module):
+class CausalSelfAttention(nn.Module):
     """Causal self-attention over `(batch, time, width)`, its heads side by side in one projection."""
 
     def __init__(self, width: int, heads: int, causal: bool = True) -> None:
@@ -45,7 +45,7 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int, causal: bool = True) -> None:
         super().__init__()
         self.before_attention = nn.LayerNorm(width)
-        self.attention = Attention(width, heads, causal)
+        self.attention = CausalSelfAttention(width, heads, causal)
         self.before_mlp = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 

@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 
 import decomp
-from decomp.ir.effects import is_proved
+from decomp.ir.effects import is_discharged_assertion
 from decomp_rules import samples, targets
 from tests.models import MODELS, build
 
@@ -83,13 +83,13 @@ def test_an_assertion_is_proved_by_metadata_alone(asserted: dict[str, Any], prov
     graph = fx.Graph()
     x = graph.placeholder("x")
     x.meta["val"] = torch.empty(2, 3)
-    assert is_proved(graph.call_function(aten._assert_tensor_metadata.default, (x,), asserted)) is proved
+    assert is_discharged_assertion(graph.call_function(aten._assert_tensor_metadata.default, (x,), asserted)) is proved
 
 
 def test_without_metadata_nothing_is_proved() -> None:
     graph = fx.Graph()
     node = graph.call_function(aten._assert_tensor_metadata.default, (graph.placeholder("x"),), {"dtype": torch.int8})
-    assert not is_proved(node)
+    assert not is_discharged_assertion(node)
 
 
 def test_attention_with_a_function_of_scores_is_no_op_of_the_lowered_program() -> None:

@@ -10,7 +10,7 @@ import decomp
 from decomp.refolding import found as searches, searching
 from decomp.refolding.found import Wanted
 from decomp.refolding.prepared import run_fake
-from decomp.refolding.regions import Surroundings
+from decomp.refolding.regions import GraphIndex
 from decomp.refolding.trials import Runner
 from decomp_rules import targets
 from decomp_rules.samples.models import model
@@ -38,7 +38,7 @@ def test_layers_of_one_structure_are_tried_once():
                 tried.append(args)
                 return super()._compared(*args)
 
-        around = Surroundings(program.graph, program.graph_module)
+        around = GraphIndex(program.graph, program.graph_module)
         from decomp.refolding.searches.functions import Functions
 
         findings = Functions(around, Counting(around), Wanted()).search()
@@ -65,7 +65,7 @@ def test_constants_that_differ_deep_inside_are_two():
         ones, twos = torch.ones(8), torch.ones(8) * 2
         return torch.sigmoid(x) * x * (ones + 0 * ones), torch.sigmoid(x) * x * (twos + 0 * twos)
 
-    around = Surroundings(exported(forward, X).graph, nn.Module())
+    around = GraphIndex(exported(forward, X).graph, nn.Module())
     last = next(node for node in around.graph.nodes if node.op == "output").args[0]
     given = [[each for each in node.all_input_nodes if each not in around.constant] for node in last]
     first, second = (around.structures.of(inputs, (node,)) for inputs, node in zip(given, last))

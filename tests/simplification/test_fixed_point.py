@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from decomp.rules.target import Everything
+from decomp.rules.target import MatchAllTarget
 from decomp.simplification.checking import check_simplified
 from decomp.simplification.laws import Laws
 from decomp.simplification.simplifier import LAWS, Settings, Subject, simplified
@@ -108,12 +108,12 @@ CASES: dict[str, tuple[Callable[..., Any], Settings, list[str]]] = {
 def test_once_is_enough_whichever_law_is_asked_first(name):
     function, settings, expected = CASES[name]
     program = torch.export.export(Of(function), (torch.ones(3, 4),))
-    subject, forms = Subject.of(program.graph, program.graph_module, Everything("any"), program), set()
+    subject, forms = Subject.of(program.graph, program.graph_module, MatchAllTarget("any"), program), set()
     for laws in (Laws(LAWS), Laws(LAWS[::-1])):
         found = simplified(subject, settings, laws)
         check_simplified(found)
         forms.add(str(found.graph))
-        again = Subject.of(found.graph, program.graph_module, Everything("any"), program, (), found.constants)
+        again = Subject.of(found.graph, program.graph_module, MatchAllTarget("any"), program, (), found.constants)
         assert simplified(again, settings, laws) is None
         assert [str(n.target).split(".")[1] for n in found.graph.nodes if n.op == "call_function"] == expected
     assert len(forms) == 1

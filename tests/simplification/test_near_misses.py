@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import decomp
 from decomp.proof.correspondence import EffectsChanged, NotAsRecorded
-from decomp.rules.target import Everything
+from decomp.rules.target import MatchAllTarget
 from decomp.simplification.checking import check_simplified
 from decomp.simplification.laws import Laws
 from decomp.simplification.simplifier import LAWS, PASSES, Settings, Subject, simplified
@@ -201,7 +201,7 @@ def test_what_has_no_gradient_needs_no_detach():
 
 
 def _simplified(traced: Any) -> Any:
-    return simplified(Subject.of(traced.graph, traced, Everything("any")), Settings(training=False))
+    return simplified(Subject.of(traced.graph, traced, MatchAllTarget("any")), Settings(training=False))
 
 
 def test_regions_are_not_crossed():
@@ -234,7 +234,9 @@ def test_the_order_of_laws_is_of_no_matter_where_what_was_read_is_written_later(
 
     traced = make_fx(function, tracing_mode="fake")(X)
     for laws in (LAWS, LAWS[::-1]):
-        found = simplified(Subject.of(traced.graph, traced, Everything("any")), Settings(training=False), Laws(laws))
+        found = simplified(
+            Subject.of(traced.graph, traced, MatchAllTarget("any")), Settings(training=False), Laws(laws)
+        )
         called = [str(node.target).split(".")[1] for node in found.graph.nodes if node.op == "call_function"]
         assert called == ["clone", "neg", "sin", "add_", "add"]
 

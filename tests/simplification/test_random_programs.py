@@ -11,7 +11,7 @@ import torch
 
 import decomp
 from decomp.capture.rebuild_exported import written_inputs
-from decomp.rules.target import Everything
+from decomp.rules.target import MatchAllTarget
 from decomp.simplification.checking import check_simplified
 from decomp.simplification.laws import Laws
 from decomp.simplification.simplifier import LAWS, Settings, Subject, simplified
@@ -72,7 +72,7 @@ def test_it_is_a_fixed_point_whatever_the_order_of_the_laws(seed):
     program = exported(seed)
     names = written_inputs(program)
     written = tuple(node for node in program.graph.nodes if node.name in names)
-    subject = Subject.of(program.graph, program.graph_module, Everything("any"), program)
+    subject = Subject.of(program.graph, program.graph_module, MatchAllTarget("any"), program)
     settings = Settings(training=False)
     forms = set()
     for order in range(3):
@@ -85,7 +85,7 @@ def test_it_is_a_fixed_point_whatever_the_order_of_the_laws(seed):
         check_simplified(found)
         forms.add(str([(n.op, n.target, n.args, n.kwargs) for n in renamed(found.graph)]))
         moved = [found.rewrite.values[node] for node in written]
-        again = Subject.of(found.graph, program.graph_module, Everything("any"), program, moved)
+        again = Subject.of(found.graph, program.graph_module, MatchAllTarget("any"), program, moved)
         assert simplified(again, settings, Laws(laws)) is None
     assert len(forms) == 1
 

@@ -17,7 +17,7 @@ import decomp
 from decomp.simplification import simplifier
 from decomp.simplification.laws import law
 from decomp.simplification.new_calls import NewCalls
-from decomp.simplification.terms import Call
+from decomp.simplification.terms import TermCall
 from decomp_rules import targets
 
 aten = torch.ops.aten
@@ -92,7 +92,7 @@ def test_laws_that_change_gradients_are_not_asked_where_there_are_some(monkeypat
     asked = []
 
     @law("no_ops", aten.add.Tensor, gradients=False)
-    def nothing(call: Call) -> None:
+    def nothing(call: TermCall) -> None:
         asked.append(call.value.dtype)
 
     class Sums(torch.nn.Module):

@@ -8,7 +8,7 @@ from torch import fx
 
 from decomp.ir.aliases import is_view, view_bases
 from decomp.ir.effects import EffectTable
-from decomp.simplification.surroundings import PlainCalls
+from decomp.simplification.rewrite_constraints import PlainCalls
 
 aten = torch.ops.aten
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import decomp
-from decomp.validation.ties import Choice
+from decomp.validation.ties import TieBreak
 from decomp_rules import RULES, targets
 
 aten = torch.ops.aten
@@ -65,10 +65,10 @@ def test_places_of_other_elements_or_of_one_twice_are_wrong(places):
 
 def test_the_other_choice_is_another_place_of_an_equal_element():
     x = torch.tensor([[2.0, 1.0, 2.0, torch.nan], [0.0, torch.nan, -0.0, 3.0]])
-    choice = Choice(x, 1, torch.arange(4).expand(2, 4))
+    choice = TieBreak(x, 1, torch.arange(4).expand(2, 4))
     assert choice.other().tolist() == [[2, 1, 0, 3], [2, 1, 0, 3]]
     assert choice.allows(choice.other()).all()
-    assert Choice(x.t(), -2, torch.tensor([2, 0])).other().tolist() == [0, 2]
+    assert TieBreak(x.t(), -2, torch.tensor([2, 0])).other().tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(

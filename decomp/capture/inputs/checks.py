@@ -95,7 +95,7 @@ ANYTHING = _Anything()
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class InputScope:
     """What of its inputs a program depends on, beside dtype and shape."""
 
     devices: bool
@@ -106,10 +106,10 @@ class Scope:
     """What the lowered graph reads."""
 
 
-def scope_of(lowered: fx.Graph, source: fx.Graph) -> Scope:
+def scope_of(lowered: fx.Graph, source: fx.Graph) -> InputScope:
     """What the lowered program depends on, of which `source` is what it computes."""
     devices = any(isinstance(a, torch.device) for n in lowered.nodes for a in (*n.args, *n.kwargs.values()))
-    return Scope(devices, reads_strides(source), Reads.of(lowered))
+    return InputScope(devices, reads_strides(source), Reads.of(lowered))
 
 
 def reads_strides(source: fx.Graph) -> bool:
@@ -132,7 +132,7 @@ def _may_view(node: fx.Node) -> bool:
     return node.op in ("call_function", "call_method") and spelling_of(node).op.short in MAYBE_VIEW
 
 
-def expected_input(name: str, value: Any, scope: Scope) -> Any:
+def expected_input(name: str, value: Any, scope: InputScope) -> Any:
     """What an input of this metadata is to be."""
     if isinstance(value, torch.Tensor):
         return tensor_input(name, value, scope)
@@ -154,7 +154,7 @@ def _is_plain(value: Any) -> bool:
     return all(map(_is_plain, value)) if type(value) in (list, tuple) else type(value) in _PLAIN
 
 
-def tensor_input(name: str, value: torch.Tensor, scope: Scope) -> TensorInput:
+def tensor_input(name: str, value: torch.Tensor, scope: InputScope) -> TensorInput:
     """What a tensor like `value` is to be; sizes that vary are not looked at."""
     fixed, reads = has_fixed_sizes(value), scope.reads
     by_strides = scope.strides and fixed and value.layout is torch.strided

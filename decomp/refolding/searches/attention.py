@@ -16,7 +16,7 @@ from decomp.ir.call import metadata
 from decomp.ops import aten
 from decomp.refolding.found import Findings, Found, Trier
 from decomp.refolding.prepared import Operand, nodes_in, reshaped, shape_of, transposed
-from decomp.refolding.readings import Spelling
+from decomp.refolding.readings import CallReading
 from decomp.refolding.regions import is_float, op_called
 from decomp.refolding.searches.masks import Mask, masks_as_one, number_of
 from decomp.refolding.searches.products import product_operands
@@ -48,7 +48,7 @@ class _Scores:
         return tuple(mask.node for mask in self.masks if mask.hides)
 
 
-class Attention(Trier):
+class Attentions(Trier):
     """The search in one graph."""
 
     finds = {aten.scaled_dot_product_attention.default: (*SOFTMAX, aten.exp.default)}
@@ -168,7 +168,7 @@ class Attention(Trier):
             waiting += fresh if len(seen) < 4 * STEPS else []
         return False
 
-    def _calls(self, root: fx.Node, scores: _Scores, value: fx.Node) -> Iterator[tuple[tuple[Any, ...], Spelling]]:
+    def _calls(self, root: fx.Node, scores: _Scores, value: fx.Node) -> Iterator[tuple[tuple[Any, ...], CallReading]]:
         """The calls to be tried, those that stand for most first."""
         out = list(metadata(root).shape)
         for q in self._shown(scores.query, out):
@@ -215,12 +215,12 @@ class Attention(Trier):
 
     def _masked(
         self, q: Operand, k: Operand, v: Operand, scores: _Scores
-    ) -> Iterator[tuple[tuple[Any, ...], Spelling]]:
+    ) -> Iterator[tuple[tuple[Any, ...], CallReading]]:
         grouped = len(shape_of(q)) > 2 and shape_of(q)[-3] != shape_of(k)[-3]
         for scale in self._scales(q, k, scores):
             kwargs: tuple[tuple[str, Any], ...] = (("scale", scale),) if scale is not None else ()
             kwargs += (("enable_gqa", True),) if grouped else ()
-            spelling = Spelling(aten.scaled_dot_product_attention.default, (), kwargs)
+            spelling = CallReading(aten.scaled_dot_product_attention.default, (), kwargs)
             constant = all(mask.node in self.around.constant for mask in scores.masks)
             if constant and scores.masks:
                 yield (q, k, v, None, 0.0, True), spelling

@@ -14,7 +14,7 @@ from torch import fx
 from decomp.ir.call import metadata
 from decomp.ops import aten
 from decomp.refolding.found import Findings, Found, Trier
-from decomp.refolding.readings import Spelling, small_numbers
+from decomp.refolding.readings import CallReading, small_numbers
 from decomp.refolding.regions import is_float, op_called
 
 STEPS = 12
@@ -131,7 +131,7 @@ class BatchNorms(Trier):
 
     def _call(self, root: fx.Node, args: Sequence[Any], eps: Any) -> Found | None:
         x, weight, bias, mean, variance = args
-        spelling = Spelling(aten.batch_norm.default, (False, 0.1, eps, torch.backends.cudnn.enabled))
+        spelling = CallReading(aten.batch_norm.default, (False, 0.1, eps, torch.backends.cudnn.enabled))
         statistics = tuple(each for each in (mean, variance) if isinstance(each, fx.Node))
         if len(statistics) < 2 or any(metadata(each).requires_grad for each in statistics):
             return None

@@ -17,8 +17,8 @@ from decomp.ir.dtypes import name_of
 from decomp.refolding.found import Findings, Finds, Found, Wanted, spelled_as
 from decomp.refolding.outcome import Missed
 from decomp.refolding.readings import FUNCTIONS, POINTWISE, REDUCTIONS, SEEDS, Reading, along_dimensions
-from decomp.refolding.regions import VIEWS, Region, Surroundings, is_float, op_called
-from decomp.refolding.trials import SAME, Runner, distance
+from decomp.refolding.regions import VIEWS, GraphIndex, Region, is_float, op_called
+from decomp.refolding.trials import VALUE_TOLERANCE, Runner, distance
 
 STEPS = 32
 """How many nodes the search goes up."""
@@ -33,7 +33,7 @@ class Functions:
 
     finds: Finds = dict.fromkeys(FUNCTIONS, ())
 
-    def __init__(self, around: Surroundings, runner: Runner, wanted: Wanted) -> None:
+    def __init__(self, around: GraphIndex, runner: Runner, wanted: Wanted) -> None:
         self.around, self.runner, self.wanted = around, runner, wanted
         self.findings = Findings()
 
@@ -90,7 +90,7 @@ class Functions:
                 if id(reading) not in expected:
                     expected[id(reading)] = _Expected.of(reading, given)
                 apart = expected[id(reading)].distance(value)
-                if apart <= SAME:
+                if apart <= VALUE_TOLERANCE:
                     near = None
                     yield from self._compared(x, node, place, reading)
                     break

@@ -10,7 +10,7 @@ from torch import fx
 
 from decomp.ops import aten
 from decomp.refolding.prepared import Operand, Prepared, reshaped, shape_of
-from decomp.refolding.regions import Surroundings, op_called
+from decomp.refolding.regions import GraphIndex, op_called
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Mask:
     """Whether the mask is true where scores are hidden, not where they stay."""
 
 
-def masks_as_one(around: Surroundings, masks: Sequence[Mask], like: Operand, shape: Sequence[Any]) -> Iterator[Operand]:
+def masks_as_one(around: GraphIndex, masks: Sequence[Mask], like: Operand, shape: Sequence[Any]) -> Iterator[Operand]:
     """What several masks of scores of one shape may be as one; they are given from the softmax on up. `like` has the
     dtype of the scores."""
     nearest = masks[0]

@@ -9,9 +9,9 @@ from torch import fx
 
 from decomp.ir.effects import looks_only
 from decomp.ops import aten
-from decomp.patterns.terms import Term, Terms
+from decomp.patterns.terms import NodeReading, Terms
 from decomp.refolding.found import Findings, Trier
-from decomp.refolding.readings import Spelling
+from decomp.refolding.readings import CallReading
 
 _NAMED: dict[str, Any] = {
     "aten.layer_norm": aten.layer_norm.default,
@@ -49,12 +49,12 @@ class Names(Trier):
                         self._take(node, term, overload)
         return self.findings
 
-    def _take(self, node: fx.Node, term: Term, overload: Any) -> None:
+    def _take(self, node: fx.Node, term: NodeReading, overload: Any) -> None:
         args = []
         for argument in overload._schema.arguments:
             default = argument.default_value if argument.has_default_value() else None
             args.append(term.arguments.get(argument.name, default))
         if all(looks_only(user) or user is node for inner in term.through for user in inner.users):
-            found = self.stands(node, term.op.removeprefix("aten."), Spelling(overload), tuple(args))
+            found = self.stands(node, term.op.removeprefix("aten."), CallReading(overload), tuple(args))
             if found is not None:
                 self.take(found)

@@ -11,10 +11,10 @@ from decomp.ir.call import metadata
 from decomp.ops import aten
 from decomp.refolding.found import Findings, Found, Trier
 from decomp.refolding.prepared import Operand, reshaped
-from decomp.refolding.readings import Spelling
+from decomp.refolding.readings import CallReading
 from decomp.refolding.regions import is_float, op_called
 
-LINEAR = Spelling(aten.linear.default)
+LINEAR = CallReading(aten.linear.default)
 
 _PRODUCTS = ("aten::mm", "aten::bmm", "aten::matmul")
 

@@ -17,8 +17,8 @@ from decomp.patterns.matching import matches
 from decomp.patterns.pattern import Pattern
 from decomp.refolding.found import Findings, Trier, Wanted
 from decomp.refolding.outcome import Missed
-from decomp.refolding.readings import Spelling
-from decomp.refolding.regions import Surroundings
+from decomp.refolding.readings import CallReading
+from decomp.refolding.regions import GraphIndex
 from decomp.refolding.trials import Runner
 from decomp.rules.rules import Rule, Rules
 
@@ -26,7 +26,7 @@ from decomp.rules.rules import Rule, Rules
 class RulesBackwards(Trier):
     """The search for the ops of some rules in one graph."""
 
-    def __init__(self, around: Surroundings, runner: Runner, wanted: Wanted, rules: Rules) -> None:
+    def __init__(self, around: GraphIndex, runner: Runner, wanted: Wanted, rules: Rules) -> None:
         super().__init__(around, runner, wanted)
         self.patterns = dict(_patterns(rules))
 
@@ -53,7 +53,7 @@ class RulesBackwards(Trier):
         if overload is None or args is None:
             self.findings.missed.append(Missed(name, match.root.name, "the op cannot be called with what was found"))
             return
-        found = self.stands(match.outputs[-1], f"rule {match.pattern.name}", Spelling(overload), args)
+        found = self.stands(match.outputs[-1], f"rule {match.pattern.name}", CallReading(overload), args)
         if found is None:
             self.findings.missed.append(Missed(name, match.root.name, "the op gives other values than its rule here"))
         else:

@@ -10,7 +10,7 @@ from torch import fx
 from decomp.ir.call import metadata
 from decomp.ops import aten
 from decomp.refolding.found import Findings, Found, Trier
-from decomp.refolding.readings import Spelling
+from decomp.refolding.readings import CallReading
 from decomp.refolding.regions import is_float, op_called
 
 STEPS = 6
@@ -44,7 +44,7 @@ class Weights(Trier):
 
     def _with_weights(self, norm: fx.Node, weight: int, bias: int | None) -> Found | None:
         several = norm.target in _SEVERAL
-        spelling = Spelling(norm.target, (), (), (0,) if several else ())
+        spelling = CallReading(norm.target, (), (), (0,) if several else ())
         args = [*norm.args, *[None] * (max(weight, bias or 0) + 1 - len(norm.args))]
         best: Found | None = None
         current = norm

@@ -17,14 +17,19 @@ from decomp.errors import spelled
 from decomp.ir.call import CALLS, module_path
 from decomp.lowering import Lowering
 from decomp.provenance import Provenance
-from decomp.tools.benchmarking.records import Attribution, Case, Share
+from decomp.tools.benchmarking.records import Attribution, BenchmarkCase, Share
 
 ROUNDS = 5
 Label = Callable[[Provenance], str]
 
 
 def attributed(
-    case: Case, variant: str, source: fx.GraphModule, lowering: Lowering, args: tuple[Any, ...], rounds: int = ROUNDS
+    case: BenchmarkCase,
+    variant: str,
+    source: fx.GraphModule,
+    lowering: Lowering,
+    args: tuple[Any, ...],
+    rounds: int = ROUNDS,
 ) -> Attribution:
     """The shares of source ops in the time of a lowered program. `source`: the program that was lowered, as a graph
     whose nodes have the names that provenance gives."""

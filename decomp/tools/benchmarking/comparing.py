@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from decomp.tools.benchmarking.records import Case, Results, Row, Spread
+from decomp.tools.benchmarking.records import BenchmarkCase, BenchmarkResults, BenchmarkRow, Spread
 
 TOLERANCE = 0.05
 """Of the medians: less than this is not worth a word."""
@@ -18,10 +18,10 @@ COUNTS = ("memory", "kernels", "moved")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SpeedChange:
     """What moved in one row."""
 
-    case: Case
+    case: BenchmarkCase
     variant: str
     what: str
     """"seconds", "time to <baseline>", a count, "ulp", or "error"."""
@@ -40,7 +40,7 @@ class Change:
         return f"{self.case}, {self.variant}: {self.what} {self.before or 'none'} -> {self.after or 'none'}{factor}"
 
 
-def compared(before: Results, after: Results, tolerance: float = TOLERANCE) -> list[Change]:
+def compared(before: BenchmarkResults, after: BenchmarkResults, tolerance: float = TOLERANCE) -> list[SpeedChange]:
     """What moved between two runs, the worst first. Rows that only one of them has are passed over."""
     rows = {(row.case, row.variant): row for row in before.rows}
     pairs = [(rows[row.case, row.variant], row) for row in after.rows if (row.case, row.variant) in rows]
@@ -48,15 +48,17 @@ def compared(before: Results, after: Results, tolerance: float = TOLERANCE) -> l
     return sorted(found, key=lambda change: -(change.factor or float("inf")))
 
 
-def in_both(before: Results, after: Results) -> int:
+def in_both(before: BenchmarkResults, after: BenchmarkResults) -> int:
     """How many rows can be compared."""
     return len({(row.case, row.variant) for row in before.rows} & {(row.case, row.variant) for row in after.rows})
 
 
-def _changes(before: Row, after: Row, results: Results, tolerance: float) -> Iterator[Change]:
+def _changes(
+    before: BenchmarkRow, after: BenchmarkRow, results: BenchmarkResults, tolerance: float
+) -> Iterator[SpeedChange]:
     if before.error or after.error:
         if before.error != after.error:
-            yield Change(after.case, after.variant, "error", before.error or "", after.error or "", None)
+            yield SpeedChange(after.case, after.variant, "error", before.error or "", after.error or "", None)
         return
     baseline = results.of(before.case)[0].variant
     if before.variant == baseline:
@@ -70,19 +72,21 @@ def _changes(before: Row, after: Row, results: Results, tolerance: float) -> Ite
 
 
 def _moved(
-    before: Row, after: Row, what: str, old: Spread | None, new: Spread | None, tolerance: float
-) -> Iterator[Change]:
+    before: BenchmarkRow, after: BenchmarkRow, what: str, old: Spread | None, new: Spread | None, tolerance: float
+) -> Iterator[SpeedChange]:
     if old is None or new is None:
         return
     apart = new.low > old.high or new.high < old.low
     factor = new.median / old.median
     if apart and abs(factor - 1) > tolerance:
-        yield Change(after.case, after.variant, what, f"{old.median:.3g}", f"{new.median:.3g}", factor)
+        yield SpeedChange(after.case, after.variant, what, f"{old.median:.3g}", f"{new.median:.3g}", factor)
 
 
-def _counted(after: Row, what: str, old: float | None, new: float | None, tolerance: float) -> Iterator[Change]:
+def _counted(
+    after: BenchmarkRow, what: str, old: float | None, new: float | None, tolerance: float
+) -> Iterator[SpeedChange]:
     if old is None or new is None or old == new:
         return
     factor = new / old if old else None
     if factor is None or abs(factor - 1) > tolerance:
-        yield Change(after.case, after.variant, what, f"{old:,.6g}", f"{new:,.6g}", factor)
+        yield SpeedChange(after.case, after.variant, what, f"{old:,.6g}", f"{new:,.6g}", factor)

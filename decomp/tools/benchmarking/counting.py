@@ -40,7 +40,7 @@ class Counts:
     """Floating-point operations of products, where each op could be seen."""
 
 
-def counted(run: Run, device: torch.device, compiled: Compiled | None) -> Counts:
+def counted(run: Run, device: torch.device, compiled: CompilationCounts | None) -> Counts:
     """Count what a warm call does; `compiled` is what its compilation noted, None for an eager call."""
     memory, launched = _profiled(run, device)
     if compiled is None:
@@ -137,7 +137,7 @@ def held(t: torch.Tensor) -> int:
 
 
 @dataclass
-class Compiled:
+class CompilationCounts:
     """What compilation noted of the programs that it wrote."""
 
     kernels: int = 0

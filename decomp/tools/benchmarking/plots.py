@@ -13,7 +13,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from decomp.tools.benchmarking.records import Attribution, Results, Row
+from decomp.tools.benchmarking.records import Attribution, BenchmarkResults, BenchmarkRow
 from decomp.tools.writing import whole
 
 COLOURS = {"small": "#9ecae1", "medium": "#4292c6", "large": "#08519c", "whole": "#d95f0e"}
@@ -24,7 +24,7 @@ HOTTEST = 50.0
 """Ratios from here on have one colour in a heat map."""
 
 
-def plot_all(results: Results, folder: Path) -> list[Path]:
+def plot_all(results: BenchmarkResults, folder: Path) -> list[Path]:
     """Every plot that the results have data for; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     made: list[Path] = []
@@ -40,7 +40,7 @@ def plot_all(results: Results, folder: Path) -> list[Path]:
     return made
 
 
-def ratios(rows: Sequence[Row], path: Path) -> Path:
+def ratios(rows: Sequence[BenchmarkRow], path: Path) -> Path:
     """Compiled programs: ratio by workload and size, quartiles as bars; a panel a variant, logarithmic."""
     variants = [v for v in dict.fromkeys(row.variant for row in rows) if _shown(v, True)]
     names = [name for _, name in _workloads(rows)]
@@ -62,7 +62,7 @@ def _shown(variant: str, compiled: bool) -> bool:
     return ("compiled" in variant) == compiled and not variant.startswith("fused")
 
 
-def _workloads(rows: Sequence[Row]) -> list[tuple[str, str]]:
+def _workloads(rows: Sequence[BenchmarkRow]) -> list[tuple[str, str]]:
     """Family and name of each workload, models last."""
     found = dict.fromkeys((row.case.family, row.case.name) for row in rows)
     return sorted(found, key=lambda each: each[0] == "model")
@@ -79,7 +79,7 @@ def _saved(figure: Figure, path: Path) -> Path:
     return path
 
 
-def _ratio_panel(axes: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:
+def _ratio_panel(axes: Axes, rows: Sequence[BenchmarkRow], names: Sequence[str]) -> None:
     sizes = list(dict.fromkeys(row.case.size for row in rows))
     among = [size for size in sizes if size != "whole"]
     for size in sizes:
@@ -98,7 +98,7 @@ def _ratio_panel(axes: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:
     axes.grid(True, axis="x", alpha=0.3)
 
 
-def _ratio_scale(axes: Axes, rows: Sequence[Row]) -> None:
+def _ratio_scale(axes: Axes, rows: Sequence[BenchmarkRow]) -> None:
     """The scale of all panels, by the medians: a round that was disturbed reaches out of the picture."""
     ratios = [row.to_compiled.median for row in rows if row.to_compiled is not None]
     low, high = min(0.5, *ratios) / 1.2, max(2.0, *ratios) * 1.2
@@ -113,7 +113,7 @@ def _ratio_text(value: float, position: float) -> str:
     return f"{value:g}×"
 
 
-def heat_map(rows: Sequence[Row], path: Path) -> Path:
+def heat_map(rows: Sequence[BenchmarkRow], path: Path) -> Path:
     """Eager programs: ratio by workload, target and size, as colours and numbers. A panel for ops, one for models."""
     rows = [row for row in rows if _shown(row.variant, False) and row.to_baseline is not None]
     panels = [part for model in (False, True) if (part := [r for r in rows if (r.case.family == "model") == model])]
@@ -137,7 +137,7 @@ class _HeatMap:
     ratios: dict[tuple[str, tuple[str, str]], float]
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> _HeatMap:
+    def of(cls, rows: Sequence[BenchmarkRow]) -> _HeatMap:
         columns = tuple(
             dict.fromkeys(
                 (v, r.case.size) for v in dict.fromkeys(r.variant for r in rows) for r in rows if r.variant == v
@@ -176,7 +176,7 @@ def _figure(ratio: float) -> str:
     return f"{ratio / 1000:.0f}k" if ratio >= 1000 else f"{ratio:.0f}" if ratio >= 9.95 else f"{ratio:.1f}"
 
 
-def roofline(results: Results, rows: Sequence[Row], path: Path) -> Path:
+def roofline(results: BenchmarkResults, rows: Sequence[BenchmarkRow], path: Path) -> Path:
     """How near the compiled programs are to what the machine can do, at the largest size of each workload: those
     without products by the rate of the bytes that must move, the others by that of their operations."""
     copy, matmul = results.machine["copy"], results.machine["matmul"]
@@ -197,7 +197,7 @@ def _style(place: int, variant: str) -> dict[str, Any]:
     return {"marker": "osD^v"[place % 5], "s": 20, "color": f"C{place}", "label": variant, "alpha": 0.8}
 
 
-def _rates_of_bytes(axes: Axes, rows: Sequence[Row], variants: Sequence[str], copy: float) -> None:
+def _rates_of_bytes(axes: Axes, rows: Sequence[BenchmarkRow], variants: Sequence[str], copy: float) -> None:
     """A line a workload: where there are no products, only bytes can be the limit."""
     names = list(dict.fromkeys(row.case.name for row in rows))
     for place, variant in enumerate(variants):
@@ -212,7 +212,9 @@ def _rates_of_bytes(axes: Axes, rows: Sequence[Row], variants: Sequence[str], co
     axes.grid(True, axis="x", alpha=0.2)
 
 
-def _rates_of_operations(axes: Axes, rows: Sequence[Row], variants: Sequence[str], matmul: float, copy: float) -> None:
+def _rates_of_operations(
+    axes: Axes, rows: Sequence[BenchmarkRow], variants: Sequence[str], matmul: float, copy: float
+) -> None:
     """The roofline; the names stand in a column beside it, in the order of the rates."""
     points = [(row, _Point.of(row)) for row in rows]
     for place, variant in enumerate(variants):
@@ -249,7 +251,7 @@ class _Point:
     seconds: float
 
     @classmethod
-    def of(cls, row: Row) -> _Point:
+    def of(cls, row: BenchmarkRow) -> _Point:
         assert row.seconds is not None
         return cls(row.needed or 0, row.operations or 0, row.seconds.median)
 

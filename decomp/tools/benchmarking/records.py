@@ -36,7 +36,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BenchmarkCase:
     """One workload in one mode on one device."""
 
     name: str
@@ -52,10 +52,10 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BenchmarkRow:
     """One variant of one case. What was not measured is None."""
 
-    case: Case
+    case: BenchmarkCase
     variant: str
     seconds: Spread | None = None
     to_baseline: Spread | None = None
@@ -102,7 +102,7 @@ class Share:
 class Attribution:
     """Where the time of a lowered program goes. The shares add up to `seconds`."""
 
-    case: Case
+    case: BenchmarkCase
     variant: str
     seconds: float
     source_seconds: float
@@ -110,28 +110,28 @@ class Attribution:
 
 
 @dataclass(frozen=True)
-class Results:
+class BenchmarkResults:
     """What one run measured."""
 
     command: str
     machine: Mapping[str, Any]
     """Processor, device, versions, threads, and `copy` (bytes/s) and `matmul` (operations/s), its measured limits."""
     seed: int
-    rows: tuple[Row, ...] = ()
+    rows: tuple[BenchmarkRow, ...] = ()
     attributions: tuple[Attribution, ...] = ()
-    running: Case | None = None
+    running: BenchmarkCase | None = None
     """What was begun and not ended: where the process died, if it did."""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[BenchmarkCase]:
         """The cases, in order."""
         return list(dict.fromkeys(row.case for row in self.rows))
 
-    def of(self, case: Case) -> list[Row]:
+    def of(self, case: BenchmarkCase) -> list[BenchmarkRow]:
         """The rows of a case."""
         return [row for row in self.rows if row.case == case]
 
-    def with_case(self, rows: Sequence[Row], attributions: Sequence[Attribution] = ()) -> Results:
+    def with_case(self, rows: Sequence[BenchmarkRow], attributions: Sequence[Attribution] = ()) -> BenchmarkResults:
         """With the rows of one more case, instead of those that it had."""
         case = rows[0].case
         kept = tuple(row for row in self.rows if row.case != case)
@@ -145,7 +145,7 @@ class Results:
             unfinished.write_text(one_row_a_line({"format": FORMAT, **asdict(self)}), "utf-8")
 
     @classmethod
-    def load(cls, path: Path) -> Results:
+    def load(cls, path: Path) -> BenchmarkResults:
         """Read what `save` wrote. Raises `ValueError` naming the file."""
         try:
             data = json.loads(path.read_text("utf-8"))
@@ -153,20 +153,20 @@ class Results:
                 raise ValueError(f"of another format than {FORMAT}")
             data["rows"] = tuple(_row(row) for row in data["rows"])
             data["attributions"] = tuple(_attribution(one) for one in data["attributions"])
-            data["running"] = Case(**data["running"]) if data["running"] else None
+            data["running"] = BenchmarkCase(**data["running"]) if data["running"] else None
             return cls(**data)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{path} holds no benchmark results: {error}") from error
 
 
-SPREADS = tuple(f.name for f in fields(Row) if "Spread" in str(f.type))
+SPREADS = tuple(f.name for f in fields(BenchmarkRow) if "Spread" in str(f.type))
 
 
-def _row(data: dict[str, Any]) -> Row:
+def _row(data: dict[str, Any]) -> BenchmarkRow:
     spreads = {name: Spread(**data[name]) for name in SPREADS if data[name] is not None}
-    return Row(**{**data, **spreads, "case": Case(**data["case"])})
+    return BenchmarkRow(**{**data, **spreads, "case": BenchmarkCase(**data["case"])})
 
 
 def _attribution(data: dict[str, Any]) -> Attribution:
     shares = tuple(Share(**share) for share in data["shares"])
-    return Attribution(**{**data, "case": Case(**data["case"]), "shares": shares})
+    return Attribution(**{**data, "case": BenchmarkCase(**data["case"]), "shares": shares})

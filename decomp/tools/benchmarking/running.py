@@ -16,8 +16,8 @@ from torch import nn
 from decomp.tools.benchmarking import needs
 from decomp.tools.benchmarking.accuracy import error_of
 from decomp.tools.benchmarking.clock import Clock, Effort, Timing, interleaved
-from decomp.tools.benchmarking.counting import Compiled, Counts, counted
-from decomp.tools.benchmarking.records import Case, Row
+from decomp.tools.benchmarking.counting import CompilationCounts, Counts, counted
+from decomp.tools.benchmarking.records import BenchmarkCase, BenchmarkRow
 from decomp.tools.benchmarking.workload import Variant, Workload, exact_outputs, task, tensors
 
 SHARE_OF_MEMORY = 0.15
@@ -28,7 +28,7 @@ SHARE_OF_MEMORY = 0.15
 class Setup:
     """Under which a case is measured."""
 
-    case: Case
+    case: BenchmarkCase
     device: torch.device
     effort: Effort
     seed: int
@@ -42,7 +42,7 @@ class _Contender:
 
     run: Callable[[], Any]
     nodes: int | None
-    compiled: Compiled | None
+    compiled: CompilationCounts | None
     found: list[torch.Tensor] = field(repr=False)
     """Its float outputs."""
 
@@ -51,7 +51,7 @@ class TooLarge(Exception):
     """A variant would hold more memory than the machine should give."""
 
 
-def measured(setup: Setup, workload: Workload, variants: Sequence[Variant]) -> list[Row]:
+def measured(setup: Setup, workload: Workload, variants: Sequence[Variant]) -> list[BenchmarkRow]:
     """A row for each variant; one that fails has an `error` and leaves the others alone."""
     module, args = workload.made(setup.seed, setup.device)
     exact = exact_outputs(module, args)
@@ -70,7 +70,7 @@ def measured(setup: Setup, workload: Workload, variants: Sequence[Variant]) -> l
     }
     work = _Work(_needed(module, args, ready, variants), max((one.operations for one in counts.values()), default=0))
     return [
-        Row(setup.case, variant.name, error=errors[variant.name])
+        BenchmarkRow(setup.case, variant.name, error=errors[variant.name])
         if variant.name in errors
         else _row(setup, variant, variants, ready[variant.name], timing, counts[variant.name], work, exact)
         for variant in variants
@@ -85,7 +85,7 @@ def _made(setup: Setup, variant: Variant, module: nn.Module, args: tuple[Any, ..
             refuse_too_large(lowering.result.graph, setup.device)
         program = variant.callable(module, lowering)
         run = task(program, module, args, setup.case.mode)
-        compiled = Compiled() if variant.compiled else None
+        compiled = CompilationCounts() if variant.compiled else None
         with compiled.noting() if compiled is not None else contextlib.nullcontext():
             run()
         with torch.no_grad():
@@ -150,11 +150,11 @@ def _row(
     counts: Counts,
     work: _Work,
     exact: list[torch.Tensor] | None,
-) -> Row:
+) -> BenchmarkRow:
     name, seconds = variant.name, timing.spread(variant.name)
     ulp, mean_ulp = error_of(contender.found, exact)
     baseline, compiled = variants[0].name, next((v.name for v in variants if v.compiled), "")
-    return Row(
+    return BenchmarkRow(
         setup.case,
         name,
         seconds,

@@ -14,7 +14,7 @@ import torch
 from decomp.costs.machine import described
 from decomp.tools.benchmarking import attributing, machine
 from decomp.tools.benchmarking.clock import Effort
-from decomp.tools.benchmarking.records import Attribution, Case, Results, Row
+from decomp.tools.benchmarking.records import Attribution, BenchmarkCase, BenchmarkResults, BenchmarkRow
 from decomp.tools.benchmarking.running import Setup, measured, said
 from decomp.tools.benchmarking.workload import Variant, Workload
 
@@ -26,7 +26,7 @@ COMPILING = {"op": 2.0, "model": 20.0}
 
 
 @dataclass(frozen=True)
-class Plan:
+class SuitePlan:
     """What is to be measured."""
 
     workloads: Sequence[Workload]
@@ -40,18 +40,18 @@ class Plan:
     attribute: Sequence[str] = ()
     """Variants whose time is booked on source ops, for the models."""
 
-    def cases(self) -> Iterator[tuple[Case, Workload]]:
+    def cases(self) -> Iterator[tuple[BenchmarkCase, Workload]]:
         """Each workload in each mode."""
         for one in self.workloads:
             for mode in self.modes_of(one) if self.modes_of is not None else self.modes:
-                yield Case(one.name, one.family, one.size, mode, self.device.type), one
+                yield BenchmarkCase(one.name, one.family, one.size, mode, self.device.type), one
 
-    def estimate(self, done: Results | None = None) -> float:
+    def estimate(self, done: BenchmarkResults | None = None) -> float:
         """Seconds that it takes, or that what is left of it takes."""
         finished = set(done.cases()) if done is not None else set()
         return sum(self._cost(case) for case, _ in self.cases() if case not in finished)
 
-    def _cost(self, case: Case) -> float:
+    def _cost(self, case: BenchmarkCase) -> float:
         compiled = sum(variant.compiled for variant in self.variants)
         twice = 2 if "backward" in case.mode else 1
         timing = min(self.effort.seconds * len(self.variants), self.effort.patience)
@@ -59,8 +59,8 @@ class Plan:
 
 
 def run(
-    plan: Plan, command: str, path: Path | None = None, resume: bool = False, progress: Progress | None = None
-) -> Results:
+    plan: SuitePlan, command: str, path: Path | None = None, resume: bool = False, progress: Progress | None = None
+) -> BenchmarkResults:
     """Measure everything in `plan` and return it; with a `path`, saved there as JSON after each case.
 
     `resume`: go on with what the file has. A case during which the process died is a row with that error. Raises
@@ -71,14 +71,14 @@ def run(
 
 
 def _run(
-    plan: Plan, here: Mapping[str, Any], command: str, path: Path | None, resume: bool, progress: Progress | None
-) -> Results:
-    earlier = Results.load(path) if resume and path is not None and path.exists() else None
+    plan: SuitePlan, here: Mapping[str, Any], command: str, path: Path | None, resume: bool, progress: Progress | None
+) -> BenchmarkResults:
+    earlier = BenchmarkResults.load(path) if resume and path is not None and path.exists() else None
     if earlier is not None:
         _same(earlier, here, plan.seed, path)
         results = _crashed(earlier, plan)
     else:
-        results = Results(command, {**here, **machine.limits(plan.device, plan.seed)}, plan.seed)
+        results = BenchmarkResults(command, {**here, **machine.limits(plan.device, plan.seed)}, plan.seed)
     left = [(case, workload) for case, workload in plan.cases() if case not in set(results.cases())]
     total, began, expected = len(left), time.perf_counter(), plan.estimate(results)
     for number, (case, workload) in enumerate(left):
@@ -90,7 +90,9 @@ def _run(
     return results
 
 
-def _measured(plan: Plan, case: Case, workload: Workload, results: Results, path: Path | None) -> Results:
+def _measured(
+    plan: SuitePlan, case: BenchmarkCase, workload: Workload, results: BenchmarkResults, path: Path | None
+) -> BenchmarkResults:
     """The results with one more case. The file says what runs, so that a death is seen; an interrupt is none."""
     if path is not None:
         replace(results, running=case).save(path)
@@ -102,14 +104,14 @@ def _measured(plan: Plan, case: Case, workload: Workload, results: Results, path
     return results
 
 
-def _rest(plan: Plan, results: Results, began: float, expected: float) -> float:
+def _rest(plan: SuitePlan, results: BenchmarkResults, began: float, expected: float) -> float:
     """The estimate of what is left, corrected by how it went so far."""
     left = plan.estimate(results)
     spent, foreseen = time.perf_counter() - began, expected - left
     return left * spent / foreseen if foreseen > 0 else left
 
 
-def _same(earlier: Results, here: Mapping[str, Any], seed: int, path: Path | None) -> None:
+def _same(earlier: BenchmarkResults, here: Mapping[str, Any], seed: int, path: Path | None) -> None:
     differ = [
         f"{name} {earlier.machine.get(name)} -> {value}"
         for name, value in here.items()
@@ -123,21 +125,23 @@ def _same(earlier: Results, here: Mapping[str, Any], seed: int, path: Path | Non
         )
 
 
-def _crashed(results: Results, plan: Plan) -> Results:
+def _crashed(results: BenchmarkResults, plan: SuitePlan) -> BenchmarkResults:
     """With a row that says so, where the process died."""
     if results.running is None:
         return results
     said = "the process died while this case ran, or was killed"
-    return results.with_case([Row(results.running, plan.variants[0].name, error=said)])
+    return results.with_case([BenchmarkRow(results.running, plan.variants[0].name, error=said)])
 
 
-def _case(plan: Plan, case: Case, workload: Workload, results: Results) -> tuple[list[Row], list[Attribution]]:
+def _case(
+    plan: SuitePlan, case: BenchmarkCase, workload: Workload, results: BenchmarkResults
+) -> tuple[list[BenchmarkRow], list[Attribution]]:
     try:
         setup = Setup(case, plan.device, plan.effort, plan.seed, results.machine)
         chosen = [v for v in plan.variants if not (v.expanded and workload.family == "model")]
         rows = measured(setup, workload, chosen)
     except Exception as error:  # a workload that cannot be made is a row, too
-        return [Row(case, plan.variants[0].name, error=said(error))], []
+        return [BenchmarkRow(case, plan.variants[0].name, error=said(error))], []
     finally:
         torch.compiler.reset()
     if case.family != "model" or case.mode != "forward":
@@ -145,7 +149,9 @@ def _case(plan: Plan, case: Case, workload: Workload, results: Results) -> tuple
     return rows, list(_attributions(plan, case, workload, rows))
 
 
-def _attributions(plan: Plan, case: Case, workload: Workload, rows: Iterable[Row]) -> Iterator[Attribution]:
+def _attributions(
+    plan: SuitePlan, case: BenchmarkCase, workload: Workload, rows: Iterable[BenchmarkRow]
+) -> Iterator[Attribution]:
     ran = {row.variant for row in rows if row.error is None}
     module, args = workload.made(plan.seed, plan.device)
     source = torch.export.export(module, args, strict=False).module(check_guards=False)

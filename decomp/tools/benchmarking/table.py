@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import math
 
-from decomp.tools.benchmarking.records import Attribution, Results, Row, Spread
+from decomp.tools.benchmarking.records import Attribution, BenchmarkResults, BenchmarkRow, Spread
 from decomp.tools.benchmarking.workload import PLAIN
 
 SIZES = ("small", "cached", "medium", "large", "whole")
@@ -27,7 +27,7 @@ COLUMNS = (
 )
 
 
-def document(results: Results) -> str:
+def document(results: BenchmarkResults) -> str:
     """All of it."""
     lines = ["# Primitive against fused", "", *heading(results), "", "## In short", "", *summary(results), ""]
     for case in results.cases():
@@ -39,7 +39,7 @@ def document(results: Results) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def heading(results: Results) -> Iterator[str]:
+def heading(results: BenchmarkResults) -> Iterator[str]:
     """What was measured, and on what."""
     m = results.machine
     yield (
@@ -54,7 +54,7 @@ def heading(results: Results) -> Iterator[str]:
     yield "`products` keeps matrix products, convolutions and embeddings."
 
 
-def summary(results: Results) -> Iterator[str]:
+def summary(results: BenchmarkResults) -> Iterator[str]:
     """Geometric means of the ratios over all cases of a size."""
     yield from _means(results, "time over fused eager", lambda row: row.to_baseline)
     compiled = [row for row in results.rows if "compiled" in row.variant or row.variant.startswith("on ")]
@@ -66,11 +66,11 @@ def summary(results: Results) -> Iterator[str]:
         yield from _simplified(results)
 
 
-def _simplified(results: Results) -> Iterator[str]:
+def _simplified(results: BenchmarkResults) -> Iterator[str]:
     """Geometric means of what simplification leaves, over all cases of a size."""
     plain = {(row.case, row.variant.removesuffix(PLAIN)): row for row in results.rows if row.variant.endswith(PLAIN)}
 
-    def left(row: Row) -> Spread | None:
+    def left(row: BenchmarkRow) -> Spread | None:
         other = plain.get((row.case, row.variant))
         if other is None or row.seconds is None or other.seconds is None:
             return None
@@ -82,7 +82,10 @@ def _simplified(results: Results) -> Iterator[str]:
 
 
 def _means(
-    results: Results, title: str, ratio: Callable[[Row], Spread | None], rows: Sequence[Row] = ()
+    results: BenchmarkResults,
+    title: str,
+    ratio: Callable[[BenchmarkRow], Spread | None],
+    rows: Sequence[BenchmarkRow] = (),
 ) -> Iterator[str]:
     rows = rows or results.rows
     modes = list(dict.fromkeys((row.case.size, row.case.mode) for row in results.rows))
@@ -111,7 +114,7 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
+def table(rows: Sequence[BenchmarkRow]) -> Iterator[str]:
     """A line a variant; with a column "simplified", time over that of the variant that is not, where there is one."""
     plain = {row.variant.removesuffix(PLAIN): row for row in rows if row.variant.endswith(PLAIN)}
     columns = (*COLUMNS, "simplified") if plain else COLUMNS
@@ -122,7 +125,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         yield f"| {row.variant} | " + " | ".join([*cells(row), *saved]) + " |"
 
 
-def _saved(row: Row, plain: Row | None) -> str:
+def _saved(row: BenchmarkRow, plain: BenchmarkRow | None) -> str:
     """Time and calls over those of the same variant, not simplified."""
     if plain is None or row.seconds is None or plain.seconds is None:
         return ""
@@ -130,7 +133,7 @@ def _saved(row: Row, plain: Row | None) -> str:
     return f"{row.seconds.median / plain.seconds.median:.2f}{calls}"
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: BenchmarkRow) -> list[str]:
     """A row's figures as text, in the order of `COLUMNS` without the first."""
     if row.error is not None:
         return [f"failed: {row.error.replace('|', '/')}", *[""] * (len(COLUMNS) - 2)]
@@ -147,7 +150,7 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def _error(row: Row) -> str:
+def _error(row: BenchmarkRow) -> str:
     if row.ulp is None:
         return "?"
     return "special values differ" if row.ulp >= 1e300 else f"{row.ulp:.3g} ({row.mean_ulp:.2g})"

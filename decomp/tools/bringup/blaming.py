@@ -34,7 +34,7 @@ class Difference:
     """Whether the very first call of the program raised. Functions that emit do, where there is nothing to emit to."""
 
 
-class _Found(Exception):
+class _Culprit(Exception):
     def __init__(self, difference: Difference) -> None:
         self.difference = difference
 
@@ -98,7 +98,7 @@ def _walked(
 
     try:
         loaded.walk(*state, *moved, visit=visit)
-    except _Found as found:
+    except _Culprit as found:
         return found.difference
     except _Unreadable:
         raise
@@ -144,7 +144,7 @@ def _read(backend: Backend, value: Any) -> Any:
 
 
 def _hold(backend: Backend, sample: Sample, found: Any, node: fx.Node, where: str, by_design: list[str]) -> None:
-    """Raises `_Found` where a result of a call is wrong."""
+    """Raises `_Culprit` where a result of a call is wrong."""
     try:
         verdict = judged(backend, sample, found)
     except FAILURES:
@@ -152,7 +152,7 @@ def _hold(backend: Backend, sample: Sample, found: Any, node: fx.Node, where: st
     by_design += [f"{_name_of(backend, node)}: {reason}" for reason in verdict.by_design]
     if verdict.problem:
         problem = problem_of(verdict, where, str(sample), node.name, source_line(node) or "")
-        raise _Found(Difference(_name_of(backend, node), problem))
+        raise _Culprit(Difference(_name_of(backend, node), problem))
 
 
 def _pair(pattern: Any, value: Any, found: dict[fx.Node, Any]) -> None:
@@ -167,7 +167,7 @@ def _pair(pattern: Any, value: Any, found: dict[fx.Node, Any]) -> None:
             _pair(each, value[key], found)
 
 
-class _Recorder(fx.Interpreter):
+class _CallRecorder(fx.Interpreter):
     """Runs a program in PyTorch, and tells each call with its operands."""
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -192,7 +192,7 @@ def _one_by_one(
     backend: Backend, lowering: Lowering, inputs: Sequence[Any], where: str, by_design: list[str]
 ) -> Difference | None:
     """Each call loaded as a program of its own, on the operands that it has in PyTorch."""
-    recorder = _Recorder(program_of_lowering(lowering, None, None, None).root)
+    recorder = _CallRecorder(program_of_lowering(lowering, None, None, None).root)
     with torch.no_grad():
         recorder.run(*inputs)
     for node, sample in recorder.calls:
@@ -213,7 +213,7 @@ def _alone(backend: Backend, node: fx.Node, sample: Sample, where: str, by_desig
         return
     try:
         _hold(backend, sample, result, node, where, by_design)
-    except _Found as difference:
+    except _Culprit as difference:
         yield difference.difference.problem
 
 

@@ -21,9 +21,9 @@ from decomp._library import library, samples as library_samples
 from decomp.errors import ArgumentError, boundary, spelled
 from decomp.ir.ops import Spelling, meant_overload, resolve
 from decomp.runtime.tables import Backend
-from decomp.tools.bringup.jobs import Job, Made, can_travel, failed, fingerprint, place_of
+from decomp.tools.bringup.jobs import BringUpJob, Made, can_travel, failed, fingerprint, place_of
 from decomp.tools.bringup.report import KINDS, BringUp
-from decomp.tools.bringup.rows import Row
+from decomp.tools.bringup.rows import BringUpRow
 from decomp.tools.certification.isolation import answered_apart, stop
 
 TIMEOUT = 120.0
@@ -82,7 +82,9 @@ def bring_up(
             "no other process finds this backend: make it at the top level of a module that can be "
             "imported, or pass isolate=False"
         )
-    run = _Run(backend, place, workers or os.cpu_count() or 1, timeout, quick, _Kept.at(results, backend, quick))
+    run = _BringUpRun(
+        backend, place, workers or os.cpu_count() or 1, timeout, quick, _RowFiles.at(results, backend, quick)
+    )
     run.progress = progress or (lambda done, total, name: None)
     with tempfile.TemporaryDirectory() as scratch:
         run.scratch = scratch
@@ -91,19 +93,19 @@ def bring_up(
     return BringUp(backend.name, backend.target.name, rows, quick, round(time.perf_counter() - began, 1), version)
 
 
-def _jobs(backend: Backend, models: Models | None, ops: Any, only: Sequence[str], quick: bool) -> list[Job]:
+def _jobs(backend: Backend, models: Models | None, ops: Any, only: Sequence[str], quick: bool) -> list[BringUpJob]:
     missing = set(backend.missing())
     primitives, names = list(backend.target), _library_ops()[:: QUICK_OPS if quick else 1]
     if ops is not None:
         primitives, names = _named(backend, list(_several(ops)), only)
-    found = [Job("primitive", name, "") for name in primitives if name not in missing]
-    found += [Job("op", name, "") for name in names]
+    found = [BringUpJob("primitive", name, "") for name in primitives if name not in missing]
+    found += [BringUpJob("op", name, "") for name in names]
     if models is None:
         models = [name for name in library_samples().MODELS if not quick or name in QUICK_MODELS]
     made: Mapping[str, Made | None] = models if isinstance(models, Mapping) else dict.fromkeys(_several(models))
     for name, each in made.items():
         _check_model(name, each)
-    found += [Job("model", name, "", model=each) for name, each in made.items()]
+    found += [BringUpJob("model", name, "", model=each) for name, each in made.items()]
     return [job for job in found if job.kind in only]
 
 
@@ -150,33 +152,33 @@ def _is_meant(primitive: Spelling, meant: Spelling) -> bool:
     return primitive.op == meant.op and (overload is None or meant_overload(primitive) in (None, overload))
 
 
-class _Kept:
+class _RowFiles:
     """Rows of earlier runs: a line of JSON each, in a file whose name tells what they depend on."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self.rows = path, dict[tuple[str, str], Row]()
+        self.path, self.rows = path, dict[tuple[str, str], BringUpRow]()
         if path is not None and path.is_file():
             for line in path.read_text(encoding="utf-8").splitlines():
                 with contextlib.suppress(ValueError, KeyError, TypeError):  # the end of a run that was cut off
-                    row = Row.from_json(json.loads(line))
+                    row = BringUpRow.from_json(json.loads(line))
                     self.rows[row.kind, row.name] = row
 
     @classmethod
-    def at(cls, directory: str | Path | None, backend: Backend, quick: bool) -> _Kept:
+    def at(cls, directory: str | Path | None, backend: Backend, quick: bool) -> _RowFiles:
         """Those in a directory."""
         if directory is None:
             return cls(None)
         Path(directory).mkdir(parents=True, exist_ok=True)
         return cls(Path(directory) / f"{backend.name}-{fingerprint(backend, quick)}.jsonl")
 
-    def keep(self, job: Job, row: Row) -> None:
+    def keep(self, job: BringUpJob, row: BringUpRow) -> None:
         """Add one; models that the user made are tried each time."""
         if self.path is not None and job.model is None:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row.to_json()) + "\n")
 
 
-class _Run:
+class _BringUpRun:
     """One bring-up."""
 
     progress: Progress
@@ -184,16 +186,22 @@ class _Run:
     threads: ThreadPoolExecutor
 
     def __init__(
-        self, backend: Backend, place: tuple[str, str] | None, workers: int, timeout: float, quick: bool, kept: _Kept
+        self,
+        backend: Backend,
+        place: tuple[str, str] | None,
+        workers: int,
+        timeout: float,
+        quick: bool,
+        kept: _RowFiles,
     ) -> None:
         self.backend, self.place, self.workers = backend, place, workers
         self.timeout, self.quick, self.kept = timeout, quick, kept
-        self.done: dict[tuple[str, str], Row] = {}
+        self.done: dict[tuple[str, str], BringUpRow] = {}
         self.total = 0
 
-    def rows(self, jobs: Sequence[Job]) -> tuple[Row, ...]:
+    def rows(self, jobs: Sequence[BringUpJob]) -> tuple[BringUpRow, ...]:
         """All rows: first the primitives, for what hangs or crashes is not run again in ops and models."""
-        missing = [Row("primitive", name, "missing") for name in self.backend.missing()]
+        missing = [BringUpRow("primitive", name, "missing") for name in self.backend.missing()]
         self.total = len(jobs)
         first = [job for job in jobs if job.kind == "primitive"]
         with ThreadPoolExecutor(self.workers) as self.threads:  # each of which keeps one process
@@ -202,7 +210,7 @@ class _Run:
             self._make([job for job in jobs if job.kind != "primitive"], frozenset(broken))
         return (*missing, *(self.done[job.kind, job.name] for job in jobs))
 
-    def _make(self, jobs: Sequence[Job], broken: frozenset[str]) -> None:
+    def _make(self, jobs: Sequence[BringUpJob], broken: frozenset[str]) -> None:
         waiting = []
         for i, job in enumerate(jobs):
             kept = self.kept.rows.get((job.kind, job.name)) if job.model is None else None
@@ -215,26 +223,28 @@ class _Run:
             self.kept.keep(job, row)
             self.progress(len(self.done), self.total, f"{job.kind} {job.name}")
 
-    def _placed(self, job: Job, broken: frozenset[str], number: int) -> Job:
+    def _placed(self, job: BringUpJob, broken: frozenset[str], number: int) -> BringUpJob:
         name, directory = self.place or ("", "")
         log = os.path.join(self.scratch, f"{job.kind}{number}") if self.place is not None else ""
-        return Job(job.kind, job.name, name, directory, self.quick, broken, job.model, log)
+        return BringUpJob(job.kind, job.name, name, directory, self.quick, broken, job.model, log)
 
-    def _made(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Row]]:
+    def _made(self, jobs: Sequence[BringUpJob]) -> Iterator[tuple[BringUpJob, BringUpRow]]:
         apart = [job for job in jobs if self.place is not None and can_travel(job.model)]
         yield from self._apart(apart)
         yield from ((job, job.run(self.backend)) for job in jobs if job not in apart)
 
-    def _apart(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Row]]:
-        waiting: dict[Future[Any], Job] = {self.threads.submit(answered_apart, job, self.timeout): job for job in jobs}
+    def _apart(self, jobs: Sequence[BringUpJob]) -> Iterator[tuple[BringUpJob, BringUpRow]]:
+        waiting: dict[Future[Any], BringUpJob] = {
+            self.threads.submit(answered_apart, job, self.timeout): job for job in jobs
+        }
         try:
             for future in as_completed(waiting):
                 job, answer = waiting[future], future.result()
-                yield job, Row.from_json(answer) if isinstance(answer, dict) else failed(job, answer)
+                yield job, BringUpRow.from_json(answer) if isinstance(answer, dict) else failed(job, answer)
         except BaseException:  # an interrupt, above all: stop the rest
             stop(waiting)
             raise
 
 
-def _is_lost(row: Row) -> bool:
+def _is_lost(row: BringUpRow) -> bool:
     return row.verdict in ("hangs", "crashes")

@@ -27,7 +27,7 @@ _DIMENSIONS = ("dim", "dims", "axis")
 
 
 @dataclass(frozen=True)
-class Case:
+class BringUpCase:
     """A call, and the inputs to try it on; all of one signature."""
 
     label: str
@@ -63,7 +63,7 @@ def _of_scalar_overload(op: Op, overload: str) -> tuple[Sample, ...]:
     return tuple(each for each in made if takes(each))
 
 
-def cases(samples: Sequence[Sample], quick: bool = False) -> Iterator[Case]:
+def cases(samples: Sequence[Sample], quick: bool = False) -> Iterator[BringUpCase]:
     """The calls that a primitive is tried on; PyTorch takes all of them."""
     samples = samples[: QUICK_SAMPLES if quick else SAMPLES]
     for sample in samples:
@@ -77,16 +77,16 @@ def cases(samples: Sequence[Sample], quick: bool = False) -> Iterator[Case]:
             yield from _edges(sample, dtype)
 
 
-def _in_dtype(sample: Sample, dtype: torch.dtype) -> Iterator[Case]:
+def _in_dtype(sample: Sample, dtype: torch.dtype) -> Iterator[BringUpCase]:
     try:
         found = trial(sample, dtype)
     except FAILURES:
         return
     if found is not None:
-        yield Case(name_of(dtype), found.sample, found.inputs)
+        yield BringUpCase(name_of(dtype), found.sample, found.inputs)
 
 
-def _of_sizes(sample: Sample, dtype: torch.dtype) -> Iterator[Case]:
+def _of_sizes(sample: Sample, dtype: torch.dtype) -> Iterator[BringUpCase]:
     """The first tensor small and large, near the ends of the range of the dtype, where its results are normal numbers:
     an op that does not compute element by element is tried on points of the whole range nowhere else."""
     tensors = sample.tensors
@@ -115,7 +115,7 @@ def _gives_normal_numbers(sample: Sample) -> bool:
     return all(bool((size.isfinite() & ((size >= tiny) | (size == 0))).all()) for size, tiny in sizes)
 
 
-def _of_integers(sample: Sample, quick: bool) -> Iterator[Case]:
+def _of_integers(sample: Sample, quick: bool) -> Iterator[BringUpCase]:
     """Integers and bools, and mixtures of dtypes."""
     for name, found in promotion_trials(sample):
         if not quick or name in ("int64", "bool"):
@@ -142,11 +142,11 @@ def _large(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (torch.randint(2**29, 2**31 - 1, t.shape, generator=random)).to(dtype)
 
 
-def _case(label: str, sample: Sample) -> Case:
-    return Case(label, sample, (Inputs(label, tuple(sample.tensors)),))
+def _case(label: str, sample: Sample) -> BringUpCase:
+    return BringUpCase(label, sample, (Inputs(label, tuple(sample.tensors)),))
 
 
-def _edges(sample: Sample, dtype: torch.dtype) -> Iterator[Case]:
+def _edges(sample: Sample, dtype: torch.dtype) -> Iterator[BringUpCase]:
     """The call with other shapes and strides, in one dtype."""
     if dtype is torch.float32:
         base = in_dtype(sample, dtype)

@@ -20,14 +20,14 @@ from torch import nn
 from decomp.errors import ArgumentError, first_line
 from decomp.runtime.tables import Backend
 from decomp.tools.bringup import trying
-from decomp.tools.bringup.rows import Problem, Row
+from decomp.tools.bringup.rows import BringUpRow, Problem
 
 Made = tuple[nn.Module, Any]
 """A module and the inputs to call it with."""
 
 
 @dataclass(frozen=True)
-class Job:
+class BringUpJob:
     """One row to be made."""
 
     kind: str
@@ -43,7 +43,7 @@ class Job:
     log: str = ""
     """A file to write each case into before it is tried."""
 
-    def run(self, backend: Backend | None = None) -> Row:
+    def run(self, backend: Backend | None = None) -> BringUpRow:
         """Try it. Raises `LookupError` where the backend is not found."""
         backend = backend or backend_named(self.backend, self.directory)
         began = time.perf_counter()
@@ -53,7 +53,7 @@ class Job:
         row.seconds = round(time.perf_counter() - began, 2)
         return row
 
-    def _row(self, backend: Backend) -> Row:
+    def _row(self, backend: Backend) -> BringUpRow:
         try:
             if self.kind == "primitive":
                 return trying.primitive(backend, self.name, self.quick, self._tell)
@@ -69,14 +69,14 @@ class Job:
             Path(self.log).write_text(case, encoding="utf-8")
 
 
-def failed(job: Job, answer: str) -> Row:
+def failed(job: BringUpJob, answer: str) -> BringUpRow:
     """The row of a job without an answer."""
     verdict = answer.partition(":")[0]
     case = ""
     if job.log and os.path.exists(job.log):
         case = Path(job.log).read_text(encoding="utf-8")
     where, _, call = case.partition(": ") if job.kind == "primitive" else ("", "", case)
-    row = Row(job.kind, job.name)
+    row = BringUpRow(job.kind, job.name)
     row.blame(verdict if verdict in ("hangs", "crashes") else "fails", Problem(where or job.kind, answer, call))
     return row
 

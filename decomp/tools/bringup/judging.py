@@ -13,18 +13,18 @@ from decomp._library import samples as library_samples
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import of_function
 from decomp.metadata.agreement import described
-from decomp.runtime.departures import Departure
+from decomp.runtime.known_deviations import KnownDeviation
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample
 from decomp.tools.certification.certificate import AGAINST_OWN_BY_LEVEL, LIMITS_BY_LEVEL
 from decomp.tools.certification.results import flat
-from decomp.tools.measurement.tally import Results, Tally
+from decomp.tools.measurement.tally import MeasuredResult, Tally
 from decomp.tools.measurement.trials import FAILURES, in_dtype, widened
 from decomp.validation.ulp import Exact, kinds, spacing
 
 LIMITS = LIMITS_BY_LEVEL["standard"]
 """ULP that a primitive that computes element by element may be off by, by dtype."""
-TIMES = AGAINST_OWN_BY_LEVEL["standard"]
+KERNEL_ERROR_FACTOR = AGAINST_OWN_BY_LEVEL["standard"]
 """It may have so many times the error of PyTorch's own kernel."""
 SUMS = 4.0
 """Other ops may be off by so many times as much: they may add in another order. A ULP is that of the largest number
@@ -34,7 +34,7 @@ PROGRAMS = 16.0
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CallJudgement:
     """How one call came out."""
 
     problem: str = ""
@@ -54,7 +54,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Truth:
+class ExpectedResults:
     """What a call should give: PyTorch's own results, exact ones, and the size of what is added up."""
 
     own: Sequence[torch.Tensor]
@@ -73,13 +73,13 @@ def call_of(function: Any, args: Any, kwargs: Any) -> Sample:
     return replace(made, exact="shape") if torch.Tag.nondeterministic_seeded in made.tags else made
 
 
-def truth_of(sample: Sample) -> Truth:
+def truth_of(sample: Sample) -> ExpectedResults:
     """What a call with these tensors should give. Raises one of `FAILURES` where PyTorch itself fails."""
     own = _formed(sample, _run(sample))
     exact, against_own = _exact(sample, own)
     pointwise = sample.pointwise
     mass = _mass(sample, exact) if not pointwise else exact
-    return Truth(own, exact, mass, pointwise, against_own, sample.tensors)
+    return ExpectedResults(own, exact, mass, pointwise, against_own, sample.tensors)
 
 
 def _run(sample: Sample) -> list[torch.Tensor]:
@@ -120,36 +120,36 @@ def _mass(sample: Sample, exact: Sequence[torch.Tensor]) -> Sequence[torch.Tenso
         return exact
 
 
-def departures_of(backend: Backend, sample: Sample) -> tuple[Departure, ...]:
+def departures_of(backend: Backend, sample: Sample) -> tuple[KnownDeviation, ...]:
     """What a backend states of the op of a call."""
     return backend.departures(sample.overload) if isinstance(sample.overload, torch._ops.OpOverload) else ()
 
 
-def judged(backend: Backend, sample: Sample, found: Any) -> Judged:
+def judged(backend: Backend, sample: Sample, found: Any) -> CallJudgement:
     """How a backend's results of a call compare with the truth. Raises one of `FAILURES` where PyTorch itself fails."""
     return against(sample, truth_of(sample), found, departures=departures_of(backend, sample))
 
 
 def against(
     sample: Sample | None,
-    truth: Truth,
+    truth: ExpectedResults,
     found: Any,
     measured: bool = True,
     times: float = 1.0,
     values: bool = True,
-    departures: Sequence[Departure] = (),
-) -> Judged:
+    departures: Sequence[KnownDeviation] = (),
+) -> CallJudgement:
     """The same with a truth that is known; without `values`, by dtypes and shapes alone. `measured`: whether rounding
     errors count, or only what is far off. `departures`: what is by design."""
     mine = flat(found)
     wrong = _structure(truth.own, mine) if sample is None or sample.leeway is None else _structure(_run(sample), mine)
     if wrong:
-        return Judged(wrong)
+        return CallJudgement(wrong)
     if not values or sample is not None and sample.exact == "shape":
-        return Judged(points=sum(t.numel() for t in mine))
+        return CallJudgement(points=sum(t.numel() for t in mine))
     if sample is not None:
         mine = _formed(sample, mine)
-    worst = Judged()
+    worst = CallJudgement()
     for i in range(len(mine)):
         one = _one(truth, i, mine[i], measured, times)
         if one.problem and departures:
@@ -161,19 +161,19 @@ def against(
         ulp, own = _larger(worst.ulp, one.ulp), _larger(worst.own, one.own)
         notes = tuple(dict.fromkeys((*worst.notes, *one.notes)))
         by_design = tuple(dict.fromkeys((*worst.by_design, *one.by_design)))
-        worst = Judged(ulp=ulp, own=own, points=worst.points + one.points, notes=notes, by_design=by_design)
+        worst = CallJudgement(ulp=ulp, own=own, points=worst.points + one.points, notes=notes, by_design=by_design)
     return worst
 
 
 def _by_design(
-    truth: Truth,
+    truth: ExpectedResults,
     i: int,
     found: torch.Tensor,
     measured: bool,
     times: float,
-    departures: Sequence[Departure],
-    plain: Judged,
-) -> Judged:
+    departures: Sequence[KnownDeviation],
+    plain: CallJudgement,
+) -> CallJudgement:
     """The judgement of a wrong result without what the backend states of it."""
     own, reasons = truth.own[i], []
     has_digits = own.is_floating_point() or own.is_complex()
@@ -198,7 +198,7 @@ def _structure(own: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> st
     return f"{pairs[0][0]} instead of {pairs[0][1]}" if pairs else ""
 
 
-def _one(truth: Truth, i: int, found: torch.Tensor, measured: bool, times: float) -> Judged:
+def _one(truth: ExpectedResults, i: int, found: torch.Tensor, measured: bool, times: float) -> CallJudgement:
     if found.is_complex():
         # Kernels differ in which part is infinite and which is NaN.
         lost = ~found.isfinite() & ~truth.own[i].isfinite()
@@ -221,7 +221,7 @@ def _is_narrow(operands: Sequence[torch.Tensor]) -> bool:
     return bool(floats) and all(t.dtype is not torch.float64 for t in floats)
 
 
-def _normal(truth: Truth, i: int) -> torch.Tensor | None:
+def _normal(truth: ExpectedResults, i: int) -> torch.Tensor | None:
     """Where neither an operand nor the result is subnormal, nor the result what such a number is rounded to; None where
     operands do not have the strides of the result."""
     own = truth.own[i]
@@ -244,8 +244,8 @@ def _is_small(t: torch.Tensor, bound: float) -> torch.Tensor:
 
 
 def _tallied(
-    truth: Truth, i: int, found: torch.Tensor, measured: bool, times: float, kept: torch.Tensor | None
-) -> Judged:
+    truth: ExpectedResults, i: int, found: torch.Tensor, measured: bool, times: float, kept: torch.Tensor | None
+) -> CallJudgement:
     own, exact = truth.own[i], truth.exact[i]
     tally = Tally(truth.against_own)
     places = torch.arange(own.numel()) if kept is None else kept.nonzero().flatten()
@@ -253,7 +253,7 @@ def _tallied(
     is_sum = not truth.pointwise and own.is_floating_point()
     unit = _unit(truth, i, own.dtype, len(places)) if is_sum else None
     tally.add(
-        Results(
+        MeasuredResult(
             flats[0],
             Exact(flats[2]),
             flats[1],
@@ -269,7 +269,7 @@ def _tallied(
     notes = ("zeros of the other sign than PyTorch's",) if _signs_differ(flats[0], flats[1], flats[2]) else ()
     own_max = None if truth.against_own else figures.own_max
     is_number = own.is_floating_point() or own.is_complex()
-    judged_as = replace(Judged(points=figures.points), ulp=figures.max if is_number else None, own=own_max)
+    judged_as = replace(CallJudgement(points=figures.points), ulp=figures.max if is_number else None, own=own_max)
     if figures.mismatches:
         problem = f"{figures.mismatches} of {own.numel()} values wrong"
         return _with_example(replace(judged_as, problem=problem), truth, i, found, figures.examples[0].input)
@@ -280,16 +280,16 @@ def _tallied(
     return replace(judged_as, notes=notes)
 
 
-def _unit(truth: Truth, i: int, dtype: torch.dtype, count: int) -> torch.Tensor | None:
+def _unit(truth: ExpectedResults, i: int, dtype: torch.dtype, count: int) -> torch.Tensor | None:
     size = torch.maximum(truth.exact[i].double().abs(), truth.mass[i].double().abs()).flatten()
     size = torch.where(size.isfinite(), size, 0.0)
     return spacing(size.max().expand(count), dtype) if count else None
 
 
-def _allowed(truth: Truth, dtype: torch.dtype, own: float | None) -> float:
+def _allowed(truth: ExpectedResults, dtype: torch.dtype, own: float | None) -> float:
     limit = LIMITS.get(name_of(dtype), LIMITS["float32"])
     limit *= (1.0 if truth.pointwise else SUMS) * (SUMS if truth.against_own else 1.0)
-    return max(limit, TIMES * own if own is not None and math.isfinite(own) else 0.0)
+    return max(limit, KERNEL_ERROR_FACTOR * own if own is not None and math.isfinite(own) else 0.0)
 
 
 def _signs_differ(found: torch.Tensor, own: torch.Tensor, exact: torch.Tensor) -> bool:
@@ -299,7 +299,9 @@ def _signs_differ(found: torch.Tensor, own: torch.Tensor, exact: torch.Tensor) -
     return bool(((mine >= 4) & (theirs >= 4) & (mine != theirs) & (exact == 0)).any())
 
 
-def _with_example(judged: Judged, truth: Truth, i: int, found: torch.Tensor, place: str) -> Judged:
+def _with_example(
+    judged: CallJudgement, truth: ExpectedResults, i: int, found: torch.Tensor, place: str
+) -> CallJudgement:
     """Where a result is wrong, what is expected there, and what came."""
     own, index = truth.own[i], int(place)
     at = [int(each) for each in torch.unravel_index(torch.tensor(index), own.shape)] if own.dim() else []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from decomp.tools.bringup.report import KINDS, BringUp, counted, verdict_of
-from decomp.tools.bringup.rows import Problem, Row
+from decomp.tools.bringup.rows import BringUpRow, Problem
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --bad: #c22; --good: #282; --dim: #888; }
@@ -53,18 +53,18 @@ def page_of(report: BringUp) -> str:
     )
 
 
-def _summary(rows: Sequence[Row]) -> str:
+def _summary(rows: Sequence[BringUpRow]) -> str:
     said = ", ".join(f"{count} {verdict}" for verdict, count in counted(rows).items())
     return f'<p class="dim">{escape(said)}</p>'
 
 
-def _of_kind(rows: Iterable[Row]) -> str:
+def _of_kind(rows: Iterable[BringUpRow]) -> str:
     ordered = sorted(rows, key=lambda row: (row.fine, row.name))
     columns = ("name", "verdict", "cases", "ULP / PyTorch", "what is wrong")
     return _table(columns, (_cells(row) for row in ordered))
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: BringUpRow) -> tuple[str, ...]:
     colour = "bad" if not row.fine else "good" if row.verdict in ("right", "by design") else "dim"
     errors = "<br>".join(
         f"{escape(dtype)} {ulp:.3g} / {'–' if own is None else f'{own:.3g}'}" for dtype, (ulp, own) in row.ulp.items()

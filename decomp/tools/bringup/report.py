@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from decomp.errors import ArgumentError
-from decomp.tools.bringup.rows import FINE, UNTRIED, Problem, Row
+from decomp.tools.bringup.rows import FINE, UNTRIED, BringUpRow, Problem
 from decomp.tools.writing import one_row_a_line, whole
 
 KINDS = ("primitive", "op", "model")
@@ -20,7 +20,7 @@ MOST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     """A row that came out otherwise than before."""
 
     kind: str
@@ -41,7 +41,7 @@ class BringUp:
 
     backend: str
     target: str
-    rows: tuple[Row, ...]
+    rows: tuple[BringUpRow, ...]
     quick: bool = False
     seconds: float = 0.0
     torch: str = ""
@@ -56,11 +56,11 @@ class BringUp:
         """Whether anything was computed: not where no op and no model reaches the target."""
         return any(row.verdict not in UNTRIED for row in self.rows)
 
-    def of(self, kind: str) -> tuple[Row, ...]:
+    def of(self, kind: str) -> tuple[BringUpRow, ...]:
         """The rows of one kind: "primitive", "op" or "model"."""
         return tuple(row for row in self.rows if row.kind == kind)
 
-    def row(self, kind: str, name: str) -> Row:
+    def row(self, kind: str, name: str) -> BringUpRow:
         """One row. Raises `LookupError`."""
         for row in self.of(kind):
             if name in (row.name, row.name.removeprefix("aten.")):
@@ -113,7 +113,7 @@ class BringUp:
             shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
             yield f"not lowered: {shown}: {note}"
 
-    def compare(self, old: BringUp) -> list[Change]:
+    def compare(self, old: BringUp) -> list[RowChange]:
         """What came out otherwise than in `old`, the worse first."""
         before = {(row.kind, row.name): row for row in old.rows}
         changes = [
@@ -150,7 +150,7 @@ class BringUp:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> BringUp:
         """Read what `as_dict` gave."""
-        rows = tuple(map(Row.from_json, data["rows"]))
+        rows = tuple(map(BringUpRow.from_json, data["rows"]))
         return cls(data["backend"], data["target"], rows, data["quick"], data["seconds"], data["torch"])
 
     def __str__(self) -> str:
@@ -188,7 +188,7 @@ class BringUp:
             yield f"by design: {', '.join(names)}: {reason}"
 
 
-def _different(row: Row) -> list[Problem]:
+def _different(row: BringUpRow) -> list[Problem]:
     """The problems of a row, one of each kind: of an error that the same call shows on other values, the first."""
     found: dict[tuple[str, str], Problem] = {}
     for each in row.problems:
@@ -201,7 +201,7 @@ def counted_as(count: int) -> str:
     return "1 op or model" if count == 1 else f"{count} ops and models"
 
 
-def verdict_of(row: Row) -> str:
+def verdict_of(row: BringUpRow) -> str:
     """The verdict of a row in words, with how many cases it is about."""
     if row.verdict == "missing":
         return "no function implements it"
@@ -212,18 +212,18 @@ def verdict_of(row: Row) -> str:
     return row.verdict
 
 
-def _change(before: Row, after: Row) -> Change | None:
+def _change(before: BringUpRow, after: BringUpRow) -> RowChange | None:
     if before.verdict != after.verdict or before.blames != after.blames:
         better = after.fine if before.fine != after.fine else None
-        return Change(after.kind, _short(after.name), verdict_of(before), verdict_of(after), better)
+        return RowChange(after.kind, _short(after.name), verdict_of(before), verdict_of(after), better)
     for dtype, (ulp, _) in after.ulp.items():
         was = before.ulp.get(dtype, (ulp, None))[0]
         if ulp > max(2 * was, was + 0.5) or was > max(2 * ulp, ulp + 0.5):
             words = (f"{was:.3g} ULP in {dtype}", f"{ulp:.3g}")
-            return Change(after.kind, _short(after.name), *words, ulp < was)
+            return RowChange(after.kind, _short(after.name), *words, ulp < was)
     if before.wrong_cases != after.wrong_cases:
         words = verdict_of(before), verdict_of(after)
-        return Change(after.kind, _short(after.name), *words, after.wrong_cases < before.wrong_cases)
+        return RowChange(after.kind, _short(after.name), *words, after.wrong_cases < before.wrong_cases)
     return None
 
 
@@ -231,7 +231,7 @@ def _short(name: str) -> str:
     return name.removeprefix("aten.")
 
 
-def counted(rows: Iterable[Row]) -> dict[str, int]:
+def counted(rows: Iterable[BringUpRow]) -> dict[str, int]:
     """How many rows have each verdict, what is fine last."""
     found = Counter(row.verdict for row in rows)
     return dict(sorted(found.items(), key=lambda pair: (pair[0] in FINE, -pair[1])))

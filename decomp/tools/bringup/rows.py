@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from decomp.tools.bringup.judging import Judged
+from decomp.tools.bringup.judging import CallJudgement
 
 UNTRIED = ("not lowered", "not tried")
 """Verdicts on what was not computed."""
@@ -40,13 +40,13 @@ class Problem:
         return f"{self.where}: {self.problem}{values} in {self.call or 'the program'}{node}{line}"
 
 
-def problem_of(found: Judged, where: str, call: str, node: str = "", source: str = "") -> Problem:
+def problem_of(found: CallJudgement, where: str, call: str, node: str = "", source: str = "") -> Problem:
     """What was judged wrong, as a problem."""
     return Problem(where, found.problem, call, found.at, found.expected, found.got, node, source)
 
 
 @dataclass
-class Row:
+class BringUpRow:
     """One primitive, op or model."""
 
     kind: str
@@ -74,7 +74,7 @@ class Row:
         """Whether nothing is amiss with it."""
         return self.verdict in FINE
 
-    def count(self, dtype: str, found: Judged) -> None:
+    def count(self, dtype: str, found: CallJudgement) -> None:
         """Add one case that is right, and its error in `dtype`."""
         self.cases, self.points = self.cases + 1, self.points + found.points
         if dtype and found.ulp is not None:
@@ -99,7 +99,7 @@ class Row:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Row:
+    def from_json(cls, data: Mapping[str, Any]) -> BringUpRow:
         """Read what `to_json` wrote."""
         known = {each.name for each in fields(cls)}
         given = {key: value for key, value in data.items() if key in known}

@@ -22,9 +22,9 @@ from decomp.runtime.border import Border
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample, program_of
 from decomp.tools.bringup.blaming import Difference, copied_tensors, difference_in, loaded_call, primitive_of
-from decomp.tools.bringup.cases import Case, cases, samples_for
-from decomp.tools.bringup.judging import PROGRAMS, Judged, Truth, against, departures_of, truth_of
-from decomp.tools.bringup.rows import Problem, Row, problem_of
+from decomp.tools.bringup.cases import BringUpCase, cases, samples_for
+from decomp.tools.bringup.judging import PROGRAMS, CallJudgement, ExpectedResults, against, departures_of, truth_of
+from decomp.tools.bringup.rows import BringUpRow, Problem, problem_of
 from decomp.tools.certification.results import flat
 from decomp.tools.measurement.trials import FAILURES, silenced, takes, widened
 from decomp.torch_internals import pytree
@@ -34,9 +34,9 @@ Tell = Callable[[str], None]
 OP_SAMPLES, QUICK_OP_SAMPLES = 4, 1
 
 
-def primitive(backend: Backend, name: str, quick: bool, tell: Tell) -> Row:
+def primitive(backend: Backend, name: str, quick: bool, tell: Tell) -> BringUpRow:
     """An op of the target, on every call of it that the target takes."""
-    row, found = Row("primitive", name), resolve(name)
+    row, found = BringUpRow("primitive", name), resolve(name)
     overload = found.overload if found.overload in (found.op.packet.overloads() if found.op.packet else ()) else None
     for case in cases(samples_for(found.op, overload), quick):
         if not _has_dtypes(backend, case.sample):
@@ -61,7 +61,7 @@ def _has_dtypes(backend: Backend, sample: Sample) -> bool:
     return all(dtype in backend.dtypes for dtype in (*dtypes, *(t.dtype for t in (*sample.tensors, *results))))
 
 
-def _try_case(backend: Backend, row: Row, case: Case) -> None:
+def _try_case(backend: Backend, row: BringUpRow, case: BringUpCase) -> None:
     call = str(case.sample)
     try:
         loaded = loaded_call(backend, case.sample)
@@ -101,13 +101,13 @@ def _dtype_of(label: str) -> str:
     return "" if " with " in dtype else dtype
 
 
-def _first_dtype(truth: Truth) -> str:
+def _first_dtype(truth: ExpectedResults) -> str:
     return name_of(truth.own[0].dtype) if truth.own else ""
 
 
-def op(backend: Backend, name: str, quick: bool, broken: Container[str], tell: Tell) -> Row:
+def op(backend: Backend, name: str, quick: bool, broken: Container[str], tell: Tell) -> BringUpRow:
     """An op of the library, lowered to the backend's primitives."""
-    row, found = Row("op", name), resolve(name)
+    row, found = BringUpRow("op", name), resolve(name)
     samples = samples_for(found.op, None)
     for sample in samples[: QUICK_OP_SAMPLES if quick else OP_SAMPLES]:
         if takes(sample):
@@ -118,9 +118,9 @@ def op(backend: Backend, name: str, quick: bool, broken: Container[str], tell: T
     return row
 
 
-def model(backend: Backend, name: str, made: tuple[nn.Module, Any], broken: Container[str], tell: Tell) -> Row:
+def model(backend: Backend, name: str, made: tuple[nn.Module, Any], broken: Container[str], tell: Tell) -> BringUpRow:
     """A whole model, lowered to the backend's primitives."""
-    row = Row("model", name)
+    row = BringUpRow("model", name)
     tell(name)
     module, args = made
     if isinstance(args, Mapping):
@@ -158,7 +158,7 @@ def sample_model(name: str) -> tuple[nn.Module, Any]:
 
 def _try_program(
     backend: Backend,
-    row: Row,
+    row: BringUpRow,
     module: Any,
     args: Sequence[Any],
     call: str,
@@ -216,7 +216,7 @@ def _unknown_dtypes(backend: Backend, lowering: Lowering) -> list[str]:
 
 def _run_program(
     backend: Backend,
-    row: Row,
+    row: BringUpRow,
     lowering: Lowering,
     loaded: Any,
     original: Any,
@@ -249,7 +249,7 @@ def _run_program(
     if difference is not None:
         row.blame("blames", difference.problem, difference.primitive)
     elif by_design:
-        row.count("", Judged(by_design=tuple(dict.fromkeys(by_design))))
+        row.count("", CallJudgement(by_design=tuple(dict.fromkeys(by_design))))
     else:
         row.blame("wrong" if problem.at or problem.expected else "fails", problem)
 
@@ -270,10 +270,10 @@ def _is_random(lowering: Lowering) -> bool:
     return any(torch.Tag.nondeterministic_seeded in node.target.tags for node in nodes)
 
 
-def judged_shapes(lowering: Lowering, args: Sequence[Any], found: Sequence[torch.Tensor]) -> Judged:
+def judged_shapes(lowering: Lowering, args: Sequence[Any], found: Sequence[torch.Tensor]) -> CallJudgement:
     """Results of a random program, held against those of PyTorch but for their values."""
     own = _in_pytorch(lowering, args)
-    return against(None, Truth(own, own, own, False, True), found, values=False)
+    return against(None, ExpectedResults(own, own, own, False, True), found, values=False)
 
 
 def _in_pytorch(lowering: Lowering, args: Sequence[Any]) -> list[torch.Tensor]:
@@ -285,7 +285,7 @@ def _in_pytorch(lowering: Lowering, args: Sequence[Any]) -> list[torch.Tensor]:
         return flat(lowered(*copied_tensors(tuple(args))))
 
 
-def _truth(lowering: Lowering, original: Any, args: Sequence[Any], sample: Sample | None) -> Truth:
+def _truth(lowering: Lowering, original: Any, args: Sequence[Any], sample: Sample | None) -> ExpectedResults:
     """What a program should give: what its lowered form gives in PyTorch, beside what the original gives in float64.
     What lowering itself loses counts against no backend. The results are those before any leeway."""
     own = _in_pytorch(lowering, args)
@@ -293,13 +293,13 @@ def _truth(lowering: Lowering, original: Any, args: Sequence[Any], sample: Sampl
         if sample is not None:
             first = truth_of(sample)
             formed = own if sample.leeway is None else list(sample.leeway.results(sample, own))
-            return Truth(formed, first.exact, first.mass, False, first.against_own, first.operands)
+            return ExpectedResults(formed, first.exact, first.mass, False, first.against_own, first.operands)
         module = original.double() if isinstance(original, nn.Module) else original
         try:
             exact = list(widened(flat(module(*widened_leaves(copied_tensors(tuple(args)))))))
         except FAILURES:
             exact = list(widened(own))
-    return Truth(own, exact, exact, False, False)
+    return ExpectedResults(own, exact, exact, False, False)
 
 
 def widened_leaves(args: Any) -> Any:

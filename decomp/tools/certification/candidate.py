@@ -9,7 +9,7 @@ import torch
 
 from decomp import errors
 from decomp.ir.dtypes import name_of
-from decomp.tools.certification.certificate import FINITE, GOOD, OF_PRIMS, Way
+from decomp.tools.certification.certificate import FINITE, GOOD, OF_PRIMS, Implementation
 from decomp.tools.certification.implementations import AsWritten, Legal, Lowered, NotServed, identity
 from decomp.tools.certification.results import MismatchedResults, Refused, as_predicted
 from decomp.tools.certification.sources import content_hash
@@ -18,7 +18,7 @@ from decomp.tools.measurement.trials import Function, Trial
 
 
 @dataclass(eq=False)
-class Candidate:
+class MeasuredCandidate:
     """One implementation of the op of a rule, and what was measured of it."""
 
     implementation: AsWritten | Lowered
@@ -100,7 +100,7 @@ class Candidate:
         if self.flushed.get(dtype, FINITE) == FINITE:
             self.flushed[dtype] = verdict
 
-    def result(self) -> Way:
+    def result(self) -> Implementation:
         """The measurements, as a part of the certificate."""
         values, first, second = (
             {dtype: tally.figures() for (of, dtype), tally in self.tallies.items() if of == kind}
@@ -108,7 +108,7 @@ class Candidate:
         )
         used, served = self.implementation.used, bool(self.served or "failures" in self.notes)
         missing = "not served" if self.as_written else "not reached"
-        return Way(
+        return Implementation(
             name=self.implementation.name,
             verdict="measured" if served else "legal" if self.legal else missing,
             reason="" if served or self.legal else "; ".join(dict.fromkeys(self.reasons))[:300],

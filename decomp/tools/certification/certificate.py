@@ -76,7 +76,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Implementation:
     """One implementation of a rule, measured: as written, on PyTorch's own kernels, or lowered to a target."""
 
     name: str
@@ -197,7 +197,7 @@ class Certificate:
     """What it was measured on."""
     reference: Mapping[str, str] = field(default_factory=dict)
     """What it was held against, by dtype."""
-    ways: tuple[Way, ...] = ()
+    ways: tuple[Implementation, ...] = ()
     error: str = ""
     """Why it could not be measured: it hangs, it crashed, there are no samples."""
     level: str = field(default=LEVELS[0], kw_only=True)
@@ -213,7 +213,7 @@ class Certificate:
         """What is wrong, a phrase each."""
         return (self.error,) if self.error else tuple(fault for way in self.ways for fault in way.faults)
 
-    def way(self, name: str, level: str | None = None) -> Way | None:
+    def way(self, name: str, level: str | None = None) -> Implementation | None:
         """The measurement "as written", or on a target: at the rule's own level, or as it is computed where `level` is
         asked for. (A looser level has a measurement of its own only where it is computed otherwise.)"""
         wanted = LEVELS.index(level or self.level)
@@ -259,7 +259,7 @@ class Certificate:
         """This certificate with what another one says of compiled programs, for each way by the same code."""
         same = {(way.name, way.level, way.hash): way for way in other.ways} if other is not None else {}
 
-        def completed(way: Way) -> Way:
+        def completed(way: Implementation) -> Implementation:
             older = same.get((way.name, way.level, way.hash))
             if older is None or way.compiled or way.verdict != older.verdict:
                 return way
@@ -293,18 +293,18 @@ class Certificate:
         return cls(**{**data, "ways": ways})
 
 
-def _error(way: Way, dtype: str) -> float:
+def _error(way: Implementation, dtype: str) -> float:
     measured = [way.values[dtype]] if dtype in way.values else list(way.values.values())
     if any(figures.mismatches for figures in measured):
         return math.inf
     return max((f.max for f in measured if f.own_max is not None and f.max > f.own_max), default=0.0)
 
 
-def _order(way: Way) -> tuple[bool, int]:
+def _order(way: Implementation) -> tuple[bool, int]:
     return way.name != AS_WRITTEN, LEVELS.index(way.level)
 
 
-def _worse(way: Way, other: Way | None) -> Iterator[str]:
+def _worse(way: Implementation, other: Implementation | None) -> Iterator[str]:
     if other is None or other.verdict not in ("measured", "legal"):
         return
     if way.verdict != other.verdict and way.verdict != "legal":
@@ -366,7 +366,7 @@ class Certificates(Mapping[str, Certificate]):
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (Certificate, Way, Figures, Mismatch)):
+    if isinstance(value, (Certificate, Implementation, Figures, Mismatch)):
         pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
         return {name: _plain(item) for name, item in pairs if item not in ("", (), {}, None)}
     if isinstance(value, Mapping):
@@ -374,14 +374,14 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _way(data: Mapping[str, Any]) -> Way:
+def _way(data: Mapping[str, Any]) -> Implementation:
     measured = {
         what: {dtype: _figures(figures) for dtype, figures in data[what].items()}
         for what in ("values", "gradients", "second")
         if what in data
     }
     listed = {name: tuple(data.get(name, ())) for name in ("rules", "programs")}
-    return Way(**{**data, **measured, **listed})
+    return Implementation(**{**data, **measured, **listed})
 
 
 def _figures(data: Mapping[str, Any]) -> Figures:

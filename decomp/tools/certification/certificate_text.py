@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from decomp.tools.certification.certificate import Certificate, Figures, Way
+from decomp.tools.certification.certificate import Certificate, Figures, Implementation
 
 Row = tuple[str, str, str, str, str, str]
 COLUMNS = ("", "dtype", "rule, max / mean ULP", "PyTorch, max / mean", "worst at", "wrong")
@@ -28,7 +28,7 @@ def circumstances(certificate: Certificate) -> str:
     return f"{certificate.domain}; torch {certificate.torch}{machine}, seed {certificate.seed}"
 
 
-def rows(way: Way) -> list[Row]:
+def rows(way: Implementation) -> list[Row]:
     """The figures of one way: what, dtype, errors of the rule, of PyTorch, the worst input, how many are wrong."""
     return [
         (name if i == 0 else "", dtype, *cells(figures))
@@ -45,7 +45,7 @@ def cells(figures: Figures) -> tuple[str, str, str, str]:
     return f"{figures.max:.3g} / {figures.mean:.3g}", own, worst, wrong
 
 
-def notes(way: Way) -> list[tuple[str, str]]:
+def notes(way: Implementation) -> list[tuple[str, str]]:
     """Verdicts in words on dtypes, strides, dynamic shapes, compiled and flushed programs; equal ones are joined."""
     lines = [(", ".join(dtypes), what) for what, dtypes in _alike(way.dtypes).items()]
     compiled = [(f"compiled, {', '.join(dtypes)}", what) for what, dtypes in _alike(way.compiled).items()]
@@ -80,7 +80,7 @@ def _lines(certificate: Certificate) -> Iterator[str]:
         yield from (f"    {name} in {dtype}: {one}" for name, dtype, one in examples(way))
 
 
-def examples(way: Way) -> Iterator[tuple[str, str, str]]:
+def examples(way: Implementation) -> Iterator[tuple[str, str, str]]:
     """Results that are wrong altogether."""
     for name, attribute in KINDS:
         for dtype, figures in getattr(way, attribute).items():

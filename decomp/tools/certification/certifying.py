@@ -20,7 +20,7 @@ from decomp.rules.target import Target
 from decomp.samples import samples_of
 from decomp.tools.certification.certificate import Certificate, Certificates
 from decomp.tools.certification.isolation import measured_apart, stop, unmeasured
-from decomp.tools.certification.jobs import Job, job
+from decomp.tools.certification.jobs import CertificationJob, job
 from decomp.tools.measurement.measuring import measured
 
 FEW = 3
@@ -96,26 +96,30 @@ def _samples(samples: Any, rule: Rule) -> Any:
     return samples_of(rule, samples) if samples is not None else None
 
 
-def _runs_elsewhere(rule: Rule, one: Job, count: int, executor: Executor | None, timeout: float | None) -> bool:
+def _runs_elsewhere(
+    rule: Rule, one: CertificationJob, count: int, executor: Executor | None, timeout: float | None
+) -> bool:
     """Whether a job goes to another process: if it can be pickled, and there are many or the user asked for it."""
     return (count > FEW or executor is not None or timeout is not None) and one.can_travel(rule)
 
 
-def _measured_here(rule: Rule, one: Job, targets: list[Target], rules: Rules | None) -> Certificate:
+def _measured_here(rule: Rule, one: CertificationJob, targets: list[Target], rules: Rules | None) -> Certificate:
     try:
         return measured(rule, targets, one.samples, one.dtypes, one.seed, rules, one.levels)
     except Exception as error:  # as in a process of its own, it costs this rule alone
         return unmeasured(one, f"{type(error).__name__}: {error}")
 
 
-def _with_progress(jobs: list[tuple[Rule, Job]], report: Progress, total: int) -> Iterator[tuple[Rule, Job]]:
+def _with_progress(
+    jobs: list[tuple[Rule, CertificationJob]], report: Progress, total: int
+) -> Iterator[tuple[Rule, CertificationJob]]:
     for i, (rule, one) in enumerate(jobs):
         yield rule, one
         report(i + 1, total, one.rule)
 
 
 def _over(
-    executor: Executor | None, jobs: list[Job], timeout: float | None, report: Progress, total: int
+    executor: Executor | None, jobs: list[CertificationJob], timeout: float | None, report: Progress, total: int
 ) -> dict[str, Certificate]:
     """Measure each job in a process apart, over the executor; by default over threads, each with such a process."""
     if not jobs:
@@ -123,7 +127,9 @@ def _over(
     if executor is None:
         with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as threads:
             return _over(threads, jobs, timeout, report, total)
-    waiting: dict[Future[Certificate], Job] = {executor.submit(measured_apart, one, timeout): one for one in jobs}
+    waiting: dict[Future[Certificate], CertificationJob] = {
+        executor.submit(measured_apart, one, timeout): one for one in jobs
+    }
     done: dict[str, Certificate] = {}
     before = total - len(jobs)
     # Futures of other libraries (dask) need not be of the class that as_completed knows.
@@ -139,7 +145,7 @@ def _over(
     return done
 
 
-def _result(future: Future[Certificate], one: Job) -> Certificate:
+def _result(future: Future[Certificate], one: CertificationJob) -> Certificate:
     try:
         return future.result()
     except Exception as error:  # a broken pool costs what it had taken on

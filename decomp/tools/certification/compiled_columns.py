@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from decomp.rules.accuracy import DEFAULT, LEVELS
-from decomp.tools.certification.certificate import AS_WRITTEN, NOT_COMPILED, Certificate, Way
+from decomp.tools.certification.certificate import AS_WRITTEN, NOT_COMPILED, Certificate, Implementation
 from decomp.tools.certification.isolation import answered_apart, stop
 from decomp.tools.certification.jobs import rule_named, target_named
 from decomp.tools.measurement.as_compiled import Column, columns
@@ -28,7 +28,7 @@ Place = tuple[str, str, str]
 """The identity of a rule, a target, a level."""
 
 
-def compilable(certificate: Certificate) -> list[Way]:
+def compilable(certificate: Certificate) -> list[Implementation]:
     """The ways that have the column: as programs are lowered to each target by default."""
     level = max(DEFAULT, certificate.level, key=LEVELS.index)
     found = [way for name in TARGETS if (way := certificate.way(name, level)) is not None]
@@ -126,7 +126,7 @@ def _places(batch: Sequence[Certificate]) -> Iterator[Place]:
     return ((each.rule, way.name, way.level) for each in batch for way in compilable(each) if not _too_large(way))
 
 
-def _too_large(way: Way) -> str:
+def _too_large(way: Implementation) -> str:
     """Why a program is not compiled that is known to be too large; empty for others."""
     calls = way.cost.get("calls", 0.0)
     return f"{NOT_COMPILED}: {calls:,g} calls, more than {MOST_CALLS}" if calls > MOST_CALLS else ""
@@ -135,7 +135,7 @@ def _too_large(way: Way) -> str:
 def _completed(certificate: Certificate, found: dict[str, Any]) -> Certificate:
     large = [way for way in compilable(certificate) if _too_large(way)]
 
-    def completed(way: Way) -> Way:
+    def completed(way: Implementation) -> Implementation:
         answer = found.get("\n".join((certificate.rule, way.name, way.level)))
         if answer is None and way in large:
             return replace(way, compiled={"all": _too_large(way)}, programs=())
@@ -206,5 +206,5 @@ def _with_answer(certificate: Certificate, answer: dict[str, Any] | str) -> Cert
     return certificate.with_flushed({(name, level): verdicts for (name, _, level), verdicts in split})
 
 
-def _measured(certificate: Certificate) -> Iterator[Way]:
+def _measured(certificate: Certificate) -> Iterator[Implementation]:
     return (way for way in certificate.ways if way.verdict == "measured")

@@ -15,14 +15,14 @@ from decomp.rules.accuracy import LEVELS
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 from decomp.samples import samples_of
-from decomp.tools.certification.certificate import Certificate, Way
+from decomp.tools.certification.certificate import Certificate, Implementation
 from decomp.tools.certification.implementations import AskedFirst, Lowered, identity
 from decomp.tools.measurement.trials import in_dtype
 from decomp.tools.writing import whole
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FrontEntry:
     """One way to compute an op on a target."""
 
     rule: str
@@ -39,7 +39,7 @@ class Choice:
         """How many calls it comes to."""
         return self.cost.get("calls", float("inf"))
 
-    def beats(self, other: Choice) -> bool:
+    def beats(self, other: FrontEntry) -> bool:
         """Whether it is better in one of both, and no worse in the other. A looser level beats no stricter
         one: its errors are over fewer inputs."""
         if LEVELS.index(self.level) > LEVELS.index(other.level):
@@ -57,14 +57,14 @@ class Front:
 
     op: str
     target: str
-    choices: tuple[Choice, ...]
+    choices: tuple[FrontEntry, ...]
 
-    def beaten_by(self, choice: Choice) -> Choice | None:
+    def beaten_by(self, choice: FrontEntry) -> FrontEntry | None:
         """A way that is more accurate and no longer, or shorter and no less accurate."""
         return next((other for other in self.choices if other.beats(choice)), None)
 
     @property
-    def best(self) -> tuple[Choice, ...]:
+    def best(self) -> tuple[FrontEntry, ...]:
         """Those that none beats."""
         return tuple(choice for choice in self.choices if self.beaten_by(choice) is None)
 
@@ -72,7 +72,7 @@ class Front:
 def front(rules: Sequence[Rule], target: Target, certificates: Mapping[str, Certificate]) -> Front:
     """The ways of the rules of one op. Raises `ArgumentError` where none has a certificate for this target."""
     found = [
-        Choice(rule.name, way.level, figures.max, figures.own_max, way.cost or _cost(rule, target, way))
+        FrontEntry(rule.name, way.level, figures.max, figures.own_max, way.cost or _cost(rule, target, way))
         for rule in rules
         for way in _ways(certificates.get(identity(rule)), target.name)
         if (figures := way.values.get("float32")) is not None and not figures.mismatches
@@ -85,12 +85,12 @@ def front(rules: Sequence[Rule], target: Target, certificates: Mapping[str, Cert
     return Front(str(rules[0].op), target.name, tuple(sorted(found, key=lambda each: (each.ulp, each.calls))))
 
 
-def _ways(certificate: Certificate | None, target: str) -> Iterator[Way]:
-    ways: Iterable[Way] = certificate.ways if certificate is not None else ()
+def _ways(certificate: Certificate | None, target: str) -> Iterator[Implementation]:
+    ways: Iterable[Implementation] = certificate.ways if certificate is not None else ()
     return (way for way in ways if way.name == target and way.verdict == "measured")
 
 
-def _cost(rule: Rule, target: Target, way: Way) -> Mapping[str, float]:
+def _cost(rule: Rule, target: Target, way: Implementation) -> Mapping[str, float]:
     """What a way comes to whose certificate does not say so."""
     lowered = Lowered(rule, target, AskedFirst(rule), way.level)
     for sample in samples_of(rule):
@@ -116,7 +116,7 @@ def plot_front(shown: Front, path: Path) -> Path:
 def _draw(axis: Any, shown: Front) -> None:
     """One front. Ways are numbered, from the shortest on; what is the same at several levels is drawn at the strictest,
     for which it is good enough."""
-    ways: dict[tuple[str, float, float], list[Choice]] = {}
+    ways: dict[tuple[str, float, float], list[FrontEntry]] = {}
     for choice in sorted(shown.choices, key=lambda each: (each.calls, each.ulp, LEVELS.index(each.level))):
         ways.setdefault((choice.rule, *_place(choice)), []).append(choice)
     for number, (same, *looser) in enumerate(ways.values(), 1):
@@ -140,7 +140,7 @@ def _draw(axis: Any, shown: Front) -> None:
     axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False)
 
 
-def _place(choice: Choice) -> tuple[float, float]:
+def _place(choice: FrontEntry) -> tuple[float, float]:
     return choice.calls, max(choice.ulp, _LEAST)
 
 

@@ -20,14 +20,14 @@ import weakref
 import torch
 
 from decomp.tools.certification.certificate import Certificate
-from decomp.tools.certification.jobs import Job
+from decomp.tools.certification.jobs import CertificationJob
 from decomp.tools.certification.worker import receive, send
 
 TIMEOUT = 180.0
 """Seconds that a rule may take by default."""
 
 
-def measured_apart(job: Job, timeout: float | None = None) -> Certificate:
+def measured_apart(job: CertificationJob, timeout: float | None = None) -> Certificate:
     """The certificate of a job, measured in another process; one with an `error` if the rule hangs or crashes."""
     answer = answered_apart(job, timeout)
     return Certificate.from_json(answer) if isinstance(answer, dict) else unmeasured(job, answer)
@@ -46,7 +46,7 @@ def answered_apart(job: Any, timeout: float | None = None) -> dict[str, Any] | s
     return answer
 
 
-def unmeasured(job: Job, error: str) -> Certificate:
+def unmeasured(job: CertificationJob, error: str) -> Certificate:
     """The certificate of a rule that could not be measured."""
     version = torch.__version__.partition("+")[0]
     return Certificate(job.rule, job.hash, version, job.seed, error=error, level=job.level)

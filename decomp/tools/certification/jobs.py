@@ -24,7 +24,7 @@ from decomp.tools.measurement.measuring import measured
 
 
 @dataclass(frozen=True)
-class Job:
+class CertificationJob:
     """One rule to be measured."""
 
     rule: str
@@ -58,12 +58,14 @@ class Job:
 
 def job(
     rule: Rule, targets: Sequence[Target], samples: Any, dtypes: Any, seed: int, levels: Sequence[str] = LEVELS
-) -> Job:
+) -> CertificationJob:
     """The job of measuring `rule`."""
     sent = tuple(target.name if _is_known(target) else target for target in targets)
     chosen = tuple(samples) if samples is not None else None
     kinds = tuple(dtypes) if dtypes is not None else None
-    return Job(identity(rule), sent, chosen, kinds, seed, tuple(levels), content_hash([rule]), level_of(rule))
+    return CertificationJob(
+        identity(rule), sent, chosen, kinds, seed, tuple(levels), content_hash([rule]), level_of(rule)
+    )
 
 
 def rule_named(name: str) -> tuple[Rule, Rules | None]:

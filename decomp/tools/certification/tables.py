@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from decomp.tools.certification.certificate import AS_EAGER, Certificate, Way
+from decomp.tools.certification.certificate import AS_EAGER, Certificate, Implementation
 from decomp.tools.certification.certificate_text import COLUMNS, circumstances, examples, notes, rows, verdict
 from decomp.tools.certification.fronts import Front
 
@@ -33,7 +33,7 @@ def certificate_table(certificate: Certificate) -> RenderableType:
     return Group(*parts)
 
 
-def _way(way: Way) -> list[RenderableType]:
+def _way(way: Implementation) -> list[RenderableType]:
     title = Text(way.title, style="cyan")
     if way.verdict != "measured":
         reason = f": {way.reason}" if way.reason else ""

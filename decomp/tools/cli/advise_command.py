@@ -16,8 +16,8 @@ from rich.text import Text
 import typer
 
 from decomp.advice.jobs import Setting
-from decomp.advising import Search
-from decomp.derive.matching import Matching
+from decomp.advising import AdviceSearch
+from decomp.derive.rule_selection import RuleSelection
 from decomp.errors import first_line
 from decomp.lowering import rules_and_target
 from decomp.rules.accuracy import Policy
@@ -91,7 +91,7 @@ def advise(
         names = tuple(programs)
         versions = {name: _version(name) for name in names} if results is not None and models else {}
         with _pool(executor, workers, len(names)) as pool, progressing() as report:
-            search = Search(words(), words, programs, pool, results, report, versions, without)
+            search = AdviceSearch(words(), words, programs, pool, results, report, versions, without)
             found = search.advice(0 if histogram else savings)
         if plot is not None:
             try:
@@ -137,7 +137,7 @@ class _Words:
         """Load what the words mean. Raises `Unusable`, `TargetError`, `UnknownOp`."""
         rules, target = rules_and_target(load_target(self.to), load_rules(self.rules), self.keep, self.narrow)
         policy = Policy(load_accuracy(self.accuracy), load_cost(self.cost))
-        return Setting(Matching(rules, target, self.training), policy)
+        return Setting(RuleSelection(rules, target, self.training), policy)
 
 
 def _version(name: str) -> str:

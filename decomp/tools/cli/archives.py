@@ -85,7 +85,7 @@ def _first_of(error: BaseException) -> BaseException:
 
 def _loaded(path: Path) -> ExportedProgram:
     logs = [logging.getLogger(name) for name in ("torch.export", "torch._export.serde.serialize")]
-    kept = _Kept()
+    kept = _FirstLogged()
     try:
         for log in logs:
             log.addFilter(kept)
@@ -97,7 +97,7 @@ def _loaded(path: Path) -> ExportedProgram:
             log.removeFilter(kept)
 
 
-class _Kept(logging.Filter):
+class _FirstLogged(logging.Filter):
     """Keeps the first exception that is logged, and shows none: torch.export.load (2.13) logs what is wrong, as
     tracebacks and as a message with an argument too few, and raises another error that refers to it."""
 

@@ -23,7 +23,7 @@ from decomp.rules.accuracy import DEFAULT, require_level
 from decomp.tools.benchmarking import suite
 from decomp.tools.benchmarking.clock import Effort
 from decomp.tools.benchmarking.comparing import compared, in_both
-from decomp.tools.benchmarking.records import Results
+from decomp.tools.benchmarking.records import BenchmarkResults
 from decomp.tools.benchmarking.table import document, heading, summary
 from decomp.tools.benchmarking.workload import MODES, Variant, Workload, on_backend, variants, with_plain
 from decomp.tools.cli.arguments import (
@@ -103,7 +103,7 @@ def bench(
         _written(_run(plan, path, resume), out)
 
 
-def _run(plan: suite.Plan, path: Path, resume: bool) -> Results:
+def _run(plan: suite.SuitePlan, path: Path, resume: bool) -> BenchmarkResults:
     """The results of a plan, with progress. Raises `Unusable`, and `typer.Exit` where it is interrupted."""
     try:
         with _progress() as told:
@@ -127,7 +127,7 @@ def _plan(
     seed: int,
     trust: bool,
     chips: list[Variant],
-) -> suite.Plan:
+) -> suite.SuitePlan:
     from decomp_rules import targets
     from decomp_rules.samples.workloads import PRODUCTS, QUICK as FEW, ROWS, SIZES
 
@@ -142,7 +142,7 @@ def _plan(
     kept = tuple(variant.name for variant in made if variant.name in ("tinygrad + products", "core_aten"))
     attribute = kept or tuple(v.name for v in made if v.target is not None and not v.compiled)
     effort, modes = QUICK if quick else WHOLE, _modes(False if chips else backward, quick)
-    return suite.Plan(
+    return suite.SuitePlan(
         workloads, (*made, *chips), modes_of=modes, device=device, effort=effort, seed=seed, attribute=attribute[-1:]
     )
 
@@ -195,7 +195,7 @@ def _device(name: str) -> torch.device:
 
 def _compare(before: Path, after: Path) -> None:
     try:
-        first, second = Results.load(before), Results.load(after)
+        first, second = BenchmarkResults.load(before), BenchmarkResults.load(after)
     except (OSError, ValueError) as error:
         raise Unusable(str(error)) from error
     changes = compared(first, second)
@@ -207,7 +207,7 @@ def _compare(before: Path, after: Path) -> None:
         raise typer.Exit(1)
 
 
-def _written(results: Results, out: Path) -> None:
+def _written(results: BenchmarkResults, out: Path) -> None:
     """The table as Markdown beside the JSON, the plots, and a summary on the terminal."""
     with whole((out / FILE).with_suffix(".md")) as unfinished:
         unfinished.write_text(document(results), "utf-8")

@@ -20,7 +20,7 @@ from decomp.runtime.tables import Backend
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class DemoComparison:
     """How far tensors of the lowered model are from those of the original. A ULP is one unit in the last place of the
     largest element of a tensor; the largest over all elements counts, and the worst of the tensors."""
 
@@ -40,13 +40,13 @@ class Demo:
     """What the demonstration found."""
 
     lowering: Lowering
-    outputs: Comparison
-    gradients: Comparison
+    outputs: DemoComparison
+    gradients: DemoComparison
     fused_seconds: float
     """Time of one forward pass of the original, the fastest of many: what else runs on the machine only adds to it."""
     primitive_seconds: float
     """The same of the lowered model."""
-    elsewhere: Comparison | None = None
+    elsewhere: DemoComparison | None = None
     """The outputs of the lowered model on a backend, if one was given."""
     functions: int = 0
     """How many functions that backend consists of."""
@@ -86,8 +86,8 @@ def _evaluated(model: nn.Module, args: Sequence[Tensor]) -> tuple[Tensor, dict[s
     return output.detach(), dict(zip(parameters, gradients))
 
 
-def _compared(what: str, original: list[Tensor], lowered: list[Tensor], truth: list[Tensor]) -> Comparison:
-    return Comparison(
+def _compared(what: str, original: list[Tensor], lowered: list[Tensor], truth: list[Tensor]) -> DemoComparison:
+    return DemoComparison(
         what,
         max(float((a - b).abs().max()) for a, b in zip(lowered, original)),
         _worst(lowered, original, original),

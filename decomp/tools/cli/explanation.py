@@ -16,10 +16,10 @@ from decomp.samples import Sample, program_of
 
 
 @dataclass
-class Step:
+class DerivationStep:
     """A rule of a derivation: the rules that it leads to, and how many calls of the target it emits itself."""
 
-    rules: dict[str, Step] = field(default_factory=dict)
+    rules: dict[str, DerivationStep] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
 
 
@@ -31,7 +31,7 @@ class Route:
     """`aten.mm.default(float32[4, 4], float32[4, 4])`"""
     verdict: str
     """"legal", "derived" or "blocked"."""
-    derivation: Step
+    derivation: DerivationStep
     reasons: tuple[str, ...]
     """For a blocked call, why; for a derived one, why earlier alternatives were passed over."""
 
@@ -50,26 +50,26 @@ def _route(sample: Sample, target: Target, rules: Rules, accuracy: Accuracy, cos
     return Route(str(sample), *_judged(decision))
 
 
-def _judged(decision: Decision) -> tuple[str, Step, tuple[str, ...]]:
+def _judged(decision: Decision) -> tuple[str, DerivationStep, tuple[str, ...]]:
     if isinstance(decision, Blocked):
         condition = [f"the target knows it under a condition: {decision.condition}"] if decision.condition else []
         tried = [f"tried {rule}: {reason}" for rule, reason in decision.tried]
-        return "blocked", Step(), tuple(condition + (tried or ["no rule is registered for it"]))
+        return "blocked", DerivationStep(), tuple(condition + (tried or ["no rule is registered for it"]))
     if isinstance(decision, Derived):
         passed = tuple(f"passed over {rule}: {reason}" for rule, reason in decision.passed_over)
         return "derived", _derivation(decision), passed
-    return "legal", Step(), ()
+    return "legal", DerivationStep(), ()
 
 
-def _derivation(decision: Derived) -> Step:
+def _derivation(decision: Derived) -> DerivationStep:
     """The rules of a derivation as a tree; what it emits hangs from the rule that emits it."""
-    root = Step()
+    root = DerivationStep()
     for entry in decision.stamp.entries:
         if entry.op != "call_function":
             continue
         step = root
         for rule in entry.chain:
-            step = step.rules.setdefault(str(rule), Step())
+            step = step.rules.setdefault(str(rule), DerivationStep())
         name = spelled(entry.target)
         step.calls[name] = step.calls.get(name, 0) + 1
     return root

@@ -26,8 +26,8 @@ from decomp.rules.target import Target
 from decomp.tools.certification.certificate import Certificate
 from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.tables import in_brief
-from decomp.tools.cli.demo import Comparison, Demo
-from decomp.tools.cli.explanation import Route, Step
+from decomp.tools.cli.demo import Demo, DemoComparison
+from decomp.tools.cli.explanation import DerivationStep, Route
 from decomp.tools.cli.open_table import OpenTable
 
 
@@ -211,7 +211,7 @@ def _route(route: Route) -> RenderableType:
     return tree
 
 
-def _grow(tree: Tree, step: Step) -> None:
+def _grow(tree: Tree, step: DerivationStep) -> None:
     if step.calls:
         tree.add(Text(", ".join(f"{count} × {name}" if count > 1 else name for name, count in step.calls.items())))
     for rule, inner in step.rules.items():
@@ -240,7 +240,7 @@ def demo_table(demo: Demo) -> RenderableType:
     return Group(table, "", *map(Text, words))
 
 
-def _in_words(row: Comparison) -> str:
+def _in_words(row: DemoComparison) -> str:
     return "to the last bit" if row.ulp == 0 else f"to {row.ulp:.1f} ULP"
 
 

@@ -16,12 +16,12 @@ from decomp.ops import aten
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 from decomp.samples import Sample
-from decomp.tools.certification.candidate import Candidate
+from decomp.tools.certification.candidate import MeasuredCandidate
 from decomp.tools.certification.certificate import AS_EAGER, NOT_COMPILED
 from decomp.tools.certification.implementations import AskedFirst, Legal, Lowered, NotServed
 from decomp.tools.certification.results import flat
 from decomp.tools.certification.sources import numbers_in
-from decomp.tools.measurement.joint_graphs import Compiled, Program, failure
+from decomp.tools.measurement.joint_graphs import JointlyCompiled, JointProgram, failure
 from decomp.tools.measurement.measuring import Measurement, draws, measured_samples
 from decomp.tools.measurement.promotion import LOWERED, integer_trials, promotion_trials, verdict
 from decomp.tools.measurement.trials import FAILURES, Inputs, Trial, silenced, trial
@@ -36,7 +36,7 @@ CALLS_TOGETHER = 900
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CompiledRun:
     """One run of a program: its inputs, and what it gives when it is run call by call."""
 
     inputs: Inputs
@@ -44,15 +44,15 @@ class Run:
 
 
 @dataclass(eq=False)
-class Case:
+class CompiledCase:
     """One program of a way, and the runs on which it is held against itself."""
 
     way: Lowered
     what: Trial
     dtype: str
     """Under which the verdict is kept: "float32", "int64"."""
-    program: Program
-    runs: list[Run]
+    program: JointProgram
+    runs: list[CompiledRun]
     verdict: str = ""
 
     @property
@@ -78,11 +78,11 @@ class Case:
             return AS_EAGER
         return self._measured(left) if self.what.inputs else _of_integers(self, left)
 
-    def _measured(self, differing: Sequence[tuple[Run, list[torch.Tensor]]]) -> str:
+    def _measured(self, differing: Sequence[tuple[CompiledRun, list[torch.Tensor]]]) -> str:
         """The verdict by the errors of both against exact results."""
         if self.what.sample.exact == "shape":
             return AS_EAGER
-        eager, compiled = (Candidate(self.way) for _ in range(2))
+        eager, compiled = (MeasuredCandidate(self.way) for _ in range(2))
         work = Measurement(self.way.rule, (self.what.sample,), (torch.float32,), 0)
         for run, results in differing:
             bound = ((eager, _constant(run.eager)), (compiled, _constant(results)))
@@ -95,7 +95,7 @@ class Column:
     """What is found of one way: a verdict a dtype, and the fingerprints of the programs that were compiled."""
 
     way: Lowered
-    cases: list[Case] = field(default_factory=list)
+    cases: list[CompiledCase] = field(default_factory=list)
     why_not: str = ""
 
     @property
@@ -149,7 +149,7 @@ def _column(rule: Rule, target: Target, level: str, most_calls: int, seed: int) 
     return column
 
 
-def _cases(way: Lowered, sample: Sample, seed: int) -> Iterator[Case]:
+def _cases(way: Lowered, sample: Sample, seed: int) -> Iterator[CompiledCase]:
     """The programs of a way for one sample call: in float32, and of integers."""
     what = trial(sample, torch.float32, numbers_in(way.rule), seed)
     if what is not None:
@@ -162,7 +162,7 @@ def _cases(way: Lowered, sample: Sample, seed: int) -> Iterator[Case]:
         yield from _case(way, of_int32[0], "int32", [Inputs("int32", tuple(w.sample.tensors)) for w in of_int32])
 
 
-def _case(way: Lowered, what: Trial, dtype: str, inputs: Sequence[Inputs]) -> Iterator[Case]:
+def _case(way: Lowered, what: Trial, dtype: str, inputs: Sequence[Inputs]) -> Iterator[CompiledCase]:
     """The program of a trial, if the way serves it, and the runs that come to something."""
     try:
         module = way.program(what.sample)
@@ -170,16 +170,16 @@ def _case(way: Lowered, what: Trial, dtype: str, inputs: Sequence[Inputs]) -> It
         return
     runs = [run for each in inputs if (run := _run(module, each)) is not None]
     if runs and runs[0].eager:
-        program = Program(module, runs[0].inputs.tensors, len(runs[0].eager))
-        yield Case(way, what, dtype, program, [run for run in runs if _laid_out(run) == _laid_out(runs[0])])
+        program = JointProgram(module, runs[0].inputs.tensors, len(runs[0].eager))
+        yield CompiledCase(way, what, dtype, program, [run for run in runs if _laid_out(run) == _laid_out(runs[0])])
 
 
-def _laid_out(run: Run) -> list[tuple[int, ...]]:
+def _laid_out(run: CompiledRun) -> list[tuple[int, ...]]:
     """How the inputs of a run lie in memory, for which a program is compiled."""
     return [t.stride() for t in run.inputs.tensors]
 
 
-def _run(module: torch.fx.GraphModule, inputs: Inputs) -> Run | None:
+def _run(module: torch.fx.GraphModule, inputs: Inputs) -> CompiledRun | None:
     """A run of a program; None where it fails, or would end the process in compiled code."""
 
     def function(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -190,7 +190,7 @@ def _run(module: torch.fx.GraphModule, inputs: Inputs) -> Run | None:
     if whole and fatal(watched(function, inputs.tensors)):
         return None
     try:
-        return Run(inputs, [t.detach().clone() for t in function(inputs.tensors)])
+        return CompiledRun(inputs, [t.detach().clone() for t in function(inputs.tensors)])
     except Exception:  # whatever a program raises, there is nothing to hold
         return None
 
@@ -207,9 +207,9 @@ def _casts(node: torch.fx.Node) -> bool:
 # compiling
 
 
-def _groups(cases: Sequence[Case]) -> Iterator[list[Case]]:
+def _groups(cases: Sequence[CompiledCase]) -> Iterator[list[CompiledCase]]:
     """Cases that are compiled together."""
-    group: list[Case] = []
+    group: list[CompiledCase] = []
     for case in cases:
         if group and (len(group) == TOGETHER or sum(c.calls for c in group) + case.calls > CALLS_TOGETHER):
             yield group
@@ -219,14 +219,14 @@ def _groups(cases: Sequence[Case]) -> Iterator[list[Case]]:
         yield group
 
 
-def _hold(group: Sequence[Case], vectors: bool) -> None:
+def _hold(group: Sequence[CompiledCase], vectors: bool) -> None:
     """Compile the programs of a group and judge each; by halves, where they do not compile or do not run together."""
-    by_program: dict[str, list[Case]] = {}
+    by_program: dict[str, list[CompiledCase]] = {}
     for case in group:
         by_program.setdefault(case.program.fingerprint, []).append(case)
     firsts = [cases[0] for cases in by_program.values()]
     try:
-        run = Compiled([case.program for case in firsts], vectors)
+        run = JointlyCompiled([case.program for case in firsts], vectors)
         found = _results(run, list(by_program.values()))
     except Exception as error:  # what Inductor does not take may raise anything
         if len(firsts) == 1:
@@ -241,10 +241,12 @@ def _hold(group: Sequence[Case], vectors: bool) -> None:
         case.judge(found[case])
 
 
-def _results(run: Compiled, alike: Sequence[Sequence[Case]]) -> dict[Case, list[list[torch.Tensor]]]:
+def _results(
+    run: JointlyCompiled, alike: Sequence[Sequence[CompiledCase]]
+) -> dict[CompiledCase, list[list[torch.Tensor]]]:
     """The compiled results of every run. Each program runs as often as that with the most runs: others begin anew."""
     queues = [[(case, one) for case in cases for one in case.runs] for cases in alike]
-    found: dict[Case, list[list[torch.Tensor]]] = {case: [] for cases in alike for case in cases}
+    found: dict[CompiledCase, list[list[torch.Tensor]]] = {case: [] for cases in alike for case in cases}
     for turn in range(max(map(len, queues))):
         results = run([queue[turn % len(queue)][1].inputs.tensors for queue in queues])
         for queue, result in zip(queues, results):
@@ -256,7 +258,7 @@ def _results(run: Compiled, alike: Sequence[Sequence[Case]]) -> dict[Case, list[
 # judging
 
 
-def _compared(compiled: Candidate, eager: Candidate) -> str:
+def _compared(compiled: MeasuredCandidate, eager: MeasuredCandidate) -> str:
     """The verdict on floats, measured on the same runs: no worse than eager, or within what the level allows."""
     mine, theirs = compiled.result(), eager.result()
     worse = [f"{what}: {said}" for what, said in mine.notes.items() if what not in theirs.notes]
@@ -269,7 +271,7 @@ def _compared(compiled: Candidate, eager: Candidate) -> str:
     return worse[0] if worse else AS_EAGER
 
 
-def _of_integers(case: Case, differing: Sequence[tuple[Run, list[torch.Tensor]]]) -> str:
+def _of_integers(case: CompiledCase, differing: Sequence[tuple[CompiledRun, list[torch.Tensor]]]) -> str:
     """The verdict on a run of integers: integers and bools as eager, floats as close to the op's own as eager ones."""
     for run, results in differing:
         for mine, theirs in zip(results, run.eager):
@@ -285,14 +287,14 @@ def _of_integers(case: Case, differing: Sequence[tuple[Run, list[torch.Tensor]]]
     return AS_EAGER
 
 
-def _example(what: Trial, run: Run, mine: torch.Tensor, theirs: torch.Tensor, at: int) -> str:
+def _example(what: Trial, run: CompiledRun, mine: torch.Tensor, theirs: torch.Tensor, at: int) -> str:
     tensors = [t.flatten() for t in run.inputs.tensors]
     inputs = ", ".join(str(t[at if t.numel() > 1 else 0].item()) for t in tensors if t.numel() in (1, mine.numel()))
     values = f"{mine.flatten()[at].item()} instead of {theirs.flatten()[at].item()}"
     return f"{values} at {inputs if what.pointwise else run.inputs.label}"
 
 
-def _excused(what: Trial, run: Run, results: list[torch.Tensor]) -> list[torch.Tensor]:
+def _excused(what: Trial, run: CompiledRun, results: list[torch.Tensor]) -> list[torch.Tensor]:
     """Compiled results with the eager integers in the place of those of which the op itself has no value in C++."""
     if all(t.is_floating_point() or t.is_complex() for t in results):
         return results

@@ -8,11 +8,11 @@ import functools
 
 import torch
 
-from decomp.tools.certification.candidate import Candidate
+from decomp.tools.certification.candidate import MeasuredCandidate
 from decomp.tools.measurement.reference import Reference
 from decomp.tools.measurement.reference_uncertainty import ReferenceUncertainty, groups
-from decomp.tools.measurement.scope import Scope, scope_of
-from decomp.tools.measurement.tally import Results, worst_points
+from decomp.tools.measurement.scope import PromisedScope, scope_of
+from decomp.tools.measurement.tally import MeasuredResult, worst_points
 from decomp.tools.measurement.trials import Inputs, Trial
 from decomp.validation.ulp import Exact, deviation, kinds
 
@@ -39,7 +39,7 @@ class Comparison:
     depends on their order."""
     find_uncertainty: Callable[[], Sequence[ReferenceUncertainty] | None] | None = None
     """Computes how uncertain PyTorch's own results are."""
-    _scopes: dict[str, Scope | None] = field(default_factory=dict, repr=False)
+    _scopes: dict[str, PromisedScope | None] = field(default_factory=dict, repr=False)
 
     @functools.cached_property
     def _uncertainties(self) -> Sequence[ReferenceUncertainty] | None:
@@ -49,7 +49,7 @@ class Comparison:
     def _groups(self) -> torch.Tensor | None:
         return groups(self.inputs.tensors) if self.loose and self.what.pointwise else None
 
-    def count(self, kind: str, candidate: Candidate, found: Sequence[torch.Tensor]) -> None:
+    def count(self, kind: str, candidate: MeasuredCandidate, found: Sequence[torch.Tensor]) -> None:
         """Add the results of one candidate to its tally."""
         scope = self._scope(candidate.level)
         if scope is not None and not scope.judged:
@@ -68,18 +68,18 @@ class Comparison:
     def _uncertainty(self, index: int) -> ReferenceUncertainty | None:
         return self._uncertainties[index] if self._uncertainties is not None else None
 
-    def _scope(self, level: str) -> Scope | None:
+    def _scope(self, level: str) -> PromisedScope | None:
         """What the level promises of this call."""
         if level not in self._scopes:
             self._scopes[level] = scope_of(level, self.what, self.inputs, self.loose)
         return self._scopes[level]
 
     def _results(
-        self, found: torch.Tensor, own: torch.Tensor, exact: Exact, scope: Scope | None, moved: bool
-    ) -> Results:
+        self, found: torch.Tensor, own: torch.Tensor, exact: Exact, scope: PromisedScope | None, moved: bool
+    ) -> MeasuredResult:
         parts = (None if part is None else part.flatten() for part in (exact.high, exact.low, exact.unknown))
         loose = self.loose or not self.inputs.measured
-        return Results(
+        return MeasuredResult(
             found.detach().flatten(),
             Exact(*parts),
             own.detach().flatten(),
@@ -128,7 +128,7 @@ def _is_kind_of(own: torch.Tensor, exact: Exact) -> bool:
     return bool(torch.equal(kinds(own).clamp(max=4), kinds(exact.rounded(own.dtype)).clamp(max=4)))
 
 
-def _refine(reference: Reference, results: Results) -> None:
+def _refine(reference: Reference, results: MeasuredResult) -> None:
     """Let mpmath have the last word on the points that look worst. `results` sees what it says: they share memory."""
     for _ in range(ROUNDS):
         if not reference.refined(worst_points(results, reference.known)):

@@ -12,7 +12,7 @@ import torch
 from decomp.ir.dtypes import name_of
 from decomp.ops import aten
 from decomp.samples import Sample
-from decomp.tools.certification.candidate import Candidate
+from decomp.tools.certification.candidate import MeasuredCandidate
 from decomp.tools.certification.certificate import FINITE
 from decomp.tools.certification.results import flat
 from decomp.tools.measurement.trials import FAILURES, Function, Inputs, Trial
@@ -42,7 +42,7 @@ class Flushed:
         with flushing():
             self.others.append(flat(what.own(inputs.tensors)))
 
-    def note(self, candidate: Candidate, function: Function, found: Sequence[torch.Tensor]) -> None:
+    def note(self, candidate: MeasuredCandidate, function: Function, found: Sequence[torch.Tensor]) -> None:
         """Keep the verdict on a way that gives `found` without flushing."""
         try:
             with flushing():

@@ -27,7 +27,7 @@ time."""
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class JointProgram:
     """A program, inputs to compile it for, and how many tensors come out of it."""
 
     module: fx.GraphModule
@@ -60,11 +60,11 @@ class NoCompiler(DecompError, RuntimeError):
     """Inductor has no C++ compiler; the message says what to do."""
 
 
-class Compiled:
+class JointlyCompiled:
     """Programs that were compiled together, as plain C++ or with vectors, each to be run on inputs of its own. Raises
     what Inductor raises."""
 
-    def __init__(self, programs: Sequence[Program], vectors: bool = False) -> None:
+    def __init__(self, programs: Sequence[JointProgram], vectors: bool = False) -> None:
         self.programs = programs
         inputs = [t.clone() for program in programs for t in program.tensors]
         with torch.no_grad():
@@ -83,7 +83,7 @@ def failure(error: BaseException) -> str:
     return f"{type(cause).__name__}: {first_line(cause)[:160]}"
 
 
-def _joined(programs: Sequence[Program]) -> fx.GraphModule:
+def _joined(programs: Sequence[JointProgram]) -> fx.GraphModule:
     """One graph that calls each program, with the inputs and results of all."""
     graph, parts = fx.Graph(), nn.Module()
     inputs = [

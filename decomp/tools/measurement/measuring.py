@@ -14,7 +14,7 @@ from decomp.rules.accuracy import LEVELS
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import Sample, samples_of
-from decomp.tools.certification.candidate import Candidate, first_line
+from decomp.tools.certification.candidate import MeasuredCandidate, first_line
 from decomp.tools.certification.certificate import Certificate
 from decomp.tools.certification.implementations import (
     AskedFirst,
@@ -61,7 +61,7 @@ MOST_SAMPLES = 12
 """How many sample calls a rule is measured on at most."""
 DOCUMENTED = "a formula for what the op is documented to compute"
 
-Bound = Sequence[tuple[Candidate, Function]]
+Bound = Sequence[tuple[MeasuredCandidate, Function]]
 
 
 def measured(
@@ -121,7 +121,7 @@ def flushed_verdicts(rule: Rule, ways: Sequence[tuple[Target | None, str]], seed
         implementations = [
             AsWritten(rule) if target is None else Lowered(rule, target, first, level) for target, level in ways
         ]
-        candidates = [Candidate(each) for each in implementations]
+        candidates = [MeasuredCandidate(each) for each in implementations]
         work.count_flushed(candidates)
     return [candidate.flushed for candidate in candidates]
 
@@ -139,7 +139,9 @@ class Measurement:
     """What the rule was measured on, in words."""
     _trials: dict[tuple[int, torch.dtype], Trial | None] = field(default_factory=dict)
 
-    def candidates(self, targets: Sequence[Target], rules: Rules | None, levels: Sequence[str]) -> list[Candidate]:
+    def candidates(
+        self, targets: Sequence[Target], rules: Rules | None, levels: Sequence[str]
+    ) -> list[MeasuredCandidate]:
         """The ways to compute the op. At a looser level than the rule's own there is one only where a target is given
         another program than at the stricter ones."""
         first, own = AskedFirst(self.rule, rules), level_of(self.rule)
@@ -153,8 +155,8 @@ class Measurement:
         for way in lowered:
             for sample in self.samples[: LOWERED_DTYPES[torch.float32]]:
                 way.measure_cost(in_dtype(sample, torch.float32))
-        written = [Candidate(AsWritten(self.rule))] if own in levels else []
-        return [*written, *map(Candidate, lowered)]
+        written = [MeasuredCandidate(AsWritten(self.rule))] if own in levels else []
+        return [*written, *map(MeasuredCandidate, lowered)]
 
     def _differs(self, way: Lowered) -> bool:
         """Whether the program at this level is another than at the next stricter one, for any sample it is tried on."""
@@ -168,7 +170,7 @@ class Measurement:
             self._trials[index, dtype] = trial(self.samples[index], dtype, numbers_in(self.rule), self.seed)
         return self._trials[index, dtype]
 
-    def run(self, candidates: Sequence[Candidate]) -> None:
+    def run(self, candidates: Sequence[MeasuredCandidate]) -> None:
         """Measure everything."""
         for i, sample in enumerate(self.samples):
             if torch.Tag.nondeterministic_seeded in sample.tags and draws(sample):
@@ -186,13 +188,15 @@ class Measurement:
             if i < SYMBOLIC and _written(candidates):
                 self._under_symbolic_sizes(sample, candidates[0])
 
-    def _candidates_for(self, dtype: torch.dtype, candidates: Sequence[Candidate], index: int) -> Sequence[Candidate]:
+    def _candidates_for(
+        self, dtype: torch.dtype, candidates: Sequence[MeasuredCandidate], index: int
+    ) -> Sequence[MeasuredCandidate]:
         if dtype is torch.float64 and not mpmath_is_installed():
             self.references["float64"] = "not measured, for mpmath is not installed"
             return ()
         return candidates if index < LOWERED_DTYPES.get(dtype, 0) else _written(candidates)
 
-    def _in_one_dtype(self, what: Trial, candidates: Sequence[Candidate]) -> None:
+    def _in_one_dtype(self, what: Trial, candidates: Sequence[MeasuredCandidate]) -> None:
         tried = ((candidate, candidate.bind_or_note(what)) for candidate in candidates)
         bound = [(candidate, function) for candidate, function in tried if function is not None]
         integers = list(bound)  # candidates that compute with integers
@@ -216,7 +220,7 @@ class Measurement:
                 second = [pair for pair in bound if pair in chosen.values() and pair[0].level != LEVELS[-1]]
                 self._derivatives("second", what, _moderate_points(what, inputs), second)
 
-    def count_flushed(self, candidates: Sequence[Candidate]) -> None:
+    def count_flushed(self, candidates: Sequence[MeasuredCandidate]) -> None:
         """Note what each candidate gives where subnormal numbers are flushed."""
         for i, sample in enumerate(self.samples):
             what = self._trial(i, torch.float32)
@@ -324,7 +328,7 @@ class Measurement:
         numbers = [t for t in (*inputs.tensors, *first) if t.is_floating_point()]
         return all(bool(t.isfinite().all()) for t in numbers)
 
-    def _under_symbolic_sizes(self, sample: Sample, candidate: Candidate) -> None:
+    def _under_symbolic_sizes(self, sample: Sample, candidate: MeasuredCandidate) -> None:
         for each in (sample, in_dtype(sample, torch.complex64)):
             if not isinstance(candidate.try_bind(Trial(each, torch.float32, False, ())), str):
                 found = under_symbolic_sizes(self.rule, each)
@@ -332,7 +336,7 @@ class Measurement:
                     candidate.note("dynamic shapes", found)
                 return
 
-    def _random(self, sample: Sample, candidates: Sequence[Candidate]) -> None:
+    def _random(self, sample: Sample, candidates: Sequence[MeasuredCandidate]) -> None:
         what = Trial(sample, torch.float32, False, ())
         self.domain["random draws"] = None
         for candidate in candidates:
@@ -343,7 +347,7 @@ class Measurement:
                 except Exception as error:  # whatever a rule raises is a finding
                     candidate.note("random", first_line(error))
 
-    def _in_other_dtypes(self, sample: Sample, candidates: Sequence[Candidate]) -> None:
+    def _in_other_dtypes(self, sample: Sample, candidates: Sequence[MeasuredCandidate]) -> None:
         for name, what in promotion_trials(sample, self.seed):
             for candidate in candidates if name in LOWERED else _written(candidates):
                 function = candidate.try_bind(what)
@@ -357,7 +361,7 @@ class Measurement:
                 if before.startswith("declines") or not said.startswith(("equal", "decl")):
                     candidate.dtypes[name] = said
 
-    def _of_integers(self, sample: Sample, candidates: Sequence[Candidate]) -> None:
+    def _of_integers(self, sample: Sample, candidates: Sequence[MeasuredCandidate]) -> None:
         """Note undefined arithmetic of integers at the ends of their range."""
         for what in integer_trials(sample, self.seed):
             for candidate in candidates:
@@ -366,7 +370,7 @@ class Measurement:
                     self._note_undefined(candidate, function, what, what.sample.tensors)
 
     def _note_undefined(
-        self, candidate: Candidate, function: Function, what: Trial, tensors: Sequence[torch.Tensor]
+        self, candidate: MeasuredCandidate, function: Function, what: Trial, tensors: Sequence[torch.Tensor]
     ) -> bool:
         """Note integer arithmetic that is undefined in C++, unless another rule serves such calls before. Returns
         whether there was any integer arithmetic."""
@@ -375,7 +379,7 @@ class Measurement:
             candidate.note("arithmetic", found)
         return found is not None
 
-    def _with_transposed_inputs(self, sample: Sample, candidates: Sequence[Candidate]) -> None:
+    def _with_transposed_inputs(self, sample: Sample, candidates: Sequence[MeasuredCandidate]) -> None:
         """Whether results have the strides of the op's own for transposed inputs: as written, and on the first target
         that is reached, because the framework restores strides in the same way on all."""
         turned = transposed(sample)
@@ -394,7 +398,7 @@ class Measurement:
                     candidate.note("strides", "equal" if same else f"differ for {sample}, transposed")
 
 
-def _written(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+def _written(candidates: Sequence[MeasuredCandidate]) -> Sequence[MeasuredCandidate]:
     """The rule as written, if it is measured."""
     return [candidate for candidate in candidates if candidate.as_written]
 

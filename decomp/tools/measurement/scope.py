@@ -37,7 +37,7 @@ NORMAL = ("subnormal",)
 
 
 @dataclass(frozen=True)
-class Scope:
+class PromisedScope:
     """What is promised of the results of one call on some inputs."""
 
     left_out: torch.Tensor | None = None
@@ -52,16 +52,16 @@ class Scope:
     judged: bool = True
     """Whether anything is promised at all."""
 
-    def for_result(self, count: int) -> Scope:
+    def for_result(self, count: int) -> PromisedScope:
         """The same for a result of so many elements: one that sums over points of which nothing is promised is left
         out."""
         return self._changed(lambda part: part if len(part) == count else part.any().expand(count))
 
-    def of_parts(self) -> Scope:
+    def of_parts(self) -> PromisedScope:
         """The same for the parts of complex numbers, side by side."""
         return self._changed(lambda part: part.repeat_interleave(2))
 
-    def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Scope:
+    def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> PromisedScope:
         left_out, finite_alone = (None if part is None else change(part) for part in (self.left_out, self.finite_alone))
         return replace(self, left_out=left_out, finite_alone=finite_alone)
 
@@ -74,7 +74,7 @@ class Scope:
         return found | ~own.isfinite() | ~(exact.abs() <= largest)
 
 
-def scope_of(level: str, what: Trial, inputs: Inputs, gradient: bool) -> Scope | None:
+def scope_of(level: str, what: Trial, inputs: Inputs, gradient: bool) -> PromisedScope | None:
     """What a level promises of a call; None if it promises everything."""
     if level == LEVELS[0]:
         return None
@@ -87,7 +87,7 @@ def scope_of(level: str, what: Trial, inputs: Inputs, gradient: bool) -> Scope |
     ordinary = ORDINARY.get(what.dtype, 1e4)
     if not what.pointwise:
         judged = not gradient or inputs.label != TIES
-        return _of_whole(level, what, inputs, floats, (low, high), ordinary) if judged else Scope(judged=False)
+        return _of_whole(level, what, inputs, floats, (low, high), ordinary) if judged else PromisedScope(judged=False)
     count = max((parts.shape[0] for parts in floats), default=0)
     nowhere = torch.zeros(count, dtype=torch.bool)
     left_out, beyond = nowhere.clone(), nowhere.clone()
@@ -105,24 +105,24 @@ def scope_of(level: str, what: Trial, inputs: Inputs, gradient: bool) -> Scope |
         left_out |= out.any(1)
         beyond |= (~infinite & ((parts < low) | (parts > high))).any(1)
     if level == "fast" and not gradient:
-        return Scope(left_out, beyond & ~left_out, absolute=ABSOLUTE)
+        return PromisedScope(left_out, beyond & ~left_out, absolute=ABSOLUTE)
     slack = GRADIENTS[level] * torch.finfo(what.dtype).eps
-    return Scope(left_out | beyond, gradient=gradient, slack=slack)
+    return PromisedScope(left_out | beyond, gradient=gradient, slack=slack)
 
 
 def _of_whole(
     level: str, what: Trial, inputs: Inputs, floats: Sequence[torch.Tensor], reach: tuple[float, float], ordinary: float
-) -> Scope:
+) -> PromisedScope:
     """Of an op that is not pointwise: all of its results, or none."""
     low, high = reach
     finite = all(bool(parts.isfinite().all()) for parts in floats)
     if inputs.label in NORMAL or not finite and (level == "fast" or what.dtype.is_complex):
-        return Scope(judged=False)
+        return PromisedScope(judged=False)
     if all(bool(((parts >= low) & (parts <= high) | ~parts.isfinite()).all()) for parts in floats):
-        return Scope()
+        return PromisedScope()
     if level != "fast" or any(bool((parts.abs() > ordinary).any()) for parts in floats):
-        return Scope(judged=False)
-    return Scope(finite_alone=torch.ones(1, dtype=torch.bool))
+        return PromisedScope(judged=False)
+    return PromisedScope(finite_alone=torch.ones(1, dtype=torch.bool))
 
 
 def _parts(t: torch.Tensor) -> torch.Tensor:

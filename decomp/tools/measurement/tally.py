@@ -10,7 +10,7 @@ import torch
 
 from decomp.tools.certification.certificate import Figures, Mismatch
 from decomp.tools.measurement.reference_uncertainty import ReferenceUncertainty
-from decomp.tools.measurement.scope import Scope
+from decomp.tools.measurement.scope import PromisedScope
 from decomp.validation.ulp import Exact, deviation, kinds, spacing
 
 EXAMPLES = 3
@@ -23,7 +23,7 @@ Naming = Callable[[int], str]
 
 
 @dataclass(frozen=True)
-class Results:
+class MeasuredResult:
     """One result of a call: of the candidate, exact, and of the op itself."""
 
     found: torch.Tensor
@@ -44,7 +44,7 @@ class Results:
     """A number for each element, the same for those of inputs of one size: PyTorch's own error is that of them all."""
     unit: torch.Tensor | None = None
     """What errors of a pointwise op are counted in, where it is not the ULP of each element."""
-    scope: Scope | None = None
+    scope: PromisedScope | None = None
     """What the level of accuracy promises; None if it promises everything."""
 
 
@@ -64,7 +64,7 @@ class Tally:
     mismatches: int = 0
     examples: list[Mismatch] = field(default_factory=list)
 
-    def add(self, results: Results) -> None:
+    def add(self, results: MeasuredResult) -> None:
         """Count one result."""
         if results.found.numel() == 0:
             return
@@ -94,7 +94,7 @@ class Tally:
             examples=tuple(self.examples),
         )
 
-    def _floats(self, results: Results) -> None:
+    def _floats(self, results: MeasuredResult) -> None:
         unit = _unit(results)
         ours = deviation(results.found, results.exact, unit, signed_zero=results.signed_zeros)
         own = deviation(results.own, results.exact, unit, signed_zero=results.signed_zeros)
@@ -128,7 +128,7 @@ class Tally:
         self.own_points, self.own_total = self.own_points + int(usable.sum()), self.own_total + float(theirs.sum())
         self.own_largest = max(self.own_largest, float(theirs.max()))
 
-    def _mismatched(self, wrong: torch.Tensor, results: Results) -> None:
+    def _mismatched(self, wrong: torch.Tensor, results: MeasuredResult) -> None:
         where = wrong.nonzero().flatten().tolist()
         self.mismatches += len(where)
         for index in where[:: max(1, len(where) // EXAMPLES)][: EXAMPLES - len(self.examples)]:
@@ -137,7 +137,7 @@ class Tally:
             self.examples.append(Mismatch(results.naming(index), found, wanted))
 
 
-def _within(scope: Scope, results: Results, wrong: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _within(scope: PromisedScope, results: MeasuredResult, wrong: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Which results are wrong by what is promised, and of which digits are: of normal numbers. A number below them may
     be 0, or any other below them."""
     tiny = torch.finfo(results.found.dtype).tiny
@@ -152,7 +152,7 @@ def _within(scope: Scope, results: Results, wrong: torch.Tensor) -> tuple[torch.
     return wrong, numbers
 
 
-def _left_out(scope: Scope, like: torch.Tensor) -> torch.Tensor:
+def _left_out(scope: PromisedScope, like: torch.Tensor) -> torch.Tensor:
     """The elements of which no digits are promised, whatever they are."""
     found = torch.zeros_like(like)
     for part in (scope.left_out, scope.finite_alone):
@@ -160,7 +160,7 @@ def _left_out(scope: Scope, like: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def worst_points(results: Results, comparable: Iterable[int] = (), count: int = 8) -> list[int]:
+def worst_points(results: MeasuredResult, comparable: Iterable[int] = (), count: int = 8) -> list[int]:
     """Indices of the largest errors of the rule and of the op's own kernel, beside those that are known already."""
     left_out = torch.tensor(list(comparable), dtype=torch.int64)
     indices: set[int] = set()
@@ -175,7 +175,7 @@ def worst_points(results: Results, comparable: Iterable[int] = (), count: int = 
     return sorted(indices)
 
 
-def _unit(results: Results) -> torch.Tensor | None:
+def _unit(results: MeasuredResult) -> torch.Tensor | None:
     """What errors are counted in: ULP of each element (None), of the gradient but at least of ε, of the absolute value
     of complex numbers, or of the largest element of the result."""
     size = results.exact.high.abs()
@@ -189,14 +189,14 @@ def _unit(results: Results) -> torch.Tensor | None:
     return spacing(torch.where(size.isfinite(), size, 0.0).max().expand(size.shape), dtype)
 
 
-def _same_kind(results: Results) -> torch.Tensor:
+def _same_kind(results: MeasuredResult) -> torch.Tensor:
     ours, own = kinds(results.found), kinds(results.own)
     if not results.signed_zeros:
         ours, own = ours.clamp(max=4), own.clamp(max=4)
     return ours == own
 
 
-def _far_off(results: Results, unit: torch.Tensor | None) -> torch.Tensor:
+def _far_off(results: MeasuredResult, unit: torch.Tensor | None) -> torch.Tensor:
     """Where a finite result is far from the exact one, though the op's own is close."""
     info = torch.finfo(results.found.dtype)
     exact = results.exact.high
@@ -221,7 +221,7 @@ def _of_group(error: torch.Tensor, groups: torch.Tensor | None) -> torch.Tensor:
     return largest.scatter_reduce(0, groups, torch.where(error.isfinite(), error, 0.0), "amax")[groups]
 
 
-def _of_parts(results: Results) -> Results:
+def _of_parts(results: MeasuredResult) -> MeasuredResult:
     """Complex results as twice as many real ones, in ULP of the absolute value: a part may cancel."""
 
     def parts(t: torch.Tensor) -> torch.Tensor:

@@ -43,7 +43,7 @@ class Undefined:
         return f"{self.what}: {self.call} of {' and '.join(map(_shown, values))}"
 
 
-class Watch(TorchDispatchMode):
+class OperandWatch(TorchDispatchMode):
     """A mode that checks the operands of each call."""
 
     def __init__(self) -> None:
@@ -79,20 +79,20 @@ def undefined(function: Function, what: Trial, tensors: Sequence[torch.Tensor]) 
     return fault(watch, what, tensors) if watch.looked_at else None
 
 
-def watched(function: Function, tensors: Sequence[torch.Tensor]) -> Watch:
+def watched(function: Function, tensors: Sequence[torch.Tensor]) -> OperandWatch:
     """What is undefined in a run of `function`, whose results are left."""
-    watch = Watch()
+    watch = OperandWatch()
     with watch, contextlib.suppress(Exception):  # what it raises is noted where its results are measured
         function([t.detach().clone() for t in tensors])
     return watch
 
 
-def fatal(watch: Watch) -> bool:
+def fatal(watch: OperandWatch) -> bool:
     """Whether a call would have ended the process."""
     return any(each.what in _FATAL for each in watch.found)
 
 
-def fault(watch: Watch, what: Trial, tensors: Sequence[torch.Tensor]) -> str:
+def fault(watch: OperandWatch, what: Trial, tensors: Sequence[torch.Tensor]) -> str:
     """The first finding that is not excused; empty if there is none."""
     if not watch.found:
         return ""

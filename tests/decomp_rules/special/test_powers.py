@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import decomp
-from decomp.tools.measurement.undefined import Watch
+from decomp.tools.measurement.undefined import OperandWatch
 from decomp_rules import targets
 from decomp_rules.support.short_logarithm import short_logarithm
 from tests.levels import at_level, calls, holds, of_every_exponent, ulps
@@ -183,7 +183,7 @@ def test_powers_by_exponentials_of_another_base(near):
 
 
 def test_no_integer_is_made_of_what_is_none():
-    watch = Watch()
+    watch = OperandWatch()
     with watch:
         short_logarithm(EVERY_SPECIAL)
     assert watch.looked_at and not watch.found

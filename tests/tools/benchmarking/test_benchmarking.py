@@ -15,8 +15,8 @@ import decomp
 from decomp.tools.benchmarking import attributing, comparing, machine, needs, plots, running, suite, table
 from decomp.tools.benchmarking.accuracy import error_of
 from decomp.tools.benchmarking.clock import Clock, Effort, interleaved
-from decomp.tools.benchmarking.counting import Compiled, counted
-from decomp.tools.benchmarking.records import Case, Results, Row, Spread
+from decomp.tools.benchmarking.counting import CompilationCounts, counted
+from decomp.tools.benchmarking.records import BenchmarkCase, BenchmarkResults, BenchmarkRow, Spread
 from decomp.tools.benchmarking.workload import MODES, Variant, Workload, task, variants, with_plain
 from decomp.tools.cli.app import app
 from decomp_rules import targets
@@ -54,17 +54,17 @@ def shifted(module):
     return lambda *args: module(*args) + 1e-3
 
 
-def plan(*chosen, **options) -> suite.Plan:
-    return suite.Plan(
+def plan(*chosen, **options) -> suite.SuitePlan:
+    return suite.SuitePlan(
         [block()], chosen or (Variant("fused"), Variant("core_aten", targets.core_aten)), effort=ONCE, **options
     )
 
 
-def row(variant="lowered", ratio=1.0, spread=0.02, name="softmax", **options) -> Row:
+def row(variant="lowered", ratio=1.0, spread=0.02, name="softmax", **options) -> BenchmarkRow:
     times = Spread(ratio * 1e-3, ratio * 0.98e-3, ratio * 1.02e-3, 9)
     ratios = Spread(ratio, ratio * (1 - spread), ratio * (1 + spread), 9)
-    return Row(
-        Case(name, "op", "small", "forward", "cpu"),
+    return BenchmarkRow(
+        BenchmarkCase(name, "op", "small", "forward", "cpu"),
         variant,
         times,
         ratios,
@@ -81,8 +81,8 @@ def row(variant="lowered", ratio=1.0, spread=0.02, name="softmax", **options) ->
     )
 
 
-def results(*rows: Row, **options) -> Results:
-    return Results("decomp bench", MACHINE, 0, rows, **options)
+def results(*rows: BenchmarkRow, **options) -> BenchmarkResults:
+    return BenchmarkResults("decomp bench", MACHINE, 0, rows, **options)
 
 
 def test_contenders_take_turns_in_an_order_that_changes_after_they_are_warm():
@@ -205,7 +205,7 @@ def test_eager_kernels_bytes_and_memory_are_counted():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch's own making
 def test_compiled_kernels_and_bytes_are_counted():
-    x, noted = torch.randn(1000), Compiled()
+    x, noted = torch.randn(1000), CompilationCounts()
     compiled = torch.compile(lambda x: torch.exp(x + 1) @ torch.ones(1000, 2))
     with noted.noting():
         compiled(x)
@@ -219,7 +219,9 @@ def test_the_shares_of_source_ops_add_up_to_the_whole():
     args = (torch.randn(2, 4),)
     source = torch.export.export(module, args).module(check_guards=False)
     lowering = decomp.lower(source, to=targets.tinygrad, args=args)
-    found = attributing.attributed(Case("m", "model", "whole", "forward", "cpu"), "tinygrad", source, lowering, args, 1)
+    found = attributing.attributed(
+        BenchmarkCase("m", "model", "whole", "forward", "cpu"), "tinygrad", source, lowering, args, 1
+    )
     assert sum(share.seconds for share in found.shares) == pytest.approx(found.seconds)
     assert sum(share.source_seconds or 0 for share in found.shares) == pytest.approx(found.source_seconds)
     calls = {share.label: (share.calls, share.nodes > share.calls) for share in found.shares}
@@ -231,7 +233,7 @@ def test_the_shares_of_source_ops_add_up_to_the_whole():
 def test_results_come_back_from_json_as_they_were(tmp_path):
     module, args = block().made(0, CPU)
     found = suite.run(plan(attribute=("core_aten",)), "test", tmp_path / "r.json")
-    assert Results.load(tmp_path / "r.json") == found
+    assert BenchmarkResults.load(tmp_path / "r.json") == found
     assert json.loads((tmp_path / "r.json").read_text())["machine"]["torch"] == torch.__version__
 
 
@@ -239,7 +241,7 @@ def test_results_come_back_from_json_as_they_were(tmp_path):
 def test_another_file_is_refused_by_name(tmp_path, text):
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(ValueError, match="r.json holds no benchmark results"):
-        Results.load(tmp_path / "r.json")
+        BenchmarkResults.load(tmp_path / "r.json")
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
@@ -297,7 +299,7 @@ def test_counts_errors_and_failures_are_compared_without_noise():
     before = results(row("fused"), row())
     after = results(row("fused"), replace(row(), kernels=8, ulp=30.0, memory=2001))
     assert [(c.what, c.factor) for c in comparing.compared(before, after)] == [("ulp", 20.0), ("kernels", 2.0)]
-    failed = results(row("fused"), Row(row().case, "lowered", error="RuntimeError: no"))
+    failed = results(row("fused"), BenchmarkRow(row().case, "lowered", error="RuntimeError: no"))
     (change,) = comparing.compared(before, failed)
     assert change.worse and change.what == "error"
     assert not comparing.compared(failed, before)[0].worse
@@ -395,7 +397,7 @@ def test_the_command_writes_results_a_table_and_plots(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"fused_vs_primitive.json", "fused_vs_primitive.md"} | {
         f"fused_vs_primitive_{plot}.png" for plot in ("compiled", "eager", "roofline")
     }
-    kept = Results.load(tmp_path / "fused_vs_primitive.json")
+    kept = BenchmarkResults.load(tmp_path / "fused_vs_primitive.json")
     assert [r.variant for r in kept.rows] == ["fused", "core_aten", "fused, compiled", "core_aten, compiled"]
     assert all(r.error is None for r in kept.rows)
     assert "1 cases, about" in found.output and "core_aten, compiled" in found.output
@@ -404,7 +406,7 @@ def test_the_command_writes_results_a_table_and_plots(tmp_path):
 def test_backends_run_beside_pytorch(tmp_path):
     found = run("softmax", "--size", "small", "--quick", "--backend", "numpy", "--out", str(tmp_path))
     assert found.exit_code == 0 and "on numpy" in found.output, found.output
-    *_, row = Results.load(tmp_path / "fused_vs_primitive.json").rows
+    *_, row = BenchmarkResults.load(tmp_path / "fused_vs_primitive.json").rows
     assert (row.variant, row.error, row.kernels, row.memory) == ("on numpy", None, None, None)
     assert row.to_compiled.median > 0 and row.ulp < 64
 
@@ -445,7 +447,7 @@ def test_a_saved_program_is_a_workload(tmp_path):
     torch.export.save(torch.export.export(nn.Linear(4, 4), (torch.randn(2, 4),)), path)
     found = run(str(path), "--quick", "--to", "core_aten", "--compile", "tinygrad", "--out", str(tmp_path))
     assert found.exit_code == 0, found.output
-    rows = Results.load(tmp_path / "fused_vs_primitive.json").rows
+    rows = BenchmarkResults.load(tmp_path / "fused_vs_primitive.json").rows
     assert [(r.case.name, r.case.family, r.variant, r.error) for r in rows] == [
         (str(path), "model", variant, None) for variant in ("fused", "core_aten", "fused, compiled")
     ]

@@ -11,7 +11,7 @@ from benchmarks import contenders, lowering, measuring, programs
 import decomp
 from decomp.costs.machine import described
 from decomp.tools.benchmarking.comparing import compared
-from decomp.tools.benchmarking.records import Results
+from decomp.tools.benchmarking.records import BenchmarkResults
 
 RESULTS = Path(lowering.__file__).parent / "results"
 
@@ -44,7 +44,7 @@ def test_contenders_over_their_limit_sit_out():
 
 def test_results_are_saved_as_json_and_markdown_and_can_be_compared(tmp_path):
     case = ("synthetic", 60)
-    results = Results(
+    results = BenchmarkResults(
         "test",
         described(torch.device("cpu")),
         0,
@@ -52,7 +52,7 @@ def test_results_are_saved_as_json_and_markdown_and_can_be_compared(tmp_path):
         notes={"bytes_per_node": {"lower, warm": 1.0}},
     )
     lowering.save(tmp_path, results)
-    saved = Results.load(tmp_path / "lowering.json")
+    saved = BenchmarkResults.load(tmp_path / "lowering.json")
     assert {r.variant for r in saved.rows} >= {"Graph.create_node", "lower, warm", "lower, warm, verified"}
     assert saved.rows[0].to_baseline.median == 1 and saved.rows[0].seconds.rounds == 2
     assert "### synthetic, 60" in (tmp_path / "lowering.md").read_text()
@@ -61,7 +61,7 @@ def test_results_are_saved_as_json_and_markdown_and_can_be_compared(tmp_path):
 
 def test_the_plots_are_of_programs_that_grow_and_of_contenders(tmp_path):
     plotting = pytest.importorskip("benchmarks.plotting", exc_type=ImportError)
-    kept = Results.load(RESULTS / "lowering.json")
+    kept = BenchmarkResults.load(RESULTS / "lowering.json")
     made = plotting.plots(kept.rows, tmp_path)
     assert [path.name for path in made] == ["lowering_growth.png", "lowering_contenders.png"]
     assert plotting.plots([row for row in kept.rows if row.case.name == "stack"], tmp_path) == []

@@ -15,7 +15,7 @@ from decomp.tools.bringup import blaming
 from decomp.tools.bringup.cases import cases, samples_for
 from decomp.tools.bringup.jobs import fingerprint, place_of
 from decomp.tools.bringup.report import BringUp
-from decomp.tools.bringup.rows import Row
+from decomp.tools.bringup.rows import BringUpRow
 from decomp.tools.cli.app import app
 from decomp_rules.backends import numpy_arrays
 from tests.forms import Holder
@@ -190,7 +190,7 @@ def test_reports_travel_and_compare(faulty, tmp_path):
     again = BringUp.load(path)
     assert again.rows == faulty.rows and again.headline == faulty.headline
     trunc = faulty.row("primitive", "trunc")
-    rows = (Row("primitive", row.name, cases=9) if row is trunc else row for row in faulty.rows)
+    rows = (BringUpRow("primitive", row.name, cases=9) if row is trunc else row for row in faulty.rows)
     mended = BringUp("faulty", "tinygrad", tuple(rows))
     (change,) = mended.compare(faulty)
     assert change.better and str(change).startswith("better: primitive trunc: wrong in")

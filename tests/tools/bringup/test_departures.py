@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import decomp
-from decomp.runtime.departures import Departure
+from decomp.runtime.known_deviations import KnownDeviation
 from decomp.samples import Sample
 from decomp.tools.bringup.judging import judged
 from decomp_rules.backends import numpy_arrays
@@ -42,9 +42,9 @@ def test_a_statement_excuses_no_other_results():
 def test_a_bound_excuses_what_is_within_it():
     found, own = torch.tensor([1.0, 1.0 + 3e-7, 1.1, float("nan")]), torch.ones(4)
     unit = torch.full((4,), torch.finfo(torch.float32).eps, dtype=torch.float64)
-    assert Departure("", ulp=4).excuses(found, own, unit, ()).tolist() == [True, True, False, False]
-    assert Departure("", epsilons=4).excuses(found, own, unit, ()).tolist() == [True, True, False, False]
-    first = Departure("", where=lambda own, x: x > 0, epsilons=4)
+    assert KnownDeviation("", ulp=4).excuses(found, own, unit, ()).tolist() == [True, True, False, False]
+    assert KnownDeviation("", epsilons=4).excuses(found, own, unit, ()).tolist() == [True, True, False, False]
+    first = KnownDeviation("", where=lambda own, x: x > 0, epsilons=4)
     assert first.excuses(found, own, unit, (torch.tensor([1.0, -1.0, 1.0, 1.0]),)).tolist() == [True, *[False] * 3]
     assert not not_finite(own, own) and not_finite(own, found)
 

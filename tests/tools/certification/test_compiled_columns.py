@@ -15,10 +15,10 @@ import torch
 from decomp import Rules
 from decomp.results import Certificate
 from decomp.tools.certification import certificates, compiled_columns
-from decomp.tools.certification.certificate import Way
+from decomp.tools.certification.certificate import Implementation
 from decomp.tools.certification.implementations import identity
 from decomp.tools.measurement.as_compiled import columns
-from decomp.tools.measurement.joint_graphs import Compiled, NoCompiler, Program, require_compiler
+from decomp.tools.measurement.joint_graphs import JointlyCompiled, JointProgram, NoCompiler, require_compiler
 from decomp_rules import RULES, targets
 from tests.commands import run
 from tests.tools.certification import miscompiled_rules
@@ -141,7 +141,7 @@ def test_without_a_compiler_it_says_what_to_do(monkeypatch):
 
 def program(function, *tensors):
     graph = torch.fx.experimental.proxy_tensor.make_fx(function)(*tensors)
-    return Program(graph, tensors, 1)
+    return JointProgram(graph, tensors, 1)
 
 
 def test_a_fingerprint_is_that_of_the_calls_their_constants_and_what_they_are_given():
@@ -159,7 +159,7 @@ def test_a_fingerprint_is_that_of_the_calls_their_constants_and_what_they_are_gi
 @NEEDS_COMPILER
 def test_programs_that_are_compiled_together_run_on_inputs_of_their_own():
     x, y = torch.arange(5.0), torch.arange(4).view(2, 2)
-    together = Compiled([program(lambda x: x + 1, x), program(lambda y: y.t() * 2, y)])
+    together = JointlyCompiled([program(lambda x: x + 1, x), program(lambda y: y.t() * 2, y)])
     for shift in (0, 7):
         (first,), (second,) = together([(x + shift,), (y + shift,)])
         assert torch.equal(first, x + shift + 1) and torch.equal(second, (y + shift).t() * 2)
@@ -172,11 +172,11 @@ MM = Certificate(
     "mm",
     "h",
     ways=(
-        Way(
+        Implementation(
             "tinygrad", "measured", hash="1", compiled={"float32": "as eager", "int64": "3 differ, 1 instead of 2 at 0"}
         ),
-        Way("luminal", "measured", hash="2", compiled={"all": "not compiled: why"}),
-        Way("core_aten", "measured", hash="3"),
+        Implementation("luminal", "measured", hash="2", compiled={"all": "not compiled: why"}),
+        Implementation("core_aten", "measured", hash="3"),
     ),
 )
 
@@ -197,7 +197,7 @@ def test_a_column_is_missing_where_nobody_tried_or_the_rules_changed():
 
 
 def test_a_program_that_is_known_to_be_large_is_not_even_lowered():
-    large = replace(MM, ways=(Way("tinygrad", "measured", cost={"calls": 1833.0}), MM.ways[2]))
+    large = replace(MM, ways=(Implementation("tinygrad", "measured", cost={"calls": 1833.0}), MM.ways[2]))
     ((found,),) = compiled_columns.with_columns([large])
     assert found.ways[0].compiled == {"all": "not compiled: 1,833 calls, more than 250"}
     assert not compiled_columns.uncompiled(found)

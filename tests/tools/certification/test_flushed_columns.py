@@ -7,7 +7,7 @@ import torch
 
 import decomp
 from decomp.tools.certification import compiled_columns
-from decomp.tools.certification.certificate import Certificate, Figures, Way
+from decomp.tools.certification.certificate import Certificate, Figures, Implementation
 from decomp.tools.certification.implementations import identity
 from decomp.tools.measurement.flushing import flushing
 from decomp_rules import RULES
@@ -36,7 +36,9 @@ def test_what_is_finite_has_to_stay_so() -> None:
 
 
 def test_a_fault_of_the_column_is_one_of_the_certificate() -> None:
-    way = Way("tinygrad", "measured", values={"float32": Figures(1, 0.0, 0.0)}, flushed={"float32": "finite"})
+    way = Implementation(
+        "tinygrad", "measured", values={"float32": Figures(1, 0.0, 0.0)}, flushed={"float32": "finite"}
+    )
     good = Certificate("m:f for aten.cos", ways=(way,))
     bad = replace(good, ways=(replace(way, flushed={"float32": "1 not finite, inf instead of 1 at 1e-40"}),))
     assert good.ok and bad.faults == ("tinygrad: flushed, float32: 1 not finite, inf instead of 1 at 1e-40",)
@@ -51,7 +53,7 @@ def test_the_column_is_found_where_it_is_missing() -> None:
     found = compiled_columns.FlushedJob(identity(rule), places).run()
     assert found.found == dict.fromkeys(places, {"float32": "finite"})
     values = {"float32": Figures(1, 0.0, 0.0)}
-    ways = (Way(name, "measured", values=values, level="fast") for name, _ in places)
+    ways = (Implementation(name, "measured", values=values, level="fast") for name, _ in places)
     bare = Certificate(identity(rule), ways=tuple(ways))
     assert compiled_columns.unflushed(bare) and not compiled_columns.unflushed(bare.with_flushed(found.found))
 

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 import decomp
 from decomp.tools.certification import certificates, fronts
-from decomp.tools.certification.certificate import Certificate, Figures, Way
+from decomp.tools.certification.certificate import Certificate, Figures, Implementation
 from decomp.tools.certification.implementations import identity
 from decomp.tools.cli.app import app
 from decomp_rules import RULES, targets
@@ -14,7 +14,7 @@ from decomp_rules import RULES, targets
 def way(level, ulp, calls, name="tinygrad", verdict="measured", mismatches=0):
     values = {"float32": Figures(9, ulp, 0.1, mismatches=mismatches, own_max=0.5)}
     cost = {"calls": calls, "flops": 8, "bytes": 64} if calls else {}
-    return Way(name, verdict, values=values, level=level, cost=cost)
+    return Implementation(name, verdict, values=values, level=level, cost=cost)
 
 
 def certificate(rule, *ways):

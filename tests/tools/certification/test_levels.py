@@ -11,7 +11,7 @@ from decomp import Rules
 from decomp._library import limits_of
 from decomp.results import Certificate
 from decomp.tools.certification import certificates
-from decomp.tools.certification.certificate import Figures, Way
+from decomp.tools.certification.certificate import Figures, Implementation
 from decomp.tools.certification.implementations import identity
 from decomp.validation.promises import promise_of
 from decomp_rules import RULES
@@ -252,8 +252,10 @@ def test_what_is_promised_is_what_was_measured_at_the_level_or_what_the_level_is
 
 
 def test_allowed_is_by_level_dtype_and_pytorchs_own_error():
-    way = Way("chip", "measured", values={"float32": Figures(9, 3.0, 0.1, own_max=0.5)})
+    way = Implementation("chip", "measured", values={"float32": Figures(9, 3.0, 0.1, own_max=0.5)})
     assert [way.allowed("float32", level) for level in ("exact", "standard", "fast")] == [2, 4, 64]
     assert way.reaches == "standard"
-    special = Way("chip", "measured", values={"float32": Figures(9, 300.0, 0.1, own_max=100.0)}, level="standard")
+    special = Implementation(
+        "chip", "measured", values={"float32": Figures(9, 300.0, 0.1, own_max=100.0)}, level="standard"
+    )
     assert special.allowed("float32", "standard") == 400 and special.reaches == "standard"

@@ -24,7 +24,7 @@ from decomp.simplification.terms import Term
 
 
 @dataclass
-class Surroundings:
+class RewriteConstraints:
     """Facts about each node of a graph that is to be simplified."""
 
     effectful: set[fx.Node] = field(default_factory=set)
@@ -56,7 +56,7 @@ class Surroundings:
         tracks: Collection[fx.Node],
         written: Iterable[fx.Node],
         results: Iterable[fx.Node] = (),
-    ) -> Surroundings:
+    ) -> RewriteConstraints:
         """The surroundings in a graph whose attributes `root` owns. `tracks` are the inputs that may require a
         gradient, `written` those that the program writes back after it has run, `results` what it gives besides its
         outputs."""
@@ -78,7 +78,7 @@ class Surroundings:
 
 
 def _look_around(
-    found: Surroundings, graph: fx.Graph, root: nn.Module | None, tracks: Collection[fx.Node], written: Any
+    found: RewriteConstraints, graph: fx.Graph, root: nn.Module | None, tracks: Collection[fx.Node], written: Any
 ) -> None:
     table, memory, plain = EffectTable(root), found.memory, PlainCalls()
     trailing = set(write_backs(graph))
@@ -179,7 +179,7 @@ def _written_by(node: fx.Node, effects: Effects, root: nn.Module | None) -> Iter
     return tuple(node.all_input_nodes)
 
 
-def _add_leaving(found: Surroundings, graph: fx.Graph) -> None:
+def _add_leaving(found: RewriteConstraints, graph: fx.Graph) -> None:
     for node in reversed(graph.nodes):
         if node.op == "output":
             found.returned.update(node.all_input_nodes)

@@ -18,7 +18,7 @@ _UNUSUAL = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class OpWish:
+class MissingOp:
     """An op that a target could know in addition."""
 
     op: Op
@@ -57,12 +57,12 @@ class OpWish:
 
     @property
     def row(self) -> tuple[str, str | None, str]:
-        """Plain data, for `wish_of`."""
+        """Plain data, for `capability_of`."""
         return str(self.op), self.overload, self.condition
 
 
 @dataclass(frozen=True, slots=True)
-class DtypeWish:
+class MissingDtype:
     """A dtype that tensors could have in addition, in all calls of ops that the target has."""
 
     dtype: torch.dtype
@@ -91,26 +91,26 @@ class DtypeWish:
 
     @property
     def row(self) -> tuple[str]:
-        """Plain data, for `wish_of`."""
+        """Plain data, for `capability_of`."""
         return (str(self),)
 
 
-Wish = OpWish | DtypeWish
+MissingCapability = MissingOp | MissingDtype
 
 
-def wish_of(row: Sequence[str | None]) -> Wish:
+def capability_of(row: Sequence[str | None]) -> MissingCapability:
     """The wish of a row of plain data."""
     if len(row) == 1:
         dtype = dtype_named(row[0])
         assert dtype is not None
-        return DtypeWish(dtype)
+        return MissingDtype(dtype)
     op, overload, condition = row
-    return OpWish(Op(str(op)), overload, str(condition))
+    return MissingOp(Op(str(op)), overload, str(condition))
 
 
-def with_wishes(target: Target, wishes: Iterable[Wish]) -> Target:
+def extend_target(target: Target, wishes: Iterable[MissingCapability]) -> Target:
     """A target, if it knew these too: dtypes first, for an op that is added takes tensors of any."""
-    first = sorted(wishes, key=lambda wish: isinstance(wish, OpWish))
+    first = sorted(wishes, key=lambda wish: isinstance(wish, MissingOp))
     return functools.reduce(lambda known, wish: wish.added_to(known), first, target)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import contextlib
 from typing import Any
 
-from decomp.capture.frontends import Program
-from decomp.derive.matching import Matching
-from decomp.derive.pipeline import Source, capture_program
+from decomp.capture.frontends import CapturedProgram
+from decomp.derive.pipeline import CaptureRequest, capture_program
 from decomp.derive.planning_memory import forget_if_full, remembering
+from decomp.derive.rule_selection import RuleSelection
 from decomp.forks import Lock, collector_paused, undone_in_child
 from decomp.graphs.tracing import without_guards
 from decomp.metadata.ambient_modes import neutral
@@ -24,7 +24,7 @@ _LOCK = Lock()
 
 
 @contextlib.contextmanager
-def exclusively(rules: Rules, model: Any, captures: bool) -> Iterator[Snapshot]:
+def lowering_session(rules: Rules, model: Any, captures: bool) -> Iterator[Snapshot]:
     """Within, no other thread lowers. However it is left, PyTorch's state and the shape environment of `model` are as
     they were; if by an exception of any kind, what planning remembers in `rules` is, too. `captures`: whether the model
     may be captured by `torch.export`."""
@@ -32,7 +32,7 @@ def exclusively(rules: Rules, model: Any, captures: bool) -> Iterator[Snapshot]:
     # that compiles and waits for it.
     with compile_lock(captures), _LOCK, process_state_kept():
         forget_if_full(rules.memory)
-        before, sizes = _State(rules), Snapshot(shape_env_of(model))
+        before, sizes = _SessionState(rules), Snapshot(shape_env_of(model))
         try:
             with undone_in_child(before.restore), undone_in_child(sizes.restore):
                 yield sizes
@@ -44,31 +44,31 @@ def exclusively(rules: Rules, model: Any, captures: bool) -> Iterator[Snapshot]:
 
 
 @contextlib.contextmanager
-def captured(source: Source, matching: Matching) -> Iterator[Program]:
+def capture_session(source: CaptureRequest, matching: RuleSelection) -> Iterator[CapturedProgram]:
     """The graph of a model, with no other thread and none of the caller's modes in the way, to be planned within.
     Raises `CaptureError`."""
     captures = source.args is not None
-    with exclusively(matching.rules, source.model, captures), neutral(), collector_paused():
+    with lowering_session(matching.rules, source.model, captures), neutral(), collector_paused():
         program = capture_program(source, matching)
         with planning(program):
             yield program
 
 
 @contextlib.contextmanager
-def undisturbed(program: Program, rules: Rules) -> Iterator[Snapshot]:
-    """Within, a program that was captured before may be planned again, as within `captured`."""
-    with exclusively(rules, program, captures=False) as sizes, neutral(), collector_paused(), planning(program):
+def resumed_session(program: CapturedProgram, rules: Rules) -> Iterator[Snapshot]:
+    """Within, a program that was captured before may be planned again, as within `capture_session`."""
+    with lowering_session(rules, program, captures=False) as sizes, neutral(), collector_paused(), planning(program):
         yield sizes
 
 
 @contextlib.contextmanager
-def planning(program: Program) -> Iterator[None]:
+def planning(program: CapturedProgram) -> Iterator[None]:
     """Within, a program is planned: no guard is added, and of its sizes nothing is remembered that ends with it."""
     with without_guards(program.mode), remembering(program.mode):
         yield
 
 
-class _State:
+class _SessionState:
     """What a lowering may leave behind, as it is now."""
 
     def __init__(self, rules: Rules) -> None:

@@ -16,17 +16,17 @@ from decomp.narrowing.functional import said_of_narrow, without_wide
 from decomp.narrowing.program import Narrowed
 from decomp.pairs.checking import check_in_pairs
 from decomp.pairs.functional import border, said_of, without_complex
-from decomp.pairs.program import InPairs
+from decomp.pairs.program import ComplexAsReal
 from decomp.pairs.recording import PairRecorder
 from decomp.rules.target import Target
 
 
 @dataclass(frozen=True)
-class Represented:
+class TypeConversion:
     """How the values of a graph came to be represented otherwise than in the program, if they were."""
 
     narrowed: Narrowed | None = None
-    pairs: InPairs | None = None
+    pairs: ComplexAsReal | None = None
 
     @property
     def constants(self) -> Mapping[str, torch.Tensor]:
@@ -58,13 +58,13 @@ class Represented:
         return found if self.narrowed is None else [*found, check_narrow(self.narrowed)]
 
 
-def represented(
+def convert_types(
     functional: Functional, recorder: PairRecorder, target: Target, owner: nn.Module, state: Mapping[str, Any]
-) -> tuple[Functional, Represented]:
+) -> tuple[Functional, TypeConversion]:
     """A program with its values represented as `target` asks for; `owner` holds what its graph names, `state` the
     tensors behind its inputs. Raises `OutOfRange`, and `CaptureError` where there is no metadata."""
     other = None if torch.complex128 in target.narrower else without_complex(functional, recorder, target, owner)
     functional, pairs = (functional, None) if other is None else other
     found = without_wide(functional, target, owner, state)
     functional, narrowed = (functional, None) if found is None else found
-    return functional, Represented(narrowed, pairs)
+    return functional, TypeConversion(narrowed, pairs)

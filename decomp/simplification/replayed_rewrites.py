@@ -10,17 +10,17 @@ from decomp.proof.correspondence import NotAsRecorded
 from decomp.simplification.laws import Law
 from decomp.simplification.new_calls import NewCalls
 from decomp.simplification.normal_form import Conditions, Inner
+from decomp.simplification.rewrite_constraints import RewriteConstraints
 from decomp.simplification.simplifier import Simplified
-from decomp.simplification.surroundings import Surroundings
-from decomp.simplification.terms import Call, Sunk, Term, key_of
+from decomp.simplification.terms import Term, TermCall, ViewSinking, key_of
 
 
-class Images:
+class ReplayedRewrites:
     """One walk over the graph that was simplified, in order."""
 
     def __init__(self, found: Simplified) -> None:
         self._found = found
-        self.around: Surroundings = found.subject.around(found.settings)
+        self.around: RewriteConstraints = found.subject.around(found.settings)
         new = NewCalls(found.subject.target, mode_of(found.subject.graph))
         self._conditions, self._laws = Conditions(self.around, new, found.settings.exact), found.settings.laws
         self.of: dict[fx.Node, Term] = {}
@@ -35,14 +35,14 @@ class Images:
         return image
 
     def _image(self, node: fx.Node) -> Term:
-        call = Call.of(node, self.of)
+        call = TermCall.of(node, self.of)
         if node in self.around.effectful:
             return Term(node, node.op, None, call.args, call.kwargs, call.value)
         above = list(self._found.inner.get(node, ()))
         return self._rewritten(node, call, self._found.applied.get(node, ()), self._found.merged.get(node), above)
 
     def _rewritten(
-        self, node: fx.Node, call: Call, names: tuple[str, ...], merged: fx.Node | None, above: list[Inner]
+        self, node: fx.Node, call: TermCall, names: tuple[str, ...], merged: fx.Node | None, above: list[Inner]
     ) -> Term:
         """What stands for a call by its record; `above` are the records of calls that were put above others."""
         for name in names:
@@ -55,26 +55,26 @@ class Images:
             call = result
         return self._made(node, call, merged)
 
-    def _applied(self, each: Law, node: fx.Node, call: Call, above: list[Inner]) -> Term | Call | None:
+    def _applied(self, each: Law, node: fx.Node, call: TermCall, above: list[Inner]) -> Term | TermCall | None:
         """What a law gives for a call; None if it may not be applied."""
         result, conditions = each.rewrite(call), self._conditions
-        if isinstance(result, Sunk):
+        if isinstance(result, ViewSinking):
             lower = conditions.placed(each, node, call, result)
             return self._on_inner(node, lower, above.pop(), above) if lower is not None and above else None
         return result if result is not None and conditions.may_apply(each, node, call, result) else None
 
-    def _on_inner(self, node: fx.Node, lower: Call, record: Inner, above: list[Inner]) -> Call:
+    def _on_inner(self, node: fx.Node, lower: TermCall, record: Inner, above: list[Inner]) -> TermCall:
         term = self._rewritten(node, lower.args[0].as_call(), record.names, record.merged, above)
         self.inner.setdefault(node, []).append(term)
         return lower.made(lower.target, term, *lower.args[1:])
 
-    def _made(self, node: fx.Node, call: Call, owner: fx.Node | None) -> Term:
+    def _made(self, node: fx.Node, call: TermCall, owner: fx.Node | None) -> Term:
         """The term for a call, that of `owner` if it makes the same."""
         if owner is None:
             return Term(node, call.op, call.target, call.args, call.kwargs, call.value)
         made = ([self.of[owner]] if owner in self.of else []) + self.inner.get(owner, [])
         image = next((each for each in made if key_of(each) == key_of(call)), None)
-        if image is None or not self._conditions.may_share(node, image):
+        if image is None or not self._conditions.may_cse(node, image):
             raise NotAsRecorded(f"{node.name!r} is not the same call as {owner.name!r}", None, node)
         if self.around.place.get(node) != self.around.place.get(owner):
             raise NotAsRecorded(f"{node.name!r} is in another region than {owner.name!r}", None, node)

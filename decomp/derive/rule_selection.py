@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import fx, nn
 
-from decomp.capture.frontends import Program
-from decomp.capture.inlining import Body, Leaves, body_of_graph_module, inlined, traced_forward
+from decomp.capture.frontends import CapturedProgram
+from decomp.capture.inlining import InlinedBody, Leaves, body_of_graph_module, inlined, traced_forward
 from decomp.capture.module_hooks import has_own_forward, hooks_of, is_customised, is_guards
 from decomp.capture.rebuild_exported import lifted_state
 from decomp.errors import Blocker, NotLowered
@@ -22,11 +22,11 @@ from decomp.ir.ops import of_function, of_module_class
 from decomp.rules.declining import Declined
 from decomp.rules.requirements import missing_ops
 from decomp.rules.rules import Rules
-from decomp.rules.target import Everything, Target
+from decomp.rules.target import MatchAllTarget, Target
 
 
 @dataclass(frozen=True)
-class Matching:
+class RuleSelection:
     """Rules and a target, asked about a program before it is planned."""
 
     rules: Rules
@@ -34,7 +34,7 @@ class Matching:
     training: bool | None = None
     """Whether what only gradients need is kept; None: where an input or a parameter may require one."""
 
-    def settled(self, program: Program) -> Matching:
+    def specialise_for_program(self, program: CapturedProgram) -> RuleSelection:
         """This, with the rules for programs that are not trained where `program` is none that is."""
         training = self.training
         if self.everywhere or not self.rules.trains:
@@ -47,7 +47,7 @@ class Matching:
     @property
     def everywhere(self) -> bool:
         """Whether rules apply wherever one matches, and not only to what the target does not know."""
-        return isinstance(self.target, Everything)
+        return isinstance(self.target, MatchAllTarget)
 
     @property
     def leaves(self) -> Leaves:
@@ -93,7 +93,7 @@ class Matching:
             raise NotLowered(self.target.name, [Blocker(str(call.op), (node.name,), None, (), None, limitation)])
         return None
 
-    def _body_of_module(self, module: nn.Module, call: fx.Node) -> Body | None:
+    def _body_of_module(self, module: nn.Module, call: fx.Node) -> InlinedBody | None:
         """The forward of a leaf module, where what it computes has to be lowered. What hooks do beside it cannot be
         put into a graph."""
         if hooks_of(module) or is_guards(module) or not self.everywhere and self._is_legal(module):
@@ -105,7 +105,7 @@ class Matching:
             return None
         return self._inlined_within(module, body)
 
-    def _inlined_within(self, module: nn.Module, body: Body) -> Body:
+    def _inlined_within(self, module: nn.Module, body: InlinedBody) -> InlinedBody:
         """A forward with the modules that it calls inlined in turn."""
         if any(node.op == "call_module" for node in body.graph.nodes):
             return replace(body, graph=inlined(body.graph, module, self._body_of_module).graph)

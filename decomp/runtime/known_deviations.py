@@ -14,7 +14,7 @@ Where = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Departure:
+class KnownDeviation:
     """Results of an op that are by design not PyTorch's."""
 
     reason: str

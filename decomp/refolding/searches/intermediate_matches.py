@@ -17,24 +17,24 @@ from decomp.ir.call import metadata
 from decomp.ops import aten
 from decomp.refolding.found import Findings, Found, Trier, Wanted
 from decomp.refolding.prepared import Operand, Prepared, can_be_made, reshaped
-from decomp.refolding.regions import Surroundings
+from decomp.refolding.regions import GraphIndex
 from decomp.refolding.trials import Runner
 
 
 @dataclass(frozen=True)
-class Step:
+class IntermediateMatch:
     """What one search folded, and how the graph that it looked at came from the first one."""
 
     rewrite: Rewrite | None
     found: Sequence[Found]
 
 
-class OnStones(Trier):
+class IntermediateMatches(Trier):
     """The search in one graph, of which `steps` were made with stones."""
 
     limit = math.inf
 
-    def __init__(self, around: Surroundings, runner: Runner, wanted: Wanted, steps: Sequence[Step]) -> None:
+    def __init__(self, around: GraphIndex, runner: Runner, wanted: Wanted, steps: Sequence[IntermediateMatch]) -> None:
         super().__init__(around, runner, wanted)
         self.steps = steps
 
