@@ -33,7 +33,7 @@ from decomp_rules.backends import c_compilers
 
 STATES = ("fine", "absent", "broken")
 """Of a fact. What is absent is not needed unless it is used."""
-DEVELOPERS = ("test", "lint")
+DEVELOPERS = ("test", "lint", "docs")
 """Extras that only those who work on the project need."""
 _MOST_OPS = 2
 """So many ops are named that this PyTorch lacks: those that the library has rules for come first."""
