@@ -31,7 +31,7 @@ def pytest_report_header(config):
     if config.getoption("--whole"):
         return "sweeps: every case"
     seed = config.getoption("--sample-seed")
-    drawn = "each value of each parameter once, of long tables an eighth, of rare ops fewer"
+    drawn = "each value of each parameter once, of long tables a part, of tests of rules every second"
     return f"sweeps: {drawn}, seed {seed}; every case: --whole"
 
 

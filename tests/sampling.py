@@ -1,8 +1,9 @@
-"""Which cases of a sweep run. Of a product of parameters, of whichever test, each value is drawn at least once, by one
-seed: five models on three targets are five cases. A test marked `sampled` may say how many cases are enough. Of a long
-table of a test of the rules an eighth of the rows is drawn: the certificate of each rule, which a change makes stale,
-holds what was measured of it over its whole domain. Of the tests of ops that models hardly call, as Bessel functions,
-one in six is drawn, and one at least of each file. `pytest --whole` runs all.
+"""Which cases run. Of a product of parameters each value is drawn at least once, by one seed: five models on three
+targets are five cases. A test marked `sampled` may say how many cases are enough, and one marked `each_row` has every
+row. Of other long tables a third of the rows is drawn, and an eighth in a test of the rules: the certificate of each
+rule, which a change makes stale, holds what was measured of it over its whole domain. Of the tests of a family of rules
+every second one is drawn, of ops that models hardly call, as Bessel functions, one in six, and one at least of each
+file. `pytest --whole` runs all.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ T = TypeVar("T")
 SWEEPS = Path(__file__).parent / "decomp_rules"
 """Where each test is a sweep: ops, dtypes, shapes, levels of accuracy and targets."""
 
-RARE = {SWEEPS / "special": 6, SWEEPS / "complex": 6}
-"""Tests of ops that models hardly call, and of how many of them one runs."""
+RARE = {"special", "complex"}
+"""Families of ops that models hardly call."""
 
 LONG = 4
-"""Of a table of parameters with more rows than these, an eighth is drawn."""
+"""Of a table of parameters with more rows than these, a part is drawn."""
 
 
 def one_of_each(cases: Iterable[T], kind: Callable[[T], Hashable], seed: int) -> list[T]:
@@ -62,12 +63,12 @@ def covering(cases: list[Mapping[str, Hashable]], seed: int) -> list[int]:
     return sorted(chosen)
 
 
-def shortened(cases: list[Mapping[str, Hashable]], seed: int) -> list[int]:
-    """Places of the cases with those rows of long tables that are drawn: an eighth of them, by the seed."""
+def shortened(cases: list[Mapping[str, Hashable]], seed: int, one_in: int = 8) -> list[int]:
+    """Places of the cases with those rows of long tables that are drawn: one in so many of them, by the seed."""
     chance, places = random.Random(seed), range(len(cases))
     for table in {table: None for case in cases for table in case}:
         rows = list({cases[place][table]: None for place in places if table in cases[place]})
-        drawn = set(rows if len(rows) <= LONG else chance.sample(rows, (len(rows) + 7) // 8))
+        drawn = set(rows if len(rows) <= LONG else chance.sample(rows, -(-len(rows) // one_in)))
         places = [place for place in places if cases[place].get(table) in drawn or table not in cases[place]]
     return list(places)
 
@@ -76,15 +77,16 @@ def sampled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
     """Those items that run: of a sweep a few, of other tests all."""
     tests: dict[Any, list[pytest.Item]] = {}
     for item in items:
-        if hasattr(item, "callspec") and _is_sweep(item):
+        if hasattr(item, "callspec"):
             tests.setdefault((item.parent, item.originalname), []).append(item)
     left = set(items)
     for own in tests.values():
         marker = own[0].get_closest_marker("sampled")
         (at_most,) = marker.args if marker is not None and marker.args else (len(own),)
         cases = [_parameters(item) for item in own]
-        is_long = own[0].path.is_relative_to(SWEEPS) and "opinfo_job" not in cases[0]  # those are drawn by `conftest`
-        kept = shortened(cases, seed) if is_long else range(len(own))
+        is_whole = "opinfo_job" in cases[0] or own[0].get_closest_marker("each_row")  # the jobs were drawn before
+        one_in = 8 if own[0].path.is_relative_to(SWEEPS) else 3
+        kept = range(len(own)) if is_whole else shortened(cases, seed, one_in)
         places = [kept[place] for place in covering([cases[place] for place in kept], seed)]
         if at_most < len(places):
             places = random.Random(seed).sample(places, at_most)
@@ -92,13 +94,11 @@ def sampled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
     return thinned([item for item in items if item in left], _one_in, lambda item: item.path, seed)
 
 
-def _is_sweep(item: pytest.Item) -> bool:
-    is_product = len(_parameters(item)) > 1
-    return is_product or item.get_closest_marker("sampled") is not None or item.path.is_relative_to(SWEEPS)
-
-
 def _one_in(item: pytest.Item) -> int:
-    return next((rate for folder, rate in RARE.items() if item.path.is_relative_to(folder)), 1)
+    family = item.path.parent
+    if family.parent != SWEEPS or family.name in ("backends", "targets"):
+        return 1
+    return 6 if family.name in RARE else 2
 
 
 def _parameters(item: Any) -> dict[str, Hashable]:

@@ -63,6 +63,12 @@ def test_of_a_kind_of_which_none_is_drawn_the_rarest_is_not_taken():
         assert kept == [0]
 
 
+MARKERS = """
+[pytest]
+markers =
+    sampled(at_most): a sweep
+    each_row: no long table
+"""
 SWEEP = """
 import pytest
 
@@ -81,6 +87,13 @@ def test_product_without_a_mark(model, target): ...
 
 @pytest.mark.parametrize("number", range(4))
 def test_error(number): ...
+
+@pytest.mark.parametrize("number", range(7))
+def test_long_table(number): ...
+
+@pytest.mark.each_row
+@pytest.mark.parametrize("number", range(7))
+def test_long_table_of_which_each_row_counts(number): ...
 """
 RULES = """
 import pytest
@@ -99,15 +112,15 @@ def test_fact(): ...
 @pytest.mark.parametrize(
     "options, cases, summary",
     [
-        ([], 5 + 2 + 3 + 4, "14 of 34 cases; --whole runs all"),
-        (["--whole"], 15 + 9 + 6 + 4, "all 34 cases"),
+        ([], 3 + 2 + 3 + 4 + 3 + 7, "22 of 48 cases; --whole runs all"),
+        (["--whole"], 15 + 9 + 6 + 4 + 7 + 7, "all 48 cases"),
         (["test_sweep.py::test_product"], 15, "all 15 cases"),
     ],
 )
 def test_products_and_what_is_marked_are_sampled_unless_they_are_asked_for(pytester, request, options, cases, summary):
     conftest = (request.config.rootpath / "tests" / "conftest.py").read_text(encoding="utf-8")
     pytester.makeconftest(conftest)
-    pytester.makeini("[pytest]\nmarkers = sampled(at_most): a sweep\n")
+    pytester.makeini(MARKERS)
     pytester.makepyfile(test_sweep=SWEEP)
     done = pytester.runpytest(*options, "-p", "no:cacheprovider", "-p", "no:xdist")
     done.assert_outcomes(passed=cases)
@@ -116,10 +129,10 @@ def test_products_and_what_is_marked_are_sampled_unless_they_are_asked_for(pytes
 
 def test_the_summary_of_a_run_in_workers_says_what_they_ran(pytester, request):
     pytester.makeconftest((request.config.rootpath / "tests" / "conftest.py").read_text(encoding="utf-8"))
-    pytester.makeini("[pytest]\nmarkers = sampled(at_most): a sweep\n")
+    pytester.makeini(MARKERS)
     pytester.makepyfile(test_sweep=SWEEP)
     done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "1")
-    done.stdout.fnmatch_lines(["14 of 34 cases; --whole runs all"])
+    done.stdout.fnmatch_lines(["22 of 48 cases; --whole runs all"])
 
 
 @pytest.mark.parametrize("options, cases", [([], 4 + 1), (["--whole"], 24 + 1)])

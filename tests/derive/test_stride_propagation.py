@@ -172,7 +172,11 @@ def transposed(tensor):
     return tensor.detach().transpose(-1, -2).contiguous().transpose(-1, -2)
 
 
-SAMPLED = [case for case in cases((torch.float32,)) if case.capture == "function" and not case.random][::29]
+SAMPLED = [
+    case
+    for case in [each for each in cases((torch.float32,)) if each.capture == "function" and not each.random][::29]
+    if not str(case).startswith("linalg.eigvals")  # which no target without it reaches
+]
 
 
 @pytest.mark.sampled(4)
@@ -180,11 +184,7 @@ SAMPLED = [case for case in cases((torch.float32,)) if case.capture == "function
 def test_metadata_of_operators_is_true_for_turned_inputs(case):
     for program in list(case.programs(2)):
         args, kwargs = program.arguments(tuple(map(transposed, program.inputs)))
-        try:
-            lowered = decomp.lower(program.module, to=targets.tinygrad, args=args, kwargs=kwargs).result
-        except decomp.NotLowered as error:
-            assert all(blocker.limitation for blocker in error.blockers)
-            continue
+        lowered = decomp.lower(program.module, to=targets.tinygrad, args=args, kwargs=kwargs).result
         Held(lowered).run(*[leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)])
 
 

@@ -225,6 +225,7 @@ def seen_by(source, found, args):
 
 
 @pytest.mark.sampled
+@pytest.mark.each_row
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.__name__)
 def test_a_ruined_lowering_is_seen(sabotage, kind):
@@ -237,6 +238,7 @@ def test_a_ruined_lowering_is_seen(sabotage, kind):
     assert seen_by(source, lowering, None) == expected
 
 
+@pytest.mark.each_row
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.__name__)
 def test_a_ruined_program_is_seen_without_provenance(sabotage):
     model, _, expected = SABOTAGES[sabotage]
@@ -258,6 +260,7 @@ def compared(model):
 IN_VALUES = (swapped_operands, another_constant, another_op, another_dtype, another_axis)
 
 
+@pytest.mark.each_row
 @pytest.mark.parametrize("sabotage", IN_VALUES, ids=lambda sabotage: sabotage.__name__)
 def test_a_lowering_for_inference_is_seen_to_be_ruined(sabotage):
     source, lowering = lowered("program", Model(), training=False)
