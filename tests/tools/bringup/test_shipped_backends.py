@@ -5,6 +5,7 @@ import pytest
 from decomp.tools.bringup import trying
 from decomp.tools.bringup.rows import FINE
 from decomp_rules import backends, targets
+from tests import installed
 
 TARGETS = {name: getattr(targets, "tinygrad" if name == "numpy" else name) for name in backends.names()}
 PRIMITIVES = [f"{backend} {name}" for backend, target in TARGETS.items() for name in target]
@@ -14,18 +15,11 @@ PRIMITIVES = [f"{backend} {name}" for backend, target in TARGETS.items() for nam
 @pytest.mark.parametrize("primitive", PRIMITIVES)
 def test_a_primitive_is_right_but_for_what_is_stated(primitive):
     name, _, op = primitive.partition(" ")
-    try:
-        backend = backends.get(name)
-    except (ImportError, RuntimeError) as error:  # a package, or a compiler, is missing
-        pytest.skip(str(error))
-    row = trying.primitive(backend, op, True, lambda case: None)
+    row = trying.primitive(installed.backend(name), op, True, lambda case: None)
     assert row.verdict in FINE, "\n".join(map(str, row.problems))
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_statements_are_about_primitives_of_the_target(name):
-    try:
-        backend = backends.get(name)
-    except (ImportError, RuntimeError) as error:
-        pytest.skip(str(error))
+    backend = installed.backend(name)
     assert backend.stated() <= set(backend.target)

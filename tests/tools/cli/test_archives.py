@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch import nn
 from torch.export import Dim
+from typer.testing import CliRunner
 
 from decomp.tools.cli import archives
+from decomp.tools.cli.app import app
 from decomp.tools.cli.archive_contents import Newer, Unregistered
 from decomp.tools.cli.archives import Unreadable, Untrusted
 from decomp_rules import samples
@@ -470,11 +472,16 @@ def in_process(folder, *command):
 
 
 @pytest.mark.sampled(1)
-def test_ops_of_known_packages_and_of_modules_that_are_named_are_imported(tmp_path):
+@pytest.mark.parametrize("code, options", [(QUANTISED, []), (SAVING, ["--import", "own_op"])], ids=["known", "named"])
+def test_ops_of_known_packages_and_of_modules_that_are_named_are_imported(tmp_path, code, options):
     (tmp_path / "own_op.py").write_text(OWN_OP)
-    for code, name, options in ((QUANTISED, "q.pt2", ()), (SAVING, "own.pt2", ("--import", "own_op"))):
-        assert in_process(tmp_path, "-c", code, name).returncode == 0
-        done = in_process(tmp_path, "-m", "decomp", "lower", name, "--to", "core_aten", "--partial", *options)
-        assert done.returncode == 0, done.stderr
-    done = in_process(tmp_path, "-m", "decomp", "lower", "own.pt2", "--to", "core_aten", "--import", "nowhere")
-    assert done.returncode == 2 and "importing nowhere raised ModuleNotFoundError" in done.stderr
+    assert in_process(tmp_path, "-c", code, "saved.pt2").returncode == 0
+    done = in_process(tmp_path, "-m", "decomp", "lower", "saved.pt2", "--to", "core_aten", "--partial", *options)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_module_that_is_named_and_is_not_there_is_reported(tmp_path):
+    torch.export.save(torch.export.export(nn.ReLU(), (torch.randn(2),)), tmp_path / "relu.pt2")
+    words = ["lower", str(tmp_path / "relu.pt2"), "--to", "core_aten", "--import", "nowhere"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2 and "importing nowhere raised ModuleNotFoundError" in result.stderr

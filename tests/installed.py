@@ -1,0 +1,15 @@
+"""The backends of the library. A test that needs one is skipped where its package is not installed, and fails where the
+backend itself does not load."""
+
+import pytest
+
+from decomp_rules import backends
+
+PACKAGES = {"stablehlo": ("jax",), "onnx": ("onnx", "onnxruntime"), "tinygrad": ("tinygrad",)}
+
+
+def backend(name):
+    """The backend of this name."""
+    for package in PACKAGES.get(name, ()):
+        pytest.importorskip(package, reason=f"the backend {name}: pip install decomp[{name}]")
+    return backends.get(name)
