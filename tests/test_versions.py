@@ -1,5 +1,6 @@
 """One library for several versions of PyTorch: an op that the installed version lacks is absent, and no error."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -112,3 +113,51 @@ def test_the_project_is_imported_by_a_pytorch_that_lacks_every_op_that_it_has_ru
 def test_models_are_lowered_by_a_pytorch_that_lacks_ops_that_they_do_not_call():
     done = hidden(*sorted(name for name in named_by_rules() if "linalg" in name or "special" in name))
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+# What PyTorch does otherwise from a version on.
+
+
+def gradient(function, *values):
+    tensors = [torch.tensor(value, requires_grad=True) for value in values]
+    return [each.item() for each in torch.autograd.grad(function(*tensors), tensors)]
+
+
+def place_of(q):
+    x = torch.arange(11.0, requires_grad=True)
+    return torch.autograd.grad(torch.quantile(x, q), x)[0].nonzero().flatten().tolist()
+
+
+PROBES = {
+    "ties_share_gradients": lambda: (
+        (gradient(torch.fmax, 1.0, 1.0), gradient(lambda x: x.clamp(min=1.0), 1.0)) == ([0.5, 0.5], [0.0])
+    ),
+    "nan_shares_gradients": lambda: gradient(torch.fmax, 1.0, float("nan")) == [1.0, 1.0],
+    "quantile_places_in_float64": lambda: place_of(0.3) == [3, 4],
+}
+"""For each change, whether the installed PyTorch does so."""
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_declared_change_is_what_the_installed_pytorch_does(name):
+    assert bool(getattr(ops.changes, name)) == PROBES[name](), getattr(ops.changes, name).what
+
+
+def test_each_declared_change_is_measured_and_has_a_source():
+    declared = {field.name: getattr(ops.changes, field.name) for field in dataclasses.fields(ops.changes)}
+    assert declared.keys() == PROBES.keys()
+    assert all("github.com/pytorch" in change.source for change in declared.values())
+
+
+def test_a_change_begins_with_one_version_and_may_end_with_another(monkeypatch):
+    change = versions.Change((2, 12), "", "", until=(2, 14))
+    for installed, wanted in (((2, 11), False), ((2, 12), True), ((2, 13), True), ((2, 14), False)):
+        monkeypatch.setattr(versions, "INSTALLED", installed)
+        assert bool(change) is wanted
+
+
+def test_a_rule_for_another_version_is_left_out():
+    rules = decomp.Rules()
+    rules.register("relu", when=False)(lambda x: x)
+    rules.register("relu", when=versions.Change((2, 11), "", ""))(lambda x: x + 1)
+    assert len(rules["relu"]) == 1

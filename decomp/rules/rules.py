@@ -91,6 +91,7 @@ class Rules:
         unless: Any = (),
         level: str | None = None,
         forward_only: bool = False,
+        when: Any = True,
     ) -> Callable[[F], F]:
         """A decorator that registers a function as a rule for one op or several, by any spelling. With `needs`, the
         rule is tried only for targets that know each of these ops, or at least one op of a tuple, as in `["exp",
@@ -98,7 +99,9 @@ class Rules:
         know none of these. `level`: the accuracy that it reaches, "exact", "standard" or "fast". Rules with one compete
         by cost, among those that are accurate enough; of rules without one the first that serves is taken.
         `forward_only`: for programs that are not trained (`training=False`) alone, as its gradient is not the op's.
-        Raises `UnknownOp`, `RuleError` if no call of the op has the function's parameters, `ArgumentError`."""
+        `when`: false leaves the rule out, as where the installed PyTorch means something else by the op
+        (`when=not changes.ties_share_gradients`, of `decomp.ops.changes`). Raises `UnknownOp`, `RuleError` if no call
+        of the op has the function's parameters, `ArgumentError`."""
         if not spellings_:
             raise ArgumentError("register() needs an op: @rules.register(F.relu)")
         found = [(spelling, op_of(spelling)) for spelling in spellings_]
@@ -108,7 +111,7 @@ class Rules:
         def registered(function: F) -> F:
             if not callable(function):
                 raise ArgumentError(f"a rule is a function over tensors, not {function!r}")
-            for spelling, op in found:
+            for spelling, op in found if when else ():
                 own = python_parameters(spelling, op)
                 order = tuple(schema or python for python, schema, _ in own) or None
                 title = name or _title(function, op)

@@ -1,7 +1,9 @@
 """What differs between versions of PyTorch, in one place: which versions are supported, and which ops each of them has.
 
-`op_names.json` lists the ops of ATen and prims by the versions that have them; `python -m tests.op_names` adds those of
-the installed version. A name in it that this version lacks is a fact; a name that is not in it is misspelt."""
+What an op means from a version on is a `Change`: rules are registered by it (`when=changes.ties_share_gradients`), and
+`tests/test_versions.py` holds each against the installed PyTorch. `op_names.json` lists the ops of ATen and prims by
+the versions that have them; `python -m tests.op_names` adds those of the installed version. A name in it that this
+version lacks is a fact; a name that is not in it is misspelt."""
 
 from __future__ import annotations
 
@@ -44,6 +46,51 @@ def require_supported() -> None:
         raise ImportError(f"decomp runs on {between}; this is {torch.__version__}: {remedy}")
     if INSTALLED > NEWEST:
         warnings.warn(f"decomp was tested on {between}; this is {torch.__version__}", stacklevel=3)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that PyTorch does otherwise from a version on: true where the installed one does."""
+
+    since: tuple[int, int]
+    """The first version that does so: (2, 14)."""
+    what: str
+    """What it does, and what it did before, in one sentence."""
+    source: str
+    """PyTorch's pull request or issue; or what was measured, where neither was found."""
+    until: tuple[int, int] | None = None
+    """The first version that no longer does so."""
+
+    def __bool__(self) -> bool:
+        return self.since <= INSTALLED and (self.until is None or INSTALLED < self.until)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What differs between the supported versions, by name. Rules follow the first ones; of the others they keep what
+    most versions do."""
+
+    ties_share_gradients: Change = Change(
+        since=(2, 14),
+        what="clamp, clamp_min and clamp_max with bounds that are tensors, fmax and fmin split the gradient between"
+        " operands that are equal, and clamp at a number has none there; it went to the first operand whole",
+        source="https://github.com/pytorch/pytorch/pull/191142",
+    )
+    quantile_places_in_float64: Change = Change(
+        since=(2, 14),
+        what="quantile and nanquantile compute q · (n − 1) in float64; it was rounded to the dtype of the input",
+        source="https://github.com/pytorch/pytorch/pull/187574",
+    )
+    # Not followed.
+    nan_shares_gradients: Change = Change(
+        since=(2, 14),
+        until=(2, 15),
+        what="fmax and fmin send the whole gradient to both operands where one is NaN; else the other operand has it",
+        source="measured on 2.13.0, 2.14.1 and 2.15.0; its formulas: https://github.com/pytorch/pytorch/pull/191142",
+    )
+
+
+CHANGES = Changes()
 
 
 class OpAbsent(Exception):

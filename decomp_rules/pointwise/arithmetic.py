@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp.ops import aten
+from decomp.ops import aten, changes
 from decomp_rules.complex.numbers import added, beside, parts
 from decomp_rules.support.operands import (
     HALVES,
@@ -305,21 +305,21 @@ def min_other(x: Tensor, other: Tensor) -> Tensor:
     return torch.minimum(x, other)
 
 
-@register(aten.fmax, level="standard")
+@register(aten.fmax, level="standard", when=not changes.ties_share_gradients)
 def fmax_unless_less(x: Tensor, other: Tensor) -> Tensor:
     """other where x < other or x is NaN, else x; a tie sends its gradient to x. Exact."""
     dtype = promoted(x, other)
     return torch.where(torch.lt(x, other) | torch.isnan(x), cast(other, dtype), cast(x, dtype))
 
 
-@register(aten.fmin, level="standard")
+@register(aten.fmin, level="standard", when=not changes.ties_share_gradients)
 def fmin_unless_greater(x: Tensor, other: Tensor) -> Tensor:
     """other where x > other or x is NaN, else x; a tie sends its gradient to x. Exact."""
     dtype = promoted(x, other)
     return torch.where(torch.gt(x, other) | torch.isnan(x), cast(other, dtype), cast(x, dtype))
 
 
-@register(aten.clamp, level="standard")
+@register(aten.clamp, level="standard", when=not changes.ties_share_gradients)
 def clamp_to_bounds(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """x, but `min` below it and then `max` above it, NaN of a NaN bound; at a bound the gradient goes to x. Exact."""
     dtype = promoted(*(operand for operand in (x, min, max) if operand is not None))
@@ -358,21 +358,21 @@ def nan_to_num_in_bounds(
     return torch.where(torch.lt(x, limits.min), limits.min if neginf is None else neginf, kept)
 
 
-@register(aten.fmax)
+@register(aten.fmax, when=not changes.ties_share_gradients)
 def fmax(x: Tensor, other: Tensor) -> Tensor:
     """x where x ≥ other or other is NaN, else other; a tie sends its gradient to x."""
     dtype = promoted(x, other)
     return torch.where(torch.ge(x, other) | torch.isnan(other), cast(x, dtype), cast(other, dtype))
 
 
-@register(aten.fmin)
+@register(aten.fmin, when=not changes.ties_share_gradients)
 def fmin(x: Tensor, other: Tensor) -> Tensor:
     """x where x ≤ other or other is NaN, else other; a tie sends its gradient to x."""
     dtype = promoted(x, other)
     return torch.where(torch.le(x, other) | torch.isnan(other), cast(x, dtype), cast(other, dtype))
 
 
-@register(aten.clamp)
+@register(aten.clamp, when=not changes.ties_share_gradients)
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """x, but `min` below it and then `max` above it, NaN of a NaN bound; at a bound the gradient still goes to x; NaN
     has none."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp.ops import aten
+from decomp.ops import aten, changes
 from decomp_rules.support.operands import cast, constant, is_scalar, ramp, wrap
 
 RULES = Rules(level="exact")
@@ -101,7 +101,7 @@ def _top(dtype: torch.dtype) -> Any:
     return math.inf if dtype.is_floating_point else True if dtype == torch.bool else torch.iinfo(dtype).max
 
 
-@register(aten.quantile)
+@register(aten.quantile, when=not changes.quantile_places_in_float64)
 def quantile_at_number(
     x: Tensor, q: float, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
 ) -> Tensor:
@@ -136,7 +136,7 @@ def _float32(value: float) -> float:
     return struct.unpack("f", struct.pack("f", value))[0]
 
 
-@register(aten.quantile)
+@register(aten.quantile, when=not changes.quantile_places_in_float64)
 def quantile(x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear") -> Tensor:
     """Between the sorted elements around q · (n − 1); NaN if there is one. Exactly the op."""
     line = torch.movedim(x, dim, -1) if dim is not None and x.dim() else x.reshape(-1)
@@ -152,7 +152,7 @@ def quantile(x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, i
     return _listed(torch.where(torch.ne(last, last), last, result), q, x, dim, keepdim)
 
 
-@register(aten.nanquantile)
+@register(aten.nanquantile, when=not changes.quantile_places_in_float64)
 def nanquantile(
     x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
 ) -> Tensor:
@@ -169,6 +169,69 @@ def nanquantile(
         weight = rank - below if interpolation == "linear" else torch.full_like(rank, 0.5)
         result = torch.lerp(result, torch.gather(values, -1, above), weight)
     return _listed(result, q, x, dim, keepdim)
+
+
+@register(aten.quantile, when=changes.quantile_places_in_float64)
+def quantile_at_wide_number(
+    x: Tensor, q: float, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
+) -> Tensor:
+    """Between the sorted elements around q · (n − 1), computed in float64 of a q of the input's dtype; NaN if there is
+    one. Exactly the op."""
+    line, at = (x.reshape(-1), 0) if dim is None else (x, wrap(dim, x.dim()))
+    if not is_scalar(q) or not line.dim() or type(line.shape[at]) is not int:
+        return decline("the place is data")
+    rank = _product(q, 1, x.dtype) * (line.shape[at] - 1)
+    values = torch.sort(line, dim=at)[0]
+    below = values.narrow(at, _places(rank, interpolation)[0], 1)
+    result = below
+    if interpolation in ("linear", "midpoint"):
+        above = values.narrow(at, math.ceil(rank), 1)
+        result = torch.lerp(below, above, 0.5 if interpolation == "midpoint" else rank - math.floor(rank))
+    last = values.narrow(at, line.shape[at] - 1, 1)
+    return _shaped(torch.where(torch.ne(last, last), last, result), x, dim, keepdim)
+
+
+@register(aten.quantile, when=changes.quantile_places_in_float64)
+def wide_quantile(
+    x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
+) -> Tensor:
+    """Between the sorted elements around q · (n − 1), computed in float64; NaN if there is one. Exactly the op."""
+    line = torch.movedim(x, dim, -1) if dim is not None and x.dim() else x.reshape(-1)
+    values = torch.sort(line, dim=-1)[0]
+    q = constant(x, q) if is_scalar(q) else q
+    rank = cast(q.reshape(-1), torch.float64) * (line.shape[-1] - 1)
+    below, above = _around(rank, interpolation)
+    result = torch.index_select(values, -1, below)
+    if above is not None:
+        weight = _weight(rank, below, interpolation, x.dtype)
+        result = torch.lerp(result, torch.index_select(values, -1, above), weight)
+    last = values.narrow(-1, line.shape[-1] - 1, 1)
+    return _listed(torch.where(torch.ne(last, last), last, result), q, x, dim, keepdim)
+
+
+@register(aten.nanquantile, when=changes.quantile_places_in_float64)
+def wide_nanquantile(
+    x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
+) -> Tensor:
+    """Between the sorted numbers around q · (k − 1), computed in float64, k of which are not NaN; NaN if there are
+    none. Exactly the op."""
+    line = torch.movedim(x, dim, -1) if dim is not None and x.dim() else x.reshape(-1)
+    values = torch.sort(line, dim=-1)[0]
+    q = constant(x, q) if is_scalar(q) else q
+    count = torch.sum(torch.eq(line, line), dim=[line.dim() - 1], keepdim=True, dtype=torch.int64)
+    rank = cast(q.reshape(-1), torch.float64) * cast(count - 1, torch.float64)
+    rank = torch.where(rank < 0, 0.0, rank)  # no numbers: no slope either
+    below, above = _around(rank, interpolation)
+    result = torch.gather(values, -1, below)
+    if above is not None:
+        weight = _weight(rank, below, interpolation, x.dtype)
+        result = torch.lerp(result, torch.gather(values, -1, above), weight)
+    return _listed(result, q, x, dim, keepdim)
+
+
+def _weight(rank: Tensor, below: Tensor, interpolation: str, dtype: torch.dtype) -> Tensor:
+    """How far a place is from the element below it."""
+    return cast(rank - below, dtype) if interpolation == "linear" else torch.full_like(rank, 0.5, dtype=dtype)
 
 
 def _around(rank: Tensor, interpolation: str) -> tuple[Tensor, Tensor | None]:
