@@ -28,7 +28,7 @@ from decomp.errors import first_line
 from decomp.lowering import lower
 from decomp.tools.measurement.joint_graphs import NoCompiler, require_compiler
 from decomp.torch_internals import versions
-from decomp.torch_internals.schemas import all_schemas
+from decomp.torch_internals.schemas import lacking_ops
 from decomp_rules.backends import c_compilers
 
 STATES = ("fine", "absent", "broken")
@@ -307,8 +307,7 @@ def _cxx() -> Found:
 
 
 def _lacking_ops() -> Found:
-    there = {schema.name.replace("::", ".") for schema in all_schemas()}
-    lacking = sorted(name for name in versions.names_by_version() if name not in there)
+    lacking = lacking_ops()
     if not lacking:
         yield "ops", "fine", "all that some tested version has", ""
         return

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from decomp import Sample
-from decomp_rules.samples import derivatives, devices, kernels, layers, matrices, pointwise, reductions, shapes
+from decomp_rules.samples import derivatives, devices, edges, kernels, layers, matrices, pointwise, reductions, shapes
 from decomp_rules.samples.leeways import leeway_of
 from decomp_rules.samples.making import f, p
 from decomp_rules.samples.models import (
@@ -88,6 +88,13 @@ def calls_of(op: Any) -> tuple[Sample, ...]:
             )
             for guess in found
         )
+
+
+def edges_of(op: Any) -> tuple[Sample, ...]:
+    """Calls of an op at the edges of what it defines, if there are any; those of `calls_of` are not among them."""
+    name = op._qualified_op_name if isinstance(op, torch._ops.OpOverloadPacket) else ""
+    make = edges.EDGES.get(name.removeprefix("aten::")) if name.startswith("aten::") else None
+    return _seeded(lambda: tuple(_of(op, op.__name__, args, "float64") for args in make())) if make is not None else ()
 
 
 def _seeded(make: Callable[[], tuple[Sample, ...]]) -> tuple[Sample, ...]:

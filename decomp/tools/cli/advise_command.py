@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 import contextlib
-from dataclasses import dataclass
 import functools
 import hashlib
 from pathlib import Path
@@ -15,12 +14,8 @@ from rich.console import Group
 from rich.text import Text
 import typer
 
-from decomp.advice.jobs import Setting
 from decomp.advising import AdviceSearch
-from decomp.derive.rule_selection import RuleSelection
 from decomp.errors import first_line
-from decomp.lowering import rules_and_target
-from decomp.rules.accuracy import Policy
 from decomp.tools.cli.arguments import (
     MODEL,
     CostBy,
@@ -35,11 +30,7 @@ from decomp.tools.cli.arguments import (
     Training,
     Trust,
     file_of,
-    load_accuracy,
-    load_cost,
     load_model,
-    load_rules,
-    load_target,
     require_model,
 )
 from decomp.tools.cli.executors import EXECUTOR, cores, made_executor, processes
@@ -47,6 +38,7 @@ from decomp.tools.cli.extras import require_plots
 from decomp.tools.cli.histogram import called, histogram_names, histogram_table, ranked
 from decomp.tools.cli.tables import indented
 from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing, saved, show
+from decomp.tools.cli.words import Words
 
 FEW = 12
 """Up to so many models are looked at in this process unless asked otherwise: starting another takes seconds."""
@@ -84,7 +76,7 @@ def advise(
     which they pay, and those that would then save most calls. Exits with 1 if a model is out of reach."""
     with failing(debug, as_json):
         require_plots(plot)
-        words = _Words(to, tuple(rules), tuple(keep), tuple(accuracy), cost, training, narrow)
+        words = Words(to, tuple(rules), tuple(keep), tuple(accuracy), cost, training, narrow)
         if histogram == bool(models):
             raise Unusable("name models, or pass --histogram")
         programs = _sample_calls() if histogram else _models(tuple(dict.fromkeys(models or ())), trust)
@@ -119,25 +111,6 @@ def _models(names: tuple[str, ...], trust: bool) -> dict[str, Callable[[], Any]]
 
 def _sample_calls() -> dict[str, Callable[[], Any]]:
     return {name: functools.partial(called, name) for name in histogram_names()}
-
-
-@dataclass(frozen=True)
-class _Words:
-    """What models are asked with, as it was written: every process can make it."""
-
-    to: str
-    rules: tuple[str, ...]
-    keep: tuple[str, ...]
-    accuracy: tuple[str, ...]
-    cost: str | None
-    training: bool | None
-    narrow: bool
-
-    def __call__(self) -> Setting:
-        """Load what the words mean. Raises `Unusable`, `TargetError`, `UnknownOp`."""
-        rules, target = rules_and_target(load_target(self.to), load_rules(self.rules), self.keep, self.narrow)
-        policy = Policy(load_accuracy(self.accuracy), load_cost(self.cost))
-        return Setting(RuleSelection(rules, target, self.training), policy)
 
 
 def _version(name: str) -> str:

@@ -53,9 +53,10 @@ from decomp.tools.cli.cache_command import cache
 from decomp.tools.cli.certify_command import certify
 from decomp.tools.cli.demo import demonstrate
 from decomp.tools.cli.doctor_command import doctor
-from decomp.tools.cli.explanation import routes
 from decomp.tools.cli.extras import require_plots, require_writer
+from decomp.tools.cli.snapshot_command import snapshot, upgrade
 from decomp.tools.cli.terminal import EXIT_CODES, Unusable, failing, print_json, saved, show, working
+from decomp.tools.explaining import routes
 from decomp.tools.writing import Unfailing, whole
 
 RULES = "package.module:name of rules, or of a table of functions by op; without it, the rules of the library."
@@ -324,6 +325,8 @@ app.command()(bench)
 app.command()(bringup)
 app.command()(cache)
 app.command()(doctor)
+app.command()(snapshot)
+app.command()(upgrade)
 
 
 @app.command()

@@ -27,8 +27,8 @@ from decomp.tools.certification.certificate import Certificate
 from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.tables import in_brief
 from decomp.tools.cli.demo import Demo, DemoComparison
-from decomp.tools.cli.explanation import DerivationStep, Route
 from decomp.tools.cli.open_table import OpenTable
+from decomp.tools.explaining import DerivationStep, Route
 
 
 def _verified(report: Report) -> Table:

@@ -23,6 +23,7 @@ import typer
 
 import decomp
 from decomp.errors import first_line
+from decomp.tools.upgrading.records import BadRecord
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 not lowered, some ops do not reach the target, or a rule contradicts its op's schema or is "
@@ -92,7 +93,7 @@ def _message(error: Exception) -> str:
 def _code(error: Exception) -> int:
     if isinstance(error, decomp.NotLowered):
         return 1
-    unusable = (Unusable, decomp.UnknownOp, decomp.errors.TargetError, decomp.ArgumentError, OSError)
+    unusable = (Unusable, BadRecord, decomp.UnknownOp, decomp.errors.TargetError, decomp.ArgumentError, OSError)
     return 2 if isinstance(error, unusable) or any(isinstance(e, RecursionError) for e in _causes(error)) else 3
 
 

@@ -37,6 +37,39 @@ def grid(count: int, dtype: torch.dtype, numbers: Sequence[float] = (), seed: in
     return _several(count, dtype, tuple(numbers), random)
 
 
+FEW = 192
+"""How many points `few` gives: a multiple of the vector width, so that one kernel computes all of them."""
+_BEYOND_INTEGERS = (2.0**31, -(2.0**31) - 512, 3e9, 2.0**63, -(2.0**63), 1e20)
+_TIES = (0.0, -0.0, 0.5, 1.0, -1.0, 2.0, -2.0)
+
+
+def few(count: int, dtype: torch.dtype, numbers: Sequence[float] = (), seed: int = 0) -> tuple[torch.Tensor, ...]:
+    """Points at which the meaning of an op shows: special values, ties of arguments with each other and with `numbers`,
+    what no integer holds, and some ordinary ones; as many tensors of `FEW` values each."""
+    random = torch.Generator().manual_seed(seed)
+    marks = [value for n in _small(tuple(numbers))[:8] for value in (n, -n)]
+    ends = [math.inf, -math.inf, math.nan, torch.finfo(dtype).max, torch.finfo(dtype).tiny]
+    if count == 1:
+        listed = [_specials(dtype), torch.tensor([*marks, *_BEYOND_INTEGERS, *_LANDMARKS[::2]]).to(dtype)]
+        columns: Sequence[torch.Tensor] = [torch.cat(listed)[: FEW - 32]]
+    else:
+        special = torch.tensor([*_TIES, *ends, *marks[:4]], dtype=torch.float64).to(dtype).unique()
+        tied = torch.tensor([*_TIES, *marks], dtype=torch.float64).to(dtype)
+        product = _product([special] * count, FEW - 32 - len(tied), random)
+        columns = [torch.cat([tied, column])[: FEW - 32] for column in product]
+    return tuple(torch.cat([column, _log_uniform(FEW - len(column), dtype, random)]) for column in columns)
+
+
+def few_whole_numbers(count: int, dtype: torch.dtype, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    """The same for integers that do not divide by zero; the widths of integers, by which they may be shifted, are among
+    them."""
+    random, info = torch.Generator().manual_seed(seed), torch.iinfo(dtype)
+    listed = [0, 1, 2, 3, 7, 8, 31, 32, 33, 63, 64, 65, -1, -2, -7, info.max, info.max - 1]
+    special = torch.tensor([value for value in listed if info.min <= value <= info.max], dtype=dtype)
+    rows = _product([special] * count, FEW, random)
+    return without_ends([row.repeat(FEW // len(row) + 1)[:FEW] for row in rows])
+
+
 def whole_numbers(count: int, dtype: torch.dtype, seed: int = 0) -> tuple[torch.Tensor, ...]:
     """Points for integer or bool arguments: the limits of the range, small numbers, and random ones."""
     random = torch.Generator().manual_seed(seed)

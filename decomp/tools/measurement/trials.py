@@ -176,32 +176,38 @@ def transposed(sample: Sample) -> Sample:
     return sample.with_tensors(t.mT.contiguous().mT if t.dim() > 1 else t for t in sample.tensors)
 
 
-def over_points(sample: Sample, numbers: Sequence[float], seed: int) -> Sample | None:
-    """A pointwise call with its float tensors spread over points; None if it has none. Tensors of other dtypes are
-    repeated; tensors of no dimension beside larger ones stay."""
+Grid = Callable[[int, torch.dtype, Sequence[float], int], Sequence[torch.Tensor]]
+"""Makes points for so many arguments of a dtype, given thresholds and a seed."""
+
+
+def over_points(
+    sample: Sample, numbers: Sequence[float], seed: int, grid: Grid = points.grid, count: int = points.COUNT
+) -> Sample | None:
+    """A pointwise call with its float tensors spread over the `count` points of a grid; None if it has none. Tensors of
+    other dtypes are repeated; tensors of no dimension beside larger ones stay."""
     tensors = sample.tensors
     spread = [i for i, t in enumerate(tensors) if t.dim() or not any(other.dim() for other in tensors)]
     floats = [i for i in spread if tensors[i].is_floating_point() or tensors[i].is_complex()]
     if not floats or len({tensors[i].dtype for i in floats}) > 1:
         return None
-    found = _columns(len(floats), tensors[floats[0]].dtype, numbers, seed)
+    found = _columns(len(floats), tensors[floats[0]].dtype, numbers, seed, grid)
     columns = dict(zip(floats, found if sample.domain is None else sample.domain(found)))
-    new = [columns[i] if i in columns else _repeated(t) if i in spread else t for i, t in enumerate(tensors)]
+    new = [columns[i] if i in columns else _repeated(t, count) if i in spread else t for i, t in enumerate(tensors)]
     return sample.with_tensors(new)
 
 
-def _columns(count: int, dtype: torch.dtype, numbers: Sequence[float], seed: int) -> Sequence[torch.Tensor]:
+def _columns(count: int, dtype: torch.dtype, numbers: Sequence[float], seed: int, grid: Grid) -> Sequence[torch.Tensor]:
     if not dtype.is_complex:
-        return points.grid(count, dtype, tuple(numbers), seed)
-    parts = points.grid(2 * count, dtype.to_real(), tuple(numbers), seed)
+        return grid(count, dtype, tuple(numbers), seed)
+    parts = grid(2 * count, dtype.to_real(), tuple(numbers), seed)
     return [torch.complex(*parts[2 * i : 2 * i + 2]) for i in range(count)]
 
 
-def _repeated(values: torch.Tensor) -> torch.Tensor:
+def _repeated(values: torch.Tensor, count: int) -> torch.Tensor:
     if values.dtype is torch.bool:
-        return points.whole_numbers(1, torch.bool)[0]
+        return points.whole_numbers(1, torch.bool)[0][:count]
     flat = values.flatten() if values.numel() else values.new_zeros(1)
-    return flat.repeat(points.COUNT // len(flat) + 1)[: points.COUNT]
+    return flat.repeat(count // len(flat) + 1)[:count]
 
 
 def _variants(sample: Sample, seed: int) -> Iterator[Inputs]:

@@ -4,7 +4,8 @@ import torch
 from torch.nn import functional as F
 
 import decomp
-from decomp.tools.cli.explanation import routes
+from decomp.tools.explaining import routes
+from decomp_rules import RULES, targets
 from decomp_rules.samples import Sample
 
 aten = torch.ops.aten
@@ -43,15 +44,15 @@ def test_a_legal_call_needs_no_rule():
 def test_a_derivation_is_a_tree_with_the_calls_that_each_rule_emits():
     found = route(Sample(aten.softplus.default, (X,)), "exp", "log", "add")
     ((name, outer),) = found.derivation.rules.items()
-    assert name.startswith("softplus (test_explanation.py:") and outer.calls == {"aten.exp.default": 1}
+    assert name.startswith("softplus (test_explaining.py:") and outer.calls == {"aten.exp.default": 1}
     ((name, inner),) = outer.rules.items()
-    assert name.startswith("log1p (test_explanation.py:")
+    assert name.startswith("log1p (test_explaining.py:")
     assert inner.calls == {"aten.add.Tensor": 1, "aten.log.default": 1} and not inner.rules
 
 
 def test_alternatives_that_were_passed_over_keep_their_reasons():
     (reason,) = route(Sample(aten.softplus.default, (X,)), "exp", "log1p").reasons
-    assert reason.startswith("passed over refuse (test_explanation.py:") and reason.endswith(": never")
+    assert reason.startswith("passed over refuse (test_explaining.py:") and reason.endswith(": never")
 
 
 def test_a_blocked_call_says_what_was_tried():
@@ -92,3 +93,9 @@ def test_a_blocked_call_gives_the_reason_of_a_way_that_is_meant_for_it():
         "needs the argument dim, which the call lacks",
         "is for targets that know aten.sin or aten.cos",
     ]
+
+
+def test_a_call_whose_place_is_taken_by_pairs_of_real_numbers_has_a_route():
+    x = torch.randn(2, dtype=torch.complex64)
+    (found,) = routes([Sample(aten.real.default, (x,))], targets.tinygrad, RULES)
+    assert found.verdict in ("legal", "derived")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from decomp.costs.model import Cost
-from decomp.derive.decisions import Blocked, Decision, Derived
+from decomp.derive.decisions import LEGAL, Blocked, Decision, Derived, Plan
 from decomp.errors import spelled
 from decomp.lowering import plan
 from decomp.rules.accuracy import Accuracy
@@ -34,6 +34,8 @@ class Route:
     derivation: DerivationStep
     reasons: tuple[str, ...]
     """For a blocked call, why; for a derived one, why earlier alternatives were passed over."""
+    cost: float = 0.0
+    """What the calls that it becomes cost; of a call that the target knows, 0."""
 
 
 def routes(
@@ -46,8 +48,20 @@ def routes(
 def _route(sample: Sample, target: Target, rules: Rules, accuracy: Accuracy, cost: Cost | None) -> Route:
     module, tensors = program_of(sample)
     the_plan = plan(module, to=target, args=tensors, rules=rules, accuracy=accuracy, cost=cost)
-    decision = next(decision for node, decision in the_plan.entries if node.target is sample.overload)
-    return Route(str(sample), *_judged(decision))
+    decision = next((each for node, each in the_plan.entries if node.target is sample.overload), None)
+    decision = decision or _of_others(the_plan)
+    return Route(str(sample), *_judged(decision), decision.price if isinstance(decision, Derived) else 0.0)
+
+
+def _of_others(the_plan: Plan) -> Decision:
+    """Where calls on pairs of real numbers have taken the place of the call: what stops them, or how they are
+    derived."""
+    made = [each for node, each in the_plan.entries if node.op.startswith("call")]
+    for kind in (Blocked, Derived):
+        found = next((each for each in made if isinstance(each, kind)), None)
+        if found is not None:
+            return found
+    return LEGAL
 
 
 def _judged(decision: Decision) -> tuple[str, DerivationStep, tuple[str, ...]]:

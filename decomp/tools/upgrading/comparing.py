@@ -1,0 +1,185 @@
+"""What changed between two snapshots, in plain lines, the gravest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from decomp.tools.upgrading.differing import kernel_changes
+from decomp.tools.upgrading.lines import KINDS, Kind, Line, counted, names, op_name
+from decomp.tools.upgrading.records import BadRecord, CallRecord, ModelRecord, VersionRecord
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """What changed."""
+
+    target: str
+    old: str
+    """The version of PyTorch before, and after."""
+    new: str
+    changes: tuple[Line, ...]
+    """The gravest first."""
+    models: tuple[str, ...]
+    """What became of each model that is in both, changed or not: `gpt: 294 calls, were 294`."""
+    notes: tuple[str, ...] = ()
+    """What the snapshots were made with, where it differs and is not PyTorch."""
+
+    @property
+    def headline(self) -> str:
+        """`torch 2.13.0 to 2.14.1, for tinygrad: 31 changes`."""
+        said = counted(len(self.changes), "change") if self.changes else "nothing changed"
+        return f"torch {self.old} to {self.new}, for {self.target}: {said}"
+
+    def by_kind(self) -> Iterator[tuple[Kind, list[Line]]]:
+        """The changes in groups."""
+        for kind, lines in groupby(self.changes, lambda line: line.kind):
+            yield KINDS[kind], list(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For machines."""
+        changes = [{"kind": each.kind, "about": each.about, "text": each.text} for each in self.changes]
+        head = {"target": self.target, "old": self.old, "new": self.new}
+        return {**head, "changes": changes, "models": list(self.models), "notes": list(self.notes)}
+
+
+def compare(old: VersionRecord, new: VersionRecord, files: tuple[str, str] = ("the first", "the second")) -> Upgrade:
+    """What changed from one to the other. Raises `BadRecord` for snapshots of two targets."""
+    if old.target != new.target:
+        said = f"{files[0]} is of the target {old.target}, and {files[1]} of {new.target}"
+        raise BadRecord(f"{said}: compare those of one")
+    lines = [*_of_ops(old, new), *_of_models(old.models, new.models), *_of_target(old, new)]
+    order = list(KINDS)
+    lines.sort(key=lambda line: (order.index(line.kind), line.about, line.text))
+    both = [name for name in old.models if name in new.models]
+    models = (f"{name}: {_outcome(new.models[name])}, {_before(old.models[name])}" for name in both)
+    return Upgrade(new.target, old.version, new.version, tuple(lines), tuple(models), tuple(_notes(old, new, files)))
+
+
+def _notes(old: VersionRecord, new: VersionRecord, files: tuple[str, str]) -> Iterator[str]:
+    for key in ("decomp", "python", "processor", "vectors", "system", "rules"):
+        before, after = old.header.get(key), new.header.get(key)
+        if before != after:
+            yield f"note: {key} differs too: {before}, and {after}"
+    for file, mine, other in ((files[0], old, new), (files[1], new, old)):
+        only = sorted({*mine.models} - {*other.models})
+        if only:
+            yield f"note: only in {file}: {', '.join(only)}"
+
+
+def _of_target(old: VersionRecord, new: VersionRecord) -> Iterator[Line]:
+    """A target is a set of ops; one that takes those of a tag, as Core ATen, changes with PyTorch."""
+    gone = sorted(op for op in old.primitives if op not in new.primitives)
+    come = sorted(op for op in new.primitives if op not in old.primitives)
+    if gone:
+        yield Line("target", "", f"{new.target} no longer has {names(gone)}")
+    if come:
+        yield Line("target", "", f"{new.target} has {names(come)} in addition")
+    for op in sorted({*old.primitives} & {*new.primitives}):
+        if old.primitives[op] != new.primitives[op]:
+            said = f"condition was {old.primitives[op] or 'none'}, is {new.primitives[op] or 'none'}"
+            yield Line("target", op, f"{op_name(op)}: {said}")
+
+
+def _of_ops(old: VersionRecord, new: VersionRecord) -> Iterator[Line]:
+    for op in sorted({*old.ops, *old.lost} - {*new.ops, *new.lost}):
+        said = "is gone" if op in new.absent else "has no rule and is no op of the target any more"
+        yield Line("gone", op, f"{op_name(op)} {said}")
+    for op in sorted({*new.ops, *new.lost} - {*old.ops, *old.lost}):
+        yield Line("new", op, f"{op_name(op)} is new")
+    others = sorted(op for op in old.absent if op not in new.absent and op not in new.ops)
+    if others:
+        said = f"PyTorch has {counted(len(others), 'op')} more, for which there are no rules"
+        yield Line("new", "", f"{said}: {names(others)}")
+    others = sorted(op for op in new.absent if op not in old.absent and op not in old.ops)
+    if others:
+        yield Line("new", "", f"PyTorch no longer has {names(others)}, for which there are no rules")
+    for op in sorted({*new.lost} - {*old.lost} & {*new.lost}):
+        yield Line("unreached", op, f"{op_name(op)}: {new.lost[op]}")
+    for op in sorted({*old.ops} & {*new.ops}):
+        pairs = _paired(old.ops[op], new.ops[op])
+        yield from _of_derivations(op, pairs)
+        yield from kernel_changes(op, pairs, {**old.points, **new.points})
+
+
+def _paired(old: Sequence[CallRecord], new: Sequence[CallRecord]) -> list[tuple[CallRecord, CallRecord]]:
+    """The calls that both have, in order: of two that are written alike the first with the first."""
+    waiting: dict[str, list[CallRecord]] = {}
+    for each in new:
+        waiting.setdefault(each.call, []).append(each)
+    return [(each, waiting[each.call].pop(0)) for each in old if waiting.get(each.call)]
+
+
+_REACHED = ("legal", "derived")
+
+
+def _of_derivations(op: str, pairs: Sequence[tuple[CallRecord, CallRecord]]) -> Iterator[Line]:
+    """One line for calls of an op that changed alike."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for old, new in pairs:
+        said = _derivation(old, new)
+        if said is not None:
+            found.setdefault(said, []).append(old.call)
+    for (kind, text), calls in found.items():
+        more = f", and {len(calls) - 1} more" if len(calls) > 1 else ""
+        yield Line(kind, op, f"{op_name(op)} {text}: {calls[0]}{more}")
+
+
+def _derivation(old: CallRecord, new: CallRecord) -> tuple[str, str] | None:
+    if not old.verdict or not new.verdict:
+        return None  # derivations were left out
+    was, now = old.verdict in _REACHED, new.verdict in _REACHED
+    if was and not now:
+        return "unreached", f"is {new.verdict} ({new.reason[:160]})"
+    if now and not was:
+        return "reached", f"is reached {_way(new)}"
+    if not now:
+        return ("words", f"is {new.verdict} for another reason") if old.reason != new.reason else None
+    if (old.verdict, old.calls, old.cost) != (new.verdict, new.calls, new.cost):
+        return "derived", f"takes {counted(new.calls, 'call')}, took {old.calls} ({_way(new)}, was {_way(old)})"
+    if old.rules != new.rules:
+        return "derived", f"is reached {_way(new)}, was {_way(old)}"
+    return None
+
+
+def _way(call: CallRecord) -> str:
+    return f"by {call.rules[0]}" if call.rules else "as it is"
+
+
+def _of_models(old: Mapping[str, ModelRecord], new: Mapping[str, ModelRecord]) -> Iterator[Line]:
+    for name in old:
+        if name in new and old[name] != new[name]:
+            yield from _of_model(name, old[name], new[name])
+
+
+def _of_model(name: str, old: ModelRecord, new: ModelRecord) -> Iterator[Line]:
+    if new.error and not old.error:
+        yield Line("unreached", name, f"{name} is no longer lowered: {new.error}")
+    elif old.error and not new.error:
+        yield Line("reached", name, f"{name} is lowered: {_outcome(new)}")
+    elif old.error != new.error:
+        yield Line("words", name, f"{name} is refused otherwise: {new.error}, was {old.error}")
+    if old.exported != new.exported and old.exported and new.exported:
+        yield Line("exported", name, f"{name} is exported otherwise: {_counts(old.exported, new.exported)}")
+    if old.lowered != new.lowered and old.lowered and new.lowered:
+        yield Line("derived", name, f"{name}: {_outcome(new)}, {_before(old)}: {_counts(old.lowered, new.lowered)}")
+    elif old.rules != new.rules and old.lowered and new.lowered:
+        yield Line("derived", name, f"{name} goes by other rules: {_counts(old.rules, new.rules)}")
+
+
+def _outcome(model: ModelRecord) -> str:
+    return "not lowered" if model.error else counted(sum(model.lowered.values()), "call")
+
+
+def _before(model: ModelRecord) -> str:
+    return "was not lowered" if model.error else f"were {sum(model.lowered.values())}"
+
+
+def _counts(old: Mapping[str, int], new: Mapping[str, int]) -> str:
+    """`mul.Tensor 12 (11), exp2 3 (none)`."""
+    changed = [name for name in sorted({*old, *new}) if old.get(name, 0) != new.get(name, 0)]
+    both = {each: (new.get(each, 0) or "none", old.get(each, 0) or "none") for each in changed}
+    said = [f"{each.removeprefix('aten.')} {now} ({was})" for each, (now, was) in both.items()]
+    return ", ".join([*said[:6], *([f"{len(said) - 6} more"] if len(said) > 6 else [])])
