@@ -127,7 +127,8 @@ def test_products_and_what_is_marked_are_sampled_unless_they_are_asked_for(pytes
     done.stdout.fnmatch_lines([summary])
 
 
-def test_the_summary_of_a_run_in_workers_says_what_they_ran(pytester, request):
+def test_the_summary_of_a_run_in_workers_says_what_they_ran(pytester, request, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(request.config.rootpath))
     pytester.makeconftest((request.config.rootpath / "tests" / "conftest.py").read_text(encoding="utf-8"))
     pytester.makeini(MARKERS)
     pytester.makepyfile(test_sweep=SWEEP)

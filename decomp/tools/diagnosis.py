@@ -196,7 +196,7 @@ def _requirements() -> Mapping[str, list[tuple[str, str]]]:
     """By extra, the packages that it installs, each with the versions that fit. Raises `PackageNotFoundError`."""
     extras: dict[str, list[tuple[str, str]]] = {}
     for line in metadata.requires("decomp") or ():
-        found = re.match(r"([\w.-]+)\s*([^;]*?)\s*;\s*extra == [\"']([\w-]+)", line)
+        found = re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*([^;]*?)\s*;\s*extra == [\"']([\w-]+)", line)
         if found and found[3] not in DEVELOPERS:
             extras.setdefault(found[3], []).append((found[1], found[2].strip("() ")))
     return extras

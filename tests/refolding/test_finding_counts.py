@@ -114,7 +114,7 @@ def test_a_program_is_searched_again_where_something_is_taken_back(searched, mor
 
     ops = ["gelu", "scaled_dot_product_attention"]
     assert found(exported(forward, X, X + 1, X + 2), to=ops) == dict.fromkeys(ops[more:], 1)
-    assert [name for name, _ in searched] == ["Functions", "Attention"] * (1 + more)
+    assert [name for name, _ in searched] == ["Functions", "Attentions"] * (1 + more)
     assert torch.ops.aten.softmax.int in searched[0][1]
 
 
