@@ -38,6 +38,7 @@ def views_written(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 def attended(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     rows = x[mask][None]
+    torch._check(rows.shape[1] != 0)  # the export of attention asks it from torch 2.14 on
     return F.scaled_dot_product_attention(rows, rows, rows)
 
 
