@@ -72,7 +72,8 @@ Stages = Annotated[list[StageName], typer.Option("--stage", help=STAGES)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
-def imported(modules: list[str]) -> list[str]:
+# On Python 3.10 `list[str]` counts as a class, which typer takes for one where it annotates a callback.
+def imported(modules: Any) -> list[str]:
     """Import modules that are named on the command line, from the current directory too. Raises `BadParameter`."""
     for name in modules or ():
         if not all(part.isidentifier() for part in name.split(".")):
@@ -82,7 +83,7 @@ def imported(modules: list[str]) -> list[str]:
                 importlib.import_module(name)
         except Exception as error:
             raise typer.BadParameter(f"importing {name} raised {type(error).__name__}: {first_line(error)}") from error
-    return modules
+    return list(modules or ())
 
 
 Imports = Annotated[
