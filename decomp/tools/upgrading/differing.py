@@ -64,8 +64,7 @@ def kernel_changes(op: str, pairs: Sequence[tuple[CallRecord, CallRecord]], poin
 def _differences(call: CallRecord, label: str, old: Behaviour, new: Behaviour, points: Points) -> Iterator[Difference]:
     at = f"{call.call}, {label}"
     if old.error or new.error:
-        was, now = old.error.partition(": "), new.error.partition(": ")
-        kind = "words" if was[0] == now[0] else "taken"
+        kind = "words" if old.error and new.error else "taken"
         yield Difference(kind, "call", "", old.error[:80] or "taken", new.error[:80] or "taken", at)
         return
     inputs = [read(each).numbers for each in points.get(old.at, ())] if old.at == new.at else []
@@ -74,7 +73,8 @@ def _differences(call: CallRecord, label: str, old: Behaviour, new: Behaviour, p
         ("gradient", old.gradients, new.gradients, old.open_gradients, new.open_gradients),
     ):
         if len(before) != len(after):
-            yield Difference("meaning", what, "", counted(len(before), "tensor"), counted(len(after), "tensor"), at)
+            was, now = (counted(len(each), "tensor") if each else "none" for each in (before, after))
+            yield Difference("meaning", what, "", was, now, at)
             continue
         is_open = _are_alike(open_before or before, open_after or after, bool(old.at))
         for was_text, now_text in zip(before, after):

@@ -108,7 +108,16 @@ def test_a_dtype_that_a_kernel_no_longer_takes_is_named_and_other_words_are_not_
     taken, refused = points(), Behaviour(error="RuntimeError: not for BFloat16")
     assert kernels(taken, refused)[0][0] == "taken"
     assert "call was taken, is RuntimeError: not for BFloat16" in kernels(taken, refused)[0][1]
-    assert kernels(refused, Behaviour(error="RuntimeError: never"))[0][0] == "words"
+    assert kernels(refused, Behaviour(error="NotImplementedError: never"))[0][0] == "words"
+    assert kernels(refused, taken)[0][0] == "taken"
+
+
+def test_a_gradient_that_there_was_not_is_another_meaning():
+    old, new = points(), points(gradients=((1.0, 1.0, 0.0),))
+    assert kernels(old, new)[0] == (
+        "meaning",
+        f"`maximum`: gradient was none, is 1 tensor: {CALL.call}, float32, points",
+    )
 
 
 def test_an_op_that_pytorch_lacks_is_gone_and_others_have_lost_their_rules():
