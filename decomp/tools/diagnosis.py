@@ -4,7 +4,7 @@ Each fact is found on its own, so that whatever one of them raises costs that on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 import functools
 import importlib
 from importlib import metadata
@@ -322,6 +322,19 @@ def _span(known: tuple[str, ...]) -> str:
     return known[0] if len(known) == 1 else f"{known[0]}-{known[-1]}"
 
 
+def _changes() -> Found:
+    """What this PyTorch does otherwise than one before it."""
+    for each in fields(versions.CHANGES):
+        change = getattr(versions.CHANGES, each.name)
+        if change:
+            yield (
+                "does otherwise",
+                "fine",
+                f"{each.name.replace('_', ' ')} (since {versions.in_words(change.since)})",
+                "",
+            )
+
+
 Check = tuple[Callable[[], Found], str]
 """What finds facts, and the state of one where that fails."""
 CHECKS: Mapping[tuple[str, str], Check] = {
@@ -334,6 +347,7 @@ CHECKS: Mapping[tuple[str, str], Check] = {
     ("does it work", "lowering"): (_lowering, "broken"),
     ("does it work", "private API"): (_private_api, "broken"),
     ("this PyTorch", "ops"): (_lacking_ops, "absent"),
+    ("this PyTorch", "does otherwise"): (_changes, "absent"),
     ("extras", "extras"): (_extras, "absent"),
     ("devices", "cpu"): (_cpu, "absent"),
     ("devices", "threads"): (_threads, "absent"),

@@ -98,6 +98,14 @@ def test_ops_that_only_other_versions_have_are_named_those_of_rules_first(monkey
     assert text == "without aten.relu (2.11-2.12), aten._a (2.11)"
 
 
+def test_what_this_pytorch_does_otherwise_is_one_line_each(monkeypatch):
+    monkeypatch.setattr(versions, "INSTALLED", (2, 14))
+    found = facts(diagnosis._changes)
+    assert ("does otherwise", "fine", "ties share gradients (since 2.14)", "") in found
+    monkeypatch.setattr(versions, "INSTALLED", (2, 11))
+    assert facts(diagnosis._changes) == []
+
+
 def test_private_api_that_is_gone_is_named_with_its_module(monkeypatch):
     known = importlib.import_module
 
