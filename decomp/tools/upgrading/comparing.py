@@ -71,16 +71,22 @@ def _notes(old: VersionRecord, new: VersionRecord, files: tuple[str, str]) -> It
 
 def _of_target(old: VersionRecord, new: VersionRecord) -> Iterator[Line]:
     """A target is a set of ops; one that takes those of a tag, as Core ATen, changes with PyTorch."""
-    gone = sorted(op for op in old.primitives if op not in new.primitives)
-    come = sorted(op for op in new.primitives if op not in old.primitives)
+    before, after = ({_unsuffixed(op): said for op, said in each.primitives.items()} for each in (old, new))
+    gone = sorted(op for op in before if op not in after)
+    come = sorted(op for op in after if op not in before)
     if gone:
         yield Line("target", "", f"{new.target} no longer has {names(gone)}")
     if come:
         yield Line("target", "", f"{new.target} has {names(come)} in addition")
-    for op in sorted({*old.primitives} & {*new.primitives}):
-        if old.primitives[op] != new.primitives[op]:
-            said = f"condition was {old.primitives[op] or 'none'}, is {new.primitives[op] or 'none'}"
+    for op in sorted({*before} & {*after}):
+        if before[op] != after[op]:
+            said = f"condition was {before[op] or 'none'}, is {after[op] or 'none'}"
             yield Line("target", op, f"{op_name(op)}: {said}")
+
+
+def _unsuffixed(op: str) -> str:
+    """An overload that is the only one of its op goes by the name of the op, until there are two."""
+    return op.removesuffix(".default")
 
 
 def _of_ops(old: VersionRecord, new: VersionRecord) -> Iterator[Line]:

@@ -122,7 +122,7 @@ def _of_texts(
         point = [t[i] if len(t) == len(apart) else t[0] for t in inputs if len(t)]
         where = _where(point, call.numbers, now.dtype) if inputs else _AT.get(label.partition(", ")[2], "")
         shown = f"{at} ({', '.join(_shown(each) for each in point)})" if point else at
-        kind = "open" if is_open else "meaning"
+        kind = "draws" if call.draws else "open" if is_open else "meaning"
         yield Difference(kind, what, where, _shown(was.numbers[i]), _shown(now.numbers[i]), shown)
 
 

@@ -22,6 +22,7 @@ KINDS: Mapping[str, Kind] = {
     "meaning": Kind("another meaning: values and gradients of PyTorch's own kernels", "meaning", True),
     "taken": Kind("what kernels take", "taken"),
     "open": Kind("other choices where the op leaves one", "open"),
+    "draws": Kind("other random numbers of the same seed", "draws"),
     "target": Kind("the target", "target"),
     "exported": Kind("exported graphs", "exported"),
     "derived": Kind("derived otherwise", "derived"),

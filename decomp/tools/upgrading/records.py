@@ -55,6 +55,8 @@ class CallRecord:
     """Why it is blocked or refused."""
     numbers: tuple[float, ...] = ()
     """The numbers among its arguments."""
+    draws: bool = False
+    """Whether it draws random numbers."""
     behaviours: Mapping[str, Behaviour] = field(default_factory=dict)
     """By dtype and kind of inputs: "float32, points", "float32, with ties"."""
 
@@ -127,7 +129,7 @@ def _without_empty(value: Any) -> Any:
     if isinstance(value, dict):
         whole_ones = ("header", "primitives")
         kept = {key: item if key in whole_ones else _without_empty(item) for key, item in value.items()}
-        return {key: item for key, item in kept.items() if item not in ("", (), [], {}, 0) or key in _KEPT}
+        return {key: item for key, item in kept.items() if item not in ("", (), [], {}, 0, False) or key in _KEPT}
     return [_without_empty(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 

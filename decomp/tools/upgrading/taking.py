@@ -70,7 +70,8 @@ class OpJob:
         derives = "derivations" in self.kinds
         record = reached(sample, _made(self.setting)) if derives else CallRecord(str(sample))
         found = behaviours(sample, points) if "kernels" in self.kinds else {}
-        return replace(record, numbers=numbers_of(sample), behaviours=found)
+        draws = torch.Tag.nondeterministic_seeded in sample.tags
+        return replace(record, numbers=numbers_of(sample), draws=draws, behaviours=found)
 
 
 @functools.cache

@@ -182,6 +182,16 @@ def test_a_target_that_takes_ops_of_a_tag_may_change():
     ]
 
 
+def test_an_overload_that_is_no_longer_the_only_one_is_no_change_of_the_target():
+    old, new = (snapshot("2.13.0", primitives={name: ""}) for name in ("aten.full", "aten.full.default"))
+    assert lines(old, new) == []
+
+
+def test_other_random_numbers_are_no_other_meaning():
+    ((kind, _),) = kernels(points(((1.0, 2.0, 3.0),)), points(((1.0, 5.0, 3.0),)), draws=True)
+    assert kind == "draws"
+
+
 def test_an_op_that_crashes_is_no_longer_reached():
     new = replace(snapshot("2.14.1"), ops={}, lost={"aten.maximum": "crashes: SIGSEGV"})
     assert lines(snapshot("2.13.0"), new) == [("unreached", "`maximum`: crashes: SIGSEGV")]
