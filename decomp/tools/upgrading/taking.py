@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from decomp._library import samples as library_samples
+from decomp._library import library, samples as library_samples
 from decomp.advice.jobs import Setting
 from decomp.costs.machine import described
 from decomp.ir.ops import op as op_of, resolve
@@ -62,6 +62,7 @@ class OpJob:
 
     def run(self) -> OpRecord:
         """Look at its sample calls."""
+        library()  # which registers what is not PyTorch's from the start, as the ops of quantised programs
         points: dict[str, tuple[str, ...]] = {}
         with torch.random.fork_rng(devices=[]):
             return OpRecord(tuple(self._call(each, points) for each in calls_of(self.op)), points)

@@ -153,6 +153,14 @@ def test_wrong_words_are_refused_before_anything_is_computed(tmp_path, monkeypat
     assert code == 2 and text.startswith(message) and not list(tmp_path.iterdir())
 
 
+def test_an_op_that_the_library_registers_is_found_by_a_process_that_looks_at_kernels_alone(tmp_path):
+    op = "quantized_decomposed.quantize_per_tensor"
+    words = ("--to", "tinygrad", "--op", op, "--only", "kernels", "--workers", 1, "-o", tmp_path / "kernels.json")
+    assert run("snapshot", *words).exit_code == 0
+    record = VersionRecord.load(tmp_path / "kernels.json")
+    assert not record.lost and all(call.behaviours and not call.verdict for call in record.ops[op])
+
+
 def test_memory_that_a_kernel_leaves_as_it_is_has_one_value():
     (call, *_) = calls_of("aten._ctc_loss")
     (_, alphas) = behaviours(call, {})["float32, as sampled"].values
