@@ -144,7 +144,8 @@ def _derivation(old: CallRecord, new: CallRecord) -> tuple[str, str] | None:
     if not now:
         return ("words", f"is {new.verdict} for another reason") if old.reason != new.reason else None
     if (old.verdict, old.calls, old.cost) != (new.verdict, new.calls, new.cost):
-        return "derived", f"takes {counted(new.calls, 'call')}, took {old.calls} ({_way(new)}, was {_way(old)})"
+        ways = _way(new) if _way(new) == _way(old) else f"{_way(new)}, was {_way(old)}"
+        return "derived", f"takes {counted(new.calls, 'call')}, took {old.calls} ({ways})"
     if old.rules != new.rules:
         return "derived", f"is reached {_way(new)}, was {_way(old)}"
     return None

@@ -135,6 +135,7 @@ def test_derivations_say_by_what_and_to_how_many_calls():
         (CALL, blocked, ("unreached", f"`maximum` is blocked (needs where): {call}")),
         (blocked, derived, ("reached", f"`maximum` is reached by by_where: {call}")),
         (CALL, derived, ("derived", f"`maximum` takes 3 calls, took 1 (by by_where, was as it is): {call}")),
+        (derived, replace(derived, calls=2), ("derived", f"`maximum` takes 2 calls, took 3 (by by_where): {call}")),
         (
             derived,
             replace(derived, rules=("by_relu",)),
