@@ -184,7 +184,7 @@ def test_a_graph_that_is_lowered_behind_autograd_only_warns_where_gradients_are_
         warnings.simplefilter("always")
         compiled(ragged)
     assert not [w for w in seen if "autograd" in str(w.message)]
-    with pytest.warns(UserWarning, match="those of PyTorch's ops.*which autograd has to take apart"):
+    with pytest.warns(UserWarning, match="those of PyTorch's ops.*which only autograd unwraps"):
         compiled(ragged.detach().requires_grad_())
 
 

@@ -64,7 +64,7 @@ def test_on_a_target_of_the_users_own_the_worst_of_those_that_were_measured_coun
 
 def test_where_nothing_is_within_the_limit_the_error_says_what_to_write(certified):
     certified(exp_as_square=[way("exact", 12.5)], exp_of_product=[way("fast", 7.2)])
-    with pytest.raises(decomp.NotLowered, match=r"the best way has 7\.2 ULP: max_ulp=\{'exp': 8\}"):
+    with pytest.raises(decomp.NotLowered, match=r"the most accurate rule has 7\.2 ULP: max_ulp=\{'exp': 8\}"):
         calls(max_ulp=4)
     certified(exp_as_square=[way("exact", 12.5)])
     assert calls(max_ulp=4) == PRODUCT  # which has no certificate, and is its author's responsibility

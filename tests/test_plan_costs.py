@@ -138,7 +138,7 @@ def test_a_call_that_only_one_level_reaches_has_no_others():
 
 
 def test_a_plan_that_was_put_together_by_hand_knows_no_costs():
-    with pytest.raises(decomp.DecompError, match="the costs of this plan are not known"):
+    with pytest.raises(decomp.DecompError, match="the costs of this plan are unknown"):
         decomp.Plan("chip", ()).costs()
     assert str(decomp.Plan("chip", ())) == "plan for chip: 0 calls legal, 0 derived, 0 blocked"
 

@@ -1,1 +1,1 @@
-"""Programs in and out: modules, graph modules, exported programs, Dynamo's graphs."""
+"""Capture of programs and reconstruction of results: modules, graph modules, exported programs, Dynamo's graphs."""

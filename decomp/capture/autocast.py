@@ -1,5 +1,5 @@
-"""Autocast made explicit: a region that casts the inputs of its calls silently becomes one whose casts are calls, so
-that what a call is lowered to computes in the dtypes that the call computed in."""
+"""Makes autocast explicit: the casts that a region applies implicitly to the inputs of its calls become calls of the
+graph, so that each call is lowered to the dtypes that it computed in."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from decomp.torch_internals.modes import TorchDispatchMode
 from decomp.torch_internals.pytree import tree_leaves
 
 Policy = tuple[str, torch.dtype]
-"""Device type and dtype of an autocast region that is switched on."""
+"""Device type and dtype of an enabled autocast region."""
 
 
 def region_policy(call: fx.Node) -> Policy | None:
-    """What a `wrap_with_autocast` call switches on, or None if it switches autocast off."""
+    """What a `wrap_with_autocast` call enables, or None if it disables autocast."""
     device, dtype, enabled = call.args[:3]
     if not enabled:
         return None
@@ -39,18 +39,18 @@ def is_region(node: fx.Node) -> bool:
 
 
 def marker(node: fx.Node) -> int:
-    """1 where a graph of Dynamo enters an autocast region, -1 where it leaves one, else 0."""
+    """1 for the call with which a Dynamo graph enters an autocast region, -1 for the one that leaves it, else 0."""
     name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
     return {"_enter_autocast": 1, "_exit_autocast": -1}.get(name, 0)
 
 
 def switched_off(call: fx.Node) -> None:
-    """Switch autocast off in a region whose body casts explicitly."""
+    """Disable autocast in a region whose body now casts explicitly."""
     call.args = (*call.args[:2], False, *call.args[3:])
 
 
 def ambient_policy(value: Any) -> Policy | None:
-    """The autocast that is on for the device of a value."""
+    """The autocast that is enabled for the device of a value."""
     device = value.device.type if isinstance(value, torch.Tensor) else "cpu"
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return None
@@ -58,9 +58,10 @@ def ambient_policy(value: Any) -> Policy | None:
 
 
 def explicit(body: fx.GraphModule, policy_of: Callable[[fx.Node], Policy | None]) -> fx.GraphModule:
-    """A copy of a graph with the casts of autocast written out, `policy_of` telling for each call which autocast it
-    runs under. Raises `CaptureError` for a call whose dtypes under autocast cannot be had by casting its inputs."""
+    """A copy of a graph with the casts of autocast as calls; `policy_of` returns the autocast under which a call runs.
+    Raises `CaptureError` for a call whose dtypes under autocast cannot be obtained by casting its inputs."""
     rewrite = Rewrite.of(body.graph)
+    # One cast per value and dtype, as with autocast's cache of weights.
     casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
     for node in body.graph.nodes:
         policy = policy_of(node) if isinstance(node.target, torch._ops.OpOverload) else None
@@ -73,6 +74,7 @@ def explicit(body: fx.GraphModule, policy_of: Callable[[fx.Node], Policy | None]
         if policy is not None:
             _set_dtype(new)
             if node.target._schema.is_mutable:  # type: ignore[union-attr]
+                # An in-place call may have changed a source, so that its casts are stale.
                 casts.clear()
     module = fx.GraphModule(body, rewrite.graph)
     module.meta = dict(body.meta)
@@ -102,14 +104,15 @@ def _casts(node: fx.Node, policy: Policy) -> dict[fx.Node, torch.dtype]:
     with mode:
         cast = {n: fakes[n].to(dtype) for n, dtype in under.items() if dtype == policy[1]}
     own = _own_casts(node, fakes, cast, mode)
+    # Casts that the op does without autocast as well must not be added: they would be done twice.
     return {source: under[source] for source in sources if source in under and own.get(source) != under[source]}
 
 
 def _own_casts(
     node: fx.Node, fakes: dict[fx.Node, Any], cast: dict[fx.Node, Any], mode: FakeTensorMode
 ) -> dict[fx.Node, torch.dtype]:
-    """Casts that the op makes by itself. One that takes these dtypes under autocast alone, as products of float16 and
-    float32 are, shows its own once its inputs are `cast`."""
+    """Casts that the op does by itself. Some ops accept mixed dtypes only under autocast (a product of float16 and
+    float32): their own casts show once their inputs are `cast`."""
     for given in (fakes, {**fakes, **cast}):
         with contextlib.suppress(RuntimeError):
             return _seen_casts(node, given, mode, None)
@@ -119,7 +122,7 @@ def _own_casts(
 def _seen_casts(
     node: fx.Node, fakes: dict[fx.Node, Any], mode: FakeTensorMode, policy: Policy | None
 ) -> dict[fx.Node, torch.dtype]:
-    """Casts of inputs that happen when the call runs."""
+    """The casts of inputs observed while the call runs."""
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), fakes.__getitem__)
     seen = _Casts({id(fake) for fake in fakes.values()})
     with on_metadata(mode), seen, _policy(policy):
@@ -132,12 +135,13 @@ def _policy(policy: Policy | None) -> Iterator[None]:
     if policy is None:
         yield
         return
+    # With the cache a second use of a tensor would show no cast.
     with torch.autocast(policy[0], dtype=policy[1], cache_enabled=False):
         yield
 
 
 class _Casts(TorchDispatchMode):
-    """Notes which inputs are cast, and to what."""
+    """Records which inputs are cast, and to which dtype."""
 
     def __init__(self, inputs: set[int]) -> None:
         super().__init__()
@@ -151,7 +155,7 @@ class _Casts(TorchDispatchMode):
 
 
 def _set_dtype(node: fx.Node) -> None:
-    """A call that autocast makes compute in another dtype by its own `dtype` argument gets that argument."""
+    """Set `dtype` on a call that autocast makes compute in another dtype through that argument (such as `sum`)."""
     expected = metadata(node)
     if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(expected, FakeTensor):
         return
@@ -170,6 +174,6 @@ def _set_dtype(node: fx.Node) -> None:
         node.kwargs = {**node.kwargs, "dtype": expected.dtype}
         return
     raise CaptureError(
-        f"{describe(node)} gives {expected.dtype} under autocast and {found.dtype} without, whatever its inputs\n"
+        f"{describe(node)} returns {expected.dtype} under autocast and {found.dtype} without, even with cast inputs\n"
         "  to do: export the model without autocast, or cast where the model is written"
     )

@@ -1,7 +1,7 @@
-"""How the module of a captured program is called. Export's own module flattens and compares trees, and checks
-constraints, before each call: forty times the cost of a small op, and a break in the graph under `torch.compile`. Where
-inputs are no trees, a Python signature and one look at each do the same. Dtypes are checked here as well: export's own
-module does not look at them."""
+"""The calling convention of a captured program's module. Export's own module flattens and compares pytrees and checks
+constraints before each call, which costs forty times a small op and a graph break under `torch.compile`. Where the
+inputs are plain arguments, a Python signature and one comparison per input do the same. Dtypes are checked as well,
+which export's module does not do."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from decomp.torch_internals import pytree
 
 
 class LoweredProgram(ExportedProgram):
-    """A lowered `ExportedProgram`. Its module looks at its inputs as that of a lowered module does. (What is read
-    from a file is PyTorch's own class again.)"""
+    """A lowered `ExportedProgram`, whose module checks its inputs like that of a lowered module. (A program that is
+    loaded from a file is a plain `ExportedProgram` again.)"""
 
     _reads_strides = False
-    """Whether its source reads memory by strides."""
+    """Whether the source has ops that read memory by strides."""
     _more_checks: tuple[Callable[[fx.GraphModule], None], ...] = ()
-    """What makes its module look at more."""
+    """Functions that add further checks to its module."""
 
     def module(self, check_guards: bool = True) -> fx.GraphModule:
-        """As `ExportedProgram.module`; without `check_guards` it is the same."""
+        """As `ExportedProgram.module`; with `check_guards=False` exactly that."""
         if not check_guards:
             return super().module(check_guards=False)
         module = _checked(self, super().module(check_guards=False), None, plainly=False)
@@ -37,12 +37,13 @@ class LoweredProgram(ExportedProgram):
 
 
 def unlifted(program: ExportedProgram, source: fx.Graph | None = None) -> fx.GraphModule:
-    """The module of an exported program, of which `source` is what it computes, if it was lowered. Its training flag is
-    that of a plain module: what the flag did is recorded."""
+    """The module of an exported program; `source` is the graph it was lowered from, if any. Its `train()` and `eval()`
+    are those of a plain module, as the effect of the training flag is already in the graph."""
     if isinstance(program, LoweredProgram) and source is None:
         module = program.module()
     else:
         module = _checked(program, program.module(check_guards=False), source, plainly=True)
+    # torch.export shadows both on the instance with functions that raise.
     for name in ("train", "eval"):
         module.__dict__.pop(name, None)
     return module
@@ -51,8 +52,8 @@ def unlifted(program: ExportedProgram, source: fx.Graph | None = None) -> fx.Gra
 def _checked(
     program: ExportedProgram, module: fx.GraphModule, source: fx.Graph | None, *, plainly: bool
 ) -> fx.GraphModule:
-    """The module of a program, which looks at its inputs. torch.export, which may be given it again, knows modules that
-    are called with trees."""
+    """The module of a program, with a check of its inputs. Unless `plainly`, it keeps its pytree calling convention:
+    the result may be passed to torch.export again, which expects that."""
     inputs = module.graph.find_nodes(op="placeholder")
     scope = scope_of(module.graph, source or module.graph)
     if isinstance(program, LoweredProgram):
@@ -71,7 +72,7 @@ def _checked(
 
 
 def _without_hooks(module: fx.GraphModule) -> None:
-    """Without those of torch.export, which compare what is compared here."""
+    """Remove the hooks of torch.export, which check what is checked here."""
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
         hooks.clear()
     for more in (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called):
@@ -79,23 +80,24 @@ def _without_hooks(module: fx.GraphModule) -> None:
 
 
 def _takes_no_trees(names: list[str], program: ExportedProgram) -> bool:
-    """Whether all inputs are arguments, given by position or by name."""
+    """Whether all inputs are plain arguments, positional or keyword."""
     spec = program.call_spec.in_spec
     if spec is None or not all(map(str.isidentifier, names)):
         return False
     named = list(spec.child(1).context)
     by_name = {name: 0 for name in named}
     flat = spec == pytree.tree_structure(((0,) * (len(names) - len(named)), by_name))
+    # Keyword arguments must be the last placeholders, in order, or a signature would bind them differently.
     return flat and names[len(names) - len(named) :] == named
 
 
 def _is_plain(spec: pytree.TreeSpec) -> bool:
-    """Whether results are one tensor, or a tuple or list of them."""
+    """Whether the result is one tensor, or a tuple or list of them."""
     return spec.is_leaf() or spec.type in (tuple, list) and all(child.is_leaf() for child in spec.children())
 
 
 def _called_plainly(module: fx.GraphModule, names: Sequence[str], out: pytree.TreeSpec | None) -> None:
-    """Let a module take its inputs by position or by name."""
+    """Make a module take its inputs as positional or keyword arguments."""
     if out is not None and _is_plain(out):
         module.graph._codegen = fx.graph.CodeGen()
         output = module.graph.output_node()

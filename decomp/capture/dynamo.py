@@ -1,5 +1,5 @@
-"""Graphs of Dynamo spelled in overloads above autograd, as `torch.export` spells a program: inside `torch.compile`
-rules then meet the same graphs, sizes and dtypes as everywhere else."""
+"""Dynamo's graphs re-traced into overloads above autograd, as `torch.export` writes programs: inside `torch.compile`
+rules then see the same graphs, sizes and dtypes as everywhere else."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from decomp.torch_internals.transforms import attention_formula, depth, handed_o
 
 _LOG = logging.getLogger(__name__)
 _SWITCHES = ("_set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode")
-"""Functions that change the state of PyTorch, and that a graph holds."""
+"""Functions that change global state of PyTorch, and that may remain in a graph as calls."""
 _IN_TRANSFORMS = (
     "_autograd_grad",
     "_saved_tensors_hooks_disable",
@@ -59,7 +59,7 @@ _IN_TRANSFORMS = (
 )
 """Functions that Dynamo calls between those that enter and leave a level of `torch.func`."""
 _LEVELS = ("torch._functorch", "torch._C._functorch", "torch.cuda", "torch.accelerator", "torch.autograd")
-"""Where the functions live whose effect is on calls other than themselves, and that no graph of overloads can hold."""
+"""Modules whose functions affect later calls, and so cannot be written in a graph of overloads."""
 _LIMITS = (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -68,12 +68,13 @@ _LIMITS = (
     UnknownSize,
     UnsupportedOperatorException,
 )
-"""What is raised where fake tensors cannot tell what a program does."""
+"""Exceptions that mean: a program cannot be run on fake tensors."""
 _KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
 
 
 class NotSpelled(Exception):
-    """Why a graph of Dynamo is lowered behind autograd only. `foreseen`: whether it is a limit that is known."""
+    """A Dynamo graph cannot be written in overloads, so that it is lowered after autograd only. `foreseen`: whether the
+    reason is a known limit."""
 
     def __init__(self, why: str, foreseen: bool) -> None:
         super().__init__(why)
@@ -81,15 +82,16 @@ class NotSpelled(Exception):
 
 
 def in_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
-    """The graph that Dynamo hands to a backend, in overloads above autograd, with metadata. The casts of autocast are
-    calls of it. Raises `NotSpelled` where there is none: it holds levels of functorch, streams, or other state, an
-    input is made of several tensors, or PyTorch cannot run it on fake tensors."""
+    """The graph that Dynamo passes to a backend, in overloads above autograd, with metadata; casts of autocast are
+    calls. Raises `NotSpelled` if it uses functorch levels, streams or other state, if an input is a tensor subclass
+    that wraps several tensors, or if PyTorch cannot run it on fake tensors."""
     switch = _switch_of_state(module)
     if switch is not None:
-        raise NotSpelled(f"it changes state that no graph of overloads holds, by {switch}", foreseen=True)
+        raise NotSpelled(f"it changes state that a graph of overloads cannot express, by {switch}", foreseen=True)
     subclass = next((type(value) for value in inputs if is_traceable_wrapper_subclass(value)), None)
+    # Overloads above autograd would see the subclass itself, not the tensors inside.
     if subclass is not None:
-        raise NotSpelled(f"an input is a {subclass.__name__}, which autograd has to take apart", foreseen=True)
+        raise NotSpelled(f"an input is a {subclass.__name__}, which only autograd unwraps", foreseen=True)
     mode = _own_mode(inputs)
     try:
         nodes = module.graph.find_nodes(op="placeholder")
@@ -98,20 +100,22 @@ def in_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModul
         raise NotSpelled(first_line(error), foreseen=True) from error
     except NotSpelled:
         raise
-    except Exception as error:  # AOTAutograd traces it as it is, or has the better word for what is wrong with it
-        _LOG.info("a graph of Dynamo could not be spelled in overloads", exc_info=True)
+    except Exception as error:  # AOTAutograd traces the original graph, or reports the error better
+        _LOG.info("a Dynamo graph could not be written in overloads", exc_info=True)
         raise NotSpelled(f"{type(error).__name__}: {first_line(error)}", foreseen=False) from error
 
 
 def spelled(
     module: fx.GraphModule, mode: FakeTensorMode, inputs: Sequence[Any], kind: type[Speller] | None = None
 ) -> fx.GraphModule:
-    """A graph of Dynamo in overloads, by what `kind` of speller; `inputs`: their metadata, in `mode` or another."""
+    """A Dynamo graph in overloads, traced by a speller of class `kind`. `inputs`: their metadata, of `mode` or of
+    another mode."""
     fakes = [_like(mode, value) if kind is not None else value for value in inputs]
     tape = ProgramTape(fx.Graph(), mode)
     speller = (kind or Speller)(module, tape)
     with torch.set_grad_enabled(torch.is_grad_enabled()), speller.balanced():
         speller.run(*fakes, enable_io_processing=False)
+    # Dynamo's calling convention must be kept: its guards and bytecode pass the inputs in this order.
     tape.graph._codegen = copy.copy(module.graph._codegen)
     state = speller.state()
     result = fx.GraphModule({**state, **speller.bodies, **tape.constants}, tape.graph)
@@ -124,7 +128,7 @@ def spelled(
 
 
 def _switch_of_state(module: fx.GraphModule) -> str | None:
-    """The name of a function in a graph that changes state which no graph of overloads holds."""
+    """The name of the first function in a graph that changes state which a graph of overloads cannot express."""
     graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
     found = next((node for graph in graphs for node in graph.nodes if _switches_state(node)), None)
     return getattr(found.target, "__name__", str(found.target)) if found is not None else None
@@ -144,8 +148,8 @@ def _switches_state(node: fx.Node) -> bool:
 
 
 def is_fused_product(target: Any) -> bool:
-    """Whether a call is Inductor's prim a · b + c, which Dynamo makes of `addcmul_`, `addcdiv_` and others with a
-    number (torch 2.13). It is there only once Inductor has been imported; other compilers have two calls for it."""
+    """Whether a call is Inductor's prim a · b + c, to which Dynamo rewrites `addcmul_`, `addcdiv_` and others with a
+    number (torch 2.13). The prim exists only once Inductor has been imported; other compilers see two calls."""
     return str(target) in ("prims.fma", "prims.fma.default")
 
 
@@ -155,14 +159,16 @@ def multiplied_and_added(a: torch.Tensor, b: Any, c: torch.Tensor) -> torch.Tens
 
 
 def _own_mode(inputs: Sequence[Any]) -> FakeTensorMode:
-    """A mode of one's own on the program's sizes: what runs here leaves the fakes of Dynamo and AOTAutograd alone."""
+    """A new fake mode with the shape environment of the program, so that running here leaves the fake tensors of Dynamo
+    and AOTAutograd alone."""
     context = TracingContext.try_get()
     theirs = context.fake_mode if context is not None else detect_fake_mode(inputs)
     return new_mode(theirs.shape_env if theirs is not None else None)
 
 
 def _fake_input(mode: FakeTensorMode, value: Any, node: fx.Node) -> Any:
-    """An input, which is that of `node`, as AOTAutograd makes it fake, by the symbols that Dynamo gave it."""
+    """The fake tensor for the input of placeholder `node`, with the symbols that Dynamo assigned to it, as AOTAutograd
+    does."""
     if not isinstance(value, torch.Tensor):
         return value
     if isinstance(value, FakeTensor):
@@ -174,13 +180,14 @@ def _fake_input(mode: FakeTensorMode, value: Any, node: fx.Node) -> Any:
     source = getattr(symbolic, "tensor_source", None)
     as_base = getattr(source, "member", "") == "_base" and source != getattr(node, "_dynamo_source", source)
     if as_base and isinstance(node.meta.get("example_value"), FakeTensor):
-        # torch 2.13 keeps one set of symbols a tensor: for the base of another input those that it has as the base.
+        # torch 2.13 keeps one set of symbols per tensor. If the input is also the base of another one, these are the
+        # symbols that it has as that base, not those of this input.
         return _like(mode, node.meta["example_value"])
     return mode.from_tensor(value, symbolic_context=symbolic, source=source)
 
 
 def _like(mode: FakeTensorMode, value: Any) -> Any:
-    """A fake tensor of this mode with the metadata of one of another."""
+    """A fake tensor of this mode with the metadata of a tensor of another mode."""
     if isinstance(value, (list, tuple)):
         return type(value)(_like(mode, item) for item in value)
     made = fake_like(mode, value)
@@ -190,7 +197,7 @@ def _like(mode: FakeTensorMode, value: Any) -> Any:
 
 
 class ProgramTape(Tape):
-    """A tape that holds a whole program, sizes that are data among its values."""
+    """A tape that holds a whole program; data-dependent sizes are among its values."""
 
     def __init__(self, graph: fx.Graph, mode: FakeTensorMode) -> None:
         super().__init__(graph, mode)
@@ -208,15 +215,15 @@ class ProgramTape(Tape):
         return node
 
     def has_made(self, value: torch.Tensor, after: fx.Node | None) -> bool:
-        """Whether a tensor is a result on this tape, or is in the memory of one that was recorded behind `after`. (A
-        factory hands its caller another tensor than the one that was dispatched.)"""
+        """Whether a tensor is a result on this tape, or shares memory with one recorded after `after`. (A factory
+        function returns another tensor object than the one that was dispatched.)"""
         if id(value) in self._nodes:
             return True
         node = self.node_of(value)
         return node is not None and (after is None or node > after)
 
     def keep_metadata(self, fake: torch.Tensor) -> None:
-        """Nodes that have this fake tensor in their metadata get a view of it: its own shape is about to change."""
+        """Replace this fake tensor in the metadata of nodes by an alias of it, as its own shape is about to change."""
         with torch.enable_grad():
             as_it_is_now = aten.alias.default(fake)
         for node in self.graph.nodes:
@@ -236,8 +243,8 @@ class ProgramTape(Tape):
 
 
 class ProgramRecorder(Recorder):
-    """Records what a program does: unlike a rule it may mutate, and may read data. Of calls within levels of
-    `torch.func` it records what comes out below them."""
+    """Records what a program does. Unlike a rule, a program may mutate and may read data. Calls inside levels of
+    `torch.func` are recorded as the calls that reach the dispatcher below those levels."""
 
     tape: ProgramTape
 
@@ -246,14 +253,16 @@ class ProgramRecorder(Recorder):
             with self:
                 return handed_on(func, args, kwargs or {})
         args, kwargs = tree_map_only(torch.Tensor, unwrapped, (args, kwargs or {}))
+        # A zero tensor without storage is an optimisation of forward-mode AD that no target has.
         if func is aten._efficientzerotensor.default:
             func = aten.zeros.default
         if func is aten._new_zeros_with_same_feature_meta.default:  # of forward-mode AD
             batch = args[0].shape[: kwargs.get("self_num_batch_dims", 0)]
             func, args, kwargs = aten.new_zeros.default, (args[1], [*batch, *args[1].shape]), {}
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
-            func = aten.clone.default  # made anew at each run: the program may write it
+            func = aten.clone.default  # a new tensor at each run, as the program may write to it
         args, kwargs = tree_map(self._fake, (args, kwargs))
+        # The call is about to change the sizes of this very fake tensor, which earlier nodes have as metadata.
         if torch.Tag.inplace_view in func.tags:
             self.tape.keep_metadata(args[0])
         out = self.executed(func, args, kwargs)
@@ -269,18 +278,18 @@ class ProgramRecorder(Recorder):
 
 
 class LevelRecorder(ProgramRecorder):
-    """Records what comes out below the levels of a transform. Where gradients are off there, what a call is given is
-    detached: what switched them off is not recorded."""
+    """Records the calls below the levels of a transform. Where gradients are off there, the inputs of calls are
+    detached instead, as what disabled gradients is not recorded."""
 
     def __init__(self, tape: ProgramTape, refuse: Callable[[Any], None]) -> None:
         super().__init__(tape, refuse)
         self.is_paused = False
         self.detaches = True
-        """Whether what switches gradients off is not recorded."""
+        """Whether inputs are detached where gradients are off, as the switch itself is not recorded."""
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Within, nothing is recorded."""
+        """Nothing is recorded inside this context."""
         self.is_paused = True
         try:
             yield
@@ -308,18 +317,18 @@ class LevelRecorder(ProgramRecorder):
 
 
 def _is_known(out: Any, given: Sequence[Any]) -> bool:
-    """Whether a call gave what it was given, or a size that the sizes of inputs tell."""
+    """Whether a call returned one of its inputs, or a size that follows from the sizes of the inputs."""
     if isinstance(out, SYMBOLIC):
         return not any(symbol_is_type(symbol, _DATA) for symbol in out.node.expr.free_symbols)
     return isinstance(out, torch.Tensor) and any(out is leaf for leaf in given)
 
 
 _DATA = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT, SymT.FLOAT)
-"""Symbols of numbers that are data of tensors. (The numbers that Python passes in are tensors, to Dynamo.)"""
+"""Symbols of data-dependent numbers. (To Dynamo, Python floats that are passed in are tensors.)"""
 
 
 class Speller(fx.Interpreter):
-    """Runs a graph on fake tensors, recording what PyTorch dispatches."""
+    """Runs a graph on fake tensors and records the ops that PyTorch dispatches."""
 
     def __init__(self, module: fx.GraphModule, tape: ProgramTape) -> None:
         super().__init__(module, garbage_collect_values=False)
@@ -327,16 +336,16 @@ class Speller(fx.Interpreter):
         assert tape.mode is not None
         self.mode = tape.mode
         self.bodies: dict[str, fx.GraphModule] = {}
-        """Bodies of higher-order ops, spelled, by the name of their attribute."""
+        """Bodies of higher-order ops, in overloads, by attribute name."""
         self.body_nodes: dict[str, fx.Node] = {}
         self.recorder = LevelRecorder(tape, lambda func: None)
         self.recorder.detaches = False
         self.within_levels: contextlib.ExitStack | None = None
-        """The modes of the recorder, while a level is entered."""
+        """The recording modes that stay on while a level is open."""
         self.entered: list[tuple[Callable[[Any], Any], Any]] = []
-        """Regions that have been entered: how to leave each, and its state."""
+        """Open regions: the function that leaves each, and its state."""
         self.inferring = 0
-        """How many of them are of inference mode, in which switches of the gradient mode have no effect."""
+        """How many of them are inference mode, in which switches of the gradient mode have no effect."""
 
     def state(self) -> dict[str, Any]:
         """The attributes that the new graph keeps under their own names."""
@@ -352,6 +361,7 @@ class Speller(fx.Interpreter):
             result = super().run_node(n)
             if self.mode.shape_env is not None and "unbacked_bindings" in n.meta:
                 rebind_unbacked(self.mode.shape_env, n, result)
+        # All nodes recorded while this node ran inherit its stack trace and module path.
         new = last.next if last is not None else next(iter(self.tape.graph.nodes))
         while new.op != "root":
             new.meta.update({key: n.meta[key] for key in _KEPT_META if key in n.meta})
@@ -384,7 +394,8 @@ class Speller(fx.Interpreter):
         return self._recorded(target, lambda: super(Speller, self).call_method(target, args, kwargs))
 
     def _data(self, tensor: torch.Tensor) -> torch.Tensor:
-        """`.data`, which PyTorch answers below where calls are recorded: a `detach()` that counts its own writes."""
+        """`.data`, which PyTorch implements below the level at which calls are recorded: a `detach()` with a version
+        counter of its own."""
         with self.mode:
             value: torch.Tensor = get_data_attr(tensor)
         self.tape.append(aten.detach.default, (tensor,), {}, value)
@@ -396,7 +407,7 @@ class Speller(fx.Interpreter):
             result = call()
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         if self.within_levels is None and not all(self.tape.has_made(leaf, last) for leaf in made):
-            raise NotSpelled(f"what {target} does is not seen above autograd", foreseen=False)
+            raise NotSpelled(f"{target} runs calls that are not seen above autograd", foreseen=False)
         return result
 
     @property
@@ -409,8 +420,8 @@ class Speller(fx.Interpreter):
 
     @contextlib.contextmanager
     def _recording(self) -> Iterator[None]:
-        """Within, calls are recorded. The modes that do so stay on while a level of `torch.func` is entered, as it
-        remembers those that it was entered under."""
+        """Calls inside this context are recorded. The recording modes stay on while a level of `torch.func` is open, as
+        functorch restores the modes with which the level was entered."""
         if self.within_levels is None:
             with contextlib.ExitStack() as modes:
                 for mode in (self.mode, enable_python_dispatcher(), EnablePreDispatch(), self.recorder):
@@ -425,7 +436,7 @@ class Speller(fx.Interpreter):
                 self.within_levels, self.recorder.detaches = None, False
 
     def _region(self, name: str, function: Callable[..., Any], args: Any) -> Any:
-        """Enter or leave a region. Of autocast nothing is left in the graph: its casts are calls."""
+        """Enter or leave a region. Autocast regions leave nothing in the graph but their casts."""
         if "inference" in name:
             return self._inference_region(name, args)
         state = function(*args)
@@ -436,8 +447,8 @@ class Speller(fx.Interpreter):
         return state
 
     def _inference_region(self, name: str, args: Any) -> Any:
-        """Enter or leave inference mode, as a region without gradients: a write in it is a new tensor in the functional
-        graph, which could not be used outside of it."""
+        """Enter or leave inference mode as a region without gradients: in the functional graph a write is a new tensor,
+        which would be an inference tensor and could not be used outside."""
         if name in _LEAVING:
             self.inferring -= 1
             return self._switched(self.entered.pop()[1])
@@ -453,7 +464,7 @@ class Speller(fx.Interpreter):
 
     @contextlib.contextmanager
     def balanced(self) -> Iterator[None]:
-        """Within, a failure leaves every region that was entered."""
+        """On an exception, leave every region that is still open."""
         with process_state_kept():
             try:
                 yield
@@ -464,11 +475,12 @@ class Speller(fx.Interpreter):
                     leave(state)
 
     def _higher_order(self, n: fx.Node) -> Any:
-        """The call as it is, on bodies that are spelled in turn; its results as Dynamo found them, which is wrong where
-        one of them has got another shape in place since."""
+        """The same call with bodies in overloads. Results have the metadata that Dynamo recorded, which is stale if one
+        of them was resized in place since; such graphs are refused."""
         if getattr(n.target, "__name__", "") == "flex_attention":
             args, kwargs = fx.node.map_arg((n.args, n.kwargs), self.env.__getitem__)
             return self._recorded(n.target, lambda: attention_formula(*args, **kwargs))  # type: ignore[misc]
+        # The result is not re-run here, so its metadata could not follow the in-place change.
         changing = [user for one in (n, *n.users) for user in one.users if method_name(user) in METADATA_WRITES]
         if changing:
             raise NotSpelled(f"{changing[0].name} changes the shape of a result of {n.target}", foreseen=True)

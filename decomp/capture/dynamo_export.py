@@ -1,5 +1,5 @@
-"""Export of what `torch.export` does not trace, but Dynamo does: transforms of `torch.func` in one another. The graph
-of Dynamo is spelled in overloads, which peels the transforms off, and exported as any other module."""
+"""Export of programs that `torch.export` cannot trace but Dynamo can: nested transforms of `torch.func`. Dynamo's graph
+is re-traced into overloads, which removes the transforms, and exported like any other module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from decomp.torch_internals.pytree import tree_flatten
 def export_by_dynamo(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
 ) -> ExportedProgram:
-    """The exported program of a module by way of Dynamo. Raises whatever these raise."""
+    """The exported program of a module, captured by Dynamo. Raises what Dynamo, the re-trace and torch.export raise."""
     given, named = tuple(args), dict(kwargs or {})
     with export_config.patch(use_legacy_dynamo_graph_capture=dynamic_shapes is not None):
         module = export_to_torch_ir(
@@ -42,7 +42,7 @@ def export_by_dynamo(
 
 
 def _with_state(model: nn.Module, module: fx.GraphModule, args: Any, kwargs: Any) -> fx.GraphModule:
-    """The graph of Dynamo, which takes the model's own tensors among its inputs, with these as attributes, and with the
+    """Dynamo's graph, which takes the model's tensors as inputs, rewritten to have them as attributes, and with the
     inputs and outputs of the model."""
     leaves, in_spec = tree_flatten((args, kwargs))
     inputs = (*args, *kwargs.values())
@@ -88,7 +88,7 @@ def _unused(graph: fx.Graph, place: int, leaf: Any) -> fx.Node:
 
 
 def _result(value: Any, known: Mapping[int, Any], names: Mapping[int, str], graph: fx.Graph) -> Any:
-    """The node of the graph for what the program returns; numbers and the like stay."""
+    """The node for a value that the program returns; numbers and other non-tensors are returned unchanged."""
     if id(value) in known:
         return known[id(value)]
     if id(value) in names:
@@ -106,7 +106,7 @@ def _state_of(model: nn.Module, graph: fx.Graph) -> dict[str, Any]:
 
 
 class _WithState(Speller):
-    """Keeps parameters and buffers as attributes under their own names."""
+    """A speller that keeps parameters and buffers as attributes under their own names."""
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         value = fx.Interpreter.get_attr(self, target, args, kwargs)

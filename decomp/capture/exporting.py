@@ -1,5 +1,6 @@
-"""Capture by torch.export, with what it lacks put right: modules that look at data for a hint alone are told the
-answer, lazy ones are refused with what to do, and calls that PyTorch cannot run on fake tensors are made by rule."""
+"""Capture by torch.export, with workarounds for its gaps: modules that read the data of a mask only as a hint get the
+answer beforehand, lazy modules are refused with a remedy, and calls that PyTorch cannot run on fake tensors are
+expanded by rules."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from decomp.torch_internals.pytree import tree_leaves, tree_map, tree_map_only
 from decomp.torch_internals.transforms import is_wrapped
 
 Infer = Callable[[fx.Node], Any]
-"""What a call gives, on the metadata of its arguments; None if nobody knows."""
+"""Returns the result of a call on the metadata of its arguments; None if it is unknown."""
 
 
 def export(
@@ -47,16 +48,16 @@ def export(
     infer: Infer | None = None,
     lost: dict[str, bool] | None = None,
 ) -> ExportedProgram:
-    """The exported program of a module; where Python runs into what it cannot trace, by Dynamo (`strict=True`). With
-    `infer`, calls that PyTorch cannot run on fake tensors are replaced by what `infer` makes of them. `lost` gets what
-    decides about gradients and is not in the program (see `recorded_modes`). Raises `CaptureError`, `MutationError`,
-    `NotLowered`."""
+    """The exported program of a module; if non-strict tracing fails on Python that it cannot trace, by Dynamo
+    (`strict=True`). With `infer`, calls that PyTorch cannot run on fake tensors are replaced by what `infer` returns
+    for them. `lost` collects what affects gradients and is not in the program (see `recorded_modes`). Raises
+    `CaptureError`, `MutationError`, `NotLowered`."""
     lost = {} if lost is None else lost
     try:
         with _ByRule(infer) if infer is not None else contextlib.nullcontext():
             found = _exported(model, args, kwargs, dynamic_shapes, lost)
         if any(map(is_wrapped, found.constants.values())):
-            # What torch.export (2.13) takes for constants are tensors of a transform, which it does not follow.
+            # torch.export (2.13) does not follow grad transforms, and takes their wrapped tensors for constants.
             with contextlib.suppress(Exception):
                 return _by_dynamo(model, args, kwargs, dynamic_shapes, lost)
         return found
@@ -71,6 +72,7 @@ def export(
             args, kwargs = whole.inputs((tuple(args), dict(kwargs or {})))
             return whole.with_own_state(export(model, args, kwargs, dynamic_shapes, infer, lost))
     reasons = first_line(refused)
+    # Dynamo cannot run such ops on fake tensors either, so a second attempt would only cost time.
     if not lacks_data(refused):
         try:
             program = _export(model, args, kwargs, dynamic_shapes, None)
@@ -83,19 +85,20 @@ def export(
     raise CaptureError(
         f"torch.export could not capture {type(model).__name__}: {reasons}\n"
         "  to do: call torch.compile(model, backend=decomp.backend(to=...)), which lowers what Dynamo can trace and "
-        "runs the rest as it is, or write the line that is named in another form"
+        "runs the rest in Python, or rewrite the line that is named"
     ) from refused
 
 
 def torch_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> fx.GraphModule:
-    """A module as the graph that torch.export makes overloads of with `strict=True`. It has the forward and backward of
-    custom functions on what requires a gradient, as any input may."""
+    """A module as the torch-level graph from which torch.export with `strict=True` makes overloads. It contains the
+    forward and backward of custom functions on inputs that require gradients, so every floating-point input does."""
     from decomp.torch_internals.compiling import export_to_torch_ir  # seconds of imports
 
     given = tree_map_only(torch.Tensor, _tracked, _apart((tuple(args), dict(kwargs or {}))))
     with process_state_kept(), warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")  # Dynamo looks at `.grad`, and makes a `Function`, which warns
         found: fx.GraphModule = export_to_torch_ir(model, *given)
+    # A new graph module is in training mode, whatever the model's is.
     found.training = model.training
     return found
 
@@ -105,7 +108,7 @@ def _tracked(value: torch.Tensor) -> torch.Tensor:
 
 
 def _by_dynamo(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool]) -> ExportedProgram:
-    # Imported here, for few programs need it, and Dynamo takes a while to import.
+    # Imported here, as few programs need it and Dynamo is slow to import.
     from decomp.capture.dynamo_export import export_by_dynamo
     from decomp.torch_internals.compiling import export_config
 
@@ -118,15 +121,16 @@ def _by_dynamo(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lo
 
 
 def _lost_by_dynamo(lost: dict[str, bool], model: nn.Module, args: Any, kwargs: Any) -> None:
-    """What `lost` has after Dynamo has captured a module: what is exported of its graph keeps all but the backward of
-    custom functions."""
+    """Set `lost` for a module that Dynamo has captured: exporting its graph keeps everything but the backward of custom
+    functions."""
     lost.clear()
     if has_custom_functions() and holds_custom_functions(torch_graph(model, args, kwargs)):
         lost["the backward of a torch.autograd.Function"] = True
 
 
 def exported_body(module: nn.Module, call: fx.Node) -> InlinedBody:
-    """What a leaf module computes, by export on inputs of the metadata that `call` gives it. Raises `CaptureError`."""
+    """What a leaf module computes, exported for inputs with the metadata of the arguments of `call`. Raises
+    `CaptureError`."""
     refuse_what_export_loses(module)
     args, kwargs = substituted((call.args, call.kwargs), metadata)
     lost: dict[str, bool] = {}
@@ -144,16 +148,16 @@ def exported_body(module: nn.Module, call: fx.Node) -> InlinedBody:
 
 
 def lost_gradients(model: nn.Module, lost: Mapping[str, bool], why: str = "") -> CaptureError:
-    """The error for a model whose capture loses what decides about its gradients."""
+    """The error for a model whose capture drops something that affects its gradients."""
     return CaptureError(
-        f"torch.export does not record {', '.join(lost)}: {type(model).__name__} would have other gradients{why}\n"
+        f"torch.export does not record {', '.join(lost)}: the gradients of {type(model).__name__} would differ{why}\n"
         "  to do: pass training=False, for inference alone; or lower inside torch.compile, by decomp.backend"
     )
 
 
 def failure_on(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> CaptureError | None:
-    """What a model that could not be captured says itself on these inputs; None if it runs on them, or if they are
-    fake. It is run on copies, and is left as it was."""
+    """The error that a model which could not be captured raises itself on these inputs; None if it runs on them, or if
+    they are fake. It runs on copies, and its state is restored."""
     tensors = [v for v in (*tree_leaves((args, kwargs)), *model.parameters()) if isinstance(v, torch.Tensor)]
     if any(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in tensors):
         return None
@@ -178,7 +182,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 def _exported(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool]) -> ExportedProgram:
     try:
         return _export(model, args, kwargs, dynamic_shapes, lost)
-    except SyntaxError:  # of a call of `aten.random_.from`, whose name torch 2.13 writes into Python code
+    except SyntaxError:  # of `aten.random_.from`: torch 2.13 prints the keyword `from` as a Python name
         with _RandomBetween():
             return _export(model, args, kwargs, dynamic_shapes, lost)
 
@@ -186,20 +190,20 @@ def _exported(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, los
 def _export(
     model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool] | None
 ) -> ExportedProgram:
-    """The program, by Dynamo where there is no `lost` to be filled."""
+    """The program, exported by Dynamo (`strict=True`) if `lost` is None."""
     strict = lost is None
     args, named = _apart((tuple(args), dict(kwargs) if kwargs else None))
     modes = contextlib.nullcontext() if lost is None else recorded_modes(model, lost)
     with process_state_kept(), warnings.catch_warnings(), _masks_for_what_they_are(model), modes:
-        # Recurrent modules flatten their weights anew, which torch 2.13 reports as if the model had assigned them.
+        # Recurrent modules flatten their weights again, which torch 2.13 reports as an assignment by the model.
         warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
         with contextlib.nullcontext() if strict else _NumbersOnMeta():
             return torch.export.export(model, args, named, dynamic_shapes=dynamic_shapes, strict=strict)
 
 
 def _apart(inputs: Any) -> Any:
-    """Example inputs of which none is another one. Where a tensor is given twice, torch.export (2.13) takes two inputs
-    for one, for good, and the program computes with the last of them alone; a view of it is an input of its own."""
+    """Example inputs, all of them distinct objects. If a tensor is passed twice, torch.export (2.13) merges the two
+    inputs for good, and the program computes with the last one only; a view counts as an input of its own."""
     seen: set[int] = set()
 
     def distinct(value: torch.Tensor) -> torch.Tensor:
@@ -214,7 +218,7 @@ def _apart(inputs: Any) -> Any:
 
 def lacks_data(error: BaseException | None) -> bool:
     """Whether PyTorch cannot run an op on fake tensors because it reads their data, or has no kernel for their device,
-    such as the meta device (as torch 2.13 says it)."""
+    such as the meta device (messages of torch 2.13)."""
     kinds = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
     if isinstance(error, NotImplementedError) and any(phrase in str(error) for phrase in _NO_KERNEL):
         return True
@@ -225,7 +229,7 @@ _NO_KERNEL = ("no fake impl or Meta kernel", "could not find kernel")
 
 
 def refuse_lazy(model: nn.Module) -> None:
-    """Raise `CaptureError` if a module has parameters that only its first call makes."""
+    """Raise `CaptureError` if a module has parameters that are created by its first call."""
     lazy = [
         name or "the module itself"
         for name, module in model.named_modules()
@@ -239,8 +243,8 @@ def refuse_lazy(model: nn.Module) -> None:
 
 
 def refuse_traced_state(model: nn.Module) -> None:
-    """Raise `CaptureError` if a buffer is a proxy: a symbolic trace ran a forward that assigns to it (`self.b += x`),
-    and torch 2.13 leaves the proxy in the module."""
+    """Raise `CaptureError` if a buffer is a proxy: torch 2.13 leaves it in the module when a symbolic trace runs a
+    forward that assigns to the buffer (`self.b += x`)."""
     left = [
         f"{path}.{name}".lstrip(".")
         for path, module in model.named_modules()
@@ -249,15 +253,15 @@ def refuse_traced_state(model: nn.Module) -> None:
     ]
     if left:
         raise CaptureError(
-            f"{type(model).__name__} holds proxies of a symbolic trace in the place of: {', '.join(left)}\n"
+            f"{type(model).__name__} holds proxies of a symbolic trace instead of tensors: {', '.join(left)}\n"
             "  to do: lower the module itself with args=, or write to the buffer in place (self.b.add_(x))"
         )
 
 
 @contextlib.contextmanager
 def _masks_for_what_they_are(model: nn.Module) -> Iterator[None]:
-    """While it lasts, encoders and decoders take their masks as they are. Left alone they read the data of a mask to
-    see whether it is the causal one, which is a hint for fused kernels and changes no value; export cannot read it."""
+    """Inside this context encoders and decoders do not inspect their masks. By default they read a mask's data to see
+    whether it is causal: only a hint for fused kernels, which changes no value, but export cannot read it."""
     hooks = []
     for module in model.modules():
         name = _HINTS.get(next((kind for kind in _HINTS if isinstance(module, kind)), None))
@@ -271,11 +275,11 @@ def _masks_for_what_they_are(model: nn.Module) -> Iterator[None]:
 
 
 _HINTS: dict[Any, str] = {nn.TransformerEncoder: "is_causal", nn.TransformerDecoder: "tgt_is_causal"}
-"""The parameter that says whether a mask is causal; None asks the module to find out."""
+"""The parameter that says whether a mask is causal; None makes the module inspect the mask."""
 
 
 class _Hint:
-    """Answers a hint that a call leaves open with False, which is right for any mask."""
+    """A pre-hook that sets a hint left open by the call to False, which is correct for any mask."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -288,7 +292,7 @@ class _Hint:
 
 
 class _ByRule(TorchFunctionMode):
-    """Makes calls that do not run on fake tensors by rule, so that what is traced is the rule's expansion."""
+    """Replaces calls that do not run on fake tensors by a rule, so that the expansion of the rule is traced."""
 
     def __init__(self, infer: Infer) -> None:
         super().__init__()
@@ -305,7 +309,7 @@ class _ByRule(TorchFunctionMode):
 
 
 class _NumbersOnMeta(TorchFunctionMode):
-    """Keeps the numbers of the tensors that a forward makes of them on the meta device."""
+    """Keeps the values of tensors that a forward creates on the meta device from numbers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = made_on_meta(func, args, kwargs or {})
@@ -313,7 +317,7 @@ class _NumbersOnMeta(TorchFunctionMode):
 
 
 class _RandomBetween(TorchFunctionMode):
-    """Fills tensors between two bounds by a copy of `randint_like`, which draws the very same numbers."""
+    """Replaces `random_(from, to)` by a copy of `randint_like`, which draws exactly the same numbers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -324,7 +328,7 @@ class _RandomBetween(TorchFunctionMode):
 
 
 def _as_node(function: Any, args: Any, kwargs: Any) -> fx.Node:
-    """A call as the node of a graph, its tensors being inputs."""
+    """A call as the node of a new graph, with its tensors as placeholders."""
     graph = fx.Graph()
 
     def place(value: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Front ends: any kind of program in, the same kind out. Between the two there is one thing: a graph, the module that
-owns its attributes, its dialect, and the fake mode of its metadata."""
+"""Front ends: a program of any kind in, the same kind out. In between there is one representation: a graph, the module
+that owns its attributes, its dialect, and the fake mode of its metadata."""
 
 from __future__ import annotations
 
@@ -58,30 +58,30 @@ class CapturedProgram:
     root: nn.Module
     """Owner of the attributes and modules that the graph names."""
     kind: str
-    """What came in: "module", "captured" (a module, exported here), "graph" or "exported"."""
+    """The kind of the source: "module", "captured" (a module, exported here), "graph" or "exported"."""
     dialect: str
     """"aten" (overloads) or "torch" (functions, methods, modules)."""
     mode: FakeTensorMode | None
     """The fake mode of the metadata; None if there is no metadata."""
     exported: ExportedProgram | None = None
     rewrite: Rewrite | None = None
-    """How the graph came from the one that came in, where it was prepared (modules inlined, metadata added)."""
+    """How the graph was derived from the source's, if it was prepared (modules inlined, metadata added)."""
     by_example: bool = False
-    """Whether the metadata is that of example inputs, on a graph that says nothing of what its inputs are."""
+    """Whether the metadata comes from example inputs, as the graph had none for its inputs."""
     refused: str | None = None
-    """Why torch.export did not capture it, where it was tried."""
+    """Why torch.export failed to capture it, if it was tried."""
     refused_leaves: Mapping[str, str] = field(default_factory=dict)
     """The same for leaf modules, by path."""
     opened: bool = False
-    """Whether leaf modules were captured by torch.export, which takes numbers and sizes for what they are."""
+    """Whether leaf modules were captured by torch.export, which specialises on numbers and sizes."""
 
     def rewritten(self, rewrite: Rewrite, **changes: Any) -> CapturedProgram:
-        """The program with a graph that was made from its own."""
+        """The program with a graph that was derived from its own."""
         both = rewrite if self.rewrite is None else self.rewrite.then(rewrite)
         return replace(self, graph=rewrite.graph, rewrite=both, **changes)
 
     def source_of(self, node: fx.Node) -> fx.Node:
-        """The node of the graph that came in."""
+        """The corresponding node of the source's graph."""
         return node if self.rewrite is None else self.rewrite.source_of(node)
 
 
@@ -96,9 +96,9 @@ def capture(
     infer: Infer | None = None,
     trains: Callable[[CapturedProgram], bool] = lambda program: False,
 ) -> CapturedProgram:
-    """The program behind `model`. `leaves` says which leaf modules are to be replaced by their own graphs,
-    `infer(node)` what a call gives that PyTorch cannot run on fake tensors, and `trains(program)` whether it is to have
-    the gradients of its source. Raises `CaptureError`."""
+    """The program of `model`. `leaves` says which leaf modules are to be replaced by their own graphs, `infer(node)`
+    returns the result of a call that PyTorch cannot run on fake tensors, and `trains(program)` says whether the program
+    is to have the gradients of its source. Raises `CaptureError`."""
     if isinstance(model, ExportedProgram):
         refuse_wrapped_state(model)
         return _exported(named_as_its_graph(model), "exported")
@@ -138,7 +138,7 @@ def _of_module(
 def _refuse_nested(args: Any, kwargs: Any) -> None:
     if any(isinstance(value, torch.Tensor) and value.is_nested for value in tree_flatten((args, kwargs))[0]):
         raise CaptureError(
-            "an example input is a nested tensor, whose rows have sizes that no graph knows\n"
+            "an example input is a nested tensor, whose row sizes a graph cannot express\n"
             "  to do: pass it padded, by torch.nested.to_padded_tensor, or use torch.compile with "
             "decomp.backend(to=...)"
         )
@@ -146,7 +146,7 @@ def _refuse_nested(args: Any, kwargs: Any) -> None:
 
 def _exported(program: ExportedProgram, kind: str) -> CapturedProgram:
     if has_transforms(program.graph_module):
-        # Imported here, for few programs have transforms, and Dynamo's part of torch takes a while to import.
+        # Imported here, as few programs have transforms and Dynamo is slow to import.
         from decomp.capture.transforms import without_transforms
 
         program = without_transforms(program)
@@ -157,13 +157,13 @@ def _exported(program: ExportedProgram, kind: str) -> CapturedProgram:
 
 
 def _refuse_lost_tensors(program: ExportedProgram) -> None:
-    """Refuse a program with a constant that was a tensor of its trace (torch 2.13, strict=True), unless all of the
+    """Refuse a program with a fake tensor of its own trace as a constant (torch 2.13, strict=True), unless the whole
     model was on fake tensors."""
     lost = [name for name, value in program.constants.items() if isinstance(value, FakeTensor)]
     if lost and not any(isinstance(value, FakeTensor) for value in program.state_dict.values()):
         raise CaptureError(
-            f"torch.export took a tensor that the program computes for a constant, {lost[0]!r}: it does not follow "
-            "x.data\n  to do: use x.detach() in the place of x.data"
+            f"torch.export turned a computed tensor into a constant, {lost[0]!r}: it does not follow "
+            "x.data\n  to do: use x.detach() instead of x.data"
         )
 
 
@@ -182,9 +182,9 @@ def _captured(
     infer: Infer | None,
     trains: Callable[[CapturedProgram], bool],
 ) -> CapturedProgram:
-    """The module by export. Where that runs into ops that PyTorch cannot run on fake tensors: by symbolic tracing,
-    which may leave them inside a function that has a rule, or else, and where modules are left whose forward cannot be
-    traced, by export with their rules in their places. What fails here too is told as export told it."""
+    """The module by export. If that fails on ops that PyTorch cannot run on fake tensors: by symbolic tracing, which
+    may leave such ops inside a function that has a rule; and if that leaves modules whose forward cannot be traced, by
+    export with rules in place of these ops. If all fail, the error of the first export is raised."""
     refuse_what_export_loses(model)
     lost: dict[str, bool] = {}
     try:
@@ -197,6 +197,7 @@ def _captured(
         return exported
     program: CapturedProgram | None = None
     with contextlib.suppress(CaptureError):
+        # Metadata from example inputs has static sizes, so this cannot replace an export with dynamic ones.
         if dynamic_shapes is None:
             program = _from_examples(_traced(model, tracer_class, leaves), args, kwargs, leaves, infer)
             program = replace(program, refused=first_line(refused))
@@ -222,12 +223,12 @@ def _with_custom_functions(
     infer: Infer | None,
     lost: Mapping[str, bool],
 ) -> CapturedProgram:
-    """A module that has custom functions as a graph of Dynamo, which holds their forward and backward. Raises
-    `CaptureError` where it has more that export has `lost`, or Dynamo does not capture it."""
+    """A module with custom autograd functions as a Dynamo graph, which holds their forward and backward. Raises
+    `CaptureError` if export has `lost` more than these, or Dynamo fails to capture the module."""
     if not all(lost.values()):
         raise lost_gradients(model, lost)
     if dynamic_shapes is not None:
-        raise lost_gradients(model, lost, ", and custom functions are captured at the sizes of the example alone")
+        raise lost_gradients(model, lost, ", and custom functions are captured only at the sizes of the example inputs")
     try:
         program = _graph(torch_graph(model, args, kwargs), args, kwargs, leaves, infer)
     except Exception as error:
@@ -258,11 +259,12 @@ def _graph(
 
 
 def _completed(program: CapturedProgram, leaves: Leaves | None, infer: Infer | None) -> CapturedProgram | None:
-    """The program with the metadata of its inputs carried to every node, also to those that some pass added without
+    """The program with metadata propagated from its inputs to every node, including nodes that a pass added without
     any; None if its inputs have none."""
     values = [metadata(node) for node in program.graph.nodes if node.op == "placeholder"]
     if program.mode is None or any(value is None for value in values):
         return None
+    # Ops refuse fake tensors of different modes, so the inputs are moved to one mode and propagated again.
     several = _of_several_modes(program.graph, program.mode)
     if several:
         values = [fake_like(program.mode, value) for value in values]
@@ -280,12 +282,12 @@ def _lacks_metadata(graph: fx.Graph) -> bool:
 
 
 def _of_several_modes(graph: fx.Graph, mode: FakeTensorMode) -> bool:
-    """Whether nodes have metadata of another fake mode: `make_fx` gives each node of a real trace its own."""
+    """Whether nodes have metadata of other fake modes: `make_fx` with real tracing gives each node its own."""
     return any(getattr(metadata(node), "fake_mode", mode) is not mode for node in graph.nodes)
 
 
 def _contradicts(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether example inputs are others than those that the metadata of a graph tells of."""
+    """Whether example inputs disagree with the metadata of a graph's inputs."""
     inputs = graph.find_nodes(op="placeholder")
     given = _flat_inputs(graph, args, kwargs, len(inputs))
     return any(_differs(metadata(node), value) for node, value in zip(inputs, given))
@@ -300,7 +302,7 @@ def _differs(known: Any, given: Any) -> bool:
 
 
 def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: CaptureError) -> CapturedProgram:
-    """The graph by export, where it has sizes that are data, for which only an exported graph has symbols."""
+    """The graph captured by export, for a graph with data-dependent sizes: only export has symbols for these."""
     try:
         return _exported(export(model, args, kwargs), "captured")
     except CaptureError:
@@ -316,15 +318,14 @@ def _prepared(graph: fx.Graph, root: nn.Module, kind: str, leaves: Leaves | None
 
 
 def dialect_of(graph: fx.Graph) -> str:
-    """ "aten" if the graph calls overloads alone, else "torch"."""
+    """ "aten" if the graph calls overloads only, else "torch"."""
     return "aten" if is_aten(graph) else "torch"
 
 
 def _with_metadata(
     program: CapturedProgram, values: Sequence[Any], infer: Infer | None, mode: FakeTensorMode | None = None
 ) -> CapturedProgram:
-    """The program with metadata from its inputs: examples, or, with `mode`, the metadata that it has of them. Leaf
-    modules that could not be traced are captured by what they are then given."""
+    """The program with metadata propagated from `values` of its inputs: examples, or existing metadata of `mode`."""
     rewrite, mode = propagated(program.graph, program.root, values, infer, mode)
     return program.rewritten(rewrite, mode=mode, dialect=dialect_of(rewrite.graph))
 
@@ -332,7 +333,7 @@ def _with_metadata(
 def _from_examples(
     program: CapturedProgram, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Leaves | None, infer: Infer | None
 ) -> CapturedProgram:
-    """The program with metadata from example inputs; the graph that came in is left alone."""
+    """The program with metadata from example inputs; the source's graph is not changed."""
     count = sum(node.op == "placeholder" for node in program.graph.nodes)
     values = _flat_inputs(program.graph, args, kwargs, count)
     known = replace(_with_metadata(program, values, infer), by_example=True)
@@ -341,8 +342,8 @@ def _from_examples(
 
 
 def _leaves_opened(program: CapturedProgram, leaves: Leaves | None) -> CapturedProgram:
-    """The program with leaf modules captured by torch.export that could not be traced; their metadata is of another
-    fake mode."""
+    """The program with leaf modules that could not be traced captured by torch.export; their metadata has another fake
+    mode."""
     bodies: dict[fx.Node, InlinedBody] = {}
     refused: dict[str, str] = {}
     for node in program.graph.nodes:
@@ -369,10 +370,13 @@ def _flat_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
         try:
             return flat_inputs(graph._codegen, args, kwargs)
         except Exception as error:
-            raise CaptureError(f"args= and kwargs= do not fit the program: {first_line(error)}") from error
+            raise CaptureError(
+                f"args= and kwargs= do not match the inputs of the program: {first_line(error)}"
+            ) from error
     names = [str(node.target).lstrip("*") for node in graph.nodes if node.op == "placeholder"]
     values = list(args) + [kwargs[name] for name in names[len(args) :] if name in kwargs]
     if len(values) != count:
+        # Placeholders with defaults are last, as in a Python signature.
         defaults = [n.args[0] for n in graph.nodes if n.op == "placeholder" and n.args]
         values += defaults[len(defaults) - (count - len(values)) :] if count > len(values) else []
     if len(values) != count:
@@ -381,7 +385,8 @@ def _flat_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def all_inputs(program: CapturedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
-    """What the graph of a program takes for a call with these arguments, state included; None where they do not fit."""
+    """The inputs of a program's graph for a call with these arguments, lifted state included; None if the arguments do
+    not match."""
     if program.exported is None:
         count = sum(node.op == "placeholder" for node in program.graph.nodes)
         try:
@@ -409,22 +414,22 @@ def _lint(graph: fx.Graph) -> None:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a lowered program is put together from."""
+    """The parts from which a lowered program is assembled."""
 
     graph: fx.Graph
     constants: Mapping[str, torch.Tensor]
-    """Tensors that rules use, by attribute name."""
+    """Tensors that rules created, by attribute name."""
     submodules: Mapping[str, nn.Module]
     """Lowered bodies of higher-order ops, by attribute name."""
     writes: Sequence[tuple[fx.Node, fx.Node]]
-    """For exported programs: the input (of this graph) that is written back, and its new value."""
+    """For exported programs: each input (of this graph) that is written back, and its new value."""
     dropped: frozenset[str] = frozenset()
     """For exported programs: names of inputs of the source, constants, that the graph no longer takes."""
 
 
 def rebuild(program: CapturedProgram, parts: Parts) -> tuple[Any, ExportedProgram | None]:
-    """The same kind of thing as came in, around the lowered graph; and the exported program that it is, or was made
-    of."""
+    """A result of the same kind as the source, around the lowered graph; and the exported program that it is or belongs
+    to."""
     if program.exported is None:
         result = graph_module(program.root, parts)
         carry_hooks(program.root, result)
@@ -435,7 +440,7 @@ def rebuild(program: CapturedProgram, parts: Parts) -> tuple[Any, ExportedProgra
 
 def graph_module(root: nn.Module, parts: Parts, is_body: bool = False) -> fx.GraphModule:
     """A module around the graph that shares parameters, buffers and submodules with `root`. Code is generated when it
-    is first run. `is_body`: whether a higher-order op runs it."""
+    is first run. `is_body`: whether it is run by a higher-order op."""
     attributes: dict[str, Any] = {}
     for node in parts.graph.nodes:
         spell_numbers(node)
@@ -454,14 +459,14 @@ def graph_module(root: nn.Module, parts: Parts, is_body: bool = False) -> fx.Gra
     if isinstance(root, fx.GraphModule):
         module.meta = {key: copy.copy(value) for key, value in root.meta.items()}
     _own_meta(parts.graph)
-    for name in ("_in_spec", "_out_spec", "validate_inputs", "range_constraints"):  # what hooks of torch.export read
+    for name in ("_in_spec", "_out_spec", "validate_inputs", "range_constraints"):  # read by hooks of torch.export
         if hasattr(root, name):
             setattr(module, name, getattr(root, name))
     return module
 
 
 def _is_no_state(root: nn.Module, path: str) -> bool:
-    """Whether this is a buffer that its module does not save."""
+    """Whether this is a non-persistent buffer."""
     owner, _, name = path.rpartition(".")
     return name in getattr(attribute(root, owner) if owner else root, "_non_persistent_buffers_set", ())
 
@@ -473,14 +478,13 @@ def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:
         tensor = parts.constants[name]
         if isinstance(tensor, nn.Parameter):
             return tensor
-        with unset_fake_temporarily():  # torch.compile hands graphs over under a fake mode of its own
+        with unset_fake_temporarily():  # torch.compile calls backends under a fake mode of its own
             return with_value(nn.Buffer(tensor, persistent=False), known_value(tensor))
     return attribute(root, name)
 
 
 def _own_meta(graph: fx.Graph) -> None:
-    """Let what the metadata of nodes is made of be that of this graph alone: a copy of a node has the same dicts and
-    lists in it as the node."""
+    """Copy the dicts and lists in the metadata of nodes, which copied nodes share with the originals."""
     copies: dict[int, tuple[Any, Any]] = {}
     for node in graph.nodes:
         for key, value in node.meta.items():

@@ -1,5 +1,5 @@
-"""Inlining modules: in the torch dialect a leaf module is one call. Where what it computes must be lowered, it is
-replaced by a graph of its own forward, its parameters becoming attributes of the root."""
+"""Inlining of modules. In the torch dialect a leaf module is one call; where its computation must be lowered, the call
+is replaced by the graph of its forward, whose parameters become attributes of the root."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from decomp.torch_internals.graphs import PyTreeCodeGen
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A part of what a node gives, where that is a tuple, list or dict."""
+    """One element of a node's result that is a tuple, list or dict."""
 
     node: fx.Node
     path: tuple[Any, ...]
@@ -30,29 +30,29 @@ class Item:
 
 @dataclass(frozen=True)
 class InlinedBody:
-    """What is put in the place of a call of a leaf module."""
+    """The graph that replaces a call of a leaf module."""
 
     graph: fx.Graph
     inputs: tuple[Any, ...]
-    """What each placeholder is, in terms of the graph that makes the call: arguments, or an `Item`."""
+    """What each placeholder maps to in the calling graph: an argument, or an `Item`."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """Tensors that the graph names and the module does not have."""
+    """Tensors that the graph refers to and the module lacks."""
 
 
 Wanted = Callable[[nn.Module, fx.Node], InlinedBody | None]
-"""The body to put in the place of a leaf module, or None to leave the call as it is."""
+"""Returns the body that replaces a call of a leaf module, or None to keep the call."""
 
 
 @dataclass(frozen=True)
 class Leaves:
-    """What is to become of calls of leaf modules."""
+    """What happens to calls of leaf modules."""
 
     body: Wanted
-    """Its forward, traced symbolically; None if it is to stay, or cannot be traced."""
+    """Its forward, traced symbolically; None if the call stays, or cannot be traced."""
     wants: Callable[[nn.Module, fx.Node], bool]
-    """Whether a module that could not be traced is to be captured by torch.export."""
+    """Whether to try torch.export on a module that could not be traced."""
     serves: Callable[[fx.Graph, nn.Module], bool]
-    """Whether its graph is then to take the place of the call."""
+    """Whether the exported graph should then replace the call."""
 
 
 def inlined(graph: fx.Graph, root: nn.Module, wanted: Wanted) -> Rewrite:
@@ -68,7 +68,7 @@ def inlined(graph: fx.Graph, root: nn.Module, wanted: Wanted) -> Rewrite:
 
 
 def _put(rewrite: Rewrite, body: InlinedBody, call: fx.Node) -> Any:
-    """Put `body`, the forward of the module that `call` calls, into the new graph. Returns what it gives."""
+    """Inline `body`, the forward of the module that `call` calls, into the new graph. Returns its result."""
 
     def make(node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
         target = f"{call.target}.{node.target}" if node.op in ("get_attr", "call_module") else node.target
@@ -84,7 +84,7 @@ def _put(rewrite: Rewrite, body: InlinedBody, call: fx.Node) -> Any:
 
 
 def _input(rewrite: Rewrite, given: Any, call: fx.Node) -> Any:
-    """What a placeholder of a body is in the new graph."""
+    """The value of a body's placeholder in the new graph."""
     if not isinstance(given, Item):
         return fx.node.map_arg(given, rewrite.values.__getitem__)
     value = rewrite.values[given.node]
@@ -97,7 +97,7 @@ def _input(rewrite: Rewrite, given: Any, call: fx.Node) -> Any:
 
 
 def body_of_graph_module(module: fx.GraphModule, call: fx.Node) -> InlinedBody:
-    """The graph of a GraphModule that is called as a module."""
+    """The graph of a GraphModule that is called as a leaf module."""
     graph = module.graph
     if isinstance(graph._codegen, PyTreeCodeGen):
         return InlinedBody(graph, tuple(flat_inputs(graph._codegen, call.args, call.kwargs)))
@@ -107,8 +107,8 @@ def body_of_graph_module(module: fx.GraphModule, call: fx.Node) -> InlinedBody:
 
 
 def traced_forward(module: nn.Module, call: fx.Node) -> InlinedBody | None:
-    """The graph of what a module's forward does with the arguments of `call`, its children being leaves; None if it
-    cannot be traced."""
+    """The graph of a module's forward on the arguments of `call`, with its children as leaves; None if it cannot be
+    traced."""
     tracer = _Forward(call)
     try:
         with no_regions(tracer):
@@ -118,8 +118,8 @@ def traced_forward(module: nn.Module, call: fx.Node) -> InlinedBody | None:
 
 
 def _without_checks(module: nn.Module) -> nn.Module:
-    """Normalisation modules ask for the rank of their input, which a proxy does not know: a copy that shares everything
-    else does not ask."""
+    """Normalisation modules check the rank of their input, which a proxy does not have. Returns a copy without that
+    check, which shares everything else."""
     if not hasattr(module, "_check_input_dim"):
         return module
     copied = copy.copy(module)
@@ -128,7 +128,7 @@ def _without_checks(module: nn.Module) -> nn.Module:
 
 
 class _Forward(fx.Tracer):
-    """Traces `module.forward`, which may be the instance's own, on the arguments of a call."""
+    """Traces `module.forward`, which may be assigned on the instance, on the arguments of a call."""
 
     proxy_buffer_attributes = True  # else tracing would run `num_batches_tracked.add_(1)` on the user's own buffer
 
@@ -149,7 +149,7 @@ class _Forward(fx.Tracer):
 
 
 def parts_of(node: fx.Node, value: Any, path: tuple[Any, ...] = ()) -> Any:
-    """`node`, or, where its value is a container, a container of its parts."""
+    """`node`, or, if its value is a container, a container of its items."""
     if isinstance(value, (list, tuple)):
         items = [parts_of(node, item, (*path, i)) for i, item in enumerate(value)]
         return items if isinstance(value, list) else tuple(items)
@@ -159,7 +159,7 @@ def parts_of(node: fx.Node, value: Any, path: tuple[Any, ...] = ()) -> Any:
 
 
 def with_attributes(root: nn.Module, attributes: Mapping[str, Any]) -> nn.Module:
-    """A copy of `root` that shares everything with it and has more attributes, by path."""
+    """A copy of `root` that shares everything with it and has additional attributes, by path."""
     if not attributes:
         return root
     new = _shallow(root)

@@ -1,6 +1,6 @@
-"""The module of a lowered program. It looks at its inputs before it runs, in the code that is generated for its graph:
-a forward pre-hook takes as long as a small kernel at every call, under `torch.compile` as well, which knows all that it
-looks at. Copies look, too, and those that were pickled."""
+"""The module of a lowered program. It checks its inputs in the code generated for its graph: a forward pre-hook would
+cost as much as a small kernel at each call, and under `torch.compile` adds guards for everything that it reads. Copies
+and unpickled modules check their inputs, too."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.torch_internals.graphs import LazyGraphModule, PyTreeCodeGen, change_class, skip_frame
 
 _GENERATING = Lock()
-"""Held where code is generated, as what a graph puts into it is set for the time being."""
+"""Held while code is generated, as the graph's code transformer is set temporarily."""
 
 
 class LoweredModule(LazyGraphModule):
-    """A `GraphModule` that compares its inputs with what it was lowered for, and generates its code when it is first
+    """A `GraphModule` that compares its inputs with those it was lowered for, and generates its code when it is first
     run."""
 
     _input_check: InputCheck | None = None
@@ -34,12 +34,14 @@ class LoweredModule(LazyGraphModule):
         line = _line(self)
         first = [] if line is None else [line]
         with _GENERATING:
+            # The check is added by a code transformer rather than as nodes, so that the graph stays the lowered
+            # program.
             with self.graph.on_generate_code(lambda before: lambda body: [*first, *(before(body) if before else body)]):
                 code = super()._real_recompile()
             if line is not None:
-                # What is shown, saved and traced is the program.
+                # `code`, which is printed, saved and traced, shows the program without the check.
                 self._code = code.src = code.src.replace(f"    {line}", "", 1)
-            del type(self).__call__  # two frames more, for a message that a traceback has anyway
+            del type(self).__call__  # saves two frames per call; its message is in the traceback anyway
         return code
 
     @skip_frame
@@ -60,7 +62,8 @@ class LoweredModule(LazyGraphModule):
             raise
 
     def _lazy_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """That of torch 2.13 calls the module anew when its code is there, so that hooks would run twice."""
+        """Replaces that of torch 2.13, which calls the module again once the code is generated, so that hooks would run
+        twice."""
         self.real_recompile()
         return self.forward(*args, **kwargs)
 
@@ -85,25 +88,26 @@ class LoweredModule(LazyGraphModule):
 
 
 _NOT_SAVED = ("_input_check", "_tracer_cls", "_tracer_extras")
-"""What a `GraphModule` that is read again has of its own, as it has hooks, and tracers of torch.export, which cannot be
-made anew."""
+"""State that an unpickled `GraphModule` does not take over: it creates its own, and tracers of torch.export cannot be
+re-created."""
 
 
 def look_before(module: fx.GraphModule, check: InputCheck) -> None:
-    """Make `module`, which is from then on a `LoweredModule`, look at its inputs whenever it is run."""
+    """Make `module`, whose class becomes `LoweredModule`, check its inputs whenever it is run."""
     if not isinstance(module, LoweredModule):
         change_class(module, LoweredModule)
     for key in [key for key, hook in module._forward_pre_hooks.items() if hook is module._input_check or hook is check]:
         del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
     module._input_check = check
+    # A hook is slower than the generated line, so it is only used for checks that the line cannot express.
     if not check.is_said_by_line or _line(module) is None and check.line() is not None:
         module.register_forward_pre_hook(check, with_kwargs=True)
     module.recompile()
 
 
 def _line(module: LoweredModule) -> str | None:
-    """The line with which the code of a module begins; None where it has a hook instead: more is looked at, or the
-    graph takes other inputs, as one that was made by tracing what was saved takes trees."""
+    """The first line of a module's code, which checks its inputs; None if a hook does so: there are further checks, or
+    the graph takes other inputs (a loaded module that was re-traced takes pytrees)."""
     check = module._input_check
     inputs = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
     return check.line() if check is not None and inputs == list(check.names) else None
@@ -111,8 +115,8 @@ def _line(module: LoweredModule) -> str | None:
 
 def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[fx.Node] | None) -> None:
     """Make `module` check the inputs on which the calls `derived` of its source depend: tensors that reach one, and
-    the values of numbers that reach one as numbers. With None it checks all: the program writes tensors, and what its
-    calls share with one another was decided by metadata, or parts of it were captured for these inputs alone."""
+    values of numbers that reach one as numbers. With None it checks all inputs: for a program that writes tensors
+    (aliasing was decided by metadata), or that has parts captured for these inputs only."""
     expected = expected_inputs(module.graph, source, derived)
     if any(each is not ANYTHING for each in expected):
         check, before = _check(source, expected), check_of(module)
@@ -120,26 +124,26 @@ def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[f
 
 
 def check_of(module: nn.Module) -> InputCheck | None:
-    """What a module looks at before it runs, if it is that of a lowered program."""
+    """The input check of a module, if it is that of a lowered program."""
     return module._input_check if isinstance(module, LoweredModule) else None
 
 
 def look_at_inputs(module: fx.GraphModule, look: Look) -> None:
-    """Make the module of a lowered program show what it is given to `look`."""
+    """Add `look` to the input checks of a lowered program's module."""
     inputs = module.graph.find_nodes(op="placeholder")
     look_before(module, (check_of(module) or _check(module.graph, [ANYTHING] * len(inputs))).showing(look))
 
 
 def without_gradients(module: fx.GraphModule) -> None:
-    """Make the module of a program that was lowered for inference run without gradients, and refuse inputs that require
-    one: what only gradients need is gone from it."""
+    """Make the module of a program lowered for inference run without gradients, and refuse inputs that require one:
+    what only gradients need was removed from it."""
     inputs = module.graph.find_nodes(op="placeholder")
     look_before(module, (check_of(module) or _check(module.graph, [ANYTHING] * len(inputs))).for_inference())
 
 
 def run_otherwise(module: fx.GraphModule, program: fx.GraphModule) -> None:
-    """Make `module`, which computes what `program` does for the strides that its graph gives its inputs, run `program`
-    on inputs of others, with the parameters and buffers that `module` has then."""
+    """Make `module` run `program` on inputs with strides other than those in the metadata of its graph, with the
+    current parameters and buffers of `module`."""
     inputs = {str(node.target): metadata(node) for node in module.graph.find_nodes(op="placeholder")}
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     fixed = {name: value.stride() for name, value in tensors.items() if has_fixed_sizes(value)}
@@ -157,7 +161,7 @@ def _check(source: fx.Graph, expected: Sequence[Any]) -> InputCheck:
 
 
 def is_replaced(module: fx.GraphModule) -> bool:
-    """Whether the forward of a module is another one than that of its graph, on the instance or on its class."""
+    """Whether the forward of a module, on the instance or its class, is not the one generated for its graph."""
     forward = type(module).forward
     own = forward in (LoweredModule._lazy_forward, LazyGraphModule._lazy_forward)
     generated = getattr(getattr(forward, "__code__", None), "co_filename", "").startswith("<eval_with_key>")
@@ -165,8 +169,7 @@ def is_replaced(module: fx.GraphModule) -> bool:
 
 
 def leave_out_of_state(module: nn.Module, path: str) -> None:
-    """Keep a buffer out of what is saved and loaded: a `GraphModule` is built with buffers that are saved, all of
-    them."""
+    """Make a buffer non-persistent: a `GraphModule` is built with persistent buffers only."""
     owner, _, name = path.rpartition(".")
     holder = module.get_submodule(owner)
     if isinstance(buffer := dict(holder.named_buffers(recurse=False)).get(name), torch.Tensor):
@@ -174,7 +177,7 @@ def leave_out_of_state(module: nn.Module, path: str) -> None:
 
 
 def _completed(module: fx.GraphModule, state: Sequence[str], check: InputCheck | None) -> fx.GraphModule:
-    """A copy of a lowered module with what the copies of a `GraphModule` lack. `state`: the names of what is saved."""
+    """A copied lowered module, with what copies of a `GraphModule` lack. `state`: the names in the state dict."""
     for path in {name for name, _ in module.named_buffers(remove_duplicate=False)} - set(state):
         leave_out_of_state(module, path)
     if check is not None:
@@ -183,5 +186,5 @@ def _completed(module: fx.GraphModule, state: Sequence[str], check: InputCheck |
 
 
 def _restored(make: Callable[..., fx.GraphModule], args: tuple[Any, ...], *more: Any) -> fx.GraphModule:
-    """A module that was pickled."""
+    """A module from a pickle."""
     return _completed(make(*args), *more)

@@ -1,5 +1,5 @@
-"""What a module's call does beside the forward of its class: hooks, and a forward that was put on the instance. A graph
-that takes the place of the call must keep their effect, so whoever inlines or captures a module asks here first."""
+"""The parts of a module's call beyond the forward of its class: hooks, and a forward assigned on the instance. A graph
+that replaces the call must keep their effect, so inlining and capture consult this module first."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ _REGISTRIES = (
 
 
 def has_own_forward(module: nn.Module) -> bool:
-    """Whether `module.forward` was assigned on the instance."""
+    """Whether `forward` was assigned on the instance."""
     return "forward" in vars(module)
 
 
 def is_customised(module: nn.Module) -> bool:
-    """Whether a call of the module is more, or something else, than the forward of its class."""
+    """Whether a call of the module does more than, or something other than, the forward of its class."""
     return has_own_forward(module) or bool(hooks_of(module))
 
 
 def is_guards(module: nn.Module) -> bool:
-    """Whether a module is the one that torch.export puts in front of a program, to check its inputs."""
+    """Whether this is the module with which torch.export checks the inputs of a program."""
     return type(module).__name__.startswith("GuardsFn")
 
 
 def hooks_of(module: nn.Module, kinds: Iterable[dict[str, str]] = (FORWARD, BACKWARD)) -> list[str]:
-    """The hooks that run when the module is called, those of all modules among them, as one would name them."""
+    """Descriptions of the hooks that run when the module is called, including global ones."""
     return [*_told(module, "_", kinds), *global_hooks(kinds)]
 
 
 def why_left(module: nn.Module, refused: str | None) -> str:
-    """Why a leaf module was not replaced by a graph, and what to do; `refused`: what torch.export said of it."""
+    """Why a leaf module was not replaced by a graph, and what to do; `refused`: the error of torch.export for it."""
     found = hooks_of(module)
     if found and not refused:
         return (
@@ -55,7 +55,7 @@ def why_left(module: nn.Module, refused: str | None) -> str:
 
 
 def global_hooks(kinds: Iterable[dict[str, str]] = (FORWARD, BACKWARD)) -> list[str]:
-    """The hooks that were registered for every module (`register_module_forward_hook` and its like)."""
+    """Descriptions of the hooks registered for all modules (`register_module_forward_hook` and similar)."""
     return [f"{told}, registered for all modules" for told in _told(torch_module, "_global_", kinds)]
 
 
@@ -73,16 +73,16 @@ def _name(hook: Any) -> str:
 
 
 def refuse_what_export_loses(model: nn.Module) -> None:
-    """Raise `CaptureError` for what torch.export does not capture (seen on torch 2.13): it records what forward hooks
-    do, drops backward hooks without a word, and stumbles over hooks of all modules."""
+    """Raise `CaptureError` for hooks that torch.export does not capture (seen on torch 2.13): it records the effect of
+    forward hooks, silently drops backward hooks, and fails on global hooks."""
     found = [*_found(model.named_modules(), (BACKWARD,)), *global_hooks()]
     if found:
         raise CaptureError(_lost("torch.export", found))
 
 
 def refuse_what_tracing_loses(model: nn.Module, tracer: fx.Tracer) -> None:
-    """Raise `CaptureError` for what symbolic tracing does not capture: a forward of the root's own, and backward hooks
-    of modules that are traced into, which torch 2.13 drops, or runs into an endless loop with."""
+    """Raise `CaptureError` for what symbolic tracing does not capture: a forward assigned on the root, and backward
+    hooks of modules that are traced into, which torch 2.13 drops, or which make it loop forever."""
     if has_own_forward(model):
         raise CaptureError(
             f"{type(model).__name__} has a forward of its own ({located(model.forward)}), which symbolic tracing does "
@@ -115,11 +115,11 @@ def _lost(by: str, found: list[str]) -> str:
 
 
 def refuse_changed_graph_module(model: fx.GraphModule, *, by_example: bool) -> None:
-    """Raise `CaptureError` where a GraphModule does something else than its graph says: a forward of its own, and, if
-    its metadata is to come from example inputs, hooks that change these before the graph sees them."""
+    """Raise `CaptureError` where a GraphModule computes something other than its graph: by a forward assigned on it,
+    or, if its metadata is to come from example inputs, by hooks that may change these before the graph sees them."""
     if has_own_forward(model):
         raise CaptureError(
-            f"the GraphModule has a forward of its own ({located(model.forward)}), of which its graph says nothing\n"
+            f"the GraphModule has a forward of its own ({located(model.forward)}), which its graph does not show\n"
             "  to do: del module.forward, or pass the module that it was traced from"
         )
     hooks = [hook for hook in model._forward_pre_hooks.values() if not _only_checks(hook)]
@@ -131,12 +131,12 @@ def refuse_changed_graph_module(model: fx.GraphModule, *, by_example: bool) -> N
 
 
 def _only_checks(hook: Any) -> bool:
-    """Whether a hook compares inputs and changes nothing."""
+    """Whether a hook only checks inputs."""
     return isinstance(hook, InputCheck) or getattr(hook, "__module__", "").startswith("torch.export")
 
 
 def added_hooks(module: nn.Module, known: Iterable[Any]) -> list[str]:
-    """The hooks of a module beside those that are known, and what looks at inputs alone, as one would name them."""
+    """Descriptions of the hooks of a module other than `known` ones and those that only check inputs."""
     expected = list(known)
     return [
         f"a {kind} {_name(hook)}"
@@ -148,7 +148,7 @@ def added_hooks(module: nn.Module, known: Iterable[Any]) -> list[str]:
 
 
 def carry_hooks(source: nn.Module, result: fx.GraphModule) -> None:
-    """Give `result`, which takes the place of `source`, the hooks of `source` itself, and its look at inputs."""
+    """Give `result`, which replaces `source`, the hooks of `source` itself, and its input check."""
     for name in _REGISTRIES:
         getattr(result, name).update(getattr(source, name))
     result._is_full_backward_hook = source._is_full_backward_hook

@@ -1,7 +1,6 @@
-"""Backward calls of normalisations as formulas that have gradients themselves. Where `torch.func` takes a gradient
-inside of a program, these calls are part of it, and autograd differentiates them again: by the input, as the mean and
-1/σ that the forward call saved depend on it. Saved, they are constants to a formula; here they are computed from the
-input."""
+"""Backward ops of normalisations as differentiable formulas. Where a program takes gradients with `torch.func`, it
+contains these ops, and autograd differentiates them again by the input, on which the saved mean and 1/σ depend. As
+saved values they would be constants to a formula; here they are recomputed from the input."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ def _batch_norm(
 
 
 def _standardised(x: Tensor, rstd: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """(x − mean) / √(var + ε) and the factor, whose ε is what it was where `rstd` was made."""
+    """(x − mean) / √(var + ε) and the factor, with the ε for which `rstd` was computed."""
     centred = x - x.mean(dims, keepdim=True)
     variance = (centred * centred).mean(dims, keepdim=True)
     scale = torch.rsqrt(variance + (rstd.pow(-2) - variance).detach())
@@ -98,4 +97,4 @@ FORMULAS: Mapping[Any, Callable[..., tuple[Any, ...]]] = {
     aten.native_group_norm_backward.default: _group_norm,
     aten.native_batch_norm_backward.default: _batch_norm,
 }
-"""By overload, what computes the same, and has the gradients that autograd gives the overload."""
+"""By overload, a function with the same results, and with the gradients that autograd has for the overload."""

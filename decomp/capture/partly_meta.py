@@ -1,6 +1,6 @@
-"""Modules of which a part is on the meta device: weights that are loaded later (`accelerate.init_empty_weights`),
-beside buffers or inputs that are real. PyTorch runs no call on both. The program is to be where the real ones are, so
-that while it is captured fake tensors of that device are in the place of those on the meta device."""
+"""Modules partly on the meta device: weights to be loaded later (`accelerate.init_empty_weights`), next to real buffers
+or inputs. PyTorch runs no op on both. The program should be on the device of the real tensors, so during capture the
+meta tensors are replaced by fake tensors of that device."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from decomp.torch_internals.pytree import tensors_in, tree_map_only
 
 
 def device_of_the_rest(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> torch.device | None:
-    """The one device of a module's tensors and inputs that are not on the meta device, where others are; None where
-    none or all are, or where they are on several."""
+    """The device of the non-meta tensors among a module's tensors and inputs, if some but not all are on the meta
+    device; None otherwise, or if they are on several devices."""
     tensors = [*model.parameters(), *model.buffers(), *tensors_in((tuple(args), dict(kwargs or {})))]
     devices = {tensor.device for tensor in tensors}
     others = {device for device in devices if device.type != "meta"}
@@ -27,22 +27,22 @@ def device_of_the_rest(model: nn.Module, args: Sequence[Any], kwargs: Mapping[st
 
 
 class OnOneDevice:
-    """A module whose tensors on the meta device are fake ones of another device while it is captured."""
+    """A module whose meta tensors are replaced by fake tensors of another device during capture."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self.model, self.device = model, device
         self._own = {name: tensor for name, tensor in _state(model) if tensor.is_meta}
-        """What is on the meta device, by name."""
+        """The meta tensors, by name."""
         self._mode: FakeTensorMode = new_mode()
         self._fakes: dict[int, torch.Tensor] = {}
 
     def inputs(self, inputs: Any) -> Any:
-        """Example inputs, those of the meta device as fake ones."""
+        """Example inputs, with fake tensors instead of meta tensors."""
         return tree_map_only(torch.Tensor, lambda tensor: self._fake(tensor) if tensor.is_meta else tensor, inputs)
 
     @contextlib.contextmanager
     def placed(self) -> Iterator[None]:
-        """While it lasts, the module has the fake tensors."""
+        """Inside this context the module has the fake tensors."""
         changed = []
         for module in self.model.modules():
             for table in (module._parameters, module._buffers):
@@ -58,7 +58,7 @@ class OnOneDevice:
                 table[name] = tensor
 
     def with_own_state(self, program: ExportedProgram) -> ExportedProgram:
-        """The program with the tensors of the module in the place of the fake ones."""
+        """The program with the module's own tensors instead of the fake ones."""
         for table in (program.state_dict, program.constants):
             table.update({name: tensor for name, tensor in self._own.items() if name in table})
         return program

@@ -1,4 +1,4 @@
-"""Metadata by running: a graph is run on fake tensors, and each node of a copy notes what it gave."""
+"""Propagation of metadata: a copy of a graph is run on fake tensors, and each node records its result."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from decomp.torch_internals.pytree import tree_map
 
 
 class NeedsData(CaptureError):
-    """An op of the program does not run on fake tensors, because it reads their data."""
+    """The program has an op that does not run on fake tensors, because it reads their data."""
 
 
 def propagated(
     graph: fx.Graph, root: nn.Module, values: Sequence[Any], infer: Infer | None, mode: FakeTensorMode | None = None
 ) -> tuple[Rewrite, FakeTensorMode]:
-    """A copy of `graph` with the metadata that `values` of its inputs lead to, and the fake mode: `mode`, if the values
-    are of one. Raises `CaptureError`, `NotLowered`."""
+    """A copy of `graph` with metadata propagated from `values` of its inputs, and the fake mode: `mode`, if the values
+    are fake tensors of one. Raises `CaptureError`, `NotLowered`."""
     rewrite = copy_graph(graph)
     module = fx.GraphModule(root, rewrite.graph)
     mode = mode or new_mode()
@@ -57,19 +57,19 @@ def _fake(value: Any, mode: FakeTensorMode) -> Any:
     except Exception as error:
         kind = "nested" if value.is_nested else f"{value.dtype} {str(value.layout).removeprefix('torch.')}"
         raise CaptureError(
-            f"PyTorch knows no metadata of an example input, a {kind} tensor: {first_line(error)}\n"
+            f"PyTorch cannot make a fake tensor of an example input, a {kind} tensor: {first_line(error)}\n"
             "  to do: pass dense tensors of plain dtypes"
         ) from error
 
 
 def _written_out(absent: fx.Node) -> None:
-    """Put None in the place of an input that is None: a rule would take the node for a tensor without metadata."""
+    """Replace an input that is None by the literal None: a rule would take the node for a tensor without metadata."""
     for user in list(absent.users):
         user.args, user.kwargs = fx.node.map_arg((user.args, user.kwargs), lambda n: None if n is absent else n)
 
 
 class _Propagation(fx.Interpreter):
-    """Runs a graph on fake tensors and notes what each node gives."""
+    """Runs a graph on fake tensors and records the result of each node."""
 
     def __init__(self, module: fx.GraphModule, mode: FakeTensorMode, infer: Infer | None) -> None:
         super().__init__(module, garbage_collect_values=False)
@@ -77,7 +77,7 @@ class _Propagation(fx.Interpreter):
         self.reshapes = any(map(changes_metadata, module.graph.nodes))
 
     def run(self, *args: Any, **_: Any) -> Any:
-        # Without the Python dispatcher some kernels, as that of polar, take dynamic sizes for those of the example.
+        # Without the Python dispatcher some kernels, such as that of polar, specialise dynamic sizes to the example's.
         with self.mode, enable_python_dispatcher(), torch.no_grad(), without_guards(self.mode):
             return super().run(*args, enable_io_processing=False)
 
@@ -95,5 +95,5 @@ class _Propagation(fx.Interpreter):
 
 
 def _as_it_is_now(value: Any) -> Any:
-    """A view of all of a tensor, which keeps its shape when that of the tensor itself is changed in place."""
+    """An alias of a tensor, which keeps its shape when the tensor itself is resized in place."""
     return aten.alias.default(value) if isinstance(value, FakeTensor) else value

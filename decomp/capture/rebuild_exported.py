@@ -1,4 +1,4 @@
-"""Putting an `ExportedProgram` together again: signature, state, constants, mutations, module-call graph."""
+"""Reassembly of an `ExportedProgram` around a new graph: signature, state, constants, mutations, module-call graph."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 def lifted_state(program: ExportedProgram) -> dict[str, Any]:
-    """The tensors behind the inputs that are parameters, buffers and constants, by the names of their placeholders."""
+    """The tensors of the inputs that are parameters, buffers and constants, by placeholder name."""
     specs = (spec for spec in program.graph_signature.input_specs if spec.target is not None)
     return {spec.arg.name: program.state_dict.get(spec.target, program.constants.get(spec.target)) for spec in specs}
 
 
 def written_inputs(program: ExportedProgram) -> set[str]:
-    """The names of the inputs that a program writes back, as its signature says."""
+    """The names of the inputs to which a program writes, according to its signature."""
     signature = program.graph_signature
     named = [spec for spec in signature.input_specs if hasattr(spec.arg, "name")]
     places = {spec.target or spec.arg.name: spec.arg.name for spec in named}
@@ -45,8 +45,8 @@ def written_inputs(program: ExportedProgram) -> set[str]:
 
 
 def named_as_its_graph(program: ExportedProgram) -> ExportedProgram:
-    """The program with a signature that names inputs as its graph does: `copy.deepcopy` gives the name `input_1` to an
-    input called `input`, for Python has that name (torch 2.13), and leaves the signature as it is."""
+    """The program with a signature that uses the names of its graph: `copy.deepcopy` renames an input `input` to
+    `input_1`, as it is a Python builtin, and does not update the signature (torch 2.13)."""
     signature = program.graph_signature
     nodes = program.graph.find_nodes(op="placeholder")
     named = [getattr(spec.arg, "name", None) for spec in signature.input_specs]
@@ -68,7 +68,7 @@ def named_as_its_graph(program: ExportedProgram) -> ExportedProgram:
 
 
 def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Parts) -> LoweredProgram:
-    """An exported program like `source` with another graph: `module` owns it."""
+    """An exported program like `source` with another graph, which `module` owns."""
     graph = module.graph
     given = source.graph_signature.input_specs
     specs = [copy.copy(spec) for spec in given if getattr(spec.arg, "name", "") not in parts.dropped]
@@ -98,7 +98,7 @@ def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Par
 
 
 def _is_known(source: ExportedProgram, private: dict[str, Any]) -> bool:
-    """Whether a program keeps what its constructor is given where torch 2.13 keeps it, and nothing else."""
+    """Whether a program stores its constructor's arguments where torch 2.13 does, and nothing else."""
     known = {*private, "_graph_module", "_guards_code"}
     if type(source) is LoweredProgram:
         return vars(source).keys() - {"_reads_strides", "_more_checks"} == known
@@ -106,11 +106,11 @@ def _is_known(source: ExportedProgram, private: dict[str, Any]) -> bool:
 
 
 def _like(source: ExportedProgram, module: fx.GraphModule, private: dict[str, Any]) -> LoweredProgram:
-    """A copy of `source` around another graph, after what the constructor does with a graph, save that code is
-    generated when the module is first run: torch 2.13's constructor generates it at once, two thirds of the cost of a
-    lowering."""
+    """A copy of `source` around another graph. It does what the constructor does, except that code is generated when
+    the module is first run: torch 2.13's constructor generates it at once, two thirds of the cost of a lowering."""
     program: Any = copy.copy(source)
     program.__class__ = LoweredProgram
+    # The constructor of `ExportedProgram` resets the codegen likewise: its graph takes flat inputs.
     module.graph._codegen = fx.graph.CodeGen()
     owner = lazy_graph_module(module, module.graph, "GraphModule")
     owner.meta.update((key, copy.copy(value)) for key, value in module.meta.items())
@@ -129,8 +129,8 @@ def _lift_constants(
     state: dict[str, Any],
     parts: Parts,
 ) -> None:
-    """Tensors that rules use become inputs, as export has it, before the inputs of the user: constants, and parameters,
-    which keep their gradients."""
+    """Turn tensors that rules created into inputs, as torch.export does, before the user's inputs: constants, and
+    parameters, which keep their gradients."""
     inputs = graph.find_nodes(op="placeholder")
     for node in list(graph.nodes):
         if node.op != "get_attr" or node.target not in parts.constants:
@@ -153,25 +153,25 @@ def _lift_constants(
 
 
 def _place(specs: list[InputSpec], trained: bool) -> int:
-    """Behind the last parameter, or before the first input of the user."""
+    """The index after the last parameter, or before the first user input."""
     if trained:
         return sum(spec.kind == InputKind.PARAMETER for spec in specs)
     return next((i for i, spec in enumerate(specs) if spec.kind == InputKind.USER_INPUT), len(specs))
 
 
 def lifted_name(constant: str, trained: bool = False) -> str:
-    """Name of the input that a constant, or a parameter, becomes."""
+    """The name of the placeholder for a lifted constant or parameter."""
     return f"{'p' if trained else 'c'}_{constant.strip('_')}"
 
 
 def input_names(constants: Iterable[str]) -> Iterator[str]:
-    """Names under which a rule's tensors stand in a program: as attributes, or as inputs of an exported one."""
+    """The names that a rule's tensors may have in a program: as attributes, or as inputs of an exported program."""
     for name in constants:
         yield from (name, lifted_name(name), lifted_name(name, trained=True))
 
 
 def _outputs(source: ExportedProgram, graph: fx.Graph, specs: list[InputSpec], parts: Parts) -> list[OutputSpec]:
-    """Output specs by the names of the new nodes; what is written back comes first."""
+    """Output specs with the names of the new nodes; written-back values come first."""
     output = graph.output_node()
     results = list(output.args[0])
     renewed = [
@@ -185,7 +185,7 @@ def _outputs(source: ExportedProgram, graph: fx.Graph, specs: list[InputSpec], p
 
 
 def write_spec(spec: InputSpec, value: fx.Node) -> OutputSpec:
-    """What a signature says of an output that is written back to the input of `spec`."""
+    """The signature's entry for an output that is written back to the input of `spec`."""
     kinds = {
         InputKind.BUFFER: OutputKind.BUFFER_MUTATION,
         InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION,
@@ -203,8 +203,8 @@ def _argument(value: Any) -> Any:
 
 
 def _module_calls(source: ExportedProgram, signature: ExportGraphSignature) -> list[ModuleCallEntry]:
-    """The module-call graph with the outputs of the whole program by their new names. Its tree specs are shared:
-    copying them deeply goes through a deprecated class of torch 2.13."""
+    """The module-call graph with the new names of the program's outputs. Its tree specs are shared: a deep copy goes
+    through a deprecated class of torch 2.13."""
     users = [spec.arg for spec in signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     entries = [dataclasses.replace(entry) for entry in source.module_call_graph]
     if entries and entries[0].signature is not None and len(entries[0].signature.outputs) == len(users):
@@ -213,7 +213,7 @@ def _module_calls(source: ExportedProgram, signature: ExportGraphSignature) -> l
 
 
 def with_lifted(values: Mapping[fx.Node, Any], place: Mapping[fx.Node, int]) -> Mapping[fx.Node, Any]:
-    """Values with the inputs that an exported program makes of the rules' constants in the place of these."""
+    """Values, with nodes for rules' constants replaced by the inputs to which an exported program lifted them."""
     inputs = {str(node.target): node for node in place if node.op == "placeholder"}
 
     def lifted(value: Any) -> Any:

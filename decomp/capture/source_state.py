@@ -1,6 +1,5 @@
-"""The source of a capture stays as it was. Capturing runs a model's own Python, on proxies or on fake tensors: forwards
-that count, cache or freeze leave something behind in the modules, which is put back here, whether capture succeeds or
-fails."""
+"""Preservation of a capture's source. Capture runs a model's own Python on proxies or fake tensors; forwards that
+count, cache or freeze leave changes in the modules, which are undone here whether capture succeeds or fails."""
 
 from __future__ import annotations
 
@@ -18,9 +17,10 @@ from decomp.torch_internals.fakes import unset_fake_temporarily
 
 @contextlib.contextmanager
 def source_unchanged(model: nn.Module, writes_parameters: bool = False) -> Iterator[SourceState]:
-    """While it lasts, the model may be run; afterwards its attributes, hooks, training flags, buffers, `requires_grad`,
-    `grad`, and the states of the random generators are those of before. Parameters are copied only if they may be
-    written, which nothing does that captures a module."""
+    """Inside this context the model may be run; afterwards its attributes, hooks, training flags, buffers,
+    `requires_grad`, `grad`, and the states of the random generators are restored. Parameters are copied only with
+    `writes_parameters`, as capturing a module never writes to them."""
+    # Attributes are compared by identity, so that replacing an object by an equal one is undone too.
     modules = [(module, _attributes(module)) for module in model.modules()]
     tensors = [_TensorState(tensor, writes_parameters) for tensor in {id(t): t for t in _tensors(model)}.values()]
     state = random.getstate()
@@ -44,7 +44,7 @@ def _tensors(model: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _attributes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Attributes by name: each with a copy of its contents where it is a plain container."""
+    """Attributes by name, each with a copy of its contents if it is a plain container."""
     return {name: (value, _contents(value)) for name, value in vars(module).items()}
 
 
@@ -63,7 +63,7 @@ def _restore(found: dict[str, Any], before: dict[str, tuple[Any, Any]]) -> None:
 
 
 def _is_same(value: Any, contents: Any) -> bool:
-    """Whether a container holds the very objects that it held."""
+    """Whether a container holds exactly the objects that it held before."""
     if len(value) != len(contents):
         return False
     if isinstance(value, dict):
@@ -81,13 +81,13 @@ def _refill(value: Any, contents: Any) -> None:
 
 @dataclass(frozen=True)
 class SourceState:
-    """A model that may have been run, and what it was before."""
+    """A model that may have been run, and its state before."""
 
     modules: list[tuple[nn.Module, dict[str, tuple[Any, Any]]]]
     tensors: list[_TensorState]
 
     def written(self) -> list[str]:
-        """The names of tensors of the model whose data was written since, and of buffers that were replaced."""
+        """The names of tensors of the model that were written since, and of buffers that were replaced."""
         written = {id(state.tensor) for state in self.tensors if state.is_written()}
         paths = {id(module): path for path, module in self.modules[0][0].named_modules()}
         return [
@@ -105,7 +105,7 @@ def _named_tensors(attributes: dict[str, tuple[Any, Any]]) -> Iterator[tuple[str
 
 
 class _TensorState:
-    """What a tensor of a module was: its flags, and its data unless it is a parameter that is not written."""
+    """The state of a module's tensor: flags, and data unless it is a parameter that will not be written."""
 
     def __init__(self, tensor: torch.Tensor, writes_parameters: bool) -> None:
         self.tensor = tensor
@@ -121,10 +121,10 @@ class _TensorState:
                 self.data = tensor.detach().clone()
 
     def is_written(self) -> bool:
-        """Whether its data changed, or was written."""
+        """Whether its data changed, or was written to."""
         if self.version is not None and self.tensor._version != self.version:
             return True
-        # A write through `.data` counts no version.
+        # A write through `.data` does not increment the version counter.
         return self.data is not None and not _is_equal(self.tensor, self.data)
 
     def restore(self) -> None:
@@ -144,19 +144,19 @@ class _TensorState:
 def _is_leaf(tensor: torch.Tensor) -> bool:
     try:
         return bool(tensor.is_leaf)
-    except RuntimeError:  # one of several views whose base was written without it: autograd forbids its history
+    except RuntimeError:  # one of several views whose base was modified: autograd refuses to read its history
         return False
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    """Its memory, and where in it a tensor lies: `set_`, `t_` and their like change that."""
+    """The storage of a tensor, and its size, strides and offset there: `set_`, `t_` and similar change these."""
     if tensor.layout is not torch.strided or nn.parameter.is_lazy(tensor):
         return None
     return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage()._cdata
 
 
 def _is_equal(tensor: torch.Tensor, data: torch.Tensor) -> bool:
-    """Whether they are the same bit for bit: a NaN is, too."""
+    """Whether they are bitwise equal, NaNs included."""
     if tensor.shape != data.shape or tensor.dtype != data.dtype:
         return False
     return bool(torch.equal(_bytes(tensor), _bytes(data)))
@@ -164,12 +164,12 @@ def _is_equal(tensor: torch.Tensor, data: torch.Tensor) -> bool:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # Of a single number `contiguous` and `reshape` leave the stride as it is, which `view` wants to be 1.
+    # For a single element `contiguous` and `reshape` keep its stride, but `view` requires it to be 1.
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
 
 
 def _once(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
-    """Without the repetitions of an expanded tensor, which cannot be written: of those of `like`, if that is given."""
+    """The tensor without the repetitions of an expanded tensor (itself, or `like`), which cannot be written."""
     for dim, stride in enumerate((tensor if like is None else like).stride()):
         if not stride and tensor.shape[dim]:
             tensor = tensor.narrow(dim, 0, 1)
@@ -181,6 +181,6 @@ def _counts_writes(tensor: torch.Tensor) -> bool:
 
 
 def _has_data(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds numbers that can be compared: neither fake, nor lazy, sparse or on no device."""
+    """Whether a tensor holds values that can be compared: not fake, lazy, sparse or meta."""
     is_plain = type(tensor) in (torch.Tensor, nn.Buffer, nn.Parameter) and tensor.layout is torch.strided
     return is_plain and not tensor.is_meta

@@ -1,6 +1,6 @@
-"""Tensor subclasses that wrap plain tensors, as quantised weights are: int8 values and their scales as one parameter.
-Before a module is captured, a copy of it is made that holds the plain tensors as buffers, and builds the
-subclass from them wherever the parameter is read; what the subclass does is then recorded as calls on plain tensors."""
+"""Tensor subclasses that wrap plain tensors, such as quantised weights: int8 values and scales in one parameter. For
+capture a copy of the module is made that holds the plain tensors as buffers and builds the subclass from them wherever
+the parameter is read; the operations of the subclass are then recorded as calls on plain tensors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from decomp.torch_internals.modes import is_traceable_wrapper_subclass
 
 
 def wrapped_weights(model: nn.Module) -> list[str]:
-    """The parameters and buffers of a module that are subclasses around plain tensors, by path."""
+    """The paths of a module's parameters and buffers that are subclasses around plain tensors."""
     return [path for module, path in _modules(model) for path in _wrapped(module, path)]
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model itself if it has plain tensors alone. Else a copy of its modules that shares all plain tensors with it:
-    the parts of a parameter `weight` are its buffers `weight_qdata`, `weight_scale`, as the subclass names them. They
-    require no gradient: quantised weights do not train in a captured program. Raises `CaptureError`."""
+    """The model itself if it only has plain tensors. Otherwise a copy of its modules that shares all plain tensors: the
+    parts of a parameter `weight` become buffers `weight_qdata`, `weight_scale`, by the names that the subclass uses.
+    They require no gradient: quantised weights do not train in a captured program. Raises `CaptureError`."""
     if not wrapped_weights(model):
         return model
     copies: dict[int, nn.Module] = {}
@@ -37,7 +37,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def refuse_wrapped(model: nn.Module, what: str) -> None:
-    """Raise `CaptureError` if a program that is no module to be exported has weights of such subclasses."""
+    """Raise `CaptureError` if a program that is not captured by export has weights of such subclasses."""
     found = wrapped_weights(model)
     if found:
         raise _refused(what, found, "pass example inputs (args=), so that torch.export captures what they compute")
@@ -71,7 +71,7 @@ def _is_wrapped(value: Any) -> bool:
 
 
 def _copied(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
-    """A copy of a module and of those below it, each once. Only their tables are copied, no tensor."""
+    """A copy of a module and its submodules, each once. Only their tables are copied, no tensor."""
     if id(module) in copies:
         return copies[id(module)]
     copy: nn.Module = object.__new__(type(module))
@@ -86,7 +86,8 @@ def _copied(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
 
 
 def _rebind(module: nn.Module, copies: dict[int, nn.Module]) -> None:
-    """Methods that were put on a module, and modules that it holds beside its children, are those of the copies."""
+    """Rebind methods that were assigned on a module, and modules that it holds outside of its children, to the
+    copies."""
     for name, value in vars(module).items():
         if isinstance(value, MethodType) and id(value.__self__) in copies:
             vars(module)[name] = MethodType(value.__func__, copies[id(value.__self__)])
@@ -95,7 +96,7 @@ def _rebind(module: nn.Module, copies: dict[int, nn.Module]) -> None:
 
 
 def _unwrap(module: nn.Module) -> None:
-    """Put plain tensors in the place of the subclasses that a module holds, and properties that build them anew."""
+    """Replace the subclasses that a module holds by plain tensors, and by properties that rebuild the subclasses."""
     names = _wrapped(module)
     if not names:
         return
@@ -111,17 +112,17 @@ def _unwrap(module: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class _Parts:
-    """How a subclass is put together from buffers of the module that holds it."""
+    """How to rebuild a subclass from buffers of the module that holds it."""
 
     kind: Any
     parts: dict[str, str | _Parts]
-    """By the name that the subclass has for it, the name of the buffer, or the parts of another subclass."""
+    """By the subclass's name of a part: the name of its buffer, or the parts of a nested subclass."""
     context: Any
     shape: torch.Size
     stride: tuple[int, ...]
 
     def built(self, module: nn.Module) -> torch.Tensor:
-        """The subclass, of the buffers as they are now."""
+        """The subclass, built from the current buffers."""
         inner = {
             name: part.built(module) if isinstance(part, _Parts) else getattr(module, part)
             for name, part in self.parts.items()
@@ -131,20 +132,20 @@ class _Parts:
 
 
 def _taken_apart(module: nn.Module, name: str, tensor: Any) -> _Parts:
-    """Register the plain tensors in a subclass as buffers."""
+    """Register the plain tensors inside a subclass as buffers."""
     names, context = tensor.__tensor_flatten__()
     parts: dict[str, str | _Parts] = {}
     for each in names:
         inner, own = getattr(tensor, each), f"{name}_{each}"
         if hasattr(module, own):
             raise CaptureError(
-                f"{type(module).__name__} has an attribute {own} already, which is what a part of its {name} is to be "
-                f"called\n  to do: rename the attribute"
+                f"{type(module).__name__} already has an attribute {own}, the name that a part of its {name} would "
+                f"get\n  to do: rename the attribute"
             )
         if not isinstance(inner, torch.Tensor):
             raise CaptureError(
                 f"{type(module).__name__} has a {type(tensor).__name__}, {name}, which holds a {type(inner).__name__} "
-                "beside its tensors\n  to do: lower the module as it was before it was distributed"
+                "besides its tensors\n  to do: lower the module as it was before it was distributed"
             )
         if _is_wrapped(inner):
             parts[each] = _taken_apart(module, own, inner)

@@ -1,5 +1,5 @@
-"""Capture without example inputs, by symbolic tracing: a graph shows what is done to proxies, and nothing of what was
-done to tensors while it was traced."""
+"""Capture without example inputs, by symbolic tracing: the graph has the operations on proxies, and none of those on
+tensors that ran during the trace."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from decomp.errors import CaptureError, first_line
 
 
 def traced(model: nn.Module, tracer_class: type[fx.Tracer]) -> tuple[fx.Graph, nn.Module]:
-    """The graph of `model`, and a module with what it names: `model`, or a copy that shares everything with it and has
-    the constants that tracing made. Raises `CaptureError`.
-
-    Tracers compute with buffers as they are: a write to one happens while the program is traced, and is not in its
-    graph. Such a model is traced again, with proxies for its buffers."""
+    """The graph of `model`, and a module that owns its attributes: `model`, or a copy that shares everything with it
+    and has the constants created by tracing. Raises `CaptureError`.\n\nTracers read buffers as plain tensors: a write
+    to one happens during the trace and is not in the graph. Such a model is traced again, with proxies for its
+    buffers."""
     tracer = _made(tracer_class, model)
     graph, root, written = _attempt(model, tracer)
     if written and not tracer.proxy_buffer_attributes:
@@ -45,7 +44,7 @@ def _made(tracer_class: type[fx.Tracer], model: nn.Module) -> fx.Tracer:
 
 
 def _attempt(model: nn.Module, tracer: fx.Tracer) -> tuple[fx.Graph, nn.Module, list[str]]:
-    """The graph, the module with its constants, and what tensors of the model were written."""
+    """The graph, the module with its constants, and the names of the model's tensors that were written."""
     names = set(vars(model))
     with source_unchanged(model) as source:
         try:

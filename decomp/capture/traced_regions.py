@@ -1,6 +1,6 @@
-"""What a trace does not record of the modes that a call is made in: gradients off, inference mode, autocast. A symbolic
-trace is refused where the modes of a call are not those that it began in, whatever switched them; torch.export (2.13),
-which records switches of the gradient mode alone, is helped by a mode that is on while the model runs."""
+"""Modes that a trace does not record: disabled gradients, inference mode, autocast. A symbolic trace is refused if a
+call runs in other modes than the trace began in, however they were switched; torch.export (2.13), which only records
+switches of the gradient mode, is supplemented by a mode that is active while the model runs."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _SWITCHED = (
     ("gradients {} (in a region, or in a torch.autograd.Function)", torch.is_grad_enabled),
     ("autocast {}", is_any_autocast_enabled),
 )
-"""How messages name each mode, and whether it is on. Inference mode comes first: it switches gradients off, too."""
+"""The name of each mode in messages, and its query. Inference mode comes first, as it also disables gradients."""
 _HERE = str(pathlib.Path(__file__).parents[1])
 _DATA: Any = torch.Tensor.data
 _ON_TENSORS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook, torch.Tensor.requires_grad_)
-"""Methods that change what backward passes do."""
+"""Methods that change the backward pass."""
 
 
 @contextlib.contextmanager
 def no_regions(tracer: fx.Tracer) -> Iterator[None]:
-    """While it lasts, `tracer` raises `CaptureError` at a call that is made in other modes than it began in."""
+    """Inside this context `tracer` raises `CaptureError` at a call made in other modes than it began in."""
     began = [is_on() for _, is_on in _SWITCHED]
     create: Any = tracer.create_node
 
@@ -62,8 +62,8 @@ def no_regions(tracer: fx.Tracer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _called_functions() -> Iterator[list[Any]]:
-    """The custom functions that are applied while it lasts. One that returns the proxy that it is given makes no call
-    that a tracer sees, so that the calls of Python are watched, where anybody has defined a function at all."""
+    """The custom autograd functions applied inside this context. One that returns its proxy unchanged makes no call
+    that a tracer sees, so Python calls are profiled, if any custom function is defined at all."""
     found: list[Any] = []
     before, forwards = sys.getprofile(), _forwards()
 
@@ -93,7 +93,7 @@ def _region(model: Any, switched: str) -> CaptureError:
 
 
 def user_line() -> str | None:
-    """The innermost line that is neither PyTorch's nor ours."""
+    """The innermost line of the stack that is neither in PyTorch nor in this package."""
     for frame, number in traceback.walk_stack(sys._getframe()):
         name = frame.f_code.co_filename
         if "/torch/" not in name and not name.startswith(_HERE):
@@ -106,9 +106,9 @@ def user_line() -> str | None:
 
 @contextlib.contextmanager
 def recorded_modes(model: nn.Module, lost: dict[str, bool]) -> Iterator[None]:
-    """While it lasts, calls of `model` are traced with `x.data` as `x.detach()`, and with gradients switched off where
-    inference mode is on. What decides about gradients and is not recorded is noted in `lost`: what it is, and whether
-    Dynamo records it."""
+    """Inside this context calls of `model` are traced with `x.data` as `x.detach()`, and with gradients disabled under
+    inference mode. What affects gradients and is not recorded is added to `lost`: a description, and whether Dynamo
+    records it."""
     mode = _AutogradCalls(lost)
     hooks = [
         model.register_forward_pre_hook(mode.begin, prepend=True),
@@ -130,7 +130,7 @@ class _AutogradCalls(TorchFunctionMode):
         self.lost = lost
         self.entered = contextlib.ExitStack()
         self.recording = True
-        """Whether gradients are on as far as the trace knows."""
+        """The gradient mode that the trace has recorded."""
 
     def begin(self, module: nn.Module, args: Any) -> None:
         self.recording = torch.is_grad_enabled()
@@ -143,10 +143,11 @@ class _AutogradCalls(TorchFunctionMode):
         self.entered.close()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.compiler.is_dynamo_compiling():  # of `flex_attention`, which compiles itself with this mode on
+        if torch.compiler.is_dynamo_compiling():  # `flex_attention` compiles itself with this mode active
             return func(*args, **(kwargs or {}))
         inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
-        # A custom function switches gradients off unseen in its forward, and views an operand that it returns.
+        # The forward of a custom function runs with gradients disabled, and returns an operand as a view; neither is
+        # recorded as a switch of the gradient mode.
         unseen = self.recording and not gradients and not inference
         if unseen and (function := _custom_function(sys._getframe())) is not None:
             self.lost[f"the backward of {describe_function(function)}"] = True
@@ -160,7 +161,7 @@ class _AutogradCalls(TorchFunctionMode):
             return args[0].detach()
         if func == _DATA.__set__:
             raise MutationError(
-                "cannot make the program functional: it gives a tensor other memory, by x.data = y\n"
+                "cannot make the program functional: it replaces a tensor's memory, by x.data = y\n"
                 f"  at {user_line()}\n  to do: write x.data.copy_(y)"
             )
         return func(*args, **(kwargs or {}))
@@ -175,7 +176,7 @@ class _AutogradCalls(TorchFunctionMode):
 
 
 def _custom_function(frame: Any) -> Any:
-    """The `torch.autograd.Function` in whose forward a frame is; None if it is in that of none."""
+    """The `torch.autograd.Function` whose forward is running in a frame or its callers; None if there is none."""
     forwards = _forwards()
     while frame is not None and frame.f_code not in forwards:
         frame = frame.f_back
@@ -183,7 +184,9 @@ def _custom_function(frame: Any) -> Any:
 
 
 def _forwards() -> dict[Any, Any]:
-    """All custom functions, by the code of their forward. (`apply` itself is no Python from torch 2.14 on.)"""
+    """All custom functions by the code object of their forward. (From torch 2.14 on `apply` is not a Python
+    function.)"""
+    # The list grows while it is iterated, so that subclasses of subclasses are visited.
     found = list(torch.autograd.Function.__subclasses__())
     for function in found:
         found += function.__subclasses__()
@@ -192,16 +195,16 @@ def _forwards() -> dict[Any, Any]:
 
 
 def describe_function(function: Any) -> str:
-    """A custom function, as messages name it."""
+    """A custom function, as named in messages."""
     return f"{function.__name__} ({located(function.forward)}), a torch.autograd.Function"
 
 
 def has_custom_functions() -> bool:
-    """Whether anybody has defined a `torch.autograd.Function` outside of PyTorch."""
+    """Whether a `torch.autograd.Function` is defined outside of PyTorch."""
     return any(not str(function.__module__).startswith("torch.") for function in _forwards().values())
 
 
 def holds_custom_functions(module: fx.GraphModule) -> bool:
-    """Whether a graph of Dynamo has the forward and backward of a custom function."""
+    """Whether a Dynamo graph contains the forward and backward of a custom function."""
     nodes = (node for _, graph in graphs_of(module) for node in graph.nodes)
     return any(getattr(node.target, "__name__", "") == "autograd_function_apply" for node in nodes)

@@ -1,12 +1,10 @@
-"""Transforms of `torch.func` peeled off an exported program. `torch.export` keeps vmap and jvp as calls that enter a
-level, wrap tensors for it and leave it: no target knows these, and what stands between them computes something else
-than it says. Such a region is run here on fake tensors, within its levels, by a recorder that hands each call on to the
-innermost level and sees what comes out below all of them, above autograd: plain calls on plain tensors, with the
-gradients of the region. Everything else is copied.
-
-Of grad and its like `torch.export` (2.13) records no level, only the calls that autograd makes within it, and takes the
-wrapped tensors that these start from for constants. Each has the storage of the value that was wrapped, by which it is
-found again."""
+"""Removal of `torch.func` transforms from an exported program. `torch.export` keeps vmap and jvp as calls that enter a
+level, wrap tensors for it and leave it: no target knows these, and the calls between them mean something other than
+they say. Such a region is run on fake tensors, inside its levels, by a recorder that passes each call to the innermost
+level and records the calls that come out below all levels, above autograd: plain calls on plain tensors, with the
+gradients of the region. All other nodes are copied.\n\nFor grad and similar `torch.export` (2.13) records no level,
+only the calls that autograd makes inside it, and treats the wrapped tensors with which these begin as constants. Each
+shares the storage of the value that was wrapped, by which that value is found."""
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ from decomp.torch_internals.pytree import tree_leaves, tree_map, tree_map_only
 
 
 def without_transforms(program: ExportedProgram) -> ExportedProgram:
-    """A program like one that has transforms, without them. Raises `CaptureError` for a region that cannot be
-    peeled."""
+    """The program without its transforms. Raises `CaptureError` for a region that cannot be traced."""
     lost = {name: value for name, value in program.constants.items() if levels.is_wrapped(value)}
     specs = program.graph_signature.input_specs
     gone = {spec.arg.name: lost[spec.target] for spec in specs if spec.target in lost}
@@ -58,7 +55,7 @@ def without_transforms(program: ExportedProgram) -> ExportedProgram:
 
 
 def _named(spec: Any, result: Any) -> Any:
-    """What a signature says of an output, which has a new name."""
+    """The signature's entry for an output, with its new name."""
     if not isinstance(result, fx.Node) or getattr(spec.arg, "name", result.name) == result.name:
         return spec
     found = copy.copy(spec)
@@ -75,6 +72,7 @@ def _peeled(module: fx.GraphModule, mode: FakeTensorMode, lost: Mapping[str, Any
             peeling.visit(node)
     found = fx.GraphModule(module, peeling.rewrite.graph)
     found.meta.update(module.meta)
+    # Bodies of higher-order ops outside of regions may contain transforms of their own.
     for name, body in found.named_children():
         if isinstance(body, fx.GraphModule) and levels.has_transforms(body):
             setattr(found, name, _peeled(body, mode, {}))
@@ -82,21 +80,21 @@ def _peeled(module: fx.GraphModule, mode: FakeTensorMode, lost: Mapping[str, Any
 
 
 class _Peeling:
-    """One pass over a graph that copies it, its regions run and replaced."""
+    """One pass over a graph that copies it, and runs and replaces its regions."""
 
     def __init__(self, module: fx.GraphModule, mode: FakeTensorMode, lost: Mapping[str, Any]) -> None:
         self.module, self.mode = module, mode
         self.wrapped_in = {node: lost[node.name] for node in module.graph.nodes if node.name in lost}
-        """By input that is a lost constant, the constant."""
+        """The constant, by the input that torch.export made of it."""
         self.at = _places(node for node in module.graph.nodes if node not in self.wrapped_in)
         self.rewrite = Rewrite.of(module.graph)
         self.values = self.rewrite.values
         self.region: _LevelRegion | None = None
         self.entered = contextlib.ExitStack()
-        """Leaves the modes of a region that is not over."""
+        """Leaves the modes of an unfinished region."""
 
     def visit(self, node: fx.Node) -> None:
-        """Copy a node, or run it, if it is of a region."""
+        """Copy a node, or run it if it belongs to a region."""
         if node in self.wrapped_in or self.region is None and _is_leftover(node):
             return
         if self.region is None and not _begins(node):
@@ -119,7 +117,7 @@ class _Peeling:
             new.meta["val"] = tree_map(levels.unwrapped, new.meta["val"])
 
     def _value(self, node: Any) -> Any:
-        """What stands for a node; for a lost constant, what stands for the value that was wrapped."""
+        """The new value of a node; for a constant that was a wrapped tensor, that of the value it wraps."""
         return self.values[self._found(node)]
 
     def _found(self, node: fx.Node) -> fx.Node:
@@ -128,14 +126,14 @@ class _Peeling:
         for found in self.at.get(_place(self.wrapped_in[node]), ()):
             if found in self.values or self.region is not None and found in self.region.values:
                 return found
-        raise _unpeeled(node, "torch.export took a tensor of it for a constant")
+        raise _unpeeled(node, "torch.export turned a tensor of it into a constant")
 
     def _given(self, node: fx.Node) -> Any:
-        """The node of the new graph for an input of a region."""
+        """The node of the new graph that is an input of a region."""
         return self._value(node)
 
     def _replaced(self, region: _LevelRegion) -> None:
-        """Put what a region recorded into the graph."""
+        """Inline the calls that a region recorded."""
         sought = {_place(constant) for constant in self.wrapped_in.values()}
         outputs = {node: region.result(node, sought) for node in region.values if node.op != "get_attr"}
         region.finish(outputs)
@@ -159,7 +157,7 @@ _KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom", "to
 
 
 class _LevelRegion:
-    """What stands between the first call that enters a level and the last that leaves one, as it is run."""
+    """The nodes between the first call that enters a level and the last that leaves one, run as they are visited."""
 
     def __init__(self, module: fx.GraphModule, mode: FakeTensorMode) -> None:
         self.module, self.mode = module, mode
@@ -167,32 +165,33 @@ class _LevelRegion:
         self.recorder = LevelRecorder(self.tape, lambda func: None)
         self.inputs: list[fx.Node] = []
         self.values: dict[fx.Node, Any] = {}
-        """What each node of the region gave."""
+        """The result of each node of the region."""
         self.origin: dict[fx.Node, fx.Node] = {}
-        """By node of the tape, the node that was run."""
+        """The node that was run, by the tape node it recorded."""
         self.given: dict[fx.Node, Any] = {}
         self.depth, self.duals = levels.depth(), 0
         self.unrecorded = False
-        """Whether a level is on that nothing recorded."""
+        """Whether a level is open that the program did not record."""
         self.first: fx.Node
         self.modes = contextlib.ExitStack()
 
     def __enter__(self) -> _LevelRegion:
-        """The modes of the recorder stay on from the first call of the region to its last, as levels remember them."""
+        """The recording modes stay on from the first call of the region to its last, as levels restore the modes with
+        which they were entered."""
         for mode in (without_guards(self.mode), self.mode, enable_python_dispatcher(), EnablePreDispatch()):
             self.modes.enter_context(mode)
         self.modes.enter_context(self.recorder)
         return self
 
     def is_over(self) -> bool:
-        """Whether all levels are left that were entered."""
+        """Whether all levels of the region have been left."""
         return levels.depth() <= self.depth and not self.duals
 
     def __exit__(self, *exc: Any) -> None:
         self.modes.__exit__(*exc)
 
     def run(self, node: fx.Node, outside: Callable[[fx.Node], Any]) -> None:
-        """Run a node of the region; `outside` gives the node of the new graph for one in front of the region."""
+        """Run a node of the region; `outside` maps a node before the region to its node in the new graph."""
         if not self.values:
             self.first = node
 
@@ -214,7 +213,7 @@ class _LevelRegion:
             self.origin[new] = node
 
     def _enter_unrecorded(self, node: fx.Node, value: Callable[[fx.Node], Any]) -> None:
-        """Of the body of a higher-order op torch.export (2.13) drops the calls that enter and leave vmap: its level
+        """In the body of a higher-order op torch.export (2.13) drops the calls that enter and leave vmap: its level
         begins where the first tensor is wrapped for it, and ends where the last is unwrapped."""
         if levels.depth() == self.depth and getattr(node.target, "__name__", "") == "_add_batch_dim":
             tensor, dim, _ = fx.map_arg(node.args, value)
@@ -235,6 +234,7 @@ class _LevelRegion:
         if not isinstance(new, fx.Node):
             return new
         if new not in self.given:
+            # Created inside a level, the fake tensor would be wrapped for it, and its creation recorded.
             with levels.outside_of_all(), self.recorder.paused():
                 self.given[new] = tree_map(lambda value: fake_like(self.mode, value), metadata(new))
             self.tape.placeholder(new.name, self.given[new])
@@ -275,7 +275,7 @@ class _LevelRegion:
         return lambda *args: self._body(body, args)
 
     def _selected(self, which: Any, if_true: fx.GraphModule, if_false: fx.GraphModule, operands: Sequence[Any]) -> Any:
-        """What a branch gives, where it may be another one for each element of a batch: both are run."""
+        """The result of a `cond` whose predicate is batched: both branches are run, and elements selected."""
         results = [self._body(branch, operands) for branch in (if_true, if_false)]
         return tree_map(lambda one, other: torch.where(which, one, other), *results)
 
@@ -290,8 +290,8 @@ class _LevelRegion:
                 values[node] = self._call(node, *fx.map_arg((node.args, node.kwargs), values.__getitem__))
 
     def result(self, node: fx.Node, sought: Collection[Any]) -> Any:
-        """What a node gave, as nodes of the tape; None where nothing behind the region needs it. `sought`: where values
-        lie that do."""
+        """The result of a node as nodes of the tape; None if nothing after the region needs it. `sought`: the memory of
+        values that later wrapped constants refer to."""
         inside = tree_map(levels.unwrapped, self.values[node])
         known = metadata(node)
         is_sought = isinstance(known, torch.Tensor) and _place(known) in sought
@@ -299,17 +299,17 @@ class _LevelRegion:
             return None
         found = tree_map_only(torch.Tensor, self.tape.node_of, inside)
         if any(isinstance(value, torch.Tensor) for value in tree_leaves(inside)) and None in tree_leaves(found):
-            raise _unpeeled(node, "what it gives comes from no call of it")
+            raise _unpeeled(node, "its result was not recorded")
         return found
 
     def finish(self, outputs: Mapping[fx.Node, Any]) -> None:
-        """Nothing more is run: of what was recorded only that stays which the results need, or which has an effect."""
+        """Close the tape: of the recorded calls only those that the results need, or that have effects, are kept."""
         self.tape.graph.output(tuple(value for value in outputs.values() if value is not None))
         self.tape.graph.eliminate_dead_code()
 
 
 def _begins(node: fx.Node) -> bool:
-    """Whether a region begins with a call outside of all levels."""
+    """Whether a call outside of all levels begins a region."""
     name = getattr(node.target, "__name__", "")
     return name == "flex_attention" or levels.is_of_transform(node.target) and name in _ENTERING
 
@@ -317,7 +317,8 @@ def _begins(node: fx.Node) -> bool:
 _ENTERING = ("_add_batch_dim", "_vmap_increment_nesting", "_jvp_increment_nesting", "_enter_dual_level")
 _DUAL_LEVELS = {"_enter_dual_level": 1, "_exit_dual_level": -1}
 _LEVEL = {"_add_batch_dim": 2, "_remove_batch_dim": 1, "_unwrap_for_grad": 1}
-"""Where a function takes the number of the level, which is another one here if levels around it were not recorded."""
+"""The position of the level number among a function's arguments. The number differs here if outer levels were not
+recorded."""
 
 
 def _at_this_level(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -326,14 +327,14 @@ def _at_this_level(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _is_leftover(node: fx.Node) -> bool:
-    """Whether a call is of transforms, and does nothing outside of a region."""
+    """Whether a call belongs to transforms but has no effect outside of a region."""
     return getattr(node.target, "__name__", "") == "lazy_load_decompositions" or (
         node.op == "call_function" and not node.users and node.target is levels.unwrap_for_grad
     )
 
 
 def _places(nodes: Any) -> dict[Any, list[fx.Node]]:
-    """The nodes whose value lies in one place, by the place."""
+    """The nodes by the memory of their value."""
     found: dict[Any, list[fx.Node]] = {}
     for node in nodes:
         value = metadata(node)
@@ -349,7 +350,7 @@ def _place(value: torch.Tensor) -> Any:
 
 
 def _full(constant: torch.Tensor, source: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The call that makes a number that a region computes with."""
+    """The call that creates a scalar constant of a region."""
     if constant.dim():
         raise _unpeeled(source, f"it makes a tensor of shape {tuple(constant.shape)} from numbers")
     return aten.full.default, ([], constant.item()), {"dtype": constant.dtype, "device": constant.device}

@@ -1,1 +1,1 @@
-"""Running rules, choosing a derivation for each call, and building the lowered program."""
+"""Planning and rewriting: rules are run, a derivation is chosen for each call, and the lowered program is built."""

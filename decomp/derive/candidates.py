@@ -1,6 +1,6 @@
-"""A request to the planner: one call, with all that its derivation may depend on. And the candidates for it: what each
-rule for its op records for its signature, in order of registration, and then PyTorch's own composite kernel; and which
-of them is the cheapest."""
+"""Requests to the planner, candidates, and the choice between them. A request is one call with everything that its
+derivation may depend on. Its candidates are the expansions recorded by the rules for its op, in order of registration,
+then PyTorch's own composite kernel; the cheapest one is found by branch and bound."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ from decomp.torch_internals import pytree
 from decomp.torch_internals.fakes import FakeTensorMode
 
 AFTER_ALL_RULES = 1 << 20
-"""The place of PyTorch's composite kernel among the alternatives."""
-_HOLDS_AT_SOME_SIZES = "holds at some of the sizes that are dynamic only"
+"""The index of PyTorch's composite kernel among the alternatives."""
+_HOLDS_AT_SOME_SIZES = "holds only at some values of the dynamic sizes"
 NO_CYCLE = 1 << 30
 
 
 class Derivation(NamedTuple):
-    """An alternative that is being lowered: whose expansion makes the calls that are now asked for."""
+    """An alternative that is being lowered, whose expansion makes the calls that are now being decided."""
 
     key: Key
-    """Signature of the call that it serves."""
+    """The signature of the call that it is for."""
     op: Op
     place: int
-    """Which of the alternatives for this op."""
+    """Its index among the alternatives for this op."""
     level: Level
-    """The accuracy that is asked for."""
+    """The requested accuracy."""
 
 
 Context = tuple[Derivation, ...]
@@ -75,19 +75,19 @@ Context = tuple[Derivation, ...]
 
 @dataclass(slots=True)
 class DecisionDependencies:
-    """What a decision turned out to rest on beside the signature of its call."""
+    """The dependencies of a decision beyond the signature of its call."""
 
     depends_on_context: bool = False
-    """Whether the target asked where the call stands in the program."""
+    """Whether the target inspected the context of the call in the program."""
     is_own: bool = False
-    """Whether a function of the user's was asked."""
+    """Whether a user-defined function was called."""
     cycle_depth: int = NO_CYCLE
-    """The place in the context of the outermost derivation to which a cycle led back."""
+    """The index in the context of the outermost derivation to which a cycle led back."""
     beyond_limit: bool = False
-    """Whether nothing was found only because what there may be costs more than the limit."""
+    """Whether nothing was found only because all alternatives exceed the cost limit."""
 
     def add(self, inner: DecisionDependencies, depth: int) -> None:
-        """Rest on what the decision for a call in a context of this depth rests on, too."""
+        """Add the dependencies of an inner decision, made for a call in a context of this depth."""
         self.depends_on_context |= inner.depends_on_context
         self.is_own |= inner.is_own
         self.beyond_limit |= inner.beyond_limit
@@ -97,43 +97,43 @@ class DecisionDependencies:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call that is to reach the target."""
+    """One call that is to be lowered to the target."""
 
     node: fx.Node
     signature: Signature
     level: Level
-    """The accuracy that is asked for."""
+    """The requested accuracy."""
     context: Context = ()
     call: Call | None = None
-    """The call with its arguments by name; None if they fit no schema of its op."""
+    """The call with its arguments by name; None if they match no schema of its op."""
     condition: str = ""
-    """The condition under which the target would know the call, where there is one."""
+    """The unmet condition under which the call would be legal, if there is one."""
     first: int = 0
-    """The place of the first alternative to be asked."""
+    """The index of the first alternative to try."""
     limit: float = math.inf
-    """What a derivation may cost: what is dearer is of no use."""
+    """An upper bound of the cost: costlier derivations are useless."""
     basis: DecisionDependencies = field(default_factory=DecisionDependencies)
-    """Filled while the request is being served."""
+    """Filled while the request is processed."""
 
     def may_be_kept(self, depth: int) -> bool:
-        """Whether a decision for it may be kept on disk, where those of calls so many derivations deep are. Those that
-        depend on certificates are not: they change."""
+        """Whether a decision for it may be kept on disk, where those of calls up to this many derivations deep are.
+        Decisions that depend on certificates are not kept, as certificates change."""
         is_near = len(self.context) <= depth and not self.signature.symbolic
         return is_near and isinstance(self.level, str) and not isinstance(self.node.target, Pattern)
 
     @property
     def place(self) -> tuple[Signature, fx.Node, str]:
-        """What a decision is kept on disk under."""
+        """The key of a decision on disk."""
         return self.signature, self.node, str(self.level)
 
     @property
     def op(self) -> Op:
-        """What is called."""
+        """The op that is called."""
         return self.call.op if self.call is not None else Op(spelled(self.node.target))
 
     @property
     def expected(self) -> Any:
-        """The metadata of what the call gives; None if the program has none."""
+        """The metadata of the call's result; None if the program has none."""
         return metadata(self.node)
 
 
@@ -148,12 +148,12 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """How it is called in a list of what was tried."""
+        """Its name in a list of alternatives."""
         return str(self.rule) if self.rule is not None else COMPOSITE
 
 
 class Candidates:
-    """Runs rules, each once a signature."""
+    """Runs rules, each once per signature."""
 
     def __init__(
         self,
@@ -167,29 +167,29 @@ class Candidates:
         self.rules, self.target, self.dialect, self.mode = rules, target, dialect, mode
         self.memory, self.composites = memory, composites
         self.symbolic = memory.of_program(mode)
-        """What holds within this program only, for its symbolic sizes mean nothing in another."""
+        """The memory for decisions with symbolic sizes, which are meaningless in another program."""
         self.own_rules = memory.origins.own_rules if memory.origins is not None else frozenset()
-        """Rules whose functions are the user's own."""
+        """Rules whose functions are user-defined."""
         self.runs = 0
-        """How often a rule was run."""
+        """How many times a rule was run."""
         self._other_sizes = OtherSizes(mode.shape_env) if mode is not None and mode.shape_env is not None else None
 
     def of_rules(self, request: Request) -> Iterator[Candidate]:
-        """The rules for a call, from the first that is asked for; each is recorded when it is its turn."""
+        """The rules for a call, from the first requested one; each is recorded lazily, when the iterator reaches it."""
         rules = self.serving(request) if request.call is not None else ()
         for place in range(request.first, len(rules)):
             yield Candidate(rules[place], place, self._by_rule(rules[place], request))
 
     def serving(self, request: Request) -> tuple[Rule, ...]:
-        """The rules for a call, of an op or of a pattern."""
+        """The rules for a call of an op or a pattern."""
         if isinstance(request.node.target, Pattern):
             return self.rules.of_pattern(request.node.target)
         return self.rules.of(request.op)
 
     def within(self, request: Request) -> Iterator[tuple[Candidate, Level, float]]:
-        """The rules for a call as they are at each level, the level for the calls that they make, and the error in ULP
-        that was measured for the target; 0 where it is no larger than PyTorch's own. What a rule without a certificate
-        calls is held to the limit in its stead."""
+        """The rules for a call at each level, with the level for the calls that they make, and their error in ULP as
+        measured for the target; 0 if no larger than PyTorch's own. For a rule without a certificate the limit applies
+        to the calls that it makes."""
         tensors = [t for t in pytree.tensors_in(request.expected) if t.is_floating_point() or t.is_complex()]
         dtype = name_of(tensors[0].dtype if tensors else torch.float32)
         for level in LEVELS:
@@ -204,7 +204,7 @@ class Candidates:
                     yield candidate, request.level, 0.0
 
     def of_composite(self, request: Request) -> Iterator[Candidate]:
-        """PyTorch's own composite kernel for a call, if it has one."""
+        """PyTorch's own composite kernel for a call, if there is one."""
         known = self.composites and not isinstance(request.node.target, Pattern)
         request.basis.is_own |= known and not _is_of_pytorch(request.node)
         request.basis.depends_on_context |= known and _is_of_python(request.node)
@@ -213,7 +213,7 @@ class Candidates:
             yield Candidate(None, AFTER_ALL_RULES, composite)
 
     def memory_for(self, symbolic: bool) -> PlanningMemory:
-        """Where what is found out for a signature is kept."""
+        """The memory for decisions about a signature."""
         return self.symbolic if symbolic else self.memory
 
     def declined(self, rule: Rule, request: Request) -> Declined | None:
@@ -222,26 +222,28 @@ class Candidates:
         return found if isinstance(found, Declined) else None
 
     def _expansions(self, rule: Rule | None, request: Request) -> dict[Any, Expansion | Declined]:
-        """Where those of a rule are remembered."""
+        """Where the expansions of a rule are memoised."""
         memory = self.memory_for(request.signature.symbolic)
         return memory.recorded.expansions if rule in self.own_rules else memory.expansions
 
     def _by_rule(self, rule: Rule, request: Request) -> Expansion | Declined:
         if request.call is not None and request.call.reads_data:
-            return Declined("takes a number, and is given a tensor, whose value only the running program has")
+            return Declined("takes a number, and gets a tensor, whose value is only known at run time")
         missing = missing_ops(rule.needs, self.target)
         if missing is not None:
             return Declined(f"is for targets that know {missing}", applicable=False)
         if rule.forward_only and self.rules.trains:
-            return Declined("is for programs that are not trained", applicable=False)
+            return Declined("is for inference only", applicable=False)
         if not reaches(rule.level, str(request.level)):
-            return Declined(f"reaches the level {rule.level}, and {request.level} is asked for", applicable=False)
+            return Declined(f"reaches the level {rule.level}, but {request.level} is required", applicable=False)
         return self.recorded(rule, request)
 
     def recorded(self, rule: Rule | None, request: Request) -> Expansion | Declined:
-        """What a rule, or PyTorch's composite kernel, records for a call, whatever the rule needs of the target."""
+        """The expansion recorded by a rule, or by PyTorch's composite kernel, for a call, regardless of what the rule
+        needs of the target."""
         expansions, key = self._expansions(rule, request), (rule, request.signature.key)
         found = expansions.get(key)
+        # Composite kernels of user-defined Python functions are not memoised: they may do something else the next time.
         if found is None:
             found = self._for_all_sizes(self._record(rule, request), request)
             found = found if rule is None else self._view_if_one_is_known(found, request)
@@ -250,8 +252,8 @@ class Candidates:
         return found
 
     def _view_if_one_is_known(self, found: Expansion | Declined, request: Request) -> Expansion | Declined:
-        """The expansion; or what PyTorch's own kernel records, where a rule copies what the call gives a view of: rules
-        compare strides as numbers, the kernel as expressions of symbolic sizes."""
+        """The expansion; but if the call returns a view and a rule copies, the expansion of PyTorch's own kernel if
+        that is a view: rules compare strides as numbers, the kernel as expressions of symbolic sizes."""
         if not request.signature.symbolic or isinstance(found, Declined) or not view_bases(request.node):
             return found
         if _is_view(found.graph, request):
@@ -271,8 +273,8 @@ class Candidates:
         return self._narrow(found)
 
     def _narrow(self, found: Expansion | Declined) -> Expansion | Declined:
-        """The expansion with int32 where the rule computes in int64, if the target asks for it. (Where a rule computes
-        in float64, it is for the sake of accuracy.)"""
+        """The expansion with int32 instead of int64, if the target requires it. (float64 in a rule is there for
+        accuracy, and stays.)"""
         narrow = self.target.narrower.get(torch.int64)
         if narrow is None or isinstance(found, Declined) or mode_of(found.graph) is None:
             return found
@@ -281,15 +283,15 @@ class Candidates:
             return found
         calls = (node.target for node in found.graph.nodes if node.op == "call_function")
         if any(of_function(target).op.short in LEFT_SHIFTS for target in calls):
-            return Declined("computes in int64 and shifts its bits, which narrow=True would lose")
+            return Declined("computes in int64 and shifts bits left, which would overflow with narrow=True")
         for call, (what, dtype) in narrowed.refused.items():
-            return Declined(f"computes in int64: {spelled(call.target)} takes {what}, which {dtype} does not hold")
+            return Declined(f"computes in int64: {spelled(call.target)} takes {what}, which {dtype} cannot hold")
         drop_dead(narrowed.graph)
         return replace(found, graph=narrowed.graph)
 
     def _site(self, request: Request) -> Site:
-        """Where to record: in the program's own fake mode where sizes are symbolic, in none where metadata is missing.
-        What PyTorch's own kernels left in a graph of the torch dialect is ATen already."""
+        """The mode and dialect in which to record: the program's own fake mode for symbolic sizes, none if metadata is
+        missing. Overloads that PyTorch's kernels left in a graph of the torch dialect are recorded as ATen."""
         node, (_, tensor_args, symbolic, read) = request.node, request.signature
         mode = self.mode if symbolic else self.memory.mode
         if self.mode is None or any(metadata(given) is None for given in tensor_args):
@@ -299,7 +301,7 @@ class Candidates:
         return Site(node, tensor_args, mode, dialect, read, fakes)
 
     def _for_all_sizes(self, found: Expansion | Declined, request: Request) -> Expansion | Declined:
-        """The expansion, unless it holds at the sizes of the example only."""
+        """The expansion, unless it is only correct at the sizes of the example."""
         _, tensor_args, symbolic, read = request.signature
         if not symbolic or self._other_sizes is None or isinstance(found, Declined):
             return found
@@ -311,7 +313,7 @@ _OPS_OF_PYTORCH = ("aten", "prims", "prim", "quantized", "quantized_decomposed")
 
 
 def _is_of_pytorch(node: fx.Node) -> bool:
-    """Whether what a call does beneath its op is PyTorch's own code."""
+    """Whether the implementation of a call is PyTorch's own code."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return target.namespace in _OPS_OF_PYTORCH
@@ -319,12 +321,12 @@ def _is_of_pytorch(node: fx.Node) -> bool:
 
 
 def _is_of_python(node: fx.Node) -> bool:
-    """Whether a call is one of a function of the user's, which may do something else the next time."""
+    """Whether a call is of a user-defined Python function, which need not do the same every time."""
     return isinstance(node.target, types.FunctionType) and not node.target.__module__.startswith("torch")
 
 
 def _is_view(graph: fx.Graph, request: Request) -> bool:
-    """Whether what a graph gives lies in memory as it should, without a copy of what the call is a view of."""
+    """Whether the results of a graph have the expected strides, without a copy of what the call returns a view of."""
     if changed_strides(graph, request.expected) is not None:
         return False
     return all(view_chain(node)[-1].op == "placeholder" for node in graph.output_node().all_input_nodes)
@@ -336,9 +338,8 @@ def _refused_by_pytorch(node: fx.Node, why: str) -> str:
 
 
 class ComplexCalls:
-    """What rules record for complex calls that are to be computed on pairs of real numbers. Those that take complex
-    numbers apart by Fourier transforms, or without a choice between numbers, are for targets that cannot do otherwise.
-    """
+    """The expansions of complex calls to be computed on pairs of real numbers. Rules that decompose complex numbers by
+    Fourier transforms, or without `where`, are only for targets that have no alternative."""
 
     def __init__(self, candidates: Candidates) -> None:
         known = {"where", "convolution"} | (set() if candidates.target.knows_dtype(torch.float64) else {"cos"})
@@ -348,12 +349,12 @@ class ComplexCalls:
         )
 
     def key(self, node: fx.Node) -> tuple[Any, bool]:
-        """The signature of a call, and whether its sizes mean something within this program only."""
+        """The signature of a call, and whether it has symbolic sizes of this program."""
         signature = self.candidates.memory.signatures.of(node)
         return signature.key, signature.symbolic
 
     def of(self, node: fx.Node) -> Iterator[Expansion]:
-        """What rules record for a call, in order, and then what PyTorch's own kernel does."""
+        """The expansions of a call by rules, in order, then by PyTorch's own kernel."""
         signature = self.candidates.memory.signatures.of(node)
         request = Request(node, signature, LEVELS[0], call=call_if_bound(node))
         for candidate in itertools.chain(self.candidates.of_rules(request), self.candidates.of_composite(request)):
@@ -361,25 +362,27 @@ class ComplexCalls:
                 yield candidate.expansion
 
     def recorded_in(self, symbolic: bool) -> tuple[FakeTensorMode, Fakes | None]:
-        """The fake mode in which what holds for these sizes is recorded."""
+        """The fake mode in which expansions for these sizes are recorded."""
         memory = self.candidates.memory
         if not symbolic or self.candidates.mode is None:
             return memory.mode, memory.fakes
         return self.candidates.mode, None
 
 
-# The cheapest.
+# Choosing the cheapest.
 
 _GUESS = 8
-"""Calls that a call comes to which was not lowered yet: where a guess is wrong, more is asked than had to be."""
+"""The assumed number of calls in the lowering of a call that is not lowered yet. It only orders the search: a wrong
+guess makes it visit more candidates than necessary."""
 _AGAIN = 3
-"""So many times a rule may lead to itself where another way is known: `cat` by `stack` by `cat` never ends."""
+"""How often a rule may recurse on its own op where another derivation is known: `cat` by `stack` by `cat` never
+ends."""
 _UNLEVELLED = -1
-"""The rank of a rule without a level, for which its author vouches."""
+"""The rank of a rule without a level: its author answers for its accuracy."""
 
 
 def price_of_node(cost: Cost | None, node: fx.Node) -> float:
-    """What one call costs; one, if nothing else is said. Numbers and single outputs cost nothing."""
+    """The cost of one call; 1 without a cost model. Numbers and projections of tuples cost nothing."""
     if is_host(node) or is_projection(node):
         return 0.0
     if cost is None:
@@ -389,7 +392,7 @@ def price_of_node(cost: Cost | None, node: fx.Node) -> float:
 
 
 def price_of_stamp(cost: Cost | None, stamp: ExpansionTemplate, constants: Sequence[bool] = ()) -> float:
-    """What the calls of a flat expansion cost together; without those that are computed once, where `constants` says of
+    """The total cost of the calls of a flat expansion, without those that freezing computes once; `constants` says of
     each input whether freezing makes it a constant."""
     graph = as_frozen(stamp.graph, constants) if any(constants) else stamp.graph
     if cost is not None:
@@ -399,48 +402,51 @@ def price_of_stamp(cost: Cost | None, stamp: ExpansionTemplate, constants: Seque
 
 @dataclass
 class BranchAndBound:
-    """Candidates that compete by cost, those that promise most first; iterating leaves out what cannot win."""
+    """Branch and bound over the candidates for a call. Each candidate has a lower bound of its cost: the price of those
+    calls in its expansion whose derivations are known. Iteration visits the most promising candidate first, and prunes
+    those whose lower bound is not below the best price so far. Pruning is only valid for additive costs."""
 
     rivals: list[Candidate]
     least: Callable[[fx.Graph, Level], tuple[float, int]] | None
-    """What an expansion costs at least, and how many of its calls are left out of that; None if there is one candidate
-    alone."""
+    """The lower bound of an expansion's cost, and the number of calls not included in it; None for a single
+    candidate."""
     request: Request
     found: dict[int, Derived | Declined] = field(default_factory=dict)
-    """What each candidate came to, by its place."""
+    """The outcome of each candidate, by its index."""
     left_out: bool = False
-    """Whether a candidate was not asked, because it costs too much."""
+    """Whether a candidate was pruned by cost."""
     best: tuple[float, int, int] = field(init=False)
-    """Price, rank by accuracy, and place of the one that leads; the limit, as long as there is none."""
+    """Price, accuracy rank and index of the best candidate so far; initially the limit."""
 
     def __post_init__(self) -> None:
         self.best = self.request.limit, len(LEVELS), 0
 
     @property
     def price(self) -> float:
-        """That of the one that leads, or the limit."""
+        """The price of the best candidate so far, or the limit."""
         return self.best[0]
 
     @property
     def limit(self) -> float:
-        """What a candidate may cost to win; infinite where calls cannot be added up one by one."""
+        """The price that a candidate must not exceed; infinite if costs are not additive."""
         return math.inf if self.least is None else self.price
 
     def __iter__(self) -> Iterator[tuple[Candidate, float]]:
-        """Candidates that may still win, with what they cost at least."""
+        """The candidates that are not pruned, with their lower bounds."""
         runners = sorted((self._promise(candidate) for candidate in self.rivals), key=lambda runner: runner[:2])
         for _, place, least, candidate in runners:
             if self.least is not None and (least, _rank(candidate), place) >= self.best:
                 self.left_out = True
-                self.found[place] = Declined(f"costs {least:g} or more, not {self.price:g}", applicable=False)
+                self.found[place] = Declined(f"costlier: at least {least:g}, not {self.price:g}", applicable=False)
+            # Without a winner the recursion must go on, as it may be the only derivation; the depth limit ends it.
             elif self.winner is not None and self._nested(candidate) >= _AGAIN:
                 self.request.basis.cycle_depth = min(self.request.basis.cycle_depth, self._outermost(candidate))
-                self.found[place] = Declined("leads to its own op again and again", applicable=False)
+                self.found[place] = Declined("recurses on its own op", applicable=False)
             else:
                 yield candidate, least
 
     def _nested(self, candidate: Candidate) -> int:
-        """How often the rule is being followed already, at other signatures: each time it may leave more to be done."""
+        """How often the rule is already being followed, at other signatures: each time it may leave more to be done."""
         op, place = self.request.op, candidate.place
         return sum(outer.op == op and outer.place == place for outer in self.request.context)
 
@@ -450,12 +456,12 @@ class BranchAndBound:
 
     @property
     def winner(self) -> Derived | None:
-        """The one that leads."""
+        """The best candidate so far."""
         found = self.found.get(self.best[2])
         return found if isinstance(found, Derived) else None
 
     def _promise(self, candidate: Candidate) -> tuple[float, int, float, Candidate]:
-        """What a candidate may cost, its place, what it costs at least, and itself."""
+        """A candidate with its estimated cost, index and lower bound; sorted by estimate."""
         expansion = candidate.expansion
         if self.least is None or isinstance(expansion, Declined):
             return 0.0, candidate.place, 0.0, candidate
@@ -463,8 +469,9 @@ class BranchAndBound:
         return least + unknown * _GUESS ** (1 + self._nested(candidate)), candidate.place, least, candidate
 
     def result(self, candidate: Candidate, found: Derived | Declined) -> None:
-        """Take note of what a candidate came to."""
+        """Record the outcome of a candidate."""
         place = candidate.place
+        # The composite kernel is a fallback: its reason must not hide that of a rule.
         if isinstance(found, Declined) and candidate.rule is None:
             found = replace(found, applicable=False)
         self.found[place] = found
@@ -472,18 +479,18 @@ class BranchAndBound:
             self.best = min(self.best, (found.price, _rank(candidate), place))
 
     def outcome(self, blocked: Blocked) -> Derived | Blocked:
-        """The winner, with the reasons of the others; or `blocked` with the reasons of all."""
+        """The winner, with the reasons why the others were not chosen; or `blocked` with the reasons of all."""
         winner = self.winner
         for candidate in self.rivals:
             found = self.found[candidate.place]
             if isinstance(found, Derived):
-                found = Declined(f"costs {found.price:g}, not {self.price:g}", applicable=False)
+                found = Declined(f"costlier: {found.price:g}, not {self.price:g}", applicable=False)
             if self.found[candidate.place] is not winner:
                 blocked = blocked.after(candidate.name, found)
         return replace(winner, passed_over=blocked.tried) if winner is not None else blocked
 
 
 def _rank(candidate: Candidate) -> int:
-    """By accuracy, the best first."""
+    """The rank by accuracy, the best first."""
     level = candidate.rule.level if candidate.rule is not None else None
     return _UNLEVELLED if level is None else LEVELS.index(level)

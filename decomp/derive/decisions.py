@@ -1,5 +1,5 @@
-"""What planning decides for a node: it stays, goes, is replaced by an expansion, or is blocked. And the plan of a
-program: a decision for each of its nodes, and the graphs that these nodes stand in."""
+"""Decisions of planning: a node is kept, erased, replaced by an expansion, or blocked. A plan has a decision for every
+node of a program, together with the graphs that contain them."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from decomp.advice.suggestions import Suggestion
 
 Tried = tuple[tuple[str, str], ...]
-"""Alternatives that were asked, with the reason why each did not serve."""
+"""Alternatives that were tried, with the reason why each was not chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The node stays as it is: the target knows it, or it is no tensor op."""
+    """The node stays: its call is legal, or it is no tensor op."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """The node goes: it asserts what its metadata proves."""
+    """The node is erased: it is an assertion implied by its metadata."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,11 +57,11 @@ class Derived:
     rule: Rule | Composite
     stamp: ExpansionTemplate
     passed_over: Tried = ()
-    """Alternatives that were asked before."""
+    """Alternatives that were not chosen."""
     results: Any = None
-    """The metadata of what the expansion gives, where its strides are not those of what the call gives."""
+    """The metadata of the expansion's results, if their strides differ from those of the call's."""
     price: float = 0.0
-    """What the calls of the expansion cost together, where alternatives compete by cost."""
+    """The total cost of the expansion's calls, where alternatives compete by cost."""
     level: str = LEVELS[0]
     """The accuracy at which it was derived."""
 
@@ -73,17 +73,17 @@ class Blocked:
     op: str
     tried: Tried = ()
     condition: str | None = None
-    """Why the target does not know the call, where it knows the op under a condition."""
+    """Why the call is illegal, if the target has the op under a condition."""
     limitation: str | None = None
-    """Why it cannot be done in principle, where that is declared: for the op itself, or for one that it leads to."""
+    """The declared limitation, of the op itself or of one that it leads to, because of which no lowering exists."""
     best_reason: str | None = None
-    """The reason of the last alternative that is for calls of this form, and for this target."""
+    """The reason of the last alternative that is applicable to calls of this form and to this target."""
     needs_metadata: bool = False
-    """Whether an alternative, or what it leads to, could not be asked because the program has no metadata."""
+    """Whether an alternative, or a call it leads to, could not be tried because the program has no metadata."""
 
     @classmethod
     def because(cls, op: str, reason: str, needs_metadata: bool = False) -> Blocked:
-        """A call for which no alternative is asked."""
+        """A call for which no alternative is tried."""
         return cls(op, ((op, reason),), best_reason=reason, needs_metadata=needs_metadata)
 
     def why(self) -> str:
@@ -97,18 +97,19 @@ class Blocked:
         return f"{self.op}: {self.best_reason}"
 
     def _which(self) -> str:
-        """The reason as a relative clause behind the name of the op."""
+        """The reason as a relative clause after the name of the op."""
         if self.condition:
             return f"which is legal under a condition: {self.condition}"
         if self.limitation and not self.tried:
             return f"which cannot be decomposed: {self.limitation}"
         if self.best_reason is None:
             return "for which no rule applies" if self.tried else "for which there is no rule"
+        # A reason that names the next missing op continues the sentence, so that chains of rules read as one.
         chained = self.best_reason.startswith("needs ")
-        return f"which {self.best_reason}" if chained else f"whose rule does not serve: {self.best_reason}"
+        return f"which {self.best_reason}" if chained else f"whose rule declines: {self.best_reason}"
 
     def after(self, what: str, declined: Declined) -> Blocked:
-        """The same after one more alternative declined."""
+        """The same, after one more alternative has declined."""
         return replace(
             self,
             tried=(*self.tried, (what, declined.reason)),
@@ -118,7 +119,7 @@ class Blocked:
         )
 
     def as_declined(self, op: Op) -> Declined:
-        """Why a rule for `op` that makes this call does not serve."""
+        """Why a rule for `op` that makes this blocked call is declined."""
         if self.op == str(op):
             itself = self.why() if self.condition or self.limitation else f"needs {self.op} itself"
             reason = self.best_reason or itself
@@ -132,14 +133,14 @@ LEGAL, ERASED_GUARD = Keep(), Proved()
 
 
 def record_of(decision: Decision) -> Record | None:
-    """What is kept on disk of a decision, where anything is."""
+    """The part of a decision that is kept on disk, if any."""
     if not isinstance(decision, Derived):
         return None
     return Record(decision.rule, decision.stamp, decision.passed_over, decision.results, decision.price)
 
 
 def decision_of(record: Record, level: str) -> Derived:
-    """The decision of which that is kept."""
+    """The decision for a record from disk."""
     return Derived(record.rule, record.stamp, record.passed_over, record.results, record.price, level)
 
 
@@ -150,16 +151,16 @@ class Plan:
     target: str
     entries: tuple[tuple[fx.Node, Decision], ...]
     pricing: Callable[[], PlanCosts] | None = field(default=None, repr=False, compare=False)
-    """What finds its costs out."""
+    """Computes its costs."""
     patterns: tuple[PatternUse, ...] = ()
-    """What became of the rules for patterns, graph by graph."""
+    """The uses of rules for patterns, by graph."""
     suggesting: Callable[[], Suggestion] | None = field(default=None, repr=False, compare=False)
-    """What finds out how the target would reach all of it."""
+    """Finds the ops that would complete the plan."""
     notes: tuple[str, ...] = ()
-    """What else was decided: where complex numbers come in and go out, on a target that leaves them out."""
+    """Further decisions: where complex numbers enter and leave, on a target without them."""
 
     def __repr__(self) -> str:
-        counts = f"{len(self.legal)} calls stay, {len(self.derived)} are lowered, {len(self.blocked)} blocked"
+        counts = f"{len(self.legal)} calls legal, {len(self.derived)} derived, {len(self.blocked)} blocked"
         return f"<plan to {self.target}: {counts}; print(plan) shows them>"
 
     def __iter__(self) -> Iterator[tuple[fx.Node, Decision]]:
@@ -178,22 +179,22 @@ class Plan:
 
     @property
     def legal(self) -> list[fx.Node]:
-        """Calls that the target knows as they are."""
+        """Calls that are legal on the target."""
         return [n for n, d in self.entries if isinstance(d, Keep) and n.op.startswith("call") and not is_host(n)]
 
     @property
     def derived(self) -> dict[fx.Node, Derived]:
-        """Calls that rules take to the target."""
+        """Calls that rules lower to the target."""
         return {node: d for node, d in self.entries if isinstance(d, Derived)}
 
     @property
     def blocked(self) -> dict[fx.Node, Blocked]:
-        """Calls that do not reach the target."""
+        """Calls that cannot be lowered to the target."""
         return {node: d for node, d in self.entries if isinstance(d, Blocked)}
 
     @property
     def blockers(self) -> tuple[Blocker, ...]:
-        """What blocks, one entry an op and reason, with every node."""
+        """The blocked calls, grouped by op and reason."""
         groups: dict[Any, list[fx.Node]] = {}
         for node, decision in self.blocked.items():
             groups.setdefault(decision, []).append(node)
@@ -212,21 +213,21 @@ class Plan:
 
     @property
     def complete(self) -> bool:
-        """Whether every call reaches the target."""
+        """Whether every call can be lowered to the target."""
         return not self.blocked
 
     def costs(self) -> PlanCosts:
-        """What the plan costs, by source op and rule, and what other levels of accuracy would have cost. These are
-        planned when they are asked for. Raises `CostError`."""
+        """The costs of the plan, by source op and rule, and those at other levels of accuracy, which are planned on
+        demand. Raises `CostError`."""
         if self.pricing is None:
-            raise CostError("the costs of this plan are not known: it was not made by decomp.plan or decomp.lower")
+            raise CostError("the costs of this plan are unknown: it was not made by decomp.plan or decomp.lower")
         return self.pricing()
 
     def suggest(self) -> Suggestion:
-        """The smallest set of ops that the target would have to know in addition, so that all is lowered; what each
-        blocked op needs, and what it comes to. Raises `TargetError` for a plan that nobody made for a program."""
+        """The smallest set of additional ops that would complete the plan; what each blocked op needs, and its
+        lowering. Raises `TargetError` for a plan that was not made for a program."""
         if self.suggesting is None:
-            raise TargetError("this plan was not made by decomp.plan or decomp.lower: its program is not known")
+            raise TargetError("the program of this plan is unknown: it was not made by decomp.plan or decomp.lower")
         return self.suggesting()
 
     @property
@@ -242,11 +243,11 @@ class Plan:
         for blocker in self.blockers:
             lines += [f"  {line}" for line in blocker.lines()]
         if self.blocked and self.suggesting is not None:
-            lines.append("  plan.suggest() says which ops would be enough")
+            lines.append("  plan.suggest() lists the ops that would complete it")
         return "\n".join(lines)
 
     def _pattern_lines(self) -> Iterator[str]:
-        """A line for each rule for a pattern, and reasons why it was not taken."""
+        """A line for each rule for a pattern, with reasons why it was not applied."""
         by_rule: dict[str, list[PatternUse]] = {}
         for use in self.patterns:
             by_rule.setdefault(use.rule, []).append(use)
@@ -255,18 +256,18 @@ class Plan:
             missed = [miss for use in uses for miss in use.missed]
             if taken or missed:
                 calls = sum(len(match.nodes) for match in taken)
-                counted = f"{len(taken)} taken, for {calls} calls" if taken else "not taken"
+                counted = f"{len(taken)} matches applied, {calls} calls" if taken else "not applied"
                 yield f"  pattern {rule}: {counted}"
                 yield from (f"    not at {miss.root.name}: {miss.reason}" for miss in missed[:_SHOWN])
                 if len(missed) > _SHOWN:
                     yield f"    and not at {len(missed) - _SHOWN} other places"
             else:
-                yield f"  pattern {rule}: found nowhere"
+                yield f"  pattern {rule}: no match"
                 yield f"    {_closest(uses)}"
 
 
 def _closest(uses: Sequence[PatternUse]) -> str:
-    """Where most of a pattern is that is found nowhere, and why it is none."""
+    """The closest miss of a pattern without a match, and why it is no match."""
     found = [use.closest() for use in uses]
     places = [each for each in found if not isinstance(each, str)]
     if not places:
@@ -277,7 +278,7 @@ def _closest(uses: Sequence[PatternUse]) -> str:
 
 
 _SHOWN = 4
-"""How many reasons why a pattern is not taken a plan shows."""
+"""How many reasons why a pattern was not applied a plan shows."""
 
 
 def _first_line(nodes: list[fx.Node]) -> str | None:
@@ -285,13 +286,13 @@ def _first_line(nodes: list[fx.Node]) -> str | None:
 
 
 def op_of_node(node: fx.Node) -> Op | None:
-    """The op that a node calls; None if it calls none, or its arguments fit no schema."""
+    """The op that a node calls; None if it calls none, or its arguments match no schema."""
     call = call_if_bound(node)
     return call.op if call is not None else None
 
 
 def with_reasons(decisions: dict[fx.Node, Decision], fused: PatternFusion) -> dict[fx.Node, Decision]:
-    """The decisions, those for blocked calls that patterns were tried for with the reasons why these were not taken."""
+    """The decisions; those for blocked calls also list the patterns that were tried, with reasons."""
     reasons = fused.reasons()
     if not reasons:
         return decisions
@@ -309,7 +310,7 @@ def not_in_pairs(decision: Decision, node: fx.Node, refused: str | None) -> Deci
         return decision
     if isinstance(decision, Blocked):
         return decision.after(PAIRS, Declined(refused))
-    reason = f"takes or gives complex numbers, which the target leaves out: {refused}"
+    reason = f"takes or returns complex numbers, which the target lacks: {refused}"
     return Blocked.because(spelled(node.target), reason)
 
 
@@ -317,8 +318,8 @@ PAIRS = "pairs of real numbers"
 
 
 def within_operand(decision: Decision, node: fx.Node) -> Decision:
-    """The decision for a call that may reach memory beside its operand: of dynamic sizes nobody can tell whether it
-    does, so it is derived only if the operand is as large as what it is a view of."""
+    """The decision for a call that may access memory outside of its operand (`as_strided`): with dynamic sizes this
+    cannot be excluded, so it is derived only if the operand is as large as the tensor of which it is a view."""
     if not isinstance(decision, Derived) or spelling_of(node).op.short not in READS_MEMORY:
         return decision
     operand, *others = node.all_input_nodes
@@ -331,7 +332,7 @@ def within_operand(decision: Decision, node: fx.Node) -> Decision:
     return decision if is_whole else Blocked.because(spelled(node.target), BESIDE)
 
 
-BESIDE = "with dynamic sizes it may reach memory beside its input, which is a view"
+BESIDE = "with dynamic sizes it may access memory outside of its input, which is a view"
 
 
 @dataclass(frozen=True)
@@ -340,19 +341,19 @@ class PlannedGraph:
 
     program: CapturedProgram
     name: str
-    """The attribute that holds it, for the body of a higher-order op; empty for the program's own graph."""
+    """The attribute that holds it, for the body of a higher-order op; empty for the main graph."""
     owner: nn.Module
-    """Owner of the attributes that it names."""
+    """The owner of its attributes."""
     functional: Functional
     decisions: Mapping[fx.Node, Decision]
     bodies: Mapping[str, fx.GraphModule]
     """Bodies of its higher-order ops, by attribute."""
     casts_written: bool
-    """Whether the casts of autocast were written out in its bodies."""
+    """Whether casts of autocast were made explicit in its bodies."""
     fused: PatternFusion = PatternFusion()
-    """What became of the patterns of the rules in it."""
+    """The pattern matches in it."""
     represented: TypeConversion = TypeConversion()
-    """How narrow dtypes and pairs of real numbers came into it, if they did."""
+    """The conversion to narrow dtypes and to pairs of real numbers, if there was one."""
 
     @property
     def graph(self) -> fx.Graph:
@@ -361,16 +362,15 @@ class PlannedGraph:
 
     @property
     def whole(self) -> Rewrite:
-        """The functional graph in which calls of patterns are still the calls that they stand for."""
+        """The rewrite to the functional graph in which patterns are not contracted to calls."""
         return self.functional.before or self.functional.rewrite
 
     def origin(self, node: fx.Node) -> fx.Node:
-        """The node of the program that came in from which a node of the functional graph comes."""
+        """The source node from which a node of the functional graph comes."""
         return self.program.source_of(self.functional.rewrite.source_of(node))
 
     def origins(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """All nodes of the program that came in from which a node of the functional graph comes: several where it is
-        the call of a pattern."""
+        """All source nodes from which a node of the functional graph comes: several if it is the call of a pattern."""
         match = self.fused.match_at(node.name) if isinstance(node.target, Pattern) else None
         if match is None:
             return (self.origin(node),)
@@ -384,16 +384,16 @@ class PlannedProgram:
 
     program: CapturedProgram
     graphs: tuple[PlannedGraph, ...]
-    """The program's own graph first, callers before the bodies that they call."""
+    """The main graph first, callers before the bodies that they call."""
     plan: Plan
     memory: PlanningMemory
-    """What planning remembers for this pair of rules and target."""
+    """The planning memory for this pair of rules and target."""
     runs: int
     """How many times a rule was run."""
 
 
 def bodies_traced_anew(graphs: Sequence[PlannedGraph]) -> set[nn.Module]:
-    """The bodies that a call traces when the program runs, and those within them."""
+    """The bodies that a call traces at run time, and those nested in them."""
     by_owner, found, waiting = {graph.owner: graph for graph in graphs}, set[nn.Module](), list(graphs)
     for graph in waiting:
         inside = graph.owner in found

@@ -1,4 +1,5 @@
-"""Expansions: what a rule recorded when it ran on proxies for one signature, checked against what the op gives."""
+"""Expansions: the graph that a rule records when run on proxies for one signature, verified against the metadata of the
+op's result."""
 
 from __future__ import annotations
 
@@ -33,16 +34,16 @@ from decomp.torch_internals.transforms import is_of_transform
 from decomp.torch_internals.versions import OpAbsent
 
 _NUMBERS = (int, float, complex, *SYMBOLIC)
-_ADDS_GUARD = "adds a guard on sizes that are dynamic"
-_FIX_SIZES = "compute from x.shape instead of numbers, or decomp.decline(...) before; or lower with fixed sizes"
+_ADDS_GUARD = "adds a guard on dynamic sizes"
+_FIX_SIZES = "compute from x.shape instead of numbers, or call decomp.decline(...) first; or lower with fixed sizes"
 COMPOSITE = "PyTorch's composite kernel"
 NO_COMPOSITE = Declined("PyTorch has no composite kernel for it")
 
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """A small graph that computes one op for one signature: a placeholder for each distinct node among the arguments of
-    the call, calls, and an output of the op's own structure. With metadata, if the program has it."""
+    """A small graph that computes one op for one signature: a placeholder for each distinct node among the call's
+    arguments, calls, and an output of the structure of the op's result. It has metadata if the program has."""
 
     rule: Rule | Composite
     graph: fx.Graph
@@ -51,7 +52,7 @@ class Expansion:
 
 @dataclass(frozen=True, eq=False)
 class Composite:
-    """PyTorch's own composite kernel for an op that no rule serves, recorded op by op."""
+    """PyTorch's own composite kernel, for an op without an applicable rule, recorded op by op."""
 
     name: str
 
@@ -65,7 +66,7 @@ class Composite:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where an expansion is recorded: for which call, and how."""
+    """The call for which an expansion is recorded, and the mode and dialect."""
 
     node: fx.Node
     tensor_args: list[fx.Node]
@@ -75,14 +76,14 @@ class Site:
     dialect: str
     """"aten" or "torch"."""
     read: tuple[int, ...] | None = None
-    """Which of several results are read; None if all may be."""
+    """The indices of the results that are used; None if all may be."""
     fakes: Fakes | None = None
-    """Makes the fake tensors of this mode, where all sizes are static."""
+    """Creates fake tensors of this mode, if all sizes are static."""
 
 
 def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
-    """Run `rule` on proxies for the call `bound`, which a node makes. Returns the expansion, or the reason why the rule
-    does not serve. Raises `RuleError` if the rule does what a rule may not do."""
+    """Run `rule` on proxies for the bound call of a node. Returns the expansion, or the reason why the rule declines.
+    Raises `RuleError` if the rule does something that rules must not do."""
     accepted = rule.accept(bound)
     if isinstance(accepted, Declined):
         return accepted
@@ -92,6 +93,8 @@ def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
         return _record(rule, function, args, kwargs, site)
     except RuleError as error:
         first = error
+    # A dynamic size that is 1 in the example may have been specialised, and the rule failed only for that. If it fails
+    # again, the first error is the clearer one.
     if site.mode is not None and site.mode.shape_env is not None:
         with contextlib.suppress(RuleError), sizes_never_one(site.mode):
             return _record(rule, function, args, kwargs, site)
@@ -99,7 +102,7 @@ def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
 
 
 def _is_of_numbers(bound: Bound) -> bool:
-    """Whether an op on tensors is given numbers alone, as in `torch.div(7, 2)`, which gives a tensor all the same."""
+    """Whether an op on tensors only gets numbers, as in `torch.div(7, 2)`, which returns a tensor nevertheless."""
     operands = [bound.arguments.get(name) for name in ("self", "other")]
     return bound.op.short in NUMBER_AS_TENSOR and all(map(_is_number, operands))
 
@@ -109,13 +112,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _of_tensor(function: Callable[..., Any], node: fx.Node) -> Callable[..., Any]:
-    """A rule that is given its first operand as the tensor that PyTorch makes of a number."""
+    """A rule whose first operand is wrapped in a tensor, as PyTorch does with a number."""
     device = getattr(metadata(node), "device", None)
     return lambda number, *args, **kwargs: function(torch.full((), number, device=device), *args, **kwargs)
 
 
 def expand_composite(site: Site) -> Expansion | Declined:
-    """Record what PyTorch itself runs for a node: its composite kernel, or, for a function of Python, the ATen ops."""
+    """Record what PyTorch itself runs for a node: its composite kernel, or, for a Python function, ATen ops."""
     node, target = site.node, site.node.target
     if site.mode is None:
         reason = "PyTorch's own kernel cannot be recorded without metadata; pass args="
@@ -128,25 +131,28 @@ def expand_composite(site: Site) -> Expansion | Declined:
     elif node.op == "call_method":
         function = _method(str(target))
     elif is_of_transform(target):
-        return NO_COMPOSITE  # run, it would enter a level of torch.func and leave the process in it
+        return NO_COMPOSITE  # running it would enter a level of torch.func and never leave it
     else:
         function = target  # type: ignore[assignment]
     composite = Composite(str(target) if isinstance(target, str) else getattr(target, "__name__", str(target)))
     try:
+        # Kernels are recorded as ATen even for the torch dialect, and through the dispatcher: recipes only cover calls
+        # that a rule may make.
         site = replace(site, dialect="aten", fakes=None)
         recorded = _record(composite, function, list(node.args), dict(node.kwargs), site)
     except RuleError as error:
         return Declined(error.problem)
+    # A kernel that calls its own op decomposes nothing, and would recurse without end.
     if isinstance(recorded, Expansion) and any(call.target is target for call in recorded.graph.nodes):
         return NO_COMPOSITE
     return recorded
 
 
 def _on_fakes(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel asked for by proxies would be recorded as a call of the op; on what they stand for, it runs."""
+    """A kernel called on proxies would be recorded as a call of the op; on their fake tensors it runs."""
 
     def on_fakes(*args: Any, **kwargs: Any) -> Any:
-        # Under a function mode, torch 2.13 hands the kernel back to the mode as a call of the op.
+        # Under a function mode, torch 2.13 dispatches the kernel to the mode again, as a call of the op.
         with DisableTorchFunction():
             return kernel(*fakes_of(args), **fakes_of(kwargs))
 
@@ -178,7 +184,9 @@ def _record(
         if asked:
             return declined_for_sizes(rule, f"{_ADDS_GUARD}: {asked[0]}")
     except MetadataMissing as missing:
-        error = MetadataMissing(rule, missing.problem, missing.remedy)  # anew: frames of the rule are not to be kept
+        error = MetadataMissing(
+            rule, missing.problem, missing.remedy
+        )  # a new one, which does not keep frames of the rule alive
         return Declined(f"{missing.problem}; pass args=", needs_metadata=True, error=error)
     except RuleError as error:
         raise error.at(line=line_of(function, error)) from error.__cause__
@@ -187,7 +195,7 @@ def _record(
     except OpAbsent as absent:
         return Declined(f"calls an op that this PyTorch lacks: {absent}", applicable=False)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        return Declined(f"reads the data of a tensor, which only the running program has: {first_line(error)}")
+        return Declined(f"reads the data of a tensor, which is only known at run time: {first_line(error)}")
     except NewGuard as guard:
         return declined_for_sizes(rule, f"{_ADDS_GUARD}: {guard}")
     except (Exception, SystemExit) as error:
@@ -202,10 +210,12 @@ def _record(
 def _run(
     rule: Rule | Composite, function: Callable[..., Any], tracer: RuleTracer, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """What a rule returns, its tensors as nodes of the tape; an entry of a table is traced before."""
+    """The results of a rule, with tensors as nodes of the tape; an entry of a decomposition table is traced first."""
     if isinstance(rule, Rule) and rule.overload is not None:
         if tracer.tape.mode is None:
-            raise MetadataMissing(rule, "an entry of a table is traced, which takes shapes", _PASS_ARGS)
+            raise MetadataMissing(
+                rule, "an entry of a decomposition table is traced, which requires shapes", _PASS_ARGS
+            )
         found = traced(rule.function, fakes_of(args), fakes_of(kwargs), tracer.tape.mode)
         if isinstance(found, Declined):
             return found
@@ -214,12 +224,12 @@ def _run(
 
 
 def declined_for_sizes(rule: Rule | Composite, reason: str) -> Declined:
-    """A rule that would serve a call if its sizes were known."""
+    """A rule that would be applicable if the sizes were known."""
     return Declined(reason, error=RuleError(rule, reason, _FIX_SIZES))
 
 
 def _what_failed(error: BaseException) -> tuple[str, str]:
-    """What is said of an exception that left a rule, and what to do about it."""
+    """The problem and remedy for an exception raised in a rule."""
     if isinstance(error, Leaked):
         return LEAKED
     if isinstance(error, ReasonMissing):
@@ -239,7 +249,7 @@ _UNBOUND = re.compile(r"descriptor '(\w+)' for 'torch._C.TensorBase'")
 
 
 def _input(tracer: RuleTracer, given: fx.Node, index: int) -> Any:
-    """What a rule sees for a node among the arguments: a proxy; or the number itself, where it is known."""
+    """The value that a rule gets for a node among the arguments: a proxy, or the number itself if it is known."""
     value, mode = metadata(given), tracer.tape.mode
     if mode is None or value is None:
         node = tracer.tape.placeholder(f"arg{index}", None)
@@ -249,7 +259,7 @@ def _input(tracer: RuleTracer, given: fx.Node, index: int) -> Any:
         return tracer.proxy(node)
     fake = value if isinstance(value, SYMBOLIC) else tracer.tape.fake_like(value)
     if isinstance(tracer.rule, Composite) and isinstance(value, torch.Tensor) and value.requires_grad:
-        fake.requires_grad_()  # PyTorch's kernels take other ways then
+        fake.requires_grad_()  # PyTorch's kernels branch on it
     node = tracer.tape.placeholder(f"arg{index}", fake)
     if isinstance(value, (tuple, list)):
         return tracer.wrap(type(value)(node.meta["val"]) if type(value) in (tuple, list) else tuple(node.meta["val"]))
@@ -257,9 +267,9 @@ def _input(tracer: RuleTracer, given: fx.Node, index: int) -> Any:
 
 
 def _checked(tracer: RuleTracer, result: Any, expected: Any, read: tuple[int, ...] | None = None) -> Any:
-    """The result of a rule, held against the metadata of the op's own; strides are made the op's own. Of several
-    results only those that are `read` stay, so that the others are not computed; and what PyTorch says of these need
-    not be true (`_embedding_bag`, torch 2.13)."""
+    """The result of a rule, compared with the metadata of the op's result and copied to its strides if necessary. Of
+    several results only those that are `read` are kept, so that the others are not computed; the metadata of unread
+    ones may be wrong (`_embedding_bag`, torch 2.13)."""
     if expected is None or tracer.tape.mode is None:
         return _plausible(tracer, result)
     if isinstance(expected, (tuple, list)):
@@ -282,12 +292,12 @@ def _checked(tracer: RuleTracer, result: Any, expected: Any, read: tuple[int, ..
         ("device", value.device, expected.device, value.device == expected.device),
     ):
         if not same:
-            tracer.fail(f"returned {what} {_said(got)}, the op gives {_said(wanted)}", f"return the op's own {what}")
+            tracer.fail(f"returned {what} {_said(got)}, the op returns {_said(wanted)}", f"return the op's own {what}")
     return _with_strides(tracer, result, value, expected)
 
 
 def _plausible(tracer: RuleTracer, result: Any) -> Any:
-    """Without metadata: an op that returns one tensor is not served by a rule that forgets to return it."""
+    """The check without metadata: for an op that returns one tensor the rule must return one."""
     packet = tracer.rule.op.packet if isinstance(tracer.rule, Rule) else None
     if packet is None or isinstance(result, fx.Node):
         return result
@@ -302,9 +312,10 @@ def _said(value: Any) -> str:
 
 
 def _with_strides(tracer: RuleTracer, node: fx.Node, value: torch.Tensor, expected: torch.Tensor) -> fx.Node:
-    """Views further down were recorded for the op's own strides: restore them where the rule's are others."""
+    """Views that follow were recorded for the strides of the op's result: copy to these if the rule's differ."""
     if same_strides(value, expected):
         return node
+    # A result with gaps cannot be copied to its strides by ops: stride propagation re-traces its users instead.
     order = dense_order(expected)
     if order is None:
         return node
@@ -314,7 +325,7 @@ def _with_strides(tracer: RuleTracer, node: fx.Node, value: torch.Tensor, expect
 
 
 def _laid_out(x: torch.Tensor, order: list[int]) -> torch.Tensor:
-    """A copy of `x` whose dimensions lie in memory in `order`, the slowest first."""
+    """A copy of `x` whose dimensions are laid out in `order`, the slowest first."""
     if order == sorted(order):
         return x.clone(memory_format=torch.contiguous_format)
     return x.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse(order))
@@ -325,7 +336,7 @@ def _matters(effects: Effects) -> bool:
 
 
 def drop_dead(graph: fx.Graph) -> None:
-    """Erase what nothing uses and what has no effect. Inputs stay."""
+    """Erase unused nodes without effects. Inputs stay."""
     effects = EffectTable()
     for node in reversed(list(graph.nodes)):
         if not node.users and node.op not in ("placeholder", "output") and not _matters(effects.of(node)):

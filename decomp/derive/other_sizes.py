@@ -1,7 +1,7 @@
-"""Whether an expansion that was recorded at the sizes of an example holds at others. While a rule runs, PyTorch's own
-kernels may ask which of two layouts a symbolic size makes, and the example answers; a rule that fixes a size through an
-op (`x.view(3, 4)`) would be answered alike. So the expansion is run once more, on fake tensors of other sizes that the
-program allows, next to the op's own kernel."""
+"""Checks that an expansion recorded at the sizes of an example also holds at others. While a rule runs, PyTorch's
+kernels may query a symbolic size to choose between layouts, and get the answer for the example; a rule that fixes a
+size through an op (`x.view(3, 4)`) would go unnoticed. So the expansion is run again, on fake tensors of other sizes
+that the program allows, and compared with the op's own kernel."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Sizes = Mapping[Any, Any]
 DRAWN = 100
 TRIED = 2
 UNKNOWN = 5
-"""What a size that depends on data is taken to be at first."""
+"""The assumed hint of a data-dependent size."""
 
 
 class OtherSizes:
-    """Sizes of one program that its example does not have."""
+    """Sizes that a program allows, other than those of its example."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -49,13 +49,14 @@ class OtherSizes:
     def why_not(
         self, graph: fx.Graph, node: fx.Node, tensor_args: list[fx.Node], read: tuple[int, ...] | None = None
     ) -> str | None:
-        """At which sizes the expansion `graph` of the call `node`, of which these results are `read`, gives another
-        shape than the call itself, or does not run; None if there are none among those tried."""
+        """The sizes at which the expansion `graph` of the call `node` returns other shapes than the call, or fails;
+        None if there are none among those tried. `read`: the indices of the results that are used."""
         inputs = [metadata(given) for given in tensor_args]
         for sizes in self._of(frozenset(symbols_in(inputs))):
             with self.mode, enable_python_dispatcher(), torch.no_grad(), quiet(_LOG):
                 given = dict(zip(tensor_args, [at(value, sizes) for value in inputs]))
                 problem = self._problem(graph, node, given, read)
+            # Only now, as running the real kernel is expensive and few expansions have a problem.
             if problem is not None and _is_accepted(node, tensor_args, inputs, sizes):
                 said = ", ".join(f"{symbol}={sizes[symbol]}" for symbol in sorted(set(symbols_in(inputs)), key=str))
                 return f"at {said} {problem}"
@@ -66,7 +67,7 @@ class OtherSizes:
     ) -> str | None:
         try:
             expected = _shapes(select_results(read, _called(node, given)))
-        except Exception:  # the call itself is not for these sizes, or nobody knows what it gives
+        except Exception:  # the call itself does not accept these sizes, or its result is unknown
             return None
         try:
             found = _shapes(_run(graph, list(given.values())))
@@ -74,7 +75,7 @@ class OtherSizes:
             return None
         except Exception as error:
             return f"it fails: {first_line(error)}"
-        return None if found == expected else f"it gives {found}, the op {expected}"
+        return None if found == expected else f"it returns {found}, the op {expected}"
 
     def _of(self, symbols: frozenset[Any]) -> list[Sizes]:
         if symbols not in self._drawn:
@@ -92,9 +93,10 @@ def symbols_in(values: Any) -> Iterator[Any]:
 
 
 def _drawn(env: Any, symbols: list[Any]) -> list[Sizes]:
-    """Up to `TRIED` assignments that the program allows, first those that change every size."""
+    """Up to `TRIED` assignments that the program allows, preferably those that change every size."""
     hints = getattr(env, "backed_var_to_val", {})
     around = {symbol: int(hints.get(symbol, UNKNOWN)) for symbol in {*hints, *symbols}}
+    # A fixed seed: the decision must be the same in every run, and in every process that shares the cache.
     draw = random.Random(0)
     wholly: list[Sizes] = []
     partly: list[Sizes] = []
@@ -140,7 +142,7 @@ def _leaf_at(leaf: Any, sizes: Sizes) -> Any:
 
 
 def _run(graph: fx.Graph, inputs: list[Any]) -> Any:
-    """What an expansion gives for `inputs`."""
+    """The result of an expansion for `inputs`."""
     values: dict[fx.Node, Any] = {}
     supply = iter(inputs)
     for node in graph.nodes:
@@ -160,8 +162,8 @@ def _called(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
 
 
 def _is_accepted(node: fx.Node, tensor_args: list[fx.Node], inputs: list[Any], sizes: Sizes) -> bool:
-    """Whether the kernel of the call itself runs at these sizes: fake tensors do not check what a gradient, say, must
-    have in common with what it is the gradient of. Assumed where it cannot be tried."""
+    """Whether the kernel of the call itself runs at these sizes: fake tensors do not check all constraints, such as a
+    gradient having the shape of its tensor. Assumed where it cannot be tried."""
     known = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten"
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     if not known or any(value.device.type != "cpu" for value in tensors):
@@ -183,7 +185,7 @@ def _zeros(value: Any) -> Any:
 
 _LARGE = 10**7
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
-"""Where fake kernels tell of every failure."""
+"""The logger to which fake kernels report every failure."""
 
 
 def _shapes(value: Any) -> list[list[int]]:

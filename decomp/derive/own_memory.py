@@ -1,7 +1,7 @@
-"""Results that are tensors of their own: a rule may give what it was given (a product along one element). Nobody sees
-that inside a program; but whoever gets the result of an op that gives new memory may write to it, and is not to write
-an input, nor what only the rule's ops keep for the backward pass. And where no gradients are recorded, an input may
-have one that the result of the op has not."""
+"""Results with memory of their own. A rule may return its input (a product along a dimension of size one), which does
+not matter inside a program; but a caller may write to the result of an op that returns new memory, and must not thereby
+write an input, or values that the rule's ops saved for the backward pass. And where no gradients are recorded, an input
+may require a gradient that the result of the op does not."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def separate_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner) -> None:
-    """Let expansions copy what they give, where it leaves the program and the op gives new memory, which nobody reads
-    again: where they would give what they are given, or what they keep for the backward pass. Where the target cannot
-    copy, and in `decompose`, they stay as they are."""
+    """Make expansions copy results that leave the program, and are new memory by the op's contract, if they would
+    return an input or a tensor saved for the backward pass. If the target cannot copy, and in `decompose`, they are
+    left unchanged."""
     if planner.everywhere:
         return
     for node in _leaving(graph):
@@ -48,8 +48,8 @@ def separate_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planne
 
 
 def detach_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner, recorded: bool) -> None:
-    """Let expansions detach what they give of their inputs where no gradients are recorded and the op gives another
-    tensor. `recorded`: whether gradients are when the graph begins."""
+    """Make expansions detach results that are inputs, where no gradients are recorded and the op returns a new tensor.
+    `recorded`: whether gradients are recorded at the beginning of the graph."""
     for node in graph.nodes:
         recorded = recorded_behind(node, recorded)
         stamp = getattr(decisions.get(node), "stamp", None)
@@ -62,8 +62,8 @@ def detach_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner:
 def connect_results(
     graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner, tracks: GradientSources, recorded: bool
 ) -> None:
-    """Let results of expansions depend, with a gradient of zero, on operands that may require a gradient and on which
-    the op's own do, as those of `copysign` on its sign: they require one then."""
+    """Make results of expansions depend, with a gradient of zero, on operands that may require a gradient and on which
+    those of the op depend, such as `copysign` on its sign: they then require a gradient as well."""
     if planner.everywhere or not planner.rules.trains or planner.mode is None:
         return
     for node in graph.nodes:
@@ -81,7 +81,7 @@ def connect_results(
 
 
 def _connected(node: fx.Node, derived: Any, slots: Sequence[int], planner: Planner) -> ExpansionTemplate:
-    """The expansion of a call whose operands at `slots` may require a gradient, its results connected with these."""
+    """The expansion of a call whose operands at `slots` may require a gradient, with its results connected to these."""
     stamp: ExpansionTemplate = derived.stamp
     lacking = _unconnected(node, stamp.graph, slots)
     if not lacking:
@@ -94,18 +94,19 @@ def _connected(node: fx.Node, derived: Any, slots: Sequence[int], planner: Plann
                     rewrite.values[result] = _depending(rewrite, result, operand)
         rewrite.copy(each)
     if planner.kept is not None:
-        planner.kept.depth = 1  # the calls that are added
+        planner.kept.depth = 1  # for the calls that are added
     made = planner.reach(Expansion(derived.rule, rewrite.graph, dict(stamp.constants)), planner.request(node), 0)
     return made if isinstance(made, ExpansionTemplate) else stamp
 
 
 def _unconnected(node: fx.Node, graph: fx.Graph, slots: Sequence[int]) -> list[tuple[fx.Node, list[fx.Node]]]:
-    """The results of an expansion of `node` that do not depend on operands in the eyes of autograd on which those of
-    the op do; each with these."""
+    """The results of an expansion of `node` that autograd does not see depend on operands on which those of the op
+    depend; each with these operands."""
     operands, found = graph.find_nodes(op="placeholder"), []
     results = list(nodes_in(graph.output_node().args[0]))
     if isinstance(metadata(node), (tuple, list)) and len(results) != len(metadata(node)):
         return []
+    # 8-bit floats are skipped: they have no arithmetic with which to connect them.
     for place, result in enumerate(results):
         if not can_require_grad(metadata(result)) or metadata(result).dtype.itemsize == 1:
             continue
@@ -116,14 +117,14 @@ def _unconnected(node: fx.Node, graph: fx.Graph, slots: Sequence[int]) -> list[t
 
 
 def _requires_by(node: fx.Node, slot: int, place: int) -> bool:
-    """Whether a result of the op requires a gradient where the operand at `slot` alone does."""
+    """Whether a result of the op requires a gradient if only the operand at `slot` does."""
     with torch.enable_grad():
         found = requires_on_meta(node, node.all_input_nodes[slot])
     return place < len(found) and found[place]
 
 
 def _depending(rewrite: Rewrite, result: fx.Node, operand: fx.Node) -> fx.Node:
-    """`result` − 0, where the 0 is made of `operand`. (−0 − 0 is −0.)"""
+    """`result` − 0, with a 0 that depends on `operand`. (−0 − 0 is −0.)"""
     zero = _made(rewrite, aten.fill.Scalar, (rewrite.values[operand], 0), result)
     if metadata(zero).shape != metadata(result).shape:
         zero = _made(rewrite, aten.sum.default, (zero,), result)
@@ -148,11 +149,11 @@ def _call_on_results(
     decisions: dict[fx.Node, Decision],
     planner: Planner,
 ) -> None:
-    """Let the expansion of `node` give what a call makes of some of its results, if the target can do that."""
+    """Append a call to some results of the expansion of `node`, if the target has a lowering for it."""
     if not given:
         return
     if planner.kept is not None:
-        planner.kept.depth = 1  # the calls that are added
+        planner.kept.depth = 1  # for the calls that are added
     derived: Any = decisions[node]
     stamp = planner.reach(_with_call(call, given, derived), planner.request(node), 0)
     if isinstance(stamp, ExpansionTemplate):
@@ -160,13 +161,13 @@ def _call_on_results(
 
 
 def _leaving(graph: fx.Graph) -> list[fx.Node]:
-    """What reaches the output, also through views."""
+    """The nodes that reach the output, including through views."""
     results = graph.output_node().all_input_nodes
     return list(dict.fromkeys(each for result in results for each in view_chain(result)))
 
 
 def _gives_argument(node: fx.Node) -> bool:
-    """Whether the op shares memory with an argument although its schema does not say so, as composite ones do."""
+    """Whether the op shares memory with an argument although its schema does not say so, as composite ones may."""
     tensors = (given for given in node.all_input_nodes if isinstance(metadata(given), torch.Tensor))
     return any(is_view_on_meta(node, given) for given in tensors)
 
@@ -178,7 +179,8 @@ def _results_of_inputs(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _results_saved(graph: fx.Graph) -> list[fx.Node]:
-    """The results of an expansion that are kept for the backward pass by the calls that give them, or views of such."""
+    """The results of an expansion that are saved for the backward pass by the calls that compute them, or views of such
+    results."""
     results = graph.output_node().all_input_nodes
     return [node for node in results if can_require_grad(metadata(node)) and _is_saved(node)]
 
@@ -189,7 +191,7 @@ def _is_saved(node: fx.Node) -> bool:
 
 
 def _reaches_input(node: fx.Node) -> bool:
-    """Whether a value is an input or a view of one; of calls that may copy instead, storages tell."""
+    """Whether a value is an input or a view of one; for calls that may copy, storages are compared."""
     return any(each.op == "placeholder" and _may_share(node, each) for each in view_chain(node))
 
 

@@ -1,6 +1,6 @@
-"""The stages of a lowering, from top to bottom, each a function from one frozen value to the next. A program is
-captured as graphs: its own, and the bodies of its higher-order ops. Each graph is made functional and planned, then
-rewritten; the program is rebuilt around them, and proved."""
+"""The stages of a lowering, in order, each a function from one frozen value to the next. A program is captured as
+graphs: the main graph, and the bodies of its higher-order ops. Each graph is made functional, planned and rewritten;
+then the program is rebuilt around them and verified."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from decomp.simplification.simplifier import Settings, Simplified, Subject, simp
 
 @dataclass(frozen=True)
 class CaptureRequest:
-    """What is to be lowered, and how it is captured."""
+    """The model to be lowered, and how to capture it."""
 
     model: Any
     args: Sequence[Any] | None
@@ -70,7 +70,7 @@ class CaptureRequest:
 
 
 def capture_program(source: CaptureRequest, matching: RuleSelection) -> CapturedProgram:
-    """The graph of a model, leaf modules replaced by theirs where rules or the target ask for it. Raises
+    """The graph of a model, with leaf modules replaced by their graphs where rules or the target require it. Raises
     `CaptureError`."""
     return frontends.capture(
         source.model,
@@ -84,13 +84,13 @@ def capture_program(source: CaptureRequest, matching: RuleSelection) -> Captured
     )
 
 
-# Planned: a decision for each call.
+# Planning: a decision for each call.
 
 
 def plan_program(
     program: CapturedProgram, matching: RuleSelection, policy: Policy, partial: bool = False
 ) -> PlannedProgram:
-    """Decide what becomes of each call of a program; with `partial`, blocked ones stay, and compute what they did."""
+    """Decide how each call of a program is lowered; with `partial`, blocked calls stay unchanged."""
     matching = matching.specialise_for_program(program)
     planner = Planner(matching.rules, matching.target, program.dialect, program.mode, policy)
     with planning_sizes(program.mode):
@@ -106,23 +106,23 @@ def plan_program(
 
 @dataclass(frozen=True)
 class _Planning:
-    """What planning the graphs of one program has in common."""
+    """The state shared by planning the graphs of one program."""
 
     program: CapturedProgram
     matching: RuleSelection
     planner: Planner
     partial: bool
     begun: set[nn.Module] = field(default_factory=set)
-    """Bodies that are planned, or being planned: each is lowered once, whoever calls it."""
+    """Bodies that are planned or being planned: each is lowered once for all its callers."""
     untracked: set[nn.Module] = field(default_factory=set)
-    """Those of them that run without gradients."""
+    """Bodies that run without gradients."""
     stale_strides: dict[fx.Node, Any] = field(default_factory=dict)
-    """What `Functional.stale_strides` is, of all graphs, as bodies are made functional with what runs them."""
+    """`Functional.stale_strides` of all graphs: bodies are made functional together with their callers."""
 
     def graphs(
         self, name: str, graph: fx.Graph, owner: nn.Module, policy: autocast.Policy | None
     ) -> list[PlannedGraph]:
-        """A graph and the bodies of its higher-order ops, planned; `policy` is the autocast under which it runs."""
+        """A graph and the bodies of its higher-order ops, planned; `policy`: the autocast under which it runs."""
         state = self._state(name)
         functional = self._functional(name, graph, owner, state)
         functional, values = convert_types(functional, self.planner.pairs, self.planner.target, owner, state)
@@ -138,16 +138,17 @@ class _Planning:
                 self.begun.add(body)
                 if owner in self.untracked or runs_untracked(functional.graph, key):
                     self.untracked.add(body)
+                # Callers come before their bodies: the main graph must be the first.
                 found += self.graphs(key, body.graph, body, policy)
         return found
 
     def _state(self, name: str) -> Mapping[str, Any]:
-        """The tensors behind the inputs of the program's own graph, where it is an exported one."""
+        """The tensors of the main graph's lifted inputs, for an exported program."""
         exported = self.program.exported if not name else None
         return rebuild_exported.lifted_state(exported) if exported is not None else {}
 
     def _functional(self, name: str, graph: fx.Graph, owner: nn.Module, state: Mapping[str, Any]) -> Functional:
-        """A graph without mutation, whose metadata has the strides that kernels give."""
+        """A graph without mutation, with metadata that has the strides of kernels' results."""
         kernel_strides = self.planner.kernel_strides
         captured = corrected(graph, owner, kernel_strides)
         if captured is None:
@@ -177,8 +178,8 @@ class _Planning:
     def _fused(
         self, name: str, functional: Functional, owner: nn.Module, values: TypeConversion
     ) -> tuple[Functional, PatternFusion]:
-        """The graph with calls of patterns in the place of what they match, where that is worth it. (What stands
-        between markers of autocast is cast silently, and matches nothing.)"""
+        """The graph with pattern matches contracted to calls where this is profitable. (Between markers of autocast
+        calls are cast implicitly, and nothing matches.)"""
         rules = self.matching.rules.patterns
         if not rules or any(map(autocast.marker, functional.graph.nodes)):
             return functional, PatternFusion()
@@ -190,7 +191,7 @@ class _Planning:
         return replace(functional.rewritten(fused.contraction.rewrite), before=functional.rewrite), fused
 
     def _constants(self, name: str, functional: Functional, owner: nn.Module, values: TypeConversion) -> set[fx.Node]:
-        """What is computed once where the program is frozen. Bodies are given their weights."""
+        """The nodes that are computed once if the program is frozen. Bodies get their weights as operands."""
         if name or self.matching.training:
             return set()
         written, target = (write.source for write in functional.writes), self.matching.target
@@ -205,8 +206,8 @@ class _Planning:
         state: Mapping[str, Any],
         held: frozenset[str] = frozenset(),
     ) -> tuple[Functional, dict[fx.Node, Decision]]:
-        """A decision for each call of a functional graph; and that graph, its metadata true with these decisions.
-        `held`: calls that stay, because one that stays looks at their memory."""
+        """A decision for each call of a functional graph, and that graph with metadata that is true under these
+        decisions. `held`: calls that must stay, as a call that stays reads their memory by strides."""
         self.planner.memory.signatures.written.update(write.value for write in functional.writes)
         propagation = StridePropagation(functional.graph, functional.stale_strides)
         decisions: dict[fx.Node, Decision] = {}
@@ -227,6 +228,8 @@ class _Planning:
                 decision = within_operand(self.planner.decide(node), node)
                 decisions[node] = not_in_pairs(decision, node, values.why_complex(node))
                 self.planner.propagate(propagation, node, decisions[node])
+        # Blocked calls stay in a partial lowering, and read memory by strides: calls before them whose strides changed
+        # are kept as well, and everything is decided again.
         if self.partial and (more := propagation.changed_before_lost()):
             return self._decided(functional, owner, values, state, held | more)
         functional, decisions = _with_true_metadata(functional, decisions, propagation)
@@ -251,7 +254,7 @@ class _Planning:
 
 
 _SILENT_CASTS = (
-    "the call stands between markers of an autocast region, which casts its inputs silently; pass args= or an "
+    "the call is between markers of an autocast region, which casts its inputs implicitly; pass args= or an "
     "ExportedProgram, whose regions are made explicit"
 )
 _UNDER_AUTOCAST = Blocked.because("autocast", _SILENT_CASTS, needs_metadata=True)
@@ -260,7 +263,7 @@ _UNDER_AUTOCAST = Blocked.because("autocast", _SILENT_CASTS, needs_metadata=True
 def _with_true_metadata(
     functional: Functional, decisions: dict[fx.Node, Decision], propagation: StridePropagation
 ) -> tuple[Functional, dict[fx.Node, Decision]]:
-    """The same for the graph that was made where strides changed, if they did."""
+    """The graph copied by stride propagation with its decisions, if strides changed; otherwise the arguments."""
     if propagation.emit is None:
         return functional, decisions
     rewrite = propagation.emit.rewrite
@@ -268,40 +271,41 @@ def _with_true_metadata(
     return functional.rewritten(rewrite), current
 
 
-# Rewritten: every derived call replaced by its expansion.
+# Rewriting: every derived call is replaced by its expansion.
 
 
 @dataclass(frozen=True)
 class RewrittenGraph:
-    """A lowered graph, and how it relates to the functional one."""
+    """A lowered graph, and its relation to the functional one."""
 
     planned: PlannedGraph
     retraced: InlinedGraph
     writes: tuple[Write, ...] = ()
-    """What is written back to inputs and buffers, in terms of the lowered graph."""
+    """The writes to inputs and buffers, in terms of the lowered graph."""
     signed: int = 0
-    """How many of these, the first ones, are leading outputs of an exported program; the others are `copy_` calls."""
+    """How many of the first writes are leading outputs of an exported program; the others are `copy_` calls."""
     simplified: Simplified | None = None
-    """The lowered graph made simpler; None if it was not, or there was nothing to be made simpler."""
+    """The simplified graph; None if it was not simplified, or could not be."""
 
     @property
     def graph(self) -> fx.Graph:
-        """The graph that the program gets: the lowered one, or what it was simplified to."""
+        """The final graph: the lowered one, or the simplified one."""
         return self.retraced.graph if self.simplified is None else self.simplified.graph
 
     @functools.cached_property
     def rewrite(self) -> Rewrite:
-        """How that graph was made from the functional one."""
+        """The rewrite from the functional graph to the final one."""
         lowered = self.retraced.rewrite
         if self.simplified is None:
             return lowered
         both = lowered.then(self.simplified.rewrite)
+        # Simplification may merge nodes of different origin: each new node has the origin of its first one.
         both.origin = self.simplified.carried(lowered.origin)
         return both
 
     @property
     def chains(self) -> Mapping[fx.Node, tuple[Any, ...]]:
-        """For each node of that graph that a rule made, the rules, the outermost first."""
+        """For each node of the final graph that a rule created, its rules, the outermost first."""
         lowered, first = self.retraced.chains, self.planned.represented.chains_of(self.source)
         if first:
             own = lowered
@@ -310,13 +314,14 @@ class RewrittenGraph:
 
     @property
     def constants(self) -> Mapping[str, torch.Tensor]:
-        """The tensors of rules that that graph reads, by attribute, before an exported program makes inputs of them."""
+        """The tensors of rules that the final graph reads, by attribute name, before an exported program lifts them to
+        inputs."""
         known, simplified = self.retraced.constants, self.simplified
         return known if simplified is None else simplified.used({**known, **simplified.constants})
 
     @property
     def pending_writes(self) -> tuple[Write, ...]:
-        """What is written back, in terms of that graph."""
+        """The writes, in terms of the final graph."""
         simplified = self.simplified
         return self.writes if simplified is None else tuple(write.through(simplified.rewrite) for write in self.writes)
 
@@ -327,15 +332,15 @@ class RewrittenGraph:
 
     @property
     def decisions(self) -> Mapping[fx.Node, Decision]:
-        """What was decided for each call of the functional graph."""
+        """The decision for each call of the functional graph."""
         return self.planned.decisions
 
     def origin(self, node: fx.Node) -> fx.Node:
-        """The node of the program that came in from which a node of the functional graph comes."""
+        """The source node from which a node of the functional graph comes."""
         return self.planned.origin(node)
 
     def correspondence(self, target: Target) -> Correspondence:
-        """How the lowered graph relates to its source, as the proof wants it."""
+        """The relation of the lowered graph to its source, as input for verification."""
         retraced = self.retraced
         at_border = self.planned.represented.border(retraced.graph)
         blocked = (retraced.rewrite.values[node] for node, d in self.decisions.items() if isinstance(d, Blocked))
@@ -350,14 +355,14 @@ class RewrittenGraph:
             writes=tuple(write.value for write in self.writes),
             stamps={node: d.stamp for node, d in self.decisions.items() if isinstance(d, Derived)},
             constants={n: t for key, t in retraced.constants.items() for n in rebuild_exported.input_names([key])},
-            # The outputs of a graph that was simplified are as they were before writes were added to them.
+            # The outputs of a simplified graph are those before writes were added.
             signed=tuple(write.value for write in self.writes[: self.signed]) if self.simplified is None else (),
             copied=tuple((write.source, write.value) for write in self.writes[self.signed :]),
             contraction=self.planned.fused.contraction,
         )
 
     def _write_backs(self) -> Iterator[fx.Node]:
-        """The `copy_` nodes at the end of a module, and what they write to: effects that any target must have."""
+        """The `copy_` nodes at the end of a module, and their targets: every target must support these effects."""
         for write in self.writes:
             for user in write.value.users:
                 if user not in self.retraced.rewrite.origin and user.op.startswith("call"):
@@ -367,19 +372,19 @@ class RewrittenGraph:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A program whose graphs are lowered."""
+    """A program with lowered graphs."""
 
     graphs: tuple[RewrittenGraph, ...]
-    """In the order of those that were planned."""
+    """In the order of the planned graphs."""
 
     @property
     def program(self) -> CapturedProgram:
-        """What was lowered."""
+        """The program that was lowered."""
         return self.graphs[0].planned.program
 
 
 def rewrite_program(planned: PlannedProgram) -> Rewritten:
-    """Put expansions in the place of calls, and writes at the end."""
+    """Replace derived calls by their expansions, and append writes."""
     graphs = tuple(_rewritten(graph, planned.memory.aliases) for graph in planned.graphs)
     return Rewritten(graphs)
 
@@ -400,12 +405,12 @@ def _rewritten(planned: PlannedGraph, aliases: set[torch._ops.OpOverload]) -> Re
 
 
 def _with_writes(planned: PlannedGraph, retraced: InlinedGraph) -> RewrittenGraph:
-    """The lowered graph with the writes that the program owes: as outputs where it has a signature, else as `copy_`."""
+    """The lowered graph with its writes: as outputs if it has a signature, otherwise as `copy_`."""
     has_signature = planned.program.exported is not None and not planned.name
     signed: list[Write] = []
     copied: list[Write] = []
     for write in (write.through(retraced.rewrite) for write in planned.functional.writes):
-        # A signature has no word for a write that autograd is not to see: it stays in the graph.
+        # A signature cannot express a write that is hidden from autograd: it stays in the graph.
         hidden = write.untracked and write.differentiable
         (signed if has_signature and not hidden else copied).append(write)
     if copied:
@@ -413,11 +418,11 @@ def _with_writes(planned: PlannedGraph, retraced: InlinedGraph) -> RewrittenGrap
     return RewrittenGraph(planned, retraced, (*signed, *copied), len(signed))
 
 
-# Simplified: what is redundant in the lowered graphs is gone.
+# Simplification: redundant calls are removed from the lowered graphs.
 
 
 def simplify_program(rewritten: Rewritten, target: Target, settings: Settings) -> Rewritten:
-    """Simplify the lowered graphs, from what rules made of them."""
+    """Simplify the lowered graphs."""
     graphs = rewritten.graphs
     traced = bodies_traced_anew([graph.planned for graph in graphs])
     own = [settings.without_constants if graph.planned.owner in traced else settings for graph in graphs]
@@ -432,7 +437,7 @@ def _subject(graph: RewrittenGraph, target: Target) -> Subject:
     return replace(found, results=tuple(results), sources=graph.retraced.rewrite.origin)
 
 
-# Rebuilt: a program of the kind that came in.
+# Rebuilding: a program of the kind of the source.
 
 
 @dataclass(frozen=True)
@@ -440,13 +445,13 @@ class Rebuilt:
     """The lowered program."""
 
     result: Any
-    """What the user gets."""
+    """The program that is returned to the user."""
     returned_program: ReturnedProgram
-    """The same with what it was made from, for the proof."""
+    """The same together with its parts, for verification."""
 
 
 def rebuild_program(rewritten: Rewritten, training: bool | None = None) -> Rebuilt:
-    """Put a program together around the lowered graphs; with `training=False`, one that runs without gradients."""
+    """Assemble a program around the lowered graphs; with `training=False`, one that runs without gradients."""
     own, program = rewritten.graphs[0], rewritten.program
     by_owner = {graph.planned.owner: graph for graph in rewritten.graphs[1:]}
     parts = _parts(own, by_owner, {})
@@ -469,7 +474,7 @@ def rebuild_program(rewritten: Rewritten, training: bool | None = None) -> Rebui
 def _parts(
     graph: RewrittenGraph, by_owner: Mapping[nn.Module, RewrittenGraph], lowered: dict[nn.Module, fx.GraphModule]
 ) -> Parts:
-    """What a module around a lowered graph is made of, its bodies being built first; `lowered` has those that are."""
+    """The parts of a module around a lowered graph, building its bodies first; `lowered` has those already built."""
     for body in graph.planned.bodies.values():
         if body not in lowered:
             lowered[body] = frontends.graph_module(body, _parts(by_owner[body], by_owner, lowered), is_body=True)
@@ -479,7 +484,7 @@ def _parts(
 
 
 def _check_inputs(result: Any, planned: PlannedGraph, training: bool | None) -> None:
-    """Let the lowered program refuse inputs that it was not lowered for."""
+    """Make the lowered program refuse inputs that it was not lowered for."""
     program = planned.program
     if program.by_example and (program.opened or mutates(program.graph, program.root)):
         check_inputs(result, program.graph, None)
@@ -497,11 +502,11 @@ def _check_inputs(result: Any, planned: PlannedGraph, training: bool | None) -> 
         add(result)
 
 
-# Proved: each graph from its record, and the last step to the program that is handed over.
+# Verification: each graph from its record, and the last step to the returned program.
 
 
 def prove_program(graphs: Sequence[RewrittenGraph], program: ReturnedProgram, target: Target, full: bool) -> Proof:
-    """Prove the program that is handed over: its lowered graphs, each step of simplifying them, and the last one to
+    """Verify the returned program: its lowered graphs, each step of their simplification, and the last step to
     `program`. Raises `VerificationError`."""
     proof = check_program([graph.correspondence(target) for graph in graphs], program, full)
     phrases: list[str] = []
@@ -510,4 +515,5 @@ def prove_program(graphs: Sequence[RewrittenGraph], program: ReturnedProgram, ta
         if graph.simplified is not None:
             added = rebuild_exported.input_names([*graph.retraced.constants, *graph.simplified.constants])
             phrases += check_simplified(graph.simplified, added, graph.signed, full)
+    # Bodies would repeat the phrase of the main graph.
     return proof.also(phrases[:1])

@@ -1,6 +1,9 @@
-"""Planning: for each node of a program, whether the target knows it, which rules take it there, or why none does.
-A decision is made once a signature and level of accuracy. `Planner._choose` is the one place where one of the
-candidates is taken."""
+"""The planner: for each node of a program, whether its call is legal on the target, which rules lower it, or why none
+does.\n\nA decision is made once per signature and level of accuracy. Deciding an illegal call runs its rules; each
+recorded expansion is a graph of calls, which are decided recursively (`reach`). A derivation reaches the target if all
+calls that it ends in are legal. `Planner._choose` is the only place that chooses between candidates. A recursion that
+comes back to a signature that is already being derived tries the remaining alternatives there, or is blocked; decisions
+that depend on such a cycle are not memoised, as they hold only in their context."""
 
 from __future__ import annotations
 
@@ -66,20 +69,20 @@ from decomp.rules.target import MatchAllTarget, OpenCondition, Target
 from decomp.torch_internals.fakes import FakeTensorMode
 
 DEEPEST = 60
-"""Derivations within derivations: rules that lead further into new signatures each time never end."""
+"""The limit of nested derivations: rules that keep producing new signatures never end."""
 
 
 class Planner:
-    """Decides node by node. One planner serves one program and its sub-programs."""
+    """Decides node by node. One planner is used for one program with its bodies."""
 
     def __init__(
         self, rules: Rules, target: Target, dialect: str, mode: FakeTensorMode | None, policy: Policy = Policy()
     ) -> None:
         self.rules, self.target, self.mode, self.policy = rules, target, mode, policy
         self.everywhere = isinstance(target, MatchAllTarget)
-        """Whether rules apply wherever one matches, and not only to what the target does not know."""
+        """Whether rules apply wherever one matches, not only to calls that are illegal on the target."""
         self.cost = policy.cost or target.costs
-        # What was chosen by a function of the user's is good for this program: the next one may come with another.
+        # Choices made by a user-defined cost function are valid for this program only: the next one may pass another.
         how = dialect, target.narrower.get(torch.int64), torch.get_default_dtype()
         key = (target, how, rules.trains, self.cost, policy.cost is not None) if is_value(self.cost) else None
         self.memory = PlanningMemory.within(rules.memory, how, key)
@@ -91,13 +94,13 @@ class Planner:
         own_rules = len(rules.origins.own) if rules.origins is not None else 0
         self._watch = StateWatch(self.origins.own, own_rules, (self.memory, self.candidates.symbolic))
         self.pairs = PairRecorder(ComplexCalls(self.candidates))
-        """Computes complex calls on pairs of real numbers."""
+        """Records complex calls on pairs of real numbers."""
         is_kept = key is not None and mode is not None and not self.everywhere
         self.kept = self._kept(dialect) if is_kept else None
-        """What other processes have planned."""
+        """Decisions of other processes, on disk."""
 
     def close(self) -> None:
-        """The program is planned: what was found out is kept."""
+        """Planning has ended: write decisions to disk."""
         if self.kept is not None:
             self.kept.close()
         self._watch.close()
@@ -105,8 +108,8 @@ class Planner:
     def decide(
         self, node: fx.Node, context: Context = (), basis: DecisionDependencies | None = None, limit: float = math.inf
     ) -> Decision:
-        """What becomes of `node`, which stands in the program itself, or in an expansion; `basis` is then that of the
-        call which this is for."""
+        """The decision for `node`, which is in the program itself or in an expansion; `basis` then has the dependencies
+        of the call for which the expansion was recorded."""
         if node.op not in ("call_function", "call_method"):
             return LEGAL
         if node.target not in self.memory.sure:
@@ -138,12 +141,15 @@ class Planner:
         return ExpansionCache(self.memory.segment, place, self.memory.fakes, Composite)
 
     def _from_disk(self, request: Request) -> Decision | None:
-        """What another process decided for a call. A drawn share of that is decided here as well."""
+        """The decision of another process for a call. A random sample of these is also decided here, to confirm
+        them."""
         if self.kept is None or not request.may_be_kept(self.kept.depth):
             return None
         found = self.kept.find(*request.place)
         if found is None:
             return None
+        # A changed dependency that the fingerprint misses would otherwise go unnoticed: samples are decided again and
+        # compared.
         if self.kept.is_drawn():
             runs, decision = self.candidates.runs, self._decide_anew(request, DecisionDependencies())
             if not self.kept.confirm(found, *request.place, record_of(decision)):
@@ -153,7 +159,7 @@ class Planner:
         return decision_of(found, str(request.level))
 
     def price(self, node: fx.Node, frozen: Collection[fx.Node] = ()) -> float | str:
-        """What a call comes to on the target, these operands being `frozen`; or why it does not reach it."""
+        """The price of a call on the target, given its `frozen` operands; or why it cannot be lowered."""
         decision = self.decide(node)
         if isinstance(decision, Blocked):
             return decision.why()
@@ -164,7 +170,7 @@ class Planner:
         return price_of_node(self.cost, node) if node.op.startswith("call") else 0.0
 
     def spec(self, node: fx.Node) -> int:
-        """A number for the metadata of a value, equal for equal metadata."""
+        """An integer identifying the metadata of a value: equal for equal metadata."""
         return self.memory.signatures.spec(node)
 
     def request(self, node: fx.Node) -> Request:
@@ -172,7 +178,7 @@ class Planner:
         return Request(node, self.memory.signatures.of(node), self._level(node))
 
     def _level(self, node: fx.Node) -> Level:
-        """The accuracy that is asked for a node of the program itself."""
+        """The accuracy required for a node of the program itself."""
         accuracy = self.policy.accuracy
         if isinstance(node.target, Pattern) and not accuracy.uniform:
             return self._strictest(node.target)
@@ -180,7 +186,7 @@ class Planner:
         return accuracy.default if own is None else accuracy.level(own)
 
     def _strictest(self, pattern: Pattern) -> Level:
-        """The best accuracy that is asked for any call of a pattern."""
+        """The strictest accuracy required for any call of a pattern."""
         ops = [op for node in pattern.calls if (op := op_of_node(node)) is not None]
         levels = [self.policy.accuracy.level(op) for op in ops]
         known = [level for level in levels if isinstance(level, str)]
@@ -189,12 +195,12 @@ class Planner:
         return min(known, key=LEVELS.index)
 
     def _is_sure(self, node: fx.Node) -> bool:
-        """Whether it is known that a call stays, by what it calls and by the dtypes of its tensors alone."""
+        """Whether a call is known to stay from its target and the dtypes of its tensors alone."""
         return is_surely_legal(node, self.memory.sure.get(node.target, False))
 
     def _surely_kept(self, node: fx.Node) -> bool | frozenset[torch.dtype]:
-        """Whether every call of this target stays, whatever its arguments, or on which dtypes it does: it is looked up
-        once a target."""
+        """Whether every call of this target stays, regardless of its arguments, or the dtypes for which it does;
+        computed once per target."""
         target = node.target
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self.everywhere or is_structure(target)
@@ -210,7 +216,7 @@ class Planner:
         return self.target.sure(spelling.op, spelling.overload)
 
     def _surely_kept_function(self, function: Any) -> bool:
-        """The same for a function of the torch dialect. The rules of `decompose` may want any call of it."""
+        """The same for a function of the torch dialect. In `decompose` rules may match any call of it."""
         if not of_callable(function).kinds.isdisjoint(MARKS):
             return True
         spelling = of_function(function)
@@ -221,8 +227,8 @@ class Planner:
     def _decide_anew(self, request: Request, outer: DecisionDependencies) -> Decision:
         depth = len(request.context)
         decision = self._decision(request)
-        # A failure that a cycle through an outer call caused says nothing about this call alone.
-        # Nor is the cheapest of what the cycle left the cheapest of all.
+        # A failure caused by a cycle through an outer call is only valid in this context, as is the cheapest of the
+        # alternatives that the cycle left.
         matters = isinstance(decision, Blocked) or self._by_cost(request.level)
         cut = request.basis.cycle_depth < depth and matters
         if not request.basis.depends_on_context and not cut:
@@ -231,7 +237,7 @@ class Planner:
         return decision
 
     def _remember(self, request: Request, decision: Decision) -> None:
-        """Let the decision for a call be known for the next one; and to other processes, where it is theirs too."""
+        """Memoise the decision for a call, and note it for other processes if it is valid there."""
         memory, key = self.candidates.memory_for(request.signature.symbolic), (request.signature.key, request.level)
         known = memory.own if request.basis.is_own else memory
         if request.basis.beyond_limit:
@@ -260,14 +266,14 @@ class Planner:
         return LEGAL if why is None else self._choose(replace(request, call=call, condition=why))
 
     def _why_illegal(self, call: Call, request: Request) -> str | None:
-        """What the target says of a call."""
+        """Why the target rejects a call; None if it is legal."""
         why = self.target.why_illegal(call)
         request.basis.depends_on_context |= call.looked_around
         request.basis.is_own |= call.op in self.origins.own_ops
         return why
 
     def _unbound(self, request: Request, error: BindingError) -> Decision:
-        """A call that fits no schema: PyTorch itself may still run it."""
+        """A call that matches no schema: PyTorch itself may still run it."""
         if self.everywhere:
             return LEGAL
         derived = self._choose(request)
@@ -287,8 +293,8 @@ class Planner:
         return decision if isinstance(decision, Derived) else LEGAL
 
     def _refuse_silence(self, request: Request) -> None:
-        """Raise `RuleError` where a rule would serve the call if it knew shapes, or if sizes were those of the example:
-        it is not left silently."""
+        """Raise `RuleError` if a rule would apply to the call if shapes were known, or sizes were static: such a call
+        is not skipped silently."""
         for rule in self.candidates.serving(request):
             declined = self.candidates.declined(rule, request)
             if declined is not None and declined.error is not None:
@@ -298,12 +304,12 @@ class Planner:
         ops = [str(derivation.op) for derivation in context]
         circle = " → ".join([*ops[ops.index(str(call.op)) :], str(call.op)])
         rule = self.rules.of(context[-1].op)[context[-1].place]
-        raise RuleCycle(rule, f"is part of a circle: {circle}", "drop one of these rules, or let it emit other ops")
+        raise RuleCycle(rule, f"is part of a cycle: {circle}", "drop one of these rules, or let it emit other ops")
 
     def _choose(self, request: Request) -> Derived | Blocked:
-        """The first candidate whose expansion reaches the target whole; where candidates compete, the cheapest of all
-        that do. The price of a derivation is that of the calls it ends in, so that the cheapest derivations of the
-        calls that an expansion makes are part of its own cheapest one."""
+        """The first candidate whose expansion reaches the target completely; where candidates compete, the cheapest.
+        The price of a derivation is that of the calls it ends in, so the cheapest derivation of an expansion consists
+        of the cheapest derivations of its calls."""
         request.basis.is_own |= request.op in self.origins.own_ops or isinstance(request.node.target, Pattern)
         blocked = self._before_any_candidate(request)
         if isinstance(request.level, Within):
@@ -318,8 +324,8 @@ class Planner:
         return blocked
 
     def _rivals(self, request: Request) -> Iterator[list[Candidate]]:
-        """The candidates, in order of registration, in groups of those that compete by cost. All rules do where a cost
-        is given; without one those with a level, except at the level exact."""
+        """The candidates, in order of registration, in groups that compete by cost. With a cost model all rules
+        compete; otherwise those with a level do, except at the level "exact"."""
         group: list[Candidate] = []
         for candidate in self.candidates.of_rules(request):
             by_level = candidate.rule is not None and candidate.rule.level is not None and request.level != "exact"
@@ -332,15 +338,17 @@ class Planner:
             group = []
         if group:
             yield group
-        # PyTorch's own kernel is for calls that no rule takes to the target.
+        # PyTorch's own kernel is for calls that no rule lowers to the target.
         yield from ([candidate] for candidate in self.candidates.of_composite(request))
 
     def _cheapest(self, rivals: list[Candidate], request: Request, blocked: Blocked) -> Derived | Blocked:
-        """The cheapest of some candidates; of those with the same price the most accurate, and of these the first.
-        Those that promise most are asked first, and what cannot be cheaper than what is found is not followed."""
+        """The cheapest of some candidates; of equal prices the most accurate, then the first. The most promising is
+        tried first, and those that cannot be cheaper are pruned."""
         prunes = len(rivals) > 1 and is_additive(self.cost)
         race = BranchAndBound(rivals, functools.partial(self._least_price, request.basis) if prunes else None, request)
         beyond = False
+        # Each candidate has dependencies of its own: those of a loser must not keep the winner from being memoised,
+        # unless the loser's price decided.
         for candidate, least in race:
             own = DecisionDependencies()
             found = self._derive(candidate, replace(request, basis=own, limit=race.limit))
@@ -353,8 +361,8 @@ class Planner:
         return race.outcome(blocked)
 
     def _cheapest_within(self, limit: Within, request: Request, blocked: Blocked) -> Derived | Blocked:
-        """The cheapest of what the rules come to at any level, of those whose errors are within the limit; PyTorch's
-        own kernel for calls that no rule takes to the target."""
+        """The cheapest derivation by a rule at any level whose error is within the limit; PyTorch's own kernel for
+        calls that no rule lowers."""
         best, nearest = None, math.inf
         for candidate, level, error in self.candidates.within(request):
             if error > limit.ulp:
@@ -374,11 +382,11 @@ class Planner:
                 return found
         if nearest < math.inf:
             enough = f"max_ulp={{{request.op.short!r}: {math.ceil(nearest)}}}"
-            blocked = blocked.after("max_ulp=", Declined(f"the best way has {nearest:g} ULP: {enough}"))
+            blocked = blocked.after("max_ulp=", Declined(f"the most accurate rule has {nearest:g} ULP: {enough}"))
         return blocked
 
     def _derive(self, candidate: Candidate, request: Request) -> Derived | Declined:
-        """What one candidate comes to."""
+        """The outcome of one candidate."""
         expansion = candidate.expansion
         if isinstance(expansion, Declined):
             return expansion
@@ -394,7 +402,8 @@ class Planner:
         return self.policy.cost is not None or level != "exact"
 
     def _least_price(self, basis: DecisionDependencies, graph: fx.Graph, level: Level) -> tuple[float, int]:
-        """What the calls of an expansion cost at least, and of how many that is not known before they are lowered."""
+        """A lower bound of the price of an expansion's calls, and the number of calls whose price is unknown until they
+        are lowered."""
         known = [self._known_price(node, level, basis) for node in graph.nodes if node.op.startswith("call")]
         return sum(price for price in known if price is not None), known.count(None)
 
@@ -410,7 +419,7 @@ class Planner:
         return memory.own.at_least.get(key, memory.at_least.get(key))
 
     def _price_of(self, decision: Decision, node: fx.Node) -> float:
-        """What a decision for a call comes to."""
+        """The price of a decision for a call."""
         if isinstance(decision, Derived):
             return decision.price
         return price_of_node(self.cost, node) if decision is LEGAL and node.op.startswith("call") else 0.0
@@ -425,7 +434,8 @@ class Planner:
         )
 
     def reach(self, expansion: Expansion, request: Request, place: int) -> ExpansionTemplate | Declined:
-        """The expansion lowered in turn, flat; or why it does not reach the target, or not within the limit."""
+        """The expansion with its calls lowered recursively, flattened; or why it does not reach the target, or exceeds
+        the limit."""
         if len(request.context) > DEEPEST:
             return Declined(f"leads into a recursion deeper than {DEEPEST} rules")
         context = (*request.context, Derivation(request.signature.key, request.op, place, request.level))
@@ -444,14 +454,15 @@ class Planner:
                 spent += self._price_of(decision, node)
                 if spent > request.limit:
                     request.basis.beyond_limit = True
-                    return Declined(f"costs {spent:g} or more, not {request.limit:g}", applicable=False)
+                    return Declined(f"costlier: at least {spent:g}, not {request.limit:g}", applicable=False)
             self.propagate(propagation, node, decision)
+        # Decisions were made for nodes of the source; stride propagation may have replaced these by copies.
         derived = {propagation.current(node): each for node, each in decisions.items() if isinstance(each, Derived)}
         with without_guards(self.mode):
             return flatten(replace(expansion, graph=propagation.graph), derived)
 
     def propagate(self, propagation: StridePropagation, node: fx.Node, decision: Decision) -> None:
-        """Where the strides of what stands for `node` are not the captured ones, re-trace what depends on them."""
+        """If the strides of the replacement for `node` differ from the captured ones, re-trace its users."""
         results = decision.results if isinstance(decision, Derived) else self.kernel_strides(node)
         if results is not None:
             with without_guards(self.mode):
@@ -459,7 +470,8 @@ class Planner:
             self.memory.signatures.forget(propagation.current(node))
 
     def kernel_strides(self, node: fx.Node) -> Any:
-        """The true metadata of a call that stays, where what was recorded is known to be wrong; else None."""
+        """The metadata of a kept call's results as its kernel lays them out, if the recorded one is known to be wrong;
+        else None."""
         name = self.memory.laid_out.get(node.target)
         if name is None:
             own = op_of_node(node)
@@ -474,7 +486,7 @@ class Planner:
         return None if true is recorded else true
 
     def _decide_inside(self, node: fx.Node, context: Context, basis: DecisionDependencies, limit: float) -> Decision:
-        """What becomes of a call that an expansion makes."""
+        """The decision for a call inside an expansion."""
         if node.op not in ("call_function", "call_method") or self._is_sure(node):
             return LEGAL
         if self.everywhere:
@@ -482,6 +494,7 @@ class Planner:
             return LEGAL if own == context[-1].op else self.decide(node, context, basis, limit)
         signature = self.memory.signatures.of(node)
         for depth, derivation in enumerate(context):
+            # The same signature is being derived further out: following the same rule again would recurse without end.
             if derivation.key == signature.key:
                 call = call_if_bound(node)
                 request = Request(node, signature, derivation.level, context, call, limit=limit, basis=basis)
@@ -489,8 +502,8 @@ class Planner:
         return self.decide(node, context, basis, limit)
 
     def _try_next_alternative(self, request: Request, depth: int) -> Decision:
-        """A call that is being lowered already, in the derivation at this depth: a rule may wrap its own op, which the
-        next alternatives then serve."""
+        """A call with a signature that is already being derived at this depth: a rule may wrap its own op, for which
+        the alternatives after it are then tried."""
         call, context = request.call, request.context
         why = self._why_illegal(call, request) if call is not None else ""
         if why is None:

@@ -1,5 +1,5 @@
-"""What planning remembers: decisions and expansions by signature, for one pair of rules and target. It only grows, so
-that a lowering that fails can be forgotten."""
+"""Memoised decisions and expansions, by signature, for one pair of rules and target. A memory only grows, so that
+entries of a failed lowering can be rolled back."""
 
 from __future__ import annotations
 
@@ -27,73 +27,73 @@ if TYPE_CHECKING:
     from decomp.rules.declining import Declined
 
 _PROGRAMS = "_decomp_planned"
-"""The attribute of a fake mode with what is remembered of its program."""
+"""The attribute of a fake mode that holds the memory of its program."""
 MOST = 1 << 15
-"""So many expansions are remembered, which take about half a gigabyte. What is lowered at ever other sizes has more."""
+"""Capacity in expansions, about half a gigabyte; cleared when full. Lowering at ever new sizes fills it."""
 
 
 @dataclass
 class Own:
-    """What was found out by functions of the user's: it is good as long as these read what they read then."""
+    """Decisions made by user-defined functions: valid as long as these functions read the same state as then."""
 
     state: Any = None
-    """What they read; None where nothing was found out yet."""
+    """The state that they read; None if there are no decisions yet."""
     decisions: dict[Any, Decision] = field(default_factory=dict)
     at_least: dict[Any, float] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """How much that is."""
+        """The number of entries."""
         return len(self.decisions) + len(self.at_least)
 
 
 @dataclass
 class RecordedRules:
-    """What rules of the user's recorded, whatever the target and the cost: it is good as long as the rules read what
-    they read then."""
+    """Expansions by user-defined rules, independent of target and cost: valid as long as the rules read the same
+    state."""
 
     state: Any = None
     expansions: dict[Any, Expansion | Declined] = field(default_factory=dict)
     renewed: int = 0
-    """How often it was forgotten."""
+    """How often it was cleared."""
 
     def forget(self, state: Any) -> None:
-        """Begin anew."""
+        """Clear."""
         self.expansions.clear()
         self.state, self.renewed = state, self.renewed + 1
 
 
 @dataclass
 class PlanningMemory:
-    """What one pair of rules and target has found out; it outlives the program unless sizes are symbolic."""
+    """The memory of one pair of rules and target; it outlives the program unless sizes are symbolic."""
 
     signatures: Signatures = field(default_factory=Signatures)
     decisions: dict[Any, Decision] = field(default_factory=dict)
     """By signature and level of accuracy."""
     at_least: dict[Any, float] = field(default_factory=dict)
-    """By signature and level, what a call costs that was not followed to its end, because that is more than it may."""
+    """By signature and level, a lower bound of the cost of a call whose derivation was abandoned at the cost limit."""
     expansions: dict[Any, Expansion | Declined] = field(default_factory=dict)
     sure: dict[Any, bool | frozenset[torch.dtype]] = field(default_factory=dict)
-    """By the target of a call, whether every such call stays; or on which dtypes."""
+    """By call target, whether every such call stays, or the dtypes on which it does."""
     laid_out: dict[Any, str] = field(default_factory=dict)
-    """By the target of a call, the name of its op if kernels lay results out otherwise than is recorded, else ""."""
+    """By call target, the name of its op if its kernel's results have strides other than fake tensors show, else ""."""
     aliases: set[torch._ops.OpOverload] = field(default_factory=set)
-    """Overloads that were met and whose op has another name."""
+    """Overloads in programs or expansions that are aliases of another op."""
     mode: FakeTensorMode = field(default_factory=FakeTensorMode)
     fakes: Fakes = field(init=False)
-    """Makes the fake tensors of this mode."""
+    """Creates fake tensors of this mode."""
     own: Own = field(default_factory=Own)
-    """The part of it that depends on functions of the user's."""
+    """The decisions that depend on user-defined functions."""
     recorded: RecordedRules = field(default_factory=RecordedRules)
-    """What rules of the user's recorded."""
+    """The expansions by user-defined rules."""
     origins: Origins | None = None
-    """Which functions these are, once that has been asked for."""
+    """The origins of these functions, once computed."""
     connected: dict[Any, ExpansionTemplate] = field(default_factory=dict)
-    """By expansion and operands that may require a gradient, the same whose results do, too."""
+    """By expansion and operands that may require a gradient, the expansion whose results depend on these operands."""
     segment: Segment | None = None
-    """What is kept on disk for these rules and this target, once that has been asked for."""
+    """The cache on disk for these rules and this target, once opened."""
     verdicts: dict[ExpansionTemplate, Any] = field(default_factory=dict)
-    """What measuring an expansion found out."""
+    """The results of measuring expansions."""
     lasting: bool = False
     """Whether it outlives the lowering for which it was made."""
 
@@ -102,10 +102,11 @@ class PlanningMemory:
 
     @classmethod
     def within(cls, found: dict[Any, PlanningMemory], how: tuple[Any, ...], key: Any) -> PlanningMemory:
-        """What is known under `key`, or an empty memory, which is kept there unless `key` is None. What rules record
-        depends on `how` alone (the dialect, what int64 is to be in the target if that is narrow, the default dtype) and
-        not on its ops or on costs; all memories of which this is the same share it."""
+        """The memory under `key`, or an empty one, which is stored there unless `key` is None. The expansions of rules
+        depend on `how` alone (dialect, narrow replacement of int64, default dtype), not on the target's ops or costs;
+        memories with equal `how` share them."""
         recorded = found.get(how) or found.setdefault(how, cls())
+        # Expansions and signatures are shared by all targets; decisions are not.
         fresh = cls(
             recorded.signatures,
             expansions=recorded.expansions,
@@ -116,14 +117,14 @@ class PlanningMemory:
         return fresh if key is None else found.setdefault(key, fresh)
 
     def of_program(self, mode: FakeTensorMode | None) -> PlanningMemory:
-        """What holds at the symbolic sizes of one program alone. It stays with the fake mode of the program, and ends
-        with it: lowered again, or to another target, nothing is recorded anew."""
+        """The memory for the symbolic sizes of one program. It is stored on the fake mode of the program and ends with
+        it: lowered again, or to another target, nothing is recorded twice."""
         if mode is None or not self.lasting:
             return PlanningMemory(self.signatures, mode=self.mode)
-        # What is looked up by its identity is held with it, so that nothing else ever has that.
+        # Objects looked up by id are stored along with it, so that their ids are not reused.
         programs: dict[int, Any] = vars(mode).setdefault(_PROGRAMS, {})
         _, rewound, known = programs.get(id(self.signatures), (None, None, {}))
-        if rewound != self.signatures.rewound:  # signatures have other numbers since
+        if rewound != self.signatures.rewound:  # signatures were renumbered since
             known = {}
             programs[id(self.signatures)] = self.signatures, self.signatures.rewound, known
         _, expansions = known.setdefault(id(self.expansions), (self.expansions, {}))
@@ -134,35 +135,35 @@ class PlanningMemory:
         return found
 
     def met(self, graph: fx.Graph) -> None:
-        """Take note of the overloads in an expansion of another process."""
+        """Note the overloads in an expansion from another process."""
         targets = (node.target for node in graph.nodes)
         overloads = (target for target in targets if isinstance(target, torch._ops.OpOverload))
         self.aliases.update(overload for overload in overloads if canonical(overload) is not overload)
 
     def forget_unless(self, state: Sequence[Any], rules: int) -> None:
-        """Forget what was found out by functions of the user's that read something else now; so many of them are rules,
-        and come first."""
+        """Clear what depends on user-defined functions if the state that they read has changed; the first `rules` of
+        these functions are rules."""
         if self.own.state != state:
             self.own = Own(state)
         if self.recorded.state != state[:rules]:
             self.recorded.forget(state[:rules])
 
     def learn(self, state: Sequence[Any], rules: int) -> None:
-        """Note what these functions read now."""
+        """Store the state that these functions read now."""
         self.own.state, self.recorded.state = state, state[:rules]
 
     def decision(self, key: Any) -> Decision | None:
-        """What was decided for a signature and level, whatever that depends on."""
+        """The decision for a signature and level, whatever its dependencies."""
         found = self.decisions.get(key)
         return self.own.decisions.get(key) if found is None else found
 
     def mark(self) -> tuple[Any, ...]:
-        """How much is known: nothing that is known is ever changed, so that the rest can be forgotten."""
+        """The current extent. Entries never change, so that later ones can be removed."""
         renewed = self.recorded.renewed
         return (self.own, renewed, *map(len, self._grown()), self.signatures.mark(), len(self.mode.enter_stack))
 
     def rewind(self, mark: tuple[Any, ...]) -> None:
-        """Forget what was found out since, by a lowering that failed."""
+        """Remove the entries that a failed lowering added since the mark."""
         own, renewed, *lengths, signatures, entered = mark
         self.own = own
         if self.recorded.renewed != renewed:
@@ -188,8 +189,8 @@ class PlanningMemory:
 
 
 class StateWatch:
-    """Looks at what functions of the user's read, before a program is planned and after: what was found out by them is
-    forgotten when that has changed in between. A function may change it itself, as one that counts its calls."""
+    """Compares the state that user-defined functions read before and after planning, and clears dependent entries if it
+    has changed in between. A function may change it itself, by counting its calls for instance."""
 
     def __init__(self, functions: Sequence[Callable[..., Any]], rules: int, memories: Sequence[PlanningMemory]) -> None:
         """`rules`: how many of the functions are rules, which come first."""
@@ -200,7 +201,7 @@ class StateWatch:
         self._size = self._known()
 
     def close(self) -> None:
-        """The program is planned."""
+        """Planning has ended."""
         if self._known() != self._size:
             state = state_of(self._functions)
             for memory in self._memories:
@@ -211,8 +212,8 @@ class StateWatch:
 
 
 def forget_if_full(found: dict[Any, PlanningMemory]) -> None:
-    """Begin anew where more than `MOST` expansions are remembered for a collection of rules. Memories share those that
-    they have in common."""
+    """Clear if more than `MOST` expansions are stored for a collection of rules. Memories share expansions, which are
+    counted once."""
     recorded = (each for memory in found.values() for each in (memory.expansions, memory.recorded.expansions))
     known = {id(each): len(each) for each in recorded}
     if sum(known.values()) > MOST:
@@ -221,8 +222,8 @@ def forget_if_full(found: dict[Any, PlanningMemory]) -> None:
 
 @contextlib.contextmanager
 def remembering(mode: FakeTensorMode | None) -> Iterator[None]:
-    """Within, a program of this mode is planned, once or more. What was found out at its symbolic sizes is forgotten
-    where that fails, and where it brought new sizes, which end with the lowering."""
+    """The context in which a program of this mode is planned, possibly several times. The memory of its symbolic sizes
+    is dropped on failure, and if planning introduced new symbols, which end with the lowering."""
     known: frozenset[Any] | None = known_symbols(mode)
     try:
         yield

@@ -1,5 +1,5 @@
-"""Proxies that know their values' metadata, so that a rule is ordinary PyTorch: it reads shapes and dtypes, loops over
-dimensions, and calls what it likes. What it may not do is an error that says so."""
+"""Proxies that know the metadata of their values, so that a rule is ordinary PyTorch: it reads shapes and dtypes, loops
+over dimensions, and calls any function. What rules must not do raises an error that says so."""
 
 from __future__ import annotations
 
@@ -40,22 +40,23 @@ _UNRECORDED = (torch.dtype, torch.device, torch.layout, torch.memory_format, boo
 
 
 class RuleTracer(fx.proxy.GraphAppendingTracer):
-    """Appends what a rule does to a graph. In the aten dialect calls run on fake tensors and what PyTorch dispatches is
-    recorded; in the torch dialect they are recorded as written, and run on fakes only for their metadata."""
+    """Appends the calls of a rule to a graph. In the aten dialect calls run on fake tensors, and the ops that PyTorch
+    dispatches are recorded; in the torch dialect calls are recorded as written, and run on fakes only for their
+    metadata."""
 
     def __init__(self, tape: Tape, rule: object, dialect: str) -> None:
         super().__init__(tape.graph)
         self.tape, self.rule, self.dialect = tape, rule, dialect
         self.numbers: set[fx.Node] = set()
-        """Inputs that are sizes or other numbers, which a program without metadata does not know."""
+        """Inputs that are sizes or other numbers, unknown in a program without metadata."""
         self.busy = False
-        """Whether a call is running on fake tensors: what it calls in turn is not the rule's."""
+        """Whether a call is running on fake tensors: its nested calls are not the rule's."""
         self.closed = False
-        """Whether the run of the rule is over: a proxy that is still used has leaked into another one."""
+        """Whether the run of the rule is over: a proxy used afterwards has leaked into another run."""
         self._switches = switches()
         self._shortcuts = Shortcuts(tape) if dialect == "aten" and tape.kernels is not None else None
         self._modes: contextlib.ExitStack | None = None
-        """Where the modes are entered that record calls, if they have not been entered yet."""
+        """The stack on which to enter the recording modes, while they are not entered yet."""
 
     @property
     def knows(self) -> bool:
@@ -78,6 +79,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         if target == "new_tensor" and self.knows and args[0].device.type == "meta":
             return self._new_tensor(*args, **kwargs)
         asked = self.asked(target, args, kwargs)
+        # Rules make the same kinds of calls again and again; a recipe skips the dispatcher.
         shortcut = self.taken(asked)
         if shortcut is not None:
             return self.wrap(shortcut)
@@ -94,40 +96,40 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
 
     @staticmethod
     def _new_tensor(like: ValueProxy, data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
-        """By `torch.tensor`, whose numbers are kept on the meta device."""
+        """`new_tensor` by `torch.tensor`, whose numbers are kept on the meta device."""
         return torch.tensor(data, dtype=dtype or like.dtype, device=device or like.device)
 
     def asked(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKey | None:
-        """A call taken apart, where it may be recorded without PyTorch's dispatcher."""
+        """The key of a call, if it may be recorded without PyTorch's dispatcher."""
         if self._shortcuts is None or self.busy or self.closed or switches() != self._switches:
             return None
         return self._shortcuts.asked(target, args, kwargs)
 
     def taken(self, asked: CallKey | None) -> Any:
-        """The tensor that a call gives, recorded by a way that is known, as only those of calls are that a rule may
-        make; None where there is none."""
+        """The result of a call recorded by a known dispatch recipe; None if there is none. Recipes exist only for calls
+        that a rule may make."""
         return None if asked is None or self._shortcuts is None else self._shortcuts.recorded(asked)
 
     def learn(self, asked: CallKey | None, result: Any) -> None:
-        """Remember the way that a call has taken through the dispatcher."""
+        """Store the recipe by which a call went through the dispatcher."""
         if asked is not None and self._shortcuts is not None:
             self._shortcuts.learn(asked, result)
 
     def records_on(self, modes: contextlib.ExitStack) -> None:
-        """Enter what records calls that go through PyTorch's dispatcher: when there is one, for it takes its time."""
+        """Enter the modes that record dispatched calls: lazily, at the first such call, as entering takes time."""
         self._modes = modes
         if self._shortcuts is None:
             self.record()
 
     def record(self) -> None:
-        """From here on, calls that go through PyTorch's dispatcher are recorded."""
+        """From here on, dispatched calls are recorded."""
         if self._modes is not None:
             modes, self._modes = self._modes, None
             modes.enter_context(recording(self.tape, self.refuse))
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
-        """While a call runs on fake tensors, what it calls in turn is not the rule's."""
+        """Inside this context a call runs on fake tensors; its nested calls are not the rule's."""
         outer, self.busy = self.busy, True
         try:
             yield
@@ -135,7 +137,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
             self.busy = outer
 
     def check(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse a call that a rule may not make."""
+        """Refuse a call that a rule must not make."""
         if self.closed or any(proxy.tracer is not self for proxy in proxies_in((args, kwargs))):
             self.fail(*LEAKED)
         if not self.busy and switches() != self._switches:
@@ -170,7 +172,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         return self.proxy(node)
 
     def _faked(self, value: Any) -> Any:
-        """A concrete tensor, captured from outside, as the constant that it becomes."""
+        """A concrete tensor captured from outside, as a constant of the graph."""
         if isinstance(value, fx.Proxy) or not isinstance(value, torch.Tensor):
             return value
         return value if self.tape.node_of(value) is not None else self.tape.constant(value)
@@ -184,7 +186,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         return super().create_arg(a)
 
     def wrap(self, value: Any) -> Any:
-        """Fake tensors as proxies of the nodes they come from; everything else as it is."""
+        """Fake tensors as proxies of their nodes; other values unchanged."""
         return self._wrapped(value) if isinstance(value, torch.Tensor) else tree_map(self._wrapped, value)
 
     def _wrapped(self, value: Any) -> Any:
@@ -196,7 +198,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
     def refuse(self, func: Any) -> NoReturn:
         """A recorded op mutates its arguments."""
         name = func if isinstance(func, str) else spelled(func)
-        self.fail(f"mutates a tensor ({name})", "use the functional op and return what it gives")
+        self.fail(f"mutates a tensor ({name})", "use the functional op and return its result")
 
     def fail(self, problem: str, remedy: str) -> NoReturn:
         raise RuleError(self.rule, problem, remedy)
@@ -218,7 +220,7 @@ class ValueProxy(fx.Proxy):
         return self.node.meta["val"]
 
     def _layout(self, what: str) -> Any:
-        """What has the shape, dtype and device of the value."""
+        """An object with the shape, dtype and device of the value."""
         value, kernels = self._value(what), self.tracer.tape.kernels
         known = kernels.layout(value) if kernels is not None and type(value) is FakeTensor else None
         return value if known is None else known
@@ -245,7 +247,7 @@ class ValueProxy(fx.Proxy):
 
     @property
     def requires_grad(self) -> bool:
-        self.tracer.fail("asks for requires_grad", "a rule serves values with and without gradient alike")
+        self.tracer.fail("reads requires_grad", "a rule is recorded once for values with and without gradients")
 
     @property
     def is_cuda(self) -> bool:
@@ -344,12 +346,12 @@ class ValueProxy(fx.Proxy):
 
     def __getattr__(self, name: str) -> Any:
         value = self.node.meta.get("val")
-        # Of torch.return_types: struct sequences have no `_fields`.
+        # Fields of torch.return_types: struct sequences have no `_fields`.
         fields = type(value).__match_args__ if isinstance(value, tuple) and hasattr(value, "__match_args__") else ()
         if name in fields:
             return self[fields.index(name)]
         if name in _OF_MEMORY:
-            self.tracer.fail(f"asks where a tensor is stored ({name})", "a rule is recorded once for all tensors")
+            self.tracer.fail(f"reads where a tensor is stored ({name})", "a rule is recorded once for all tensors")
         if not hasattr(torch.Tensor, name):
             self.tracer.fail(f"uses the unknown attribute {name!r}", "tensors have no such attribute or method")
         if callable(getattr(torch.Tensor, name)):
@@ -358,14 +360,14 @@ class ValueProxy(fx.Proxy):
 
     def _attribute(self, name: str) -> Any:
         if name in ("data", "grad", "grad_fn", "is_leaf"):
-            self.tracer.fail(f"uses .{name}", "use .detach(); gradients are not seen by rules")
+            self.tracer.fail(f"uses .{name}", "use .detach(); rules do not see gradients")
         if not self.tracer.knows and name not in ("T", "mT", "H", "mH", "real", "imag"):
             self.tracer.missing(name)
         return self.tracer.create_proxy("call_function", getattr, (self, name), {})
 
 
 _OF_MEMORY = frozenset({"data_ptr", "is_set_to", "storage_type"})
-"""What is not the same for the tensors that a rule is recorded for."""
+"""Attributes that differ between the tensors for which a rule is recorded."""
 
 
 def _in_place(sign: str) -> Callable[[ValueProxy, Any], NoReturn]:
@@ -375,13 +377,13 @@ def _in_place(sign: str) -> Callable[[ValueProxy, Any], NoReturn]:
     return refused
 
 
-# Without them Python falls back to `__add__`, which rebinds one name and leaves its aliases as they were.
+# Without these Python falls back to `__add__`, which rebinds one name and does not change its aliases.
 for _name, _sign in AUGMENTED.items():
     setattr(ValueProxy, _name, _in_place(_sign))
 
 
 class _Method:
-    """A method of a proxy, to be called."""
+    """A bound method of a proxy."""
 
     def __init__(self, owner: ValueProxy, name: str) -> None:
         self.owner, self.name = owner, name
@@ -391,8 +393,8 @@ class _Method:
 
 
 class FactoryRecorder(torch.overrides.TorchFunctionMode):
-    """Refuses what a rule may not switch; in the torch dialect it also records what a rule calls without any proxy
-    among the arguments: factories."""
+    """Refuses switches of modes in a rule; in the torch dialect it also records calls without proxies among the
+    arguments: factory functions."""
 
     def __init__(self, tracer: RuleTracer) -> None:
         super().__init__()
@@ -416,6 +418,7 @@ class FactoryRecorder(torch.overrides.TorchFunctionMode):
             result = func(*args, **kwargs)
             tracer.learn(asked if not on_proxies else None, result)
             return result
+        # Calls on concrete tensors are computed at once, and become constants when a proxy uses them.
         if func in MADE_OF_NUMBERS or not _is_factory(func) or has_tensors((args, kwargs)):
             run = _called if has_proxies((args, kwargs)) else computed_on_meta
             return run(func, args, kwargs)
@@ -423,7 +426,7 @@ class FactoryRecorder(torch.overrides.TorchFunctionMode):
 
     def _refuse(self, func: Any, args: Any, kwargs: Any) -> None:
         if func is set_grad_enabled:
-            self.tracer.fail("switches gradients on or off", "use .detach() on what has no gradient")
+            self.tracer.fail("switches gradients on or off", "use .detach() on values without gradients")
         if func in MADE_OF_NUMBERS and has_proxies((args, kwargs)):
             self.tracer.fail(f"makes a concrete tensor of values ({func.__name__})", "use torch.stack, or the values")
         if has_tensors((args, kwargs)):
@@ -435,7 +438,7 @@ def _called(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 _OF_DTYPES = frozenset({torch.promote_types, torch.can_cast})
-"""What takes and gives no tensors."""
+"""Functions of dtypes, which neither take nor return tensors."""
 
 
 def _is_factory(func: Any) -> bool:
@@ -445,17 +448,17 @@ def _is_factory(func: Any) -> bool:
 
 
 def _updates_statistics(target: Any) -> bool:
-    """Whether a call updates running statistics: a rule may hand on those of the op that it serves."""
+    """Whether a call updates running statistics: a rule may pass on those of the op that it is for."""
     return not isinstance(target, str) and of_function(target).op.short in BATCH_NORMS
 
 
 def fakes_of(value: Any) -> Any:
-    """`value` with proxies replaced by what they stand for."""
+    """`value` with proxies replaced by their fake tensors."""
     return substituted(value, lambda proxy: proxy.node.meta["val"], fx.Proxy)
 
 
 def run_on_proxies(function: Callable[..., Any], tracer: RuleTracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Run a rule on proxies and return what it returned, its tensors as nodes of the tape."""
+    """Run a rule on proxies and return its results, with tensors as nodes of the tape."""
     with torch.no_grad(), contextlib.ExitStack() as stack, FactoryRecorder(tracer):
         if tracer.knows and tracer.dialect == "aten":
             tracer.records_on(stack)

@@ -1,5 +1,5 @@
-"""Regions without gradients, or under autocast, put into the program that runs them: a target knows ops, no regions.
-What a region without gradients is given is detached, so that it computes, and saves, what it did."""
+"""Inlining of regions without gradients, or under autocast: targets have ops, not regions. The inputs of a region
+without gradients are detached, so that the same values are computed and saved."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class _Region:
     body: fx.Graph
     operands: tuple[Any, ...]
     detached: bool
-    """Whether gradients are off in it."""
+    """Whether gradients are disabled in it."""
 
 
 def without_regions(
     graph: fx.Graph, body_of: Callable[[str], fx.GraphModule | None], root: nn.Module, frozen: Collection[str]
 ) -> Rewrite | None:
-    """The graph with the bodies of its regions in their places, or None if there is none that can be inlined.
-    `frozen`: names of inputs that never require gradients."""
+    """The graph with its regions inlined; None if none can be. `frozen`: names of inputs that never require
+    gradients."""
     regions = {node: region for node in graph.nodes if (region := _inlinable(node, body_of)) is not None}
     return _RegionWalk(graph, regions, root, frozen).rewrite if regions else None
 
 
 def _inlinable(node: fx.Node, body_of: Callable[[str], fx.GraphModule | None]) -> _Region | None:
-    """The region that a node runs, if nothing but its operations is in it. Where gradients are switched on, or sizes
-    come from data, it stays."""
+    """The region that a node runs, if it contains only ops. Regions that enable gradients, or have data-dependent
+    sizes, are not inlined."""
     name = node.target.__name__ if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
     if _switches_gradients_off(node):
         place = 1
@@ -58,6 +58,7 @@ def _inlinable(node: fx.Node, body_of: Callable[[str], fx.GraphModule | None]) -
 
 
 def _is_plain(region: fx.Node, body: fx.Graph) -> bool:
+    # Data-dependent sizes are bound by the region's node, for which an inlined body has no counterpart.
     if region.kwargs or "unbacked_bindings" in region.meta:
         return False
     if any(user.target is not operator.getitem or not isinstance(user.args[1], int) for user in region.users):
@@ -72,7 +73,7 @@ def _is_plain(region: fx.Node, body: fx.Graph) -> bool:
 
 
 class _RegionWalk:
-    """One pass over a program that copies it, its regions inlined."""
+    """One pass over a program that copies it and inlines its regions."""
 
     def __init__(
         self, source: fx.Graph, regions: Mapping[fx.Node, _Region], root: nn.Module, frozen: Collection[str]
@@ -106,7 +107,7 @@ class _RegionWalk:
         return not self._is_untracked(new)
 
     def _inlined(self, call: fx.Node, region: _Region) -> tuple[Any, ...]:
-        """Copy the body of a region; returns what stands for its results."""
+        """Copy the body of a region; returns the values of its results."""
         operands = list(fx.map_arg(region.operands, self.rewrite.values.__getitem__))
         given = [self._detached(call, operand) for operand in operands] if region.detached else operands
 
@@ -142,13 +143,13 @@ class _RegionWalk:
         return new
 
     def _name(self, name: str, call: fx.Node) -> str:
-        """A name for what is moved: its own, if no other node of the program has it."""
+        """The name of an inlined node: its own, unless another node of the program has it."""
         return f"{call.name}_{name}" if name in self.rewrite.names else name
 
 
 def _handed_through(body: fx.Graph, operands: Sequence[Any]) -> dict[fx.Node, Any]:
-    """What a region only hands through, which keeps its gradient: its inputs, and results of calls that return the very
-    tensor that they are given, or several of them (`broadcast_tensors`)."""
+    """The values that a region passes through, which keep their gradients: its inputs, and results of calls that return
+    an argument itself, or several (`broadcast_tensors`)."""
     handed: dict[fx.Node, Any] = dict(zip(body.find_nodes(op="placeholder"), operands))
     for node in (node for node in body.nodes if node.op == "call_function"):
         whole, bases = node, view_bases(node)
@@ -166,12 +167,12 @@ def _handed_through(body: fx.Graph, operands: Sequence[Any]) -> dict[fx.Node, An
 def bodies_of(
     functional: Functional, owner: nn.Module, policy: autocast.Policy | None
 ) -> dict[str, tuple[fx.GraphModule, autocast.Policy | None]]:
-    """By attribute, the bodies of higher-order ops, with the autocast under which each runs: its casts are written
-    out."""
+    """The bodies of higher-order ops, by attribute, with the autocast under which each runs; its casts are made
+    explicit."""
     found: dict[str, tuple[fx.GraphModule, autocast.Policy | None]] = {}
     for node in functional.graph.find_nodes(op="get_attr"):
         name = str(node.target)
-        # A region of which nothing is used is gone, and with it what says under which autocast its body runs.
+        # An unused region has been erased, and with it the autocast under which its body runs.
         body = body_named(name, functional, owner) if name not in found and node.users else None
         if body is not None:
             regions = [user for user in node.users if autocast.is_region(user) and user.args[4] is node]
@@ -192,7 +193,7 @@ def body_named(name: str, functional: Functional, owner: nn.Module) -> fx.GraphM
 
 
 def runs_untracked(graph: fx.Graph, name: str) -> bool:
-    """Whether a body runs in regions without gradients alone."""
+    """Whether a body runs only in regions without gradients."""
     calls = [user for node in graph.find_nodes(op="get_attr", target=name) for user in node.users]
     return bool(calls) and all(map(_switches_gradients_off, calls))
 

@@ -1,5 +1,6 @@
-"""Retracing: one walk over a graph that copies what stays and stamps expansions for what does not. Nothing is
-propagated through what is copied; each stamped value gets metadata of its own, and a view shares its base's storage."""
+"""Rewriting of derived calls: one pass over a graph that copies kept nodes and inlines expansions for the others.
+Metadata of copied nodes is not recomputed; each inlined value gets new metadata, in which a view shares the storage of
+its base."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class InlinedGraph:
-    """A lowered graph, how it relates to the one it came from, and what was put into it."""
+    """A lowered graph, its relation to the graph it was made from, and what was added."""
 
     rewrite: Rewrite
     chains: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
-    """Node that an expansion made -> the rules that made it, the outermost first."""
+    """The rules, the outermost first, by node that their expansion created."""
     stamps: dict[ExpansionTemplate, int] = field(default_factory=dict)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
-    """Concrete tensors that rules use, by attribute name; one name a tensor."""
+    """Concrete tensors that rules use, by attribute name; one name per tensor."""
 
     @property
     def graph(self) -> fx.Graph:
@@ -46,8 +47,8 @@ def inline_expansions(
     taken: Any = (),
     without: Collection[fx.Node] = (),
 ) -> InlinedGraph:
-    """Build the lowered graph: `decisions` names the nodes to be replaced, `without` those to be left out. `taken` are
-    attribute names in use."""
+    """Build the lowered graph: nodes in `decisions` are replaced, those in `without` are left out. `taken`: attribute
+    names that are in use."""
     walk = _InliningWalk(source, mode, set(taken))
     for node in source.nodes:
         decision = decisions.get(node)
@@ -71,7 +72,7 @@ class _InliningWalk:
         self.attributes: dict[int, fx.Node] = {}
 
     def stamp(self, node: fx.Node, stamp: ExpansionTemplate) -> None:
-        """Put an expansion in the place of `node`."""
+        """Inline an expansion in place of `node`."""
         out, rewrite, fakes = self.out, self.rewrite, self.fakes
         out.stamps[stamp] = out.stamps.get(stamp, 0) + 1
         values = [rewrite.values[slot] for slot in node.all_input_nodes]
@@ -89,6 +90,7 @@ class _InliningWalk:
                 values.append(args[0][args[1]])
                 metas.append(metadata(values[-1]) if fakes is not None else None)
                 continue
+            # The result keeps the name of the replaced node, so that users still find it.
             name = node.name if i == stamp.result else rewrite.free(f"{node.name}_{entry.suffix}")
             new = rewrite.create(entry.op, entry.target, args, kwargs, name)
             if kept:
@@ -118,7 +120,7 @@ class _InliningWalk:
 
 
 def flatten(expansion: Expansion, decisions: Mapping[fx.Node, Derived]) -> ExpansionTemplate:
-    """The expansion with the calls that it makes replaced by their own expansions, compiled."""
+    """The expansion with its derived calls replaced by their own expansions, compiled to a template."""
     graph, constants = expansion.graph, dict(expansion.constants)
     if decisions:
         walk = _InliningWalk(graph, mode_of(graph), set(constants))

@@ -1,5 +1,5 @@
-"""What of a program a target and rules have a say in: which calls rules match, which leaf modules are to be replaced by
-the graph of their forward, and which graphs are to be made functional."""
+"""Questions about a program that depend on rules and target: which calls rules match, which leaf modules are replaced
+by the graph of their forward, and which graphs must be made functional."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from decomp.rules.target import MatchAllTarget, Target
 
 @dataclass(frozen=True)
 class RuleSelection:
-    """Rules and a target, asked about a program before it is planned."""
+    """Rules and a target, queried about a program before it is planned."""
 
     rules: Rules
     target: Target
     training: bool | None = None
-    """Whether what only gradients need is kept; None: where an input or a parameter may require one."""
+    """Whether to keep what only gradients need; None: if an input or a parameter may require a gradient."""
 
     def specialise_for_program(self, program: CapturedProgram) -> RuleSelection:
-        """This, with the rules for programs that are not trained where `program` is none that is."""
+        """A copy with the rules for inference, if `program` does not train."""
         training = self.training
         if self.everywhere or not self.rules.trains:
             return self
@@ -46,40 +46,41 @@ class RuleSelection:
 
     @property
     def everywhere(self) -> bool:
-        """Whether rules apply wherever one matches, and not only to what the target does not know."""
+        """Whether rules apply wherever one matches, not only to calls that are illegal on the target."""
         return isinstance(self.target, MatchAllTarget)
 
     @property
     def leaves(self) -> Leaves:
-        """What is to become of leaf modules while the program is captured."""
+        """How leaf modules are treated during capture."""
         return Leaves(self._body_of_module, self._wants, self._serves)
 
     def keeps_module(self, module: nn.Module, call: fx.Node) -> bool:
-        """Whether a leaf module that capture has left may stay as it is."""
+        """Whether a leaf module left by capture may stay a call."""
         if is_guards(module) or not self.everywhere and self._is_legal(module):
             return True
         return self.everywhere and not self._hides_match(module, call)
 
     def must_be_functional(self, graph: fx.Graph, root: nn.Module) -> bool:
-        """Whether a graph that mutates cannot be lowered as it is."""
+        """Whether a graph that mutates must be functionalized before it is lowered."""
         if not mutates(graph, root):
             return False
         if not self.everywhere or self.target.narrower or self.rules.patterns:
             return True
         if any(self._rule_for_inplace(node) for node in graph.nodes):
             return True
-        # What a rule gives may share memory where what the op gives does not, or the reverse.
+        # The result of a rule may share memory where that of the op does not, or vice versa.
         if any(node.op != "call_module" and self._matches(root, node) for node in touching_writes(graph, root)):
             return True
         return any(self.must_be_functional(body.graph, body) for n in graph.nodes for _, body in regions(n, root))
 
     def infer(self, node: fx.Node) -> Any:
-        """What a call gives according to the first rule that serves it, run on the metadata of its arguments. Raises
-        `NotLowered` if it is declared that none can."""
+        """The result of a call by the first rule that accepts it, run on the metadata of its arguments. Raises
+        `NotLowered` if no rule does and a limitation is declared."""
         call = call_if_bound(node)
         if call is None:
             return None
         bound: Any = call
+        # Rules run directly on fake tensors here, not on proxies: only the metadata of the result is needed.
         for rule in self.rules.of(call.op):
             accepted = rule.accept(bound)
             if isinstance(accepted, Declined) or missing_ops(rule.needs, self.target) is not None:
@@ -94,8 +95,8 @@ class RuleSelection:
         return None
 
     def _body_of_module(self, module: nn.Module, call: fx.Node) -> InlinedBody | None:
-        """The forward of a leaf module, where what it computes has to be lowered. What hooks do beside it cannot be
-        put into a graph."""
+        """The graph of a leaf module's forward, if it must be lowered. The effect of hooks cannot be put into a
+        graph."""
         if hooks_of(module) or is_guards(module) or not self.everywhere and self._is_legal(module):
             return None
         if isinstance(module, fx.GraphModule) and not has_own_forward(module):
@@ -112,7 +113,7 @@ class RuleSelection:
         return body
 
     def _is_legal(self, module: nn.Module) -> bool:
-        """Whether a leaf module is a call that the target knows. One that writes its input is more than that."""
+        """Whether a leaf module is a legal call of the target. One that writes its input does more than its op."""
         if is_customised(module) or getattr(module, "inplace", False) or isinstance(module, fx.GraphModule):
             return False
         op = of_module_class(type(module))
@@ -120,18 +121,18 @@ class RuleSelection:
 
     @functools.cached_property
     def _in_patterns(self) -> frozenset[str]:
-        """Ops that a pattern has: a module that applies one is part of a match only by what its forward does."""
+        """Ops in patterns: a module that applies one must be inlined to be part of a match."""
         rules = self.rules.patterns
         return frozenset(op for rule in rules for node in rule.pattern.calls for op in rule.pattern.ops_of(node))
 
     def _wants(self, module: nn.Module, call: fx.Node) -> bool:
-        """Whether a leaf module that is left is to be captured by torch.export."""
+        """Whether a leaf module that could not be traced is to be captured by torch.export."""
         if is_guards(module) or not self.everywhere:
             return not is_guards(module) and not self._is_legal(module)
         return self._hides_match(module, call) or traced_forward(module, call) is None
 
     def _serves(self, body: fx.Graph, module: nn.Module) -> bool:
-        """Whether there is something in the forward of a leaf module for which it should be inlined."""
+        """Whether a leaf module's forward contains anything for which it should be inlined."""
         return not self.everywhere or any(self._matches(module, node) for node in body.nodes)
 
     def _hides_match(self, module: nn.Module, call: fx.Node) -> bool:

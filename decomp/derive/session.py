@@ -1,7 +1,7 @@
-"""One lowering at a time, and nothing left of one that fails. PyTorch's tracing is not safe in threads: its stack of
-modes above autograd is one for the process, a fake mode remembers where it was entered, and a `ShapeEnv` belongs to a
-program that several threads may lower. So there is one lock; it is reentrant, because a lowering may run inside a
-backend of `torch.compile` that a lowering called."""
+"""Mutual exclusion of lowerings, and rollback of those that fail. PyTorch's tracing is not thread-safe: its stack of
+modes above autograd is per process, a fake mode stores where it was entered, and a `ShapeEnv` belongs to a program that
+several threads may lower. Hence one lock, which is reentrant, as a lowering may run inside a backend of `torch.compile`
+that another lowering called."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ _LOCK = Lock()
 
 @contextlib.contextmanager
 def lowering_session(rules: Rules, model: Any, captures: bool) -> Iterator[Snapshot]:
-    """Within, no other thread lowers. However it is left, PyTorch's state and the shape environment of `model` are as
-    they were; if by an exception of any kind, what planning remembers in `rules` is, too. `captures`: whether the model
-    may be captured by `torch.export`."""
-    # The lock of `torch.compile` is taken first here too: a thread that lowers and needs Dynamo would else wait for one
-    # that compiles and waits for it.
+    """Inside this context no other thread lowers. On exit, PyTorch's state and the shape environment of `model` are
+    restored; after an exception, so is the planning memory of `rules`. `captures`: whether the model may be captured by
+    `torch.export`."""
+    # The lock of `torch.compile` is taken first, as that does: otherwise a thread that lowers and needs Dynamo could
+    # deadlock with one that compiles and then lowers.
     with compile_lock(captures), _LOCK, process_state_kept():
+        # Cleared here and not while planning, which holds references into the memory.
         forget_if_full(rules.memory)
         before, sizes = _SessionState(rules), Snapshot(shape_env_of(model))
         try:
@@ -45,7 +46,7 @@ def lowering_session(rules: Rules, model: Any, captures: bool) -> Iterator[Snaps
 
 @contextlib.contextmanager
 def capture_session(source: CaptureRequest, matching: RuleSelection) -> Iterator[CapturedProgram]:
-    """The graph of a model, with no other thread and none of the caller's modes in the way, to be planned within.
+    """The graph of a model, for planning inside this context, without other threads and the caller's modes interfering.
     Raises `CaptureError`."""
     captures = source.args is not None
     with lowering_session(matching.rules, source.model, captures), neutral(), collector_paused():
@@ -56,27 +57,28 @@ def capture_session(source: CaptureRequest, matching: RuleSelection) -> Iterator
 
 @contextlib.contextmanager
 def resumed_session(program: CapturedProgram, rules: Rules) -> Iterator[Snapshot]:
-    """Within, a program that was captured before may be planned again, as within `capture_session`."""
+    """Inside this context a program that was captured earlier may be planned again, as in `capture_session`."""
     with lowering_session(rules, program, captures=False) as sizes, neutral(), collector_paused(), planning(program):
         yield sizes
 
 
 @contextlib.contextmanager
 def planning(program: CapturedProgram) -> Iterator[None]:
-    """Within, a program is planned: no guard is added, and of its sizes nothing is remembered that ends with it."""
+    """The context of planning: no guards are added, and memory of symbolic sizes that end with the program is
+    dropped."""
     with without_guards(program.mode), remembering(program.mode):
         yield
 
 
 class _SessionState:
-    """What a lowering may leave behind, as it is now."""
+    """A snapshot of the state that a lowering may change."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.remembered = {key: (memory, memory.mark()) for key, memory in rules.memory.items()}
 
     def restore(self) -> None:
-        """Put back what differs."""
+        """Undo changes since the snapshot."""
         for key in [key for key in self.rules.memory if key not in self.remembered]:
             self.rules.memory.pop(key, None)
         for memory, mark in self.remembered.values():

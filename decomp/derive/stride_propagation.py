@@ -1,8 +1,11 @@
-"""Stride propagation: an expansion may give other strides than the call whose place it takes, where that gave a view
-with gaps; and a kernel may give other strides than the program was captured with, as fake tensors lay some results out
-as no kernel does. A node whose strides differ from the captured metadata is re-traced, and so is everything that
-depends on its strides: metadata stays true, rules see it, and a call that cannot be made on other strides (a view, say)
-gets a copy."""
+"""Stride propagation. An expansion may return other strides than the call that it replaces, if that returned a view
+with gaps; and a kernel may return other strides than those with which the program was captured, as some fake kernels
+lay results out differently. A node whose strides differ from the captured metadata is re-traced, and so is every node
+that depends on its strides: metadata stays true, rules see it, and a call that does not work on other strides (such as
+a view) gets a copy.\n\nThe pass runs while calls are being decided, in order. As long as strides are as captured, the
+source graph itself is used and nothing is copied. At the first change a copy of the graph is started; from there on
+each node is run on the metadata of its new arguments, and either inherits true metadata, or gets dense copies of its
+arguments before it."""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.metadata.symbolic_sizes import is_data
 from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
 
-PINNED = "a call that stays looks at its memory, which has gaps"
-_LOST = "looks at memory with gaps, which has different strides in the lowered program"
+PINNED = "a call that stays reads its memory by strides, and it has gaps"
+_LOST = "reads memory with gaps by strides, which are different in the lowered program"
 
 
 def changed_strides(graph: fx.Graph, expected: Any) -> Any:
-    """The metadata of what `graph` gives, where any of it has different strides than the `expected`; else None. A
-    result that it leaves out, as nobody reads it, is as expected."""
+    """The metadata of the results of `graph`, if any of them has strides other than `expected`; else None. A result
+    that it omits, as it is not used, counts as expected."""
     output: Any = graph.output_node().args[0]
     if isinstance(output, fx.Node) and isinstance(expected, torch.Tensor):
         value = metadata(output)
@@ -42,35 +45,35 @@ def changed_strides(graph: fx.Graph, expected: Any) -> Any:
 
 
 class StridePropagation:
-    """One graph while its calls are decided upon, in order. It stands for itself until the first result has other
-    strides than were captured; from there on a copy is made of it, whose metadata is true."""
+    """A graph whose calls are being decided in order. It is the source itself until the first result has other strides
+    than were captured; from there on it is a copy with true metadata."""
 
     def __init__(
         self, source: fx.Graph, stale_strides: Mapping[fx.Node, Any] | None = None, expected: Any = None
     ) -> None:
-        """`stale_strides`: nodes whose metadata is true, but not what it was when the nodes after them were captured,
-        and what it was. `expected`: metadata of the results, where it is not that of the output."""
+        """`stale_strides`: nodes whose metadata is true but differs from that with which their users were captured,
+        mapped to the latter. `expected`: metadata of the results, if it is not that of the output."""
         self.source = source
         self.emit = Emitter(source) if stale_strides else None
         self.lost: dict[fx.Node, str] = {}
-        """Calls that cannot have the strides that they were captured for, and why."""
+        """Calls that need the captured strides and cannot get them, and why."""
         self._changed: set[fx.Node] = set()
         self._expected = expected
         self._captured_meta = dict(stale_strides or {})
 
     @property
     def graph(self) -> fx.Graph:
-        """The graph whose metadata is true."""
+        """The graph with true metadata."""
         return self.source if self.emit is None else self.emit.graph
 
     def current(self, node: fx.Node) -> fx.Node:
-        """What stands for a node of the source; a node of the copy stands for itself."""
+        """The current node for a node of the source; a node of the copy is returned unchanged."""
         found: fx.Node = node if self.emit is None else self.emit.rewrite.values.get(node, node)
         return found
 
     def nodes(self) -> Iterator[fx.Node]:
-        """The nodes to be decided upon, in order: those of the source, or of its copy, each behind calls that copy its
-        arguments where it needs other strides. What `strides_changed` is told meanwhile tells on those that follow."""
+        """The nodes to be decided, in order: those of the source, or of its copy, each after calls that copy its
+        arguments if it needs other strides. Calls of `strides_changed` in between affect the nodes that follow."""
         for node in self.source.nodes:
             if self.emit is None:
                 yield node
@@ -79,9 +82,10 @@ class StridePropagation:
                 yield from visit(self.emit, node)
 
     def strides_changed(self, node: fx.Node, results: Any) -> None:
-        """What takes the place of the call `node` gives `results`, which have other strides than were captured."""
+        """The replacement of the call `node` has `results`, with strides other than captured."""
         if self.emit is None:
             self.emit = Emitter(self.source)
+            # The copy begins with everything decided so far, which has captured strides.
             for earlier in self.source.nodes:
                 self._copy_node(self.emit, earlier, self.emit.rewrite.values)
                 if earlier is node:
@@ -91,7 +95,7 @@ class StridePropagation:
         _update_meta(self.emit, self.current(node), fake_like(self.emit.mode, results))
 
     def changed_before_lost(self) -> frozenset[str]:
-        """The names of the calls whose new strides lose a call behind them."""
+        """The names of calls whose changed strides make a later call lose its captured ones."""
         before = dict.fromkeys(self.lost)
         for node in (waiting := list(before)):
             new = [given for given in node.all_input_nodes if given not in before]
@@ -107,6 +111,7 @@ class StridePropagation:
         if isinstance(node.target, torch._ops.HigherOrderOperator) or spelling_of(node).op.short == "as_strided":
             return self._as_captured(emit, node, moved, value_map)
         value, before = _run(emit, node, value_map), []
+        # The call does not work on these strides (a view, for instance): give it contiguous copies.
         if value is None:
             tensors = [n for n in moved if isinstance(metadata(n), torch.Tensor)]
             before = _in_order(emit, value_map, {n: list(range(metadata(n).dim())) for n in tensors}, node)
@@ -116,11 +121,11 @@ class StridePropagation:
         return [*before, new]
 
     def _moved(self, emit: Emitter, value_map: Mapping[fx.Node, fx.Node]) -> list[fx.Node]:
-        """The arguments that have other strides than were captured."""
+        """The arguments whose strides differ from the captured ones."""
         return [n for n in value_map if value_map[n] in emit.stale_strides]
 
     def _visit_output(self, emit: Emitter, output: fx.Node) -> list[fx.Node]:
-        """Copies of results, where they are to be dense and have other strides than are expected of them."""
+        """Dense copies of results whose strides differ from the expected ones."""
         nodes = [leaf for leaf in tree_leaves(output.args[0]) if isinstance(leaf, fx.Node)]
         wanted = [metadata(n) for n in nodes] if self._expected is None else tensors_in(self._expected)
         value_map = {n: self.current(n) for n in output.all_input_nodes}
@@ -141,7 +146,8 @@ class StridePropagation:
     def _as_captured(
         self, emit: Emitter, node: fx.Node, moved: list[fx.Node], value_map: dict[fx.Node, fx.Node]
     ) -> list[fx.Node]:
-        """A call that goes by memory, or whose body was traced for it, on copies that have the captured strides."""
+        """A call that depends on memory layout, or whose body was traced for it, on copies with the captured
+        strides."""
         orders = {n: dense_order(emit.stale_strides[value_map[n]]) for n in moved}
         before = _in_order(emit, value_map, orders, node)
         new = self._copy_node(emit, node, value_map)
@@ -156,7 +162,7 @@ class StridePropagation:
 
 
 def _run(emit: Emitter, node: fx.Node, value_map: Mapping[fx.Node, fx.Node]) -> Any:
-    """What a call gives on the metadata of its arguments in `value_map`; None if it cannot be made on it."""
+    """The result of a call on the metadata of its arguments in `value_map`; None if it fails."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), value_map.__getitem__)
     try:
         return emit.computed(node.op, node.target, args, kwargs)
@@ -165,13 +171,14 @@ def _run(emit: Emitter, node: fx.Node, value_map: Mapping[fx.Node, fx.Node]) -> 
 
 
 def _update_meta(emit: Emitter, node: fx.Node, value: Any) -> None:
-    """Give a node of the copy its true metadata, where it is another."""
+    """Set the metadata of a node in the copy, if it has changed."""
     assert emit.key is not None
     before = metadata(node)
     old, new = tensors_in(before), tensors_in(value)
     if not _differ(new, old):
         return
     for was, now in zip(old, new):
+        # The new metadata was computed under no_grad, but signatures and kernels depend on requires_grad.
         if was.requires_grad and not now.requires_grad:
             now.requires_grad_()
     following = iter(new)
@@ -182,7 +189,7 @@ def _update_meta(emit: Emitter, node: fx.Node, value: Any) -> None:
 def _in_order(
     emit: Emitter, value_map: dict[fx.Node, fx.Node], orders: Mapping[fx.Node, list[int] | None], at: fx.Node
 ) -> list[fx.Node]:
-    """Put copies into `value_map` whose dimensions have the given orders, the slowest first, where there are any."""
+    """Replace values in `value_map` by copies with dimensions laid out in the given orders, the slowest first."""
     made: list[fx.Node] = []
     for node, order in orders.items():
         if order is not None:
@@ -193,7 +200,8 @@ def _in_order(
 
 
 def dense_copy(emit: Emitter, node: fx.Node, order: list[int], at: fx.Node) -> list[fx.Node]:
-    """Calls that copy `node` so that its dimensions lie in `order`, the slowest first; the last one is the copy."""
+    """Calls that copy `node` so that its dimensions are laid out in `order`, the slowest first; the last one is the
+    copy."""
     keep = {"memory_format": torch.contiguous_format}
     if order == sorted(order):
         return [emit.call("clone", (node,), keep, at=at)]
@@ -203,20 +211,20 @@ def dense_copy(emit: Emitter, node: fx.Node, order: list[int], at: fx.Node) -> l
 
 
 def _differ(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
-    """Whether any of them has different strides. (What nobody reads of several results may be of any shape.)"""
+    """Whether any of them has different strides. (Unused results may have any shape.)"""
     pairs = [pair for pair in zip(found, expected) if pair[0].dim() == pair[1].dim()]
     return len(found) == len(expected) and not all(same_layout(*pair) for pair in pairs)
 
 
-# What kernels give.
+# Strides of kernels' results.
 
 TrueResults = Callable[[fx.Node], Any]
-"""What a call truly gives, where the metadata that it was captured with has other strides; else None."""
+"""Returns the true metadata of a call's results, if the captured metadata has other strides; else None."""
 
 
 def with_kernel_strides(functional: Functional, kernel_strides: TrueResults) -> Functional:
-    """A functional program with the strides that its calls give when they run, where they are not those of its
-    metadata. A call that cannot be made on these gets a copy."""
+    """A functional program with metadata that has the strides its kernels return. A call that does not work on these
+    gets a copy."""
     propagation = StridePropagation(functional.graph, functional.stale_strides, expected=())
     for node in propagation.nodes():
         results = kernel_strides(propagation.current(node))
@@ -227,16 +235,16 @@ def with_kernel_strides(functional: Functional, kernel_strides: TrueResults) -> 
 
 @dataclass(frozen=True)
 class Corrected:
-    """A captured graph with the strides that its kernels give; its calls are the same. What they mean depends on it:
-    which of them give views, and what those find that go by memory."""
+    """A captured graph with the strides that its kernels return; its calls are unchanged. Their meaning depends on it:
+    which of them return views, and what those that read by strides read."""
 
     rewrite: Rewrite
-    """From the graph as it was captured."""
+    """From the captured graph."""
     bodies: Mapping[str, fx.GraphModule] = field(default_factory=dict)
-    """Bodies of regions that were corrected too, by the name of their attribute."""
+    """Bodies of regions that were corrected as well, by attribute name."""
 
     def owner(self, owner: nn.Module) -> nn.Module:
-        """What `owner` is to this graph: it has these bodies."""
+        """A copy of `owner` with these bodies."""
         if not self.bodies:
             return owner
         found = nn.Module()
@@ -245,15 +253,15 @@ class Corrected:
         return found
 
     def functional(self, functional: Functional) -> Functional:
-        """A functional form of this graph, as one of the graph that was captured."""
+        """A functional form of this graph, as one of the captured graph."""
         same = functional.graph is self.rewrite.graph
         rewrite = self.rewrite if same else self.rewrite.then(functional.rewrite)
         return replace(functional, rewrite=rewrite, submodules={**self.bodies, **functional.submodules})
 
 
 def corrected(graph: fx.Graph, owner: nn.Module, kernel_strides: TrueResults) -> Corrected | None:
-    """A captured graph with the strides that its kernels give. None where it has them, or a call of it could not be
-    made on them: PyTorch could not run it as it was captured, and `with_kernel_strides` gives it a copy."""
+    """A captured graph with the strides that its kernels return. None if it already has them, or if a call does not
+    work on them: PyTorch could not run the captured graph, and `with_kernel_strides` adds a copy."""
     try:
         return _corrected(graph, owner, kernel_strides, {})
     except _CannotBeRun:
@@ -261,11 +269,11 @@ def corrected(graph: fx.Graph, owner: nn.Module, kernel_strides: TrueResults) ->
 
 
 class _CannotBeRun(Exception):
-    """A call cannot be made on the strides that kernels give."""
+    """A call does not work on the strides that kernels return."""
 
 
 class _AsItIs(StridePropagation):
-    """Stride propagation through a graph that may write memory, and go by it: its calls stay what they are."""
+    """Stride propagation through a graph that may write memory and depend on its layout: no calls are added."""
 
     def _visit_node(self, emit: Emitter, node: fx.Node) -> list[fx.Node]:
         value_map = {n: self.current(n) for n in node.all_input_nodes}
@@ -285,7 +293,7 @@ class _AsItIs(StridePropagation):
 def _corrected(
     graph: fx.Graph, owner: nn.Module, kernel_strides: TrueResults, inputs: Mapping[str, Any]
 ) -> Corrected | None:
-    """`inputs`: the metadata of inputs, by name, where it is not what was captured."""
+    """`inputs`: the metadata of inputs, by name, if it is not the captured one."""
     walk, regions = _AsItIs(graph), dict[str, fx.GraphModule]()
     for node in walk.nodes():
         now = walk.current(node)
@@ -311,7 +319,8 @@ def _region_results(
     kernel_strides: TrueResults,
     regions: dict[str, fx.GraphModule],
 ) -> Any:
-    """What a region gives, where that is not what was captured; its body goes into `regions` if it was corrected."""
+    """The results of a region, if they differ from the captured ones; its body is added to `regions` if it was
+    corrected."""
     found = bodies(node, owner)
     if len(found) != 1:
         return None
@@ -324,6 +333,6 @@ def _region_results(
     if own is None:
         return None
     if str(name.target) in regions:
-        raise _CannotBeRun  # one body, called on two layouts
+        raise _CannotBeRun  # one body, called with two layouts
     regions[str(name.target)] = as_module(body, own.functional(Functional(own.rewrite)))
     return changed_strides(own.rewrite.graph, metadata(node))

@@ -1,5 +1,5 @@
-"""A lowered program writes its inputs and buffers once, when it has read everything. Tensors that overlap one of these
-would change in the middle of the model it was made from, so a call with such tensors is refused."""
+"""A lowered program writes its inputs and buffers once, after it has read everything. In the source model, tensors that
+overlap a written one would change midway, so a call with such tensors is refused."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from decomp.torch_internals.pytree import tree_leaves
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """What a program reads and writes, by name: inputs, and attributes of its module."""
+    """The names of tensors that a program reads and writes: inputs, and attributes of its module."""
 
     inputs: tuple[str, ...]
     read_inputs: tuple[str, ...]
     state: tuple[str, ...]
     read_state: tuple[str, ...]
     recorded: tuple[str, ...] = ()
-    """Inputs whose write autograd records."""
+    """Inputs whose writes are recorded by autograd."""
 
     def __call__(self, module: nn.Module, given: Mapping[str, Any]) -> None:
-        """Raise `InputsOverlap` where a tensor that is written overlaps another input."""
+        """Raise `InputsOverlap` if a tensor that is written overlaps another input."""
         if torch.compiler.is_compiling():
-            return  # whoever compiles or exports the program has no addresses yet
+            return  # while it is compiled or exported there are no addresses
         for name in self.inputs:
             _refuse_unwritable(name.lstrip("*"), given.get(name), name in self.recorded)
         inputs = {name: tuple(_places(given.get(name))) for name in (*self.inputs, *self.read_inputs)}
@@ -42,6 +42,7 @@ class Writes:
             for name in (*self.state, *self.read_state):
                 if _meet(inputs[one], tuple(_places(attribute(module, name)))):
                     raise InputsOverlap(_input(one), repr(name))
+        # A caller may pass a buffer of the module, or a view of it, as an input.
         for name in self.state if self.read_inputs else ():
             found = tuple(_places(attribute(module, name)))
             for other in self.read_inputs:
@@ -74,7 +75,7 @@ def _meet(ones: tuple[Place, ...], others: tuple[Place, ...]) -> bool:
 
 
 def check_writes(module: fx.GraphModule) -> None:
-    """Make the module of a lowered program look at the memory of what it writes. It must do all its writes at its
+    """Add a check of memory overlap to the module of a lowered program that writes. All its writes must be at its
     end."""
     writes = _writes(module.graph)
     if not writes.inputs and not (writes.state and writes.read_inputs):
@@ -95,7 +96,7 @@ def _named(nodes: Iterable[fx.Node], op: str) -> tuple[str, ...]:
 
 
 def _source(node: fx.Node) -> fx.Node:
-    """The tensor that is written through `detach()`, where autograd is not to see it."""
+    """The tensor that is written through `detach()`, which hides the write from autograd."""
     while node.op in ("call_function", "call_method") and spelling_of(node).op.short == "detach":
         node = node.all_input_nodes[0]
     return node

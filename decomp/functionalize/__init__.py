@@ -1,1 +1,1 @@
-"""Mutation made functional, and written back once."""
+"""Functionalization: in-place ops become functional ones, and inputs and buffers are written back once."""

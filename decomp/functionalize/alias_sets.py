@@ -1,5 +1,5 @@
-"""Sets of nodes that may share memory, judged by op alone, and which of the sets are written. Functionalization follows
-the nodes of these; every other node is copied as it is."""
+"""Sets of nodes that may share memory, judged by ops alone, and which of these sets are written. Functionalization
+follows the nodes of written sets; every other node is copied unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from decomp.torch_internals.fakes import FakeTensor
 
 
 class AliasSets:
-    """The nodes of a graph: two of them are in one set if they may share memory."""
+    """A partition of a graph's nodes: two nodes are in one set if they may share memory."""
 
     def __init__(self, graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any] | None = None) -> None:
         """`state`: parameters and buffers by the name of their placeholder, where the program lifts them to its inputs
@@ -29,10 +29,11 @@ class AliasSets:
         mutated: list[fx.Node] = []
         for node in graph.nodes:
             mutated += self._add(node)
+        # Representatives are only final once all nodes have been joined.
         self._mutated = {self._sets.of(node) for node in mutated}
 
     def may_be_written(self, node: fx.Node) -> bool:
-        """Whether the graph may write memory of `node`, through it or through another node."""
+        """Whether the graph may write to the memory of `node`, through it or through another node."""
         return bool(self._mutated) and self._sets.of(node) in self._mutated
 
     def may_alias(self, one: fx.Node, two: fx.Node) -> bool:
@@ -59,16 +60,18 @@ class AliasSets:
         return ("input", storage_of(value)) if isinstance(value, FakeTensor) else None
 
     def _tensor(self, node: fx.Node) -> Any:
-        """The parameter or buffer that a node reads, if it does."""
+        """The parameter or buffer that a node reads, if any."""
         if node.op == "placeholder":
             return self.state.get(node.name)
         return attribute(self.root, str(node.target)) if self.root is not None and node.op == "get_attr" else None
 
     def _add(self, node: fx.Node) -> list[fx.Node]:
-        """Join `node` with the nodes that it may share memory with. Returns the nodes that it writes."""
+        """Join `node` with the nodes with which it may share memory. Returns the nodes to which it writes."""
         mutated = list(mutated_args(node, self.root))
         related = [*view_bases(node, self.root), *(() if updates_statistics(node) else mutated)]
         for operands, body in regions(node, self.root):
+            # An operand belongs to the call's set only if the body may return or write its memory; other operands stay
+            # independent.
             inner, results = AliasSets(body.graph, body), _results(body.graph)
             for operand, source in zip(operands, body.graph.find_nodes(op="placeholder")):
                 if not isinstance(operand, fx.Node):
@@ -86,7 +89,7 @@ class AliasSets:
 
 
 def writes_alias_other_values(graph: fx.Graph, root: nn.Module | None, inputs: Sequence[Any]) -> bool:
-    """Whether an input that the program writes shares memory with another input or with an output."""
+    """Whether an input to which the program writes shares memory with another input or with an output."""
     alias_sets = AliasSets(graph, root)
     placeholders = graph.find_nodes(op="placeholder")
     written_inputs = [node for node in placeholders if alias_sets.may_be_written(node)]
@@ -99,13 +102,13 @@ def writes_alias_other_values(graph: fx.Graph, root: nn.Module | None, inputs: S
 
 
 def storage_of(value: Any) -> int | None:
-    """The storage of a strided tensor, as something to compare."""
+    """An identifier of a strided tensor's storage, for comparison."""
     strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
     return value.untyped_storage()._cdata if strided else None
 
 
 def touching_writes(graph: fx.Graph, root: nn.Module | None) -> Iterator[fx.Node]:
-    """The nodes whose results or arguments may share memory with something that the graph writes."""
+    """The nodes whose results or arguments may share memory with something to which the graph writes."""
     alias_sets = AliasSets(graph, root)
     return (node for node in graph.nodes if any(map(alias_sets.may_be_written, (node, *node.all_input_nodes))))
 

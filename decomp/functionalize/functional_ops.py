@@ -1,5 +1,5 @@
-"""The functional variant of an in-place call: it returns the value that the call writes. It keeps the name of the node
-that it replaces and the dtype of the tensor that is written."""
+"""The functional variant of an in-place call, which returns the value that the call writes. It keeps the name of the
+node that it replaces, and the dtype of the tensor that is written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def functional_variant(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked:
     if name == "fill_diagonal_":
         return _filled_diagonal(emit, node, tensor, args, kwargs)
     if name in RANDOM_IN_PLACE:
-        # The functional random ops have no derivative (torch 2.13), where the in-place ones have zero.
+        # The functional random ops have no derivative (torch 2.13), while that of the in-place ones is zero.
         tensor = emit.call("detach", (tensor,), at=node) if tracked else tensor
         return _random(emit, node, tensor, name, args, kwargs)
     if name in STORAGE_CHANGES:
@@ -50,7 +50,7 @@ def functional_variant(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked:
 
 
 def functional_call(node: fx.Node, args: Any, kwargs: Any) -> tuple[str, Any, Any, Any]:
-    """`op`, `target`, `args` and `kwargs` of the call that returns what `node` writes."""
+    """`op`, `target`, `args` and `kwargs` of the functional call that returns what `node` writes."""
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
         return "call_function", _functional_overload(node, target), args, kwargs
@@ -81,7 +81,7 @@ def _functional_overload(node: fx.Node, overload: torch._ops.OpOverload) -> torc
 
 
 def _overload_with(packet: Any, overload: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
-    """The overload of `packet` with the arguments of `overload`, apart from its `out` arguments."""
+    """The overload of `packet` with the arguments of `overload`, except its `out` arguments."""
     wanted = [a.name for a in overload._schema.arguments if not a.is_out][1:]
     names = sorted(packet.overloads(), key=lambda n: n != overload._overloadname)
     for name in names:
@@ -129,7 +129,7 @@ def _without_inplace(args: Any, kwargs: Any, function: Any) -> tuple[Any, Any]:
 def keeping_dtype(
     emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: Any, args: Any, kwargs: Any
 ) -> fx.Node:
-    """The call in the place of `node`, cast to the dtype of `tensor` where the functional op promotes."""
+    """The call that replaces `node`, cast to the dtype of `tensor` if the functional op promotes."""
     if not _promotes(emit, node, tensor, op, target, args, kwargs):
         return emit.like(node, op, target, args, kwargs)
     wide = emit.node(op, target, tuple(args), dict(kwargs), at=node)
@@ -137,8 +137,8 @@ def keeping_dtype(
 
 
 def _promotes(emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the functional call returns another dtype than that of `tensor`; without metadata, whether it may,
-    whatever the other operands are."""
+    """Whether the functional call returns a dtype other than that of `tensor`; without metadata, whether it may,
+    regardless of the other operands."""
     always = method_name(node).removesuffix("_") in PREDICATES or method_name(node) in PROMOTING_IN_PLACE
     own = metadata(tensor)
     if emit.mode is None or not isinstance(own, torch.Tensor):
@@ -151,7 +151,7 @@ def _promotes(emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: An
 
 
 def cast(emit: Emitter, node: fx.Node, value: fx.Node, like: fx.Node, final: bool = True) -> fx.Node:
-    """`value` in the dtype of `like`, in the place of `node`."""
+    """`value` in the dtype of `like`. If `final`, the cast replaces `node`."""
     own = metadata(like)
     if not isinstance(own, torch.Tensor):
         call: tuple[str, Any, Any, Any] = ("call_method", "type_as", (value, like), {})
@@ -163,7 +163,7 @@ def cast(emit: Emitter, node: fx.Node, value: fx.Node, like: fx.Node, final: boo
 
 
 def _like(emit: Emitter, node: fx.Node, name: str, args: Any, kwargs: Any) -> fx.Node:
-    """A call of an ATen op in the place of `node`, spelled in the dialect of the program."""
+    """A call of an ATen op that replaces `node`, in the dialect of the program."""
     if emit.is_aten:
         packet = getattr(aten, name)
         return emit.like(node, "call_function", getattr(packet, packet.overloads()[0]), args, kwargs)
@@ -171,7 +171,7 @@ def _like(emit: Emitter, node: fx.Node, name: str, args: Any, kwargs: Any) -> fx
 
 
 def _filled(emit: Emitter, node: fx.Node, tensor: fx.Node, value: Any) -> fx.Node:
-    """`fill_`: where the tensor may require a gradient, the result depends on it with a gradient of zero."""
+    """`fill_`: if the tensor may require a gradient, the result depends on it with a gradient of zero."""
     if isinstance(value, fx.Node):
         return copy_value(emit, node, tensor, value)
     name = "fill" if can_require_grad(metadata(tensor)) else "full_like"
@@ -209,8 +209,8 @@ def _random(emit: Emitter, node: fx.Node, tensor: fx.Node, name: str, args: Any,
 
 
 def copy_value(emit: Emitter, node: fx.Node, tensor: fx.Node, source: Any, as_item: bool = False) -> fx.Node:
-    """`source`, a tensor or a number, in the shape and dtype of `tensor`: the value of `tensor.copy_(source)`; or of an
-    item that is set, where the source may have more dimensions, of size one."""
+    """The value of `tensor.copy_(source)`: `source`, a tensor or a number, in the shape and dtype of `tensor`. With
+    `as_item`, of `tensor[...] = source`, where the source may have additional leading dimensions of size one."""
     if not isinstance(source, fx.Node):
         return _like(emit, node, "full_like", (tensor, source), {})
     to, what = metadata(tensor), metadata(source)
@@ -235,8 +235,8 @@ def _of_unknown_shape(emit: Emitter, node: fx.Node, tensor: fx.Node, source: fx.
 
 
 def _in_layout(emit: Emitter, node: fx.Node, source: fx.Node, to: torch.Tensor) -> fx.Node:
-    """A copy of `source` in the dtype of `to`, its dimensions in the order of the strides of `to`, so that calls of
-    `view` that follow still work."""
+    """A copy of `source` in the dtype of `to`, with its dimensions in the stride order of `to`, so that `view` calls
+    that follow still work."""
     if is_surely_contiguous(to):
         return emit.like(node, *_copy(emit, source, to))
     sizes, strides = ([size_hint(size, PRIME) for size in given] for given in (to.shape, to.stride()))
@@ -286,11 +286,12 @@ def _index_put(emit: Emitter, node: fx.Node, tensor: fx.Node, items: tuple[Any, 
     ):
         raise refusal(
             node,
-            "its index has a tensor after an Ellipsis, or a bool",
+            "its index contains a tensor after an Ellipsis, or a bool",
             "write full slices instead of the Ellipsis, or index_put in the model",
         )
     basic = [slice(None) if is_basic_index(s) is False else item for s, item in zip(source_items, left)]
     tensors = [item if is_basic_index(s) is False else None for s, item in zip(source_items, left)]
+    # Items that select an index are applied by put_index and remove their dimension, so their place is dropped here.
     kept = [t for t, item in zip(tensors, basic) if isinstance(item, slice) or item is None]
     while kept and kept[-1] is None:
         kept.pop()
@@ -300,7 +301,7 @@ def _index_put(emit: Emitter, node: fx.Node, tensor: fx.Node, items: tuple[Any, 
 
     def put(part: fx.Node) -> fx.Node:
         args = (part, indices, _element(emit, node, part, value))
-        if None in indices:  # which torch.index_put does not take, and its overload does
+        if None in indices:  # torch.index_put does not accept None, its overload does
             return emit.node("call_function", aten.index_put.default, args, {}, at=node)
         return emit.call("index_put", args, at=node)
 
@@ -329,7 +330,7 @@ def _as_tensor(emit: Emitter, node: fx.Node, item: Any) -> Any:
 
 
 def _element(emit: Emitter, node: fx.Node, part: fx.Node, value: Any) -> fx.Node:
-    """The right-hand side of an assignment, as a tensor in the dtype of `part`, which it is assigned to."""
+    """The right-hand side of an assignment, as a tensor in the dtype of `part`, to which it is assigned."""
     found = metadata(value) if isinstance(value, fx.Node) else value
     if not isinstance(value, fx.Node) or isinstance(found, (int, float, torch.SymInt, torch.SymFloat)):
         return emit.node("call_method", "new_full", (part, (), value), {}, at=node)
@@ -339,7 +340,7 @@ def _element(emit: Emitter, node: fx.Node, part: fx.Node, value: Any) -> fx.Node
 
 
 def out_call(node: fx.Node, value_of: ValueOf) -> tuple[str, Any, Any, Any]:
-    """The call `node`, without its `out=`."""
+    """The call `node` without its `out=`."""
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), value_of)
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload):
@@ -354,7 +355,7 @@ def out_call(node: fx.Node, value_of: ValueOf) -> tuple[str, Any, Any, Any]:
 
 
 def functional_view(emit: Emitter, node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
-    """The view that `squeeze_` and its like make of a tensor, as a new one."""
+    """The view to which `squeeze_` and similar ops change a tensor, as a new tensor."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return emit.like(node, *functional_call(node, args, kwargs))
     name = short_name(node.target).removesuffix("_")
@@ -363,10 +364,10 @@ def functional_view(emit: Emitter, node: fx.Node, args: Any, kwargs: Any) -> fx.
 
 
 def takes_list(node: fx.Node) -> bool:
-    """Whether a call takes a list of tensors first, even of one (`torch._foreach_add_`)."""
+    """Whether the first argument is a list of tensors, even of one (`torch._foreach_add_`)."""
     return isinstance(next(iter((*node.args, *node.kwargs.values()))), (list, tuple))
 
 
 def has_out(node: fx.Node) -> bool:
-    """Whether a call is an overload that writes its results into tensors that it is given."""
+    """Whether a call is an overload with `out` arguments."""
     return isinstance(node.target, torch._ops.OpOverload) and any(a.is_out for a in node.target._schema.arguments)

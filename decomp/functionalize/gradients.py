@@ -1,5 +1,5 @@
-"""Through which nodes of a functional graph gradients may flow. In PyTorch a tensor that is overwritten by `copy_` or
-`fill_` still depends on its old value, with a gradient of zero; here it is decided where that must be restored."""
+"""Gradient flow in a functional graph. In PyTorch a tensor overwritten by `copy_` or `fill_` still depends on its old
+value, with a gradient of zero; this module decides where the functional graph must restore that dependence."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from decomp.ir.op_facts import DIFFERENTIABLE_IN_FIRST, WITHOUT_GRADIENT
 
 
 def gradient_inputs(graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any]) -> set[fx.Node]:
-    """The inputs of a graph that may require a gradient when it runs: parameters and buffers that do now (`state` has
-    those that are inputs, or no attributes of `root`, by name), and whatever else is a tensor of floats."""
+    """The inputs of a graph that may require a gradient at run time: parameters and buffers that require one now, and
+    all other floating-point tensors. `state` has, by name, the parameters and buffers that are inputs or are no
+    attributes of `root`."""
     found: set[fx.Node] = set()
     for node in graph.find_nodes(op="placeholder"):
         known = state.get(node.name)
@@ -52,12 +53,12 @@ def depends_on(result: fx.Node) -> set[fx.Node]:
 
 
 class GradientSources:
-    """Which nodes of a functional graph may require a gradient when it runs."""
+    """Answers which nodes of a functional graph may require a gradient at run time."""
 
     def __init__(self, root: nn.Module | None) -> None:
         self.root = root
         self.inputs: set[fx.Node] = set()
-        """Those of its inputs that may."""
+        """The inputs that may."""
         self._answers: dict[fx.Node, bool] = {}
 
     def may_require_grad(self, node: fx.Node) -> bool:
@@ -69,6 +70,8 @@ class GradientSources:
                 stack.pop()
                 continue
             operands = list(_differentiable_operands(one))
+            # An explicit stack instead of recursion: chains of thousands of nodes would exceed Python's recursion
+            # limit.
             unanswered = [n for n in operands if n not in self._answers]
             if unanswered and not any(self._answers.get(n) for n in operands):
                 stack.extend(unanswered)
@@ -83,7 +86,7 @@ class GradientSources:
 
 
 def _differentiable_operands(node: fx.Node) -> Iterator[fx.Node]:
-    """The operands that get a gradient from the result of `node`."""
+    """The operands to which a gradient flows from the result of `node`."""
     if not node.op.startswith("call") or kind_of(node) == "host" or not _is_plain(metadata(node)):
         return
     name = spelling_of(node).op.short if node.op != "call_module" else ""
@@ -92,6 +95,6 @@ def _differentiable_operands(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a value may require a gradient, and is not of an 8-bit dtype, which has no arithmetic."""
+    """Whether a value may require a gradient, and is not of an 8-bit dtype, for which there is no arithmetic."""
     narrow = isinstance(value, torch.Tensor) and value.dtype.itemsize == 1
     return can_require_grad(value) and not narrow

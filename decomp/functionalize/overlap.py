@@ -1,4 +1,4 @@
-"""Whether tensors overlap in memory, element by element: pieces of one buffer often interleave and share none."""
+"""Overlap of tensors in memory, element by element: views of one buffer may interleave without sharing an element."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from decomp.metadata.ambient_modes import neutral
 from decomp.torch_internals.fakes import FakeTensor
 
 _MOST = 2**27
-"""Layouts that span more units than this are not compared element by element."""
+"""Layouts that span more units than this are assumed to overlap."""
 
 Steps = tuple[tuple[int, int], ...]
 """Sizes and strides in bytes, the largest stride first. The last one is a run of bytes, whose stride is 1."""
@@ -22,19 +22,19 @@ Steps = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor lies."""
+    """The memory range and layout of a tensor."""
 
     memory: Any
-    """What `start` and `end` count in: the device's addresses, or the storage of a tensor without data."""
+    """The address space of `start` and `end`: a device, or the storage of a fake tensor."""
     start: int
     end: float
     steps: Steps | None
-    """None where sizes vary."""
+    """None for dynamic sizes."""
 
 
 def place(tensor: Any) -> Place | None:
-    """Where a tensor lies; None for what has no memory of its own that could be compared: what is no strided tensor,
-    an empty one, subclasses, and the tensors of `torch.func`."""
+    """The memory of a tensor; None if it has none that could be compared: non-strided or empty tensors, subclasses, and
+    tensors of `torch.func` transforms."""
     kind = type(tensor)
     if kind is FakeTensor:
         return _place_of_fake(tensor)
@@ -53,7 +53,7 @@ def place(tensor: Any) -> Place | None:
 
 
 def overlap(one: Place | None, two: Place | None) -> bool:
-    """Whether two tensors have an element in common. Where sizes vary, whether they have a storage in common."""
+    """Whether two tensors share an element; for dynamic sizes, whether they share a storage."""
     if one is None or two is None or one.memory != two.memory or one.end <= two.start or two.end <= one.start:
         return False
     if one.steps is None or two.steps is None:
@@ -62,7 +62,7 @@ def overlap(one: Place | None, two: Place | None) -> bool:
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements of a tensor are one in memory. Where sizes vary, whether one may be asked for twice."""
+    """Whether two elements of a tensor share memory; for dynamic sizes, whether it has a stride of 0."""
     steps = [(stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if type(size) is not int or size > 1]
     if any(type(number) is not int for step in steps for number in step):
         return any(type(stride) is int and stride == 0 for stride, _ in steps)
@@ -71,7 +71,8 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _repeats(steps: tuple[tuple[int, int], ...]) -> bool:
-    """Of strides and sizes. A stride beyond all that lies below it reaches new elements."""
+    """Whether a layout of (stride, size) pairs, by ascending stride, addresses an element twice. If each stride exceeds
+    the span of all smaller ones it cannot; otherwise the addresses are enumerated."""
     reached, nested = 1, True
     for stride, size in steps:
         nested = nested and stride >= reached
@@ -115,10 +116,12 @@ def _span(steps: Steps) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _meet(one: Steps, two: Steps, apart: int) -> bool:
-    """Whether layouts meet whose first bytes are `apart`: the elements of the one are marked, and looked at through
-    the other."""
+    """Whether two layouts, with first bytes `apart` from each other, share an element. Strided layouts can interleave,
+    so comparing ranges is not enough: the elements of one are marked in a buffer and read through the other."""
+    # Both are contiguous, and the caller has compared their ranges already.
     if len(one) == len(two) == 1:
         return True
+    # Marking units of the common divisor instead of bytes keeps the buffer small.
     unit = math.gcd(apart, one[-1][0], two[-1][0], *(stride for _, stride in (*one[:-1], *two[:-1])))
     first, second = max(0, -apart) // unit, max(0, apart) // unit
     length = max(first + _span(one) // unit, second + _span(two) // unit) + 1

@@ -1,5 +1,5 @@
 """Functional variants of normalizations that update running statistics: the kernel that also returns the new statistics
-where PyTorch has one; else the op without statistics, and ops that compute them."""
+where PyTorch has one; otherwise the op without statistics, and ops that compute them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from decomp.ops import aten
 
 @dataclass(frozen=True, slots=True)
 class Normalized:
-    """The results of a normalization that writes nothing."""
+    """The results of the functional variant of a normalization."""
 
     whole: fx.Node
-    """The node that takes the place of the call."""
+    """The node that replaces the call."""
     is_tuple: bool
     """Whether the call returns several results."""
     mean: fx.Node | None
-    """The new statistic; None where the old one stays."""
+    """The new statistic; None if it is not updated."""
     var: fx.Node | None
 
     @property
     def statistics(self) -> list[tuple[str, fx.Node]]:
-        """The new statistics, by the argument that they are written to."""
+        """The new statistics, by the argument to which they are written."""
         pairs = (("running_mean", self.mean), ("running_var", self.var))
         return [(name, new) for name, new in pairs if new is not None]
 
@@ -63,7 +63,7 @@ def _is_empty(node: fx.Node) -> bool:
 
 
 def _of_nothing(emit: Emitter, node: fx.Node, args: dict[str, Any]) -> Normalized:
-    """In training, too, a batch without elements leaves the statistics as they are, and no kernel is asked."""
+    """Batch norm of an empty batch: even in training it leaves the statistics unchanged, and runs no kernel."""
     operands = [args.get(name) for name in ("input", "weight", "bias", "running_mean", "running_var")]
     settings = (False, args.get("momentum", 0.1), args.get("eps", 1e-5), args.get("cudnn_enabled", False))
     target = aten.batch_norm.default if emit.is_aten else torch.batch_norm
@@ -79,7 +79,7 @@ def _with_update(emit: Emitter, node: fx.Node, args: dict[str, Any]) -> Normaliz
 
 
 _STATISTICS_AT = {at: ((at, "running_mean"), (at + 1, "running_var")) for at in (3, 4)}
-"""Where the new statistics are among the results of a kernel, by how many results come before them."""
+"""Indices of the new statistics among a kernel's results, by the number of results before them."""
 
 
 def _kernel_call(emit: Emitter, node: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
@@ -98,13 +98,14 @@ def _item(emit: Emitter, node: fx.Node, whole: fx.Node, index: int, label: str) 
 
 
 def _instance_norm(emit: Emitter, node: fx.Node, args: dict[str, Any]) -> Normalized:
-    """Instance norm uses the statistics of each instance; the running statistics are interpolated towards their mean
-    over the batch, with the unbiased variance."""
+    """Instance norm uses the statistics of each instance; the running statistics move towards their mean over the
+    batch, with the unbiased variance."""
     names = ("input", "weight", "bias")
     kept = (None, None, True, args["momentum"], args["eps"], args.get("cudnn_enabled", False))
     operands = (*(args.get(name) for name in names), *kept)
     target = aten.instance_norm.default if emit.is_aten else torch.instance_norm
     result = emit.like(node, "call_function", target, operands, {})
+    # The update of running statistics is not differentiated.
     rows = emit.call("detach", (args["input"],), at=node)
     rows = emit.call("flatten", (rows, 2), at=node)
     wanted, own = metadata(args["running_mean"]), metadata(rows)

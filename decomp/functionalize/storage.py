@@ -1,5 +1,8 @@
-"""Storages as trees of views. A write replaces the value of the view that it went through; it is scattered into the
-bases, and other views are taken again from their base, only when they are read."""
+"""Storages as trees of views. Each storage is a tree of aliases: the root is the tensor that was allocated, each child
+a view of its parent.\n\nA write only replaces the value of the alias it went through, and makes it the `last_written`
+one of its storage. Nothing else is emitted until another alias is read: then the write is scattered into its bases up
+to the nearest common ancestor of both, and the views from there down to the alias that is read are taken again from
+their new bases. So a program that keeps writing through one view emits no scatters in between."""
 
 from __future__ import annotations
 
@@ -17,36 +20,36 @@ from decomp.ir.call import metadata
 
 @dataclass(eq=False)
 class Storage:
-    """Memory that tensors are views of."""
+    """Memory shared by a tensor and its views."""
 
     source: fx.Node
-    """The node of the source that allocated it."""
+    """The node of the source graph that allocated it."""
     write_count: int = 0
     last_written: Alias | None = None
-    """The alias that was written last. Its bases, up to the whole storage, are out of date only by writes that have
-    not been scattered into them yet; every other alias is current, or can be taken again from one of these."""
+    """The alias that was written last. Its bases, up to the root, lack only writes that have not been scattered into
+    them yet; every other alias is current, or can be taken again from one of these."""
     writer: fx.Node | None = None
-    """The node of the source that wrote last."""
+    """The node of the source graph that wrote last."""
     value_in_autograd: fx.Node | None = None
-    """The value of `whole` before the first write that autograd did not see (under `no_grad`), if there is one."""
+    """The value of `whole` before the first write that autograd did not see (under `no_grad`), if any."""
     detached: bool = False
-    """Whether it was written through a `detach()` of it."""
+    """Whether it was written through a `detach()`."""
     whole: Alias | None = None
-    """The tensor that was allocated, of which all others are views."""
+    """The root: the tensor that was allocated, of which all others are views."""
     only_untracked: bool = True
-    """Whether every write was made with gradients off."""
+    """Whether gradients were disabled at every write."""
     uncertain: list[Alias] = field(default_factory=list)
-    """Views that may be the very tensors that they were taken of."""
+    """Views that may be identical to their base (such as the result of `contiguous()`)."""
 
     @property
     def has_gradient_of_before(self) -> bool:
-        """Whether it was written with gradients and then without: its gradient is that of the writes before."""
+        """Whether it was written with gradients and later without: its gradient is then that of the earlier writes."""
         return self.value_in_autograd is not None and not self.only_untracked
 
 
 @dataclass(eq=False)
 class Alias:
-    """A tensor on a storage: the one that was allocated (no parent), or a view of its parent."""
+    """A tensor on a storage: the root (no parent), or a view of its parent."""
 
     storage: Storage
     value: fx.Node
@@ -58,39 +61,40 @@ class Alias:
     view: View | None = None
     depth: int = 0
     region: int = 0
-    """The gradient-mode region (`AliasMemory.region`) in which `value` was taken with gradients off, or 0."""
+    """The gradient-mode region (`AliasMemory.region`) in which `value` was taken with gradients disabled, or 0."""
     is_tuple: bool = False
     """Whether this is a tuple of views, such as the result of chunk."""
     index: int | None = None
-    """Its index in the tuple that `parent` is."""
+    """Its index in `parent`, which is a tuple."""
     untracked: bool = False
-    """Whether autograd does not know it for a view: it is a `detach()`, or was taken with gradients off."""
+    """Whether it is no view to autograd: it is a `detach()`, or was taken with gradients disabled."""
     reshaped: fx.Node | None = None
-    """What changed the shape of a tensor that this one may be, or not."""
+    """The node that changed in place the shape of a tensor to which this one may be identical."""
     overwritten: fx.Node | None = None
-    """The value before all of it was overwritten, where `value` does not depend on that: in PyTorch autograd still
+    """The value before it was overwritten completely, if `value` does not depend on it: in PyTorch autograd still
     connects the two, with a gradient of zero."""
     in_autograd: fx.Node | None = None
-    """The value whose gradient a `detach()` has that was written with gradients; who writes what it shows leaves it."""
+    """For a `detach()` that was written with gradients: the value whose gradient it has. Later writes to its base do
+    not change that."""
 
     @property
     def written_base(self) -> Alias:
-        """The tensor that a write to this one is scattered into."""
+        """The tensor into which a write to this one is scattered."""
         assert self.parent is not None
         return self.parent.written_base if self.parent.is_tuple else self.parent
 
 
 @dataclass(eq=False)
 class Tensor:
-    """The tensor object that a node of the source is. Ops such as squeeze_() change which alias it is."""
+    """The tensor object that a source node denotes. Ops such as `squeeze_()` change which alias it is."""
 
     alias: Alias
 
 
 def refuse_change_of_shape(node: fx.Node, target: fx.Node, tensor: Tensor, names: list[fx.Node]) -> None:
-    """Raises `MutationError` where `node`, a `squeeze_()` or its like, changes the shape of what is perhaps another
-    tensor, of an input itself, or of what dropout hands on, under another of the `names` of the tensor: PyTorch's
-    metadata tells of a copy (torch 2.13), and of its old shape from there on."""
+    """Raise `MutationError` where `node`, a `squeeze_()` or similar, changes the shape of a tensor that may be
+    identical to another one, of an input itself, or of a dropout's result under another of the tensor's `names`: in
+    PyTorch's metadata a dropout that returns its input returns a copy, which keeps the old shape (torch 2.13)."""
     if tensor.alias.view is not None and tensor.alias.view.may_be_base:
         raise refusal(
             node,
@@ -102,11 +106,13 @@ def refuse_change_of_shape(node: fx.Node, target: fx.Node, tensor: Tensor, names
         raise refusal(node, f"it changes the shape of the input {tensor.alias.storage.source.name!r} itself", remedy)
     for other in names if metadata(node) is not None else ():
         if other.op in ("call_function", "call_method") and spelling_of(other).op.short.endswith("dropout"):
-            raise refusal(node, f"it changes the shape of what {other.name!r} hands on, and no metadata tells", remedy)
+            raise refusal(
+                node, f"it changes the shape of the result of {other.name!r}, which metadata does not show", remedy
+            )
 
 
 def refuse_detached_input(node: fx.Node, tensor: Tensor) -> None:
-    """Raises `MutationError` where `node`, a `detach_()`, detaches an input, as whoever calls the program sees."""
+    """Raise `MutationError` where `node`, a `detach_()`, detaches an input, which is visible to the caller."""
     alias = tensor.alias
     if alias.parent is None and alias.requires_grad and alias.storage.source.op in ("placeholder", "get_attr"):
         raise refusal(
@@ -119,18 +125,18 @@ def refuse_detached_input(node: fx.Node, tensor: Tensor) -> None:
 
 @dataclass
 class AliasMemory:
-    """Reads and writes of aliases, as nodes of the functional graph."""
+    """Reads and writes of aliases, emitted as nodes of the functional graph."""
 
     emit: Emitter
     grad_enabled: bool = True
     region: int = 0
-    """Counts changes of the gradient mode."""
+    """The number of changes of the gradient mode."""
     storages: list[Storage] = field(default_factory=list)
     written: list[Storage] = field(default_factory=list)
     """Storages that have been written, in order of the first write."""
 
     def new(self, source: fx.Node, value: fx.Node, requires_grad: bool) -> Alias:
-        """A tensor on a storage of its own."""
+        """A new tensor on a storage of its own."""
         storage = Storage(source)
         self.storages.append(storage)
         storage.whole = Alias(storage, value, 0, requires_grad)
@@ -139,7 +145,9 @@ class AliasMemory:
     def derive(
         self, parent: Alias, view: View, *, is_tuple: bool = False, index: int | None = None, in_place: bool = False
     ) -> Alias:
-        """A view of `parent`, whose value has just been taken; `in_place`, if the tensor itself becomes that view."""
+        """A view of `parent` whose value has just been computed; `in_place`: whether the tensor itself becomes that
+        view."""
+        # An in-place change of shape keeps the tensor's history even where gradients are disabled.
         untracked = view.is_detach or parent.is_tuple and parent.untracked or not (self.grad_enabled or in_place)
         requires = parent.requires_grad and not untracked
         alias = Alias(
@@ -159,14 +167,14 @@ class AliasMemory:
         return alias
 
     def reshape(self, alias: Alias, view: View, at: fx.Node) -> Alias:
-        """What a tensor is after its shape was changed in place by `at`: a view of what it was."""
+        """The alias for a tensor whose shape `at` changed in place: a view of its previous one."""
         for other in alias.storage.uncertain:
             if _may_be(other, alias):
                 other.reshaped = at
         return self.derive(alias, view, in_place=True)
 
     def read(self, alias: Alias, at: fx.Node, *, data_only: bool = False) -> fx.Node:
-        """The current value of `alias`, read by the source node `at`; with `data_only`, its gradient may be wrong."""
+        """The current value of `alias`, read by the source node `at`. With `data_only` its gradient may be wrong."""
         storage = alias.storage
         if alias.reshaped is not None:
             raise refusal(
@@ -182,6 +190,7 @@ class AliasMemory:
             return alias.value
         if alias.version != storage.write_count and storage.last_written is not None:
             self._flush(storage, _common_ancestor(alias, storage.last_written), at)
+        # Walk up to the nearest current ancestor, then take the views again on the way down.
         stale = []
         while not self._is_current(alias):
             stale.append(alias)
@@ -195,12 +204,16 @@ class AliasMemory:
     def write(
         self, alias: Alias, value: fx.Node, requires_grad: bool, at: fx.Node, overwritten: fx.Node | None = None
     ) -> None:
-        """Make `value` the value of `alias`; `at` is the node of the source that writes. `overwritten`: see `Alias`."""
+        """Make `value` the value of `alias`; `at` is the source node that writes. `overwritten`: see `Alias`."""
         storage = alias.storage
         self._restore_gradient(storage, at)
+        # This write is unseen by autograd: keep the value whose gradient the storage must have once gradients are
+        # enabled.
         if alias.requires_grad and not self.grad_enabled and storage.value_in_autograd is None:
             assert storage.whole is not None
             storage.value_in_autograd = self.read(storage.whole, at, data_only=True)
+        # Pending writes outside of this alias would be lost if `last_written` moved here before they are scattered into
+        # a common base. Those inside of it are overwritten anyway.
         if storage.last_written is None or not _is_within(storage.last_written, alias):
             if alias.parent is not None:
                 self.read(alias.parent, at, data_only=True)
@@ -216,8 +229,8 @@ class AliasMemory:
         self._flush_repeating(alias, at)
 
     def _flush_repeating(self, alias: Alias, at: fx.Node) -> None:
-        """Scatter a write below the views on the way to `alias` that may show an element several times: these, and
-        what is taken of them, are right only if they are taken again."""
+        """Scatter a write below those views on the path to `alias` that may contain an element several times: they and
+        their views are correct only when taken again."""
         passed: list[Alias] = []
         while alias.parent is not None:
             passed.append(alias)
@@ -228,7 +241,7 @@ class AliasMemory:
             alias = alias.parent
 
     def flush(self, at: fx.Node) -> None:
-        """Scatter all pending writes into their storages, because the gradient mode is about to change."""
+        """Scatter all pending writes into their storages, as the gradient mode is about to change."""
         for storage in self.storages:
             if storage.last_written is not None and storage.last_written.parent is not None:
                 whole = storage.last_written
@@ -246,7 +259,7 @@ class AliasMemory:
 
     def _note_gradient(self, alias: Alias, requires_grad: bool) -> None:
         if self.grad_enabled:
-            # What is written into a detach() is tracked in that tensor, and not in the one that it shows.
+            # A write into a detach() is tracked for that tensor, but not for its base.
             alias.storage.only_untracked &= _is_detached(alias)
             alias.requires_grad |= requires_grad
 
@@ -255,9 +268,10 @@ class AliasMemory:
             alias.in_autograd = alias.value
 
     def _is_current(self, alias: Alias) -> bool:
-        """Whether `alias.value` can be used: a view taken with gradients off cannot where they are on."""
+        """Whether `alias.value` can be used. A view taken with gradients disabled cannot while they are enabled."""
         if alias.version != alias.storage.write_count:
             return False
+        # A view taken without gradients lacks the history that reading it now must have, so it is taken again.
         return not (
             alias.region
             and alias.parent is not None
@@ -267,7 +281,7 @@ class AliasMemory:
         )
 
     def _connect(self, alias: Alias) -> None:
-        """Make a value depend, with a gradient of zero, on the one that it overwrote, as an in-place op does."""
+        """Make a value depend, with a gradient of zero, on the one it overwrote, as an in-place op does."""
         if alias.overwritten is None or not self.grad_enabled:
             return
         writer = alias.storage.writer or alias.storage.source
@@ -292,6 +306,7 @@ class AliasMemory:
     def _flush(self, storage: Storage, upto: Alias, at: fx.Node) -> None:
         """Scatter pending writes into their bases, up to `upto`."""
         writer = storage.writer or at
+        # Each step scatters the deepest pending write one level up; its base then holds all pending writes itself.
         while (child := storage.last_written) is not None and child is not upto and child.depth > upto.depth:
             base = child.written_base
             assert child.view is not None
@@ -310,9 +325,9 @@ class AliasMemory:
             self._note_detached(base)
 
     def _unseen(self, base: Alias, view: View, old: fx.Node, value: fx.Node, writer: fx.Node) -> fx.Node:
-        """`value` of a tensor that was written through a view which autograd does not know: it keeps its gradient."""
+        """`value` of a tensor written through a view unknown to autograd: the tensor keeps its own gradient."""
         storage = base.storage
-        # An input that had no gradient in the example may have one when the program runs.
+        # An input that required no gradient in the example may require one at run time.
         may_have = view.is_detach and storage.source.op == "placeholder" and can_require_grad(metadata(old))
         if not base.requires_grad and not may_have:
             return value
@@ -324,7 +339,7 @@ class AliasMemory:
         return value
 
     def _restore_gradient(self, storage: Storage, at: fx.Node) -> None:
-        """Where gradients are on again, give a storage the gradient that it had before unseen writes."""
+        """Where gradients are enabled again, give a storage the gradient that it had before the unseen writes."""
         if storage.value_in_autograd is None or not self.grad_enabled:
             return
         assert storage.whole is not None
@@ -336,8 +351,8 @@ class AliasMemory:
 
 
 def _with_gradient(emit: Emitter, value: fx.Node, of: fx.Node, at: fx.Node) -> fx.Node:
-    """`value`, which has no gradient, with that of `of`: value − (detach(of) − of), where the difference is 0 and its
-    derivative −1. Where `of` is not finite the difference is NaN; 0 takes its place, and there is no gradient."""
+    """`value`, which has no gradient, with the gradient of `of`: value − (detach(of) − of), a difference that is 0 and
+    has the derivative −1. Where `of` is not finite the difference is NaN and is replaced by 0, without a gradient."""
     of = _subtractable(emit, of, at)
     difference = emit.call("sub", (emit.call("detach", (of,), at=at), of), at=at)
     zero = emit.call("masked_fill", (difference, emit.call("isnan", (difference,), at=at), 0), at=at)
@@ -345,7 +360,7 @@ def _with_gradient(emit: Emitter, value: fx.Node, of: fx.Node, at: fx.Node) -> f
 
 
 def _subtractable(emit: Emitter, tensor: fx.Node, at: fx.Node) -> fx.Node:
-    """`tensor`, of another dtype if it is of bools, which are not subtracted: without metadata it may be."""
+    """`tensor`, promoted if it may be of dtype bool, which cannot be subtracted: without metadata any tensor may."""
     return tensor if metadata(tensor) is not None else emit.call("mul", (tensor, 1), at=at)
 
 
@@ -367,7 +382,7 @@ def _is_detached(alias: Alias) -> bool:
 
 
 def _may_be(alias: Alias, other: Alias) -> bool:
-    """Whether `alias` may be the very tensor `other`, which it was taken of."""
+    """Whether `alias` may be identical to its ancestor `other`."""
     while alias.parent is not None and alias.view is not None and alias.view.may_be_base:
         alias = alias.parent
         if alias is other:
@@ -383,7 +398,7 @@ def _is_within(alias: Alias, ancestor: Alias) -> bool:
 
 
 def _common_ancestor(one: Alias, two: Alias) -> Alias:
-    """The nearest tensor that both are views of."""
+    """The nearest tensor of which both are views."""
     while one is not two:
         if one.depth < two.depth:
             one, two = two, one

@@ -1,4 +1,4 @@
-"""Views in both directions: `replay` takes a view again, from a new base; `write_into_base` scatters a new value of a
+"""Views in both directions: `replay` takes a view again from a new base; `write_into_base` scatters a new value of a
 view into its base."""
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from decomp.metadata.symbolic_sizes import expression, same_shape
 from decomp.ops import aten
 
 REPEATING = {op for op, kind in VIEW_KINDS.items() if kind in (ViewKind.EXPANDED, ViewKind.STRIDED)} | {"unfold"}
-"""Views that may show an element several times."""
+"""Views that may contain an element several times."""
 
 
 @dataclass(eq=False)
 class View:
-    """A view of a base: the call that takes it, its arguments bound by name to nodes of the functional graph."""
+    """A view of a base: the call that takes it, with its arguments bound by name to nodes of the functional graph."""
 
     source: fx.Node
-    """The node of the source that takes the view."""
+    """The source node that takes the view."""
     op: str
     arguments: dict[str, Any]
     base: fx.Node
-    """The node of the functional graph that the call takes as its base."""
+    """The base, in the functional graph."""
     value: fx.Node
-    """The node of the functional graph that makes the call."""
+    """The call, in the functional graph."""
     certain: bool = True
-    """Whether it surely shares memory with its base; `reshape` without metadata, for one, may copy."""
+    """Whether it surely shares memory with its base; `reshape` without metadata, for instance, may copy."""
     may_be_base: bool = False
-    """Whether it may be the very tensor that it was taken of, as it may where it is not certain that it is a view."""
+    """Whether it may be identical to its base, as whenever it is not certain to be a view."""
 
     def __post_init__(self) -> None:
         self.may_be_base |= not self.certain
 
     @property
     def is_detach(self) -> bool:
-        """Whether autograd does not see through the view."""
+        """Whether the view hides its base from autograd."""
         return self.op in ("detach", "data", "detach_")
 
     @property
     def repeats(self) -> bool:
-        """Whether elements of the base may be in it more than once, so that a write to one of them changes others."""
+        """Whether it may contain elements of the base more than once, so that a write to one changes others."""
         if self.op not in REPEATING:
             return False
         found = metadata(self.value)
@@ -59,13 +59,13 @@ class View:
 
 
 def element_view(node: fx.Node, value: fx.Node, whole: View) -> View:
-    """The view that `node` takes out of a tuple of views, `whole`."""
+    """The view that `node` takes out of `whole`, a tuple of views."""
     return View(node, whole.op, {**whole.arguments, "index_in_tuple": node.args[1]}, whole.value, value, whole.certain)
 
 
 def listed_view(emit: Emitter, node: fx.Node, whole: fx.Node, base: fx.Node, like: fx.Node) -> View:
-    """The view of `base` that `node` takes out of the results of `whole`, a call that gives views of several tensors;
-    `like` is its copy, of the values of then."""
+    """The view of `base` that `node` takes out of the results of `whole`, a call that returns views of several tensors;
+    `like` is its copy, with the values at the time of the call."""
     name = spelling_of(whole).op.short
     op = {"broadcast_tensors": "expand_as", "meshgrid": ""}.get(name, "view_as")
     if not op:
@@ -89,8 +89,8 @@ def view_of(
     if call is None:
         raise refusal(
             node,
-            "its arguments fit no overload of its op, so the view that it takes is unknown",
-            "write the call as the documentation of the op has it",
+            "its arguments match no overload of its op, so the view that it takes is unknown",
+            "call the op as documented",
         )
     arguments = fx.node.map_arg(call.arguments, value_of)
     op = "view_dtype" if call.op.short == "view" and "dtype" in call.arguments else call.op.short
@@ -98,12 +98,13 @@ def view_of(
 
 
 def replay(emit: Emitter, view: View, base: fx.Node, at: fx.Node) -> fx.Node:
-    """Take the view again, from a new value of its base."""
+    """Take the view again from a new value of its base."""
     if not view.certain:
         raise _unknown_view(view, at)
     old = view.value
     args, kwargs = fx.node.map_arg((old.args, old.kwargs), lambda n: base if n is view.base else n)
     target = old.target
+    # The new base may be dense where the old one was not, or the reverse; reshape copies if it must.
     if view.op == "view" and not _viewable(emit, old.op, target, args, kwargs):
         target = aten.reshape.default if isinstance(target, torch._ops.OpOverload) else "reshape"
     if view.op == "as_strided":
@@ -112,7 +113,7 @@ def replay(emit: Emitter, view: View, base: fx.Node, at: fx.Node) -> fx.Node:
 
 
 def _viewable(emit: Emitter, op: str, target: Any, args: Any, kwargs: Any) -> bool:
-    """Whether `Tensor.view` works on the strides of the new base, which may differ from those of the old one."""
+    """Whether `Tensor.view` works with the strides of the new base, which may differ from those of the old one."""
     if emit.mode is None:
         return False
     try:
@@ -122,7 +123,7 @@ def _viewable(emit: Emitter, op: str, target: Any, args: Any, kwargs: Any) -> bo
 
 
 def changes_nothing(base: fx.Node, view: fx.Node) -> bool:
-    """Whether a view is known to be all of its base, element by element in the same place."""
+    """Whether a view is known to have the same elements as its base, at the same addresses."""
     before, after = metadata(base), metadata(view)
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
         return False
@@ -131,8 +132,8 @@ def changes_nothing(base: fx.Node, view: fx.Node) -> bool:
 
 
 def refuse_unknown_layout(view: View, old: Any, new: fx.Node) -> None:
-    """as_strided addresses the storage, whatever view it is called on: refuse unless `new` has the strides of the base
-    `old`, and no element outside of `new` is read."""
+    """`as_strided` addresses the storage regardless of the view on which it is called: refuse unless `new` has the
+    strides of the base `old`, and no element outside of `new` is read."""
     if not _same_layout(view, old, metadata(new)):
         raise refusal(
             view.source,
@@ -157,11 +158,11 @@ def _unknown_view(view: View, at: fx.Node) -> Exception:
     if view.op == "meshgrid":
         return refusal(
             at,
-            f"{view.source.name!r} is a view that meshgrid takes of one of several tensors, and one of "
+            f"{view.source.name!r} is a view of one of several tensors that meshgrid returns, and one of "
             "the two is written",
             "clone() before the write",
         )
-    if isinstance(metadata(view.source), torch.Tensor):  # with metadata only results of regions are uncertain
+    if isinstance(metadata(view.source), torch.Tensor):  # with metadata, only results of regions are uncertain
         return refusal(
             at,
             f"{view.source.name!r} is a view that a region (no_grad, autocast) returns, and its base is written later",
@@ -179,8 +180,8 @@ ViewScatter = Callable[[Emitter, View, fx.Node, fx.Node, fx.Node], fx.Node]
 
 
 def write_into_base(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
-    """The base with `value` in the place of the view; `at` is the node of the source that writes. Raises
-    `MutationError` for views of which this is not known."""
+    """The base with the elements of the view replaced by `value`; `at` is the source node that writes. Raises
+    `MutationError` for views through which this is not possible."""
     if not view.certain:
         raise _unknown_view(view, at)
     kind = VIEW_KINDS.get(view.op)
@@ -207,7 +208,7 @@ def _detached(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
 
 def _expanded(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     one, two = metadata(base), metadata(value)
-    # Without metadata it is emitted: if the sizes differ it fails when it runs, as the in-place write does in PyTorch.
+    # Without metadata the reshape is emitted: if sizes differ it fails at run time, as the in-place write would.
     if not isinstance(one, torch.Tensor) or not isinstance(two, torch.Tensor) or one.numel() == two.numel():
         return emit.reshape(value, base, at)
     raise _repeated(view, at)
@@ -239,7 +240,7 @@ def _moved(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node
 
 
 def _by_same_call(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
-    """Views that undo themselves: t, T, mT, conj, …"""
+    """Views that are their own inverse: t, T, mT, conj, …"""
     old = view.value
     args, kwargs = fx.node.map_arg((old.args, old.kwargs), lambda n: value if n is view.base else n)
     return emit.node(old.op, old.target, args, kwargs, at=at, label=at.name)
@@ -250,7 +251,7 @@ def _selected(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
 
 
 def _element(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
-    """One of the results of split, chunk, unbind and their like."""
+    """One of the results of split, chunk, unbind and similar ops."""
     i = view.arguments["index_in_tuple"]
     dim = {"hsplit": 1, "vsplit": 0, "dsplit": 2}.get(view.op, view.arguments.get("dim", 0))
     if view.op == "hsplit" and isinstance(metadata(base), torch.Tensor):
@@ -370,6 +371,7 @@ def put_index(emit: Emitter, base: fx.Node, index: Any, new: Callable[[fx.Node],
     chain = [base]
     for name, *arguments in steps:
         chain.append(emit.call(name, (chain[-1], *arguments), at=at))
+    # Take the views down to the indexed elements, then scatter on the way back up.
     value = new(chain.pop())
     for below, (name, *arguments) in zip(reversed(chain), reversed(steps)):
         if name == "unsqueeze":
@@ -380,7 +382,7 @@ def put_index(emit: Emitter, base: fx.Node, index: Any, new: Callable[[fx.Node],
 
 
 def _elementary(index: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """An index as a chain of select, slice and unsqueeze; dimensions after an Ellipsis are counted from the end."""
+    """An index as a chain of select, slice and unsqueeze; dimensions after an Ellipsis count from the end."""
     left, right = split_at_ellipsis(index)
     dim = 0
     for item in left:
@@ -429,4 +431,4 @@ VIEW_SCATTER: dict[ViewKind, ViewScatter] = {
     ViewKind.IMAGINARY_PART: _imaginary_part,
     ViewKind.INDEXED: _indexed,
 }
-"""How to write into the base through a view, by what the view shows of it."""
+"""How to write into the base through a view, by kind of view."""

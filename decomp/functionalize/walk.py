@@ -1,6 +1,8 @@
-"""Mutation made functional: an in-place op becomes the op that returns the new value, later uses of the tensor, of its
-views and of its base see that value, and inputs and buffers are written back once. The source graph is never touched;
-nodes that have nothing to do with mutation are copied as they are."""
+"""The functionalization pass: an in-place op becomes the op that returns the new value, later uses of the tensor, of
+its views and of its base see that value, and inputs and buffers are written back once. The source graph is not changed;
+nodes unrelated to mutation are copied unchanged.\n\nIt is a pass of its own, not `torch.func.functionalize`, because it
+also works without metadata, keeps the names, dialect and gradients of the source, and refuses programs that it cannot
+follow."""
 
 from __future__ import annotations
 
@@ -55,9 +57,8 @@ def mutates(graph: fx.Graph, root: nn.Module | None) -> bool:
 def functionalize(
     graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any] | None = None, trains: bool = True
 ) -> Functional:
-    """A functional copy of `graph`. `state`: the tensors behind placeholders, by name, where the program lifts its
-    state to its inputs. `trains`: whether its gradients are kept. Raises `MutationError` for what cannot be
-    followed."""
+    """A functional copy of `graph`. `state`: the tensors behind placeholders, by name, if the program lifts its state
+    to inputs. `trains`: whether gradients are kept. Raises `MutationError` for mutation that cannot be followed."""
     walk = _FunctionalWalk(graph, root, gradient_inputs(graph, root, state or {}) if trains else (), state=state)
     functional = walk.functional()
     keep_saved_values(functional, root, walk.emit.is_aten)
@@ -75,7 +76,7 @@ class _FunctionalWalk:
         grad_enabled: bool = True,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        """`tracks`: the inputs that may require a gradient when the program runs."""
+        """`tracks`: the inputs that may require a gradient at run time."""
         self.source, self.root, self.tracks = graph, root, tracks
         self.emit = Emitter(graph)
         self.memory = AliasMemory(self.emit, grad_enabled)
@@ -83,21 +84,21 @@ class _FunctionalWalk:
         self.sources = GradientSources(root)
         self.copies: dict[fx.Node, fx.Node] = self.emit.rewrite.values
         self.tensors: dict[fx.Node, Tensor] = {}
-        """What each node denotes, for nodes that may share memory with something that is written."""
+        """The tensor object of each node that may share memory with a written one."""
         self.requires_grad: dict[fx.Node, bool] = {}
         self.attributes: dict[Any, Tensor] = {}
         self.storages: dict[Any, fx.Node] = {}
-        """The first `get_attr` of each storage that may be written."""
+        """The first `get_attr` on each storage that may be written."""
         self.inputs: dict[Any, list[fx.Node]] = {}
         """Inputs that may be written, by the storage of their example values."""
         self.results: dict[tuple[fx.Node, Any], Tensor] = {}
-        """What a call of several new tensors gives, by call and place."""
+        """The results of calls that return several new tensors, by call and index."""
         self.regions: dict[fx.Node, _RunOnceBody] = {}
         self.submodules: dict[str, fx.GraphModule] = {}
         self.at: fx.Node = next(iter(graph.nodes))
 
     def functional(self, outputs: list[Write] | None = None) -> Functional:
-        """Walk, and collect."""
+        """Run the pass."""
         writes: tuple[Write, ...] = ()
         for node in self.source.nodes:
             self.at = node
@@ -113,10 +114,10 @@ class _FunctionalWalk:
         self.emit.graph.lint()
         return Functional(self.emit.rewrite, writes, self.submodules, self.emit.stale_strides)
 
-    # What nodes denote.
+    # Values of nodes.
 
     def value_of(self, node: fx.Node) -> fx.Node:
-        """The current value of a node of the source, as a node of the copy."""
+        """The current value of a source node, as a node of the copy."""
         tensor = self.tensors.get(node)
         return self.copies[node] if tensor is None else self.memory.read(tensor.alias, self.at)
 
@@ -128,7 +129,7 @@ class _FunctionalWalk:
         return tensor.alias.requires_grad if tensor is not None else self.requires_grad.get(node, False)
 
     def _gradient_of(self, node: fx.Node) -> bool:
-        """Whether the result of a call requires a gradient, as far as its inputs tell, and parameters of a module."""
+        """Whether the result of a call requires a gradient, as far as its inputs and a module's parameters show."""
         if not self.memory.grad_enabled or not can_require_grad(metadata(node)):
             return False
         own = node.op == "call_module" and input_requires_grad(node, self.root)
@@ -158,7 +159,7 @@ class _FunctionalWalk:
         return new
 
     def _fresh(self, node: fx.Node, new: fx.Node, requires: bool) -> None:
-        """`node` denotes a tensor on memory of its own, whose value is `new`."""
+        """`node` is a tensor on memory of its own, whose value is `new`."""
         self.copies[node] = new
         self.requires_grad[node] = requires
         if self.alias_sets.may_be_written(node):
@@ -220,7 +221,7 @@ class _FunctionalWalk:
         new = self.emit.copy(node, self.value_of)
         if self.emit.mode is None and tensor.alias.storage.write_count and new.target == "view":
             if not any(isinstance(argument, torch.dtype) for argument in new.args):
-                new.target = "reshape"  # where strides are not known, the new value may have others than the old one
+                new.target = "reshape"  # strides are unknown: those of the new value may differ from the old one's
         if tensor.alias.is_tuple and node.target is operator.getitem and isinstance(node.args[1], int):
             assert tensor.alias.view is not None
             view = element_view(node, new, tensor.alias.view)
@@ -233,15 +234,16 @@ class _FunctionalWalk:
         self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, is_tuple=kind_of(node) == "many"))
 
     def _listed(self, node: fx.Node, whole: fx.Node, listed: tuple[fx.Node, ...]) -> None:
-        """Several views of as many tensors, or one of them, `getitem(whole, i)`: that is taken of its own base."""
+        """A call that returns views of several tensors, or one of them, `getitem(whole, i)`, which is a view of its own
+        base."""
         new = self.emit.copy(node, self.value_of)
         self.requires_grad[node] = self._gradient_of(node)
         if node.target is not operator.getitem:
             if not all(user.target is operator.getitem and type(user.args[1]) is int for user in node.users):
                 raise refusal(
                     node,
-                    "it gives views of several tensors at once, and one of them is written",
-                    "take the views out of the tuple one by one, or clone() what is written",
+                    "it returns views of several tensors, and one of them is written",
+                    "take the views out of the tuple one by one, or clone() the one that is written",
                 )
             return
         base = listed[node.args[1]]
@@ -252,7 +254,7 @@ class _FunctionalWalk:
             self.tensors[node] = tensor
 
     def _result(self, node: fx.Node, base: fx.Node) -> None:
-        """One of several new tensors: each is on memory of its own."""
+        """One of several new tensors, each on memory of its own."""
         place = (base, node.args[1])
         if place in self.results:
             self.emit.copy(node, self.value_of)
@@ -294,13 +296,15 @@ class _FunctionalWalk:
         if target not in self.tensors:
             raise refusal(
                 node,
-                f"it writes {target.name!r}, and it is not known which tensor that is",
+                f"it writes {target.name!r}, and which tensor that is cannot be determined",
                 "return new tensors in the model",
             )
 
     def _inplace(self, node: fx.Node, target: fx.Node) -> None:
         tensor = self.tensors[target]
         requires, before = self._gradient_of(node), self.value_of(target)
+        # If the new value does not depend on the old one, `overwritten` restores that dependence, with a gradient of
+        # zero.
         tracked = self.memory.grad_enabled and self.sources.may_require_grad(before)
         last = next(iter(reversed(self.emit.graph.nodes)))
         new = functional_variant(self.emit, node, self.value_of, tracked)
@@ -309,7 +313,7 @@ class _FunctionalWalk:
         self.tensors[node] = tensor
 
     def _change_of_metadata(self, node: fx.Node, target: fx.Node) -> None:
-        """squeeze_() and its like: the tensor is from now on a view of what it was."""
+        """squeeze_() and similar: from now on the tensor is a view of its former self."""
         tensor = self.tensors[target]
         base = self.memory.read(tensor.alias, node)
         call = fx.node.map_arg((node.args, node.kwargs), self.value_of)
@@ -327,7 +331,7 @@ class _FunctionalWalk:
         tensor.alias = self.memory.reshape(tensor.alias, view, node)
 
     def _batch_norm(self, node: fx.Node) -> None:
-        """In training: the functional form, and the running statistics that it returns."""
+        """Batch norm in training: its functional form, and writes of the running statistics that this returns."""
         call = bound_call(node)
         assert call is not None
         requires = self._gradient_of(node) or self._requires(*node.all_input_nodes)
@@ -346,7 +350,7 @@ class _FunctionalWalk:
             self.memory.write(self.tensors[call.arguments[name]].alias, new, False, node)
 
     def _out(self, node: fx.Node, targets: tuple[fx.Node, ...]) -> None:
-        """`out=`: the results are computed, and then put where they were to be written."""
+        """`out=`: the results are computed, then written to the tensors passed as `out`."""
         op, target, args, kwargs = out_call(node, self.value_of)
         requires = self._gradient_of(node)
         whole = self.emit.node(op, target, args, kwargs, at=node)
@@ -362,7 +366,7 @@ class _FunctionalWalk:
             self.copies[node] = whole
 
     def _fitting(self, node: fx.Node, source: fx.Node, value: fx.Node) -> fx.Node:
-        """The result of an op with `out=`, in the dtype of the tensor that it goes to."""
+        """The result of an op with `out=`, in the dtype of the tensor to which it is written."""
         alias = self.tensors[source].alias
         own, new = metadata(alias.value), metadata(value)
         if not isinstance(own, torch.Tensor) or not isinstance(new, torch.Tensor):
@@ -413,6 +417,7 @@ class _FunctionalWalk:
         self.requires_grad[node] = requires
         if not region.writes:
             return
+        # Written operands become additional results of the region, after its own.
         count = len(region.outputs)
         if self.emit.key is not None and isinstance(new.meta.get(self.emit.key), tuple):
             extra = tuple(self.emit.fresh(metadata(write.value)) for _, write in region.writes)
@@ -438,7 +443,7 @@ class _FunctionalWalk:
                 )
 
     def _result_of_region(self, node: fx.Node, region: _RunOnceBody) -> None:
-        """`getitem(region, i)`: an operand itself, something that may be a view of one, or a new tensor."""
+        """`getitem(region, i)`: an operand itself, a possible view of one, or a new tensor."""
         index = node.args[1]
         new = self.emit.copy(node, lambda n: self.copies[n])
         same, views = region.outputs[index] if isinstance(index, int) else (None, ())
@@ -453,7 +458,7 @@ class _FunctionalWalk:
         view = view_of(node, new, base.value, self.value_of, certain=False)
         self.tensors[node] = Tensor(self.memory.derive(base, view))
 
-    # The end.
+    # Results.
 
     def _writes(self, in_region: bool) -> Iterator[Write]:
         for storage in self.memory.written:
@@ -471,7 +476,7 @@ class _FunctionalWalk:
         return alias
 
     def _sweep(self, writes: tuple[Write, ...]) -> None:
-        """Erase what the walk made, or left, without a use: it was there to be written."""
+        """Erase unused nodes that the pass emitted, or whose only uses were mutation."""
         kept = {write.value for write in writes}
         origin, emitted = self.emit.rewrite.origin, self.emit.emitted
         self.emit.sweep(
@@ -482,7 +487,7 @@ class _FunctionalWalk:
 
 
 class _RunOnceBody:
-    """A body that runs once, on operands: what it writes, and what its outputs share with the operands."""
+    """A body that runs once, on operands: its writes, and the memory that its outputs share with operands."""
 
     def __init__(self, outer: _FunctionalWalk, node: fx.Node, name: fx.Node, body: fx.GraphModule) -> None:
         self.node, self.body = node, body
@@ -508,7 +513,7 @@ class _RunOnceBody:
         self.outputs = [self._shared(walk, result) for result in results]
 
     def _shared(self, walk: _FunctionalWalk, result: Any) -> tuple[int | None, tuple[int, ...]]:
-        """Which input an output is, and of which it may be a view."""
+        """The input that an output is identical to, and those of which it may be a view."""
         if not isinstance(result, fx.Node):
             return None, ()
         for i, source in enumerate(self.inputs):

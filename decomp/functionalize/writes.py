@@ -1,4 +1,4 @@
-"""A program without mutation, and the inputs and buffers that are still to be written back with their new values."""
+"""A program without mutation, and the inputs and buffers to be written back at its end."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from decomp.ops import aten
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """An input or buffer that the program writes, and its final value."""
+    """An input or buffer to which the program writes, and its final value."""
 
     source: fx.Node
-    """Placeholder or `get_attr`, of the graph that owes the write."""
+    """The placeholder or `get_attr` to be written back."""
     value: fx.Node
     untracked: bool = False
-    """Whether the write is hidden from autograd, because it was made with gradients off."""
+    """Whether the write is hidden from autograd, as gradients were disabled."""
     differentiable: bool = False
-    """Whether the tensor may require a gradient when the program runs."""
+    """Whether the tensor may require a gradient at run time."""
 
     def through(self, rewrite: Rewrite) -> Write:
-        """The same write in a graph that was made from this one."""
+        """The same write in a graph derived from this one."""
         return replace(self, source=rewrite.values[self.source], value=rewrite.values[self.value])
 
 
 @dataclass(frozen=True)
 class Functional:
-    """A program without mutation, and what to write back."""
+    """A program without mutation, and its pending writes."""
 
     rewrite: Rewrite
-    """From the program that came in; every node has its origin there."""
+    """From the source program; every node has its origin there."""
     writes: tuple[Write, ...] = ()
     """Inputs and buffers to be written back, once each, in order of the first write."""
     submodules: dict[str, fx.GraphModule] = field(default_factory=dict)
-    """Functional versions of the bodies of higher-order ops that mutate, by the name of their attribute."""
+    """Functional versions of the bodies of higher-order ops that mutate, by attribute name."""
     stale_strides: Mapping[fx.Node, Any] = field(default_factory=dict)
-    """Nodes whose strides differ from the captured metadata that their users were traced with; and that metadata. Those
-    of functional bodies are among them."""
+    """Nodes whose strides differ from the captured metadata with which their users were traced, mapped to that
+    metadata; including nodes of functional bodies."""
     before: Rewrite | None = None
-    """How the graph came about in which calls of patterns are still the calls that they stand for."""
+    """The rewrite that led to the graph in which patterns are not yet contracted to calls."""
 
     @property
     def graph(self) -> fx.Graph:
@@ -59,7 +59,7 @@ class Functional:
         return self.rewrite.graph
 
     def rewritten(self, after: Rewrite) -> Functional:
-        """The program with a graph that was made from its own."""
+        """The program with a graph derived from its own."""
         writes = tuple(write.through(after) for write in self.writes)
         captured = {after.values[node]: meta for node, meta in self.stale_strides.items() if node in after.values}
         return Functional(self.rewrite.then(after), writes, self.submodules, captured, self.before)
@@ -79,9 +79,9 @@ def append_writes(graph: fx.Graph, writes: Iterable[Write], aten_dialect: bool) 
 
 
 def keep_saved_values(functional: Functional, root: nn.Module | None, aten_dialect: bool) -> None:
-    """Where autograd may save the old value of an input or buffer that is written back, calls read a copy of it: else
-    autograd refuses the backward pass, because a saved tensor was modified in place. (It takes all views of one tensor
-    for modified, those of other elements too.)"""
+    """Where autograd may save the old value of an input or buffer that is written back, let calls read a copy of it:
+    otherwise the backward pass fails, as a saved tensor was modified in place. (Autograd considers all views of a
+    tensor modified, including those of other elements.)"""
     if not functional.writes:
         return
     saved = _saved_values(functional.graph, root)
@@ -108,7 +108,9 @@ def _use_copy_of_old_value(rewrite: Rewrite, node: fx.Node, aten_dialect: bool) 
 
 
 def _saved_values(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
-    """The nodes whose memory calls may save for the backward pass, directly or through a view."""
+    """The nodes whose memory may be saved for the backward pass, directly or through a view."""
+    # Forward, collect the nodes that may require a gradient; backward, the operands that their derivatives read, and
+    # the bases with which these share memory.
     tracked: set[fx.Node] = set()
     for node in graph.nodes:
         if (
@@ -129,8 +131,8 @@ def _saved_values(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
 
 
 def _bases_of_a_part(node: fx.Node) -> Iterable[fx.Node]:
-    """The complex operand of a sum with a real one: where numbers are pairs, the imaginary part of the result is that
-    of the operand."""
+    """The complex operand of a sum with a real one: where complex numbers are lowered to pairs of reals, the imaginary
+    part of the result is that of the operand."""
     if node.op not in ("call_function", "call_method") or spelling_of(node).op.short not in SUMS:
         return ()
     found = [given for given in node.all_input_nodes if is_complex(metadata(given))]
@@ -146,8 +148,8 @@ def _is_differentiable(node: fx.Node) -> bool:
 
 
 def _saved_operands(node: fx.Node) -> Iterable[fx.Node]:
-    """The operands that a call may save, or what a rule makes of it: one that puts or gets elements by indices may read
-    them by an op like `aten.take`, which saves what it reads."""
+    """The operands that a call, or its expansion by a rule, may save: a rule that reads or writes elements by index may
+    use an op such as `aten.take`, which saves what it reads."""
     if node.op not in ("call_function", "call_method"):
         return node.all_input_nodes if node.op == "call_module" else ()
     op = str(spelling_of(node).op.short)
@@ -167,8 +169,8 @@ def can_require_grad(value: Any) -> bool:
 
 
 def input_requires_grad(node: fx.Node, root: nn.Module | None) -> bool:
-    """Whether an input may require a gradient: parameters do, buffers do not, other inputs as the example does; and
-    what a module gives, by the parameters of its own."""
+    """Whether an input may require a gradient: parameters and buffers as they do, other inputs as the example does; for
+    a call of a module, whether one of its parameters does."""
     if node.op in ("get_attr", "call_module"):
         value = attribute(root, str(node.target)) if root is not None else None
         if isinstance(value, nn.Module):
@@ -179,8 +181,8 @@ def input_requires_grad(node: fx.Node, root: nn.Module | None) -> bool:
 
 
 def without_copies(writes: tuple[Write, ...], emit: Emitter, root: nn.Module | None) -> Iterator[Write]:
-    """A value that was only copied to be written back is written back itself, unless it is a result or is written
-    elsewhere: a result that is written back is the input, to whoever reads the signature of a program."""
+    """Write back the original of a value that was only copied to be written back, unless it is also a result or is
+    written elsewhere: in the signature of a program, a result that is written back is identified with the input."""
     leaving = {*(write.value for write in writes), *emit.graph.output_node().all_input_nodes}
     for write in writes:
         node = write.value
@@ -195,7 +197,7 @@ def without_copies(writes: tuple[Write, ...], emit: Emitter, root: nn.Module | N
 
 
 def _is_new(node: fx.Node, emit: Emitter, root: nn.Module | None) -> bool:
-    """Whether a node is sure to be on memory of its own."""
+    """Whether a node is certain to have memory of its own."""
     if node.op not in ("call_function", "call_method") or node in emit.emitted:
         return False
     return node.target is not operator.getitem and not view_bases(emit.rewrite.origin[node], root)

@@ -1,1 +1,1 @@
-"""Building graphs: nodes, recorded calls, and expansions compiled to be stamped."""
+"""Construction of graphs: creating nodes, recording calls, and inlining compiled expansions."""

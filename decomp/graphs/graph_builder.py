@@ -1,5 +1,5 @@
-"""Making nodes of a functional graph: in the dialect of the program, with metadata where the program has it, with names
-that no node of the source has, and with a record of what each node stands for."""
+"""Creation of nodes in a functional graph: in the dialect of the program, with metadata if the program has it, with
+names that no source node has, and with a record of the source node for each."""
 
 from __future__ import annotations
 
@@ -40,19 +40,20 @@ OVERLOADS = {
     "masked_fill": "Scalar",
     "fill": "Scalar",
 }
-"""Overloads of the ATen ops that are emitted here, where it is not the default one."""
+"""Overloads of the ATen ops that are emitted here, if not the default one."""
 
 
 class Emitter:
-    """Appends nodes to the functional graph, and remembers what each stands for."""
+    """Appends nodes to the functional graph, and records their source nodes."""
 
     def __init__(self, source: fx.Graph) -> None:
         self.rewrite = Rewrite.of(source)
         self.graph = self.rewrite.graph
         self.emitted: set[fx.Node] = set()
-        """Nodes that are not copies."""
+        """New nodes, as opposed to copies."""
         self.stale_strides: dict[fx.Node, Any] = {}
-        """Nodes whose strides differ from the captured metadata that their users were traced with, and that."""
+        """Nodes whose strides differ from the captured metadata with which their users were traced, mapped to that
+        metadata."""
         self.is_aten = is_aten(source)
         self.key, self.mode = captured_metadata(source)
         self._fakes = Fakes(self.mode) if self.mode is not None else None
@@ -66,16 +67,16 @@ class Emitter:
         return new
 
     def like(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any) -> fx.Node:
-        """A node that takes the place of `node`: its name, its metadata, on memory of its own."""
+        """A node that replaces `node`, with its name and metadata, on memory of its own."""
         new = self.rewrite.add(op, target, tuple(args), dict(kwargs), at=node)
         self.emitted.add(new)
         new.meta = dict(node.meta)
         if self.key is not None and self.key in new.meta:
             value = metadata(node)
-            given = value if value is not None else self.computed(op, target, args, kwargs)  # `__setitem__` gives None
+            given = value if value is not None else self.computed(op, target, args, kwargs)  # `__setitem__` has none
             new.meta[self.key] = self.fresh(given)
             if isinstance(value, torch.Tensor) and not is_in_order(value):
-                # On memory of its own, without gaps, a value may have other strides than in what was written.
+                # In new memory, without gaps, a value may have strides other than those of the tensor that was written.
                 found = self.computed(op, target, args, kwargs)
                 if isinstance(found, torch.Tensor) and found.dim() == value.dim():
                     new.meta[self.key] = self.fresh(found)
@@ -83,7 +84,7 @@ class Emitter:
         return new
 
     def _compare(self, new: fx.Node, captured: Any) -> None:
-        """Note where a node has other strides than those that use it were captured with."""
+        """Record a node whose strides differ from those with which its users were captured."""
         value = metadata(new)
         if isinstance(value, torch.Tensor) and isinstance(captured, torch.Tensor) and value is not captured:
             if not same_layout(value, captured):
@@ -92,7 +93,7 @@ class Emitter:
     def call(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, *, at: fx.Node, label: str = ""
     ) -> fx.Node:
-        """A call of the ATen op `name`, spelt in the dialect of the program; it stands for the source node `at`."""
+        """A call of the ATen op `name`, in the dialect of the program; its source node is `at`."""
         if self.is_aten:
             packet = getattr(aten, name.removesuffix("_dtype"))
             target = getattr(packet, OVERLOADS.get(name, "default"))
@@ -114,10 +115,11 @@ class Emitter:
         )
 
     def placed(self, name: str, base: fx.Node, value: fx.Node, dim: Any, *place: Any, at: fx.Node) -> fx.Node:
-        """`base` with `value`, of its dtype, in the place that the view `name` (select, slice) shows."""
+        """`base` with the elements of the view `name` (select, slice) replaced by `value`, which has its dtype."""
         if not is_complex(metadata(base)):
             return self.call(f"{name}_scatter", (base, value, dim, *place), at=at)
-        # The scatters have no derivative for complex numbers (torch 2.13); for their parts they have.
+        # The scatters have no derivative for complex numbers (torch 2.13), but they have one for the parts.
+        # view_as_real refuses tensors with a conjugate bit.
         parts = [self.call("view_as_real", (self._resolved(x, at),), at=at) for x in (base, value)]
         new = self.call(f"{name}_scatter", (*parts, dim - 1 if dim < 0 else dim, *place), at=at)
         return self.call("view_as_complex", (new,), at=at)
@@ -130,7 +132,7 @@ class Emitter:
     def node(
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, at: fx.Node, label: str = ""
     ) -> fx.Node:
-        """A new node that stands for the source node `at`. Its metadata is what it computes from that of its inputs."""
+        """A new node whose source node is `at`. Its metadata is computed from that of its inputs."""
         new = self.rewrite.add(op, target, args, kwargs, f"{label or at.name}_updated", at=at)
         self.emitted.add(new)
         kept = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "seq_nr")
@@ -142,11 +144,11 @@ class Emitter:
         return new
 
     def fresh(self, value: Any) -> Any:
-        """`value` on memory of its own: a fake tensor that two nodes share would make them look like one storage."""
+        """`value` on memory of its own: a fake tensor shared by two nodes would make them look like one storage."""
         return tree_map(own_memory, value)
 
     def computed(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a call gives on the metadata of its arguments, or None if any has none."""
+        """The result of a call on the metadata of its arguments; None if any of them has no metadata."""
         if self.mode is None:
             return None
         if any(metadata(n) is None for n in nodes_in((args, kwargs))):
@@ -160,7 +162,7 @@ class Emitter:
             return call_target(target, args, kwargs)
 
     def sizes(self, tensor: fx.Node, at: fx.Node) -> list[Any]:
-        """The sizes of a tensor of known shape: numbers, and nodes for those known at run time only."""
+        """The sizes of a tensor of known shape: numbers, and nodes for dynamic ones."""
         found: list[Any] = []
         for dim, size in enumerate(metadata(tensor).shape):
             if isinstance(size, torch.SymInt):
@@ -176,7 +178,7 @@ class Emitter:
         return self.node("call_method", "reshape_as", (tensor, like), {}, at=at)
 
     def sweep(self, candidates: Iterable[fx.Node]) -> None:
-        """Erase what nothing uses any more, of `candidates` in reverse order."""
+        """Erase unused nodes of `candidates`, which are in reverse order."""
         for node in candidates:
             if not node.users and not _has_effect(node):
                 self.stale_strides.pop(node, None)
@@ -184,7 +186,7 @@ class Emitter:
 
 
 def own_memory(value: Any) -> Any:
-    """A fake tensor like `value` on memory of its own; anything else as it is."""
+    """A fake tensor like `value` on memory of its own; other values unchanged."""
     if not isinstance(value, FakeTensor):
         return value
     with without_guards(value.fake_mode):
@@ -192,9 +194,9 @@ def own_memory(value: Any) -> Any:
 
 
 def is_aten(graph: fx.Graph) -> bool:
-    """Whether a graph spells all its calls of ops as overloads, as `torch.export` does: one that has functions, methods
-    or modules too is in the torch dialect, which can hold overloads. Where higher-order ops are all that it calls,
-    their bodies tell."""
+    """Whether a graph calls ops only as overloads, like graphs of `torch.export`. One with functions, methods or
+    modules as well is in the torch dialect, which may contain overloads. If it only calls higher-order ops, their
+    bodies decide."""
     targets = [node.target for node in graph.nodes if node.op == "call_function"]
     return (
         (any(isinstance(target, torch._ops.OpOverload) for target in targets) or _has_aten_bodies(graph))
@@ -210,7 +212,7 @@ def _has_aten_bodies(graph: fx.Graph) -> bool:
 
 
 def _is_function_of_torch(target: Any) -> bool:
-    """Whether a target is a function that names an op, and no switch of a mode or arithmetic on sizes."""
+    """Whether a target is a function that names an op, as opposed to a mode switch or arithmetic on sizes."""
     name, module = getattr(target, "__name__", ""), getattr(target, "__module__", None) or "torch"
     if isinstance(target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
         return False

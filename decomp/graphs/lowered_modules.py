@@ -1,4 +1,4 @@
-"""Where the graphs of a lowered program are: its own module, and those of the bodies of its higher-order ops."""
+"""Locates the graphs of a lowered program: in its own module, and in the bodies of its higher-order ops."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def lowered_modules(graphs: Sequence[RewrittenGraph], result: Any) -> list[fx.GraphModule | None]:
-    """For each record of a lowered graph, the first of which is that of the program, the module that has this graph in
-    `result`; None where it has none."""
+    """For each record of a lowered graph, the main one first, the module with this graph in `result`; None if there is
+    none."""
     found: dict[nn.Module, fx.GraphModule] = {}
     by_owner = {graph.planned.owner: graph.planned for graph in graphs}
     waiting = [(graphs[0].planned, result.graph_module if isinstance(result, ExportedProgram) else result)]
@@ -36,5 +36,5 @@ def _submodule(module: nn.Module, name: str) -> fx.GraphModule | None:
 
 
 def snapshots_of(graphs: Sequence[RewrittenGraph], result: Any) -> tuple[Snapshot, ...]:
-    """What each of the graphs of a lowered program is now."""
+    """Snapshots of the current graphs of a lowered program."""
     return tuple({} if each is None else snapshot(each.graph) for each in lowered_modules(graphs, result))

@@ -1,5 +1,5 @@
-"""Appending nodes to a graph that is being built: the one place that knows what `Graph.create_node` does beyond making
-the node, and does only that where nothing else listens."""
+"""Appending nodes to a graph under construction. `Graph.create_node` does more than creating the node; this is the only
+module that knows what, and skips it if nothing depends on it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import fx
 
 _CREATE_NODE, _NODE_INIT = fx.Graph.create_node, fx.Node.__init__
 Create = Callable[..., fx.Node]
-"""Makes a node of `(op, target, args, kwargs, name, type_expr=None)` at the end of a graph, under that very name."""
+"""Appends a node `(op, target, args, kwargs, name, type_expr=None)` to a graph, with exactly that name."""
 
 
 def node_creator(graph: fx.Graph) -> Create:
-    """What appends to a graph: directly where `is_plain` allows it, else by `Graph.create_node`."""
+    """A function that appends nodes to a graph: directly if `is_plain` permits it, else by `Graph.create_node`."""
     return _direct(graph) if is_plain(graph) else _public(graph)
 
 
 def _public(graph: fx.Graph) -> Create:
-    """By `create_node`, which would not give some names that graphs of torch.export hold, such as `input`."""
+    """By `create_node`, and renamed, as it refuses some names in graphs of torch.export, such as `input`."""
 
     def create(op: str, target: Any, args: Any, kwargs: Any, name: str, type_expr: Any = None) -> fx.Node:
         node = graph.create_node(op, target, args, kwargs, name, type_expr)
@@ -33,8 +33,8 @@ def _public(graph: fx.Graph) -> Create:
 
 
 def is_plain(graph: fx.Graph) -> bool:
-    """Whether `create_node` does no more for this graph than what `_direct` does: it is an `fx.Graph` without an owner
-    that could have hooks, nothing was patched, and torch's internals are those that are known here."""
+    """Whether `create_node` does the same for this graph as `_direct`: it is an `fx.Graph` without an owner that could
+    have hooks, nothing was patched, and torch's internals are those known here."""
     return (
         type(graph) is fx.Graph
         and graph.owning_module is None
@@ -46,8 +46,8 @@ def is_plain(graph: fx.Graph) -> bool:
 
 
 def _direct(graph: fx.Graph) -> Create:
-    """What `create_node` does in torch 2.13 for a name that is known to be free, without the search for a free name and
-    for raw symbolic sizes. The next free number of a name is not noted: a later `create_node` finds it by counting."""
+    """The same as `create_node` of torch 2.13 for a name known to be free, without the search for a free name and for
+    raw symbolic sizes. The next free suffix of a name is not stored: a later `create_node` finds it by counting."""
     namespace, table, make, prepend = graph._graph_namespace, graph._find_nodes_lookup_table.table, fx.Node, graph._root
     use, names, append = namespace._used_names.add, namespace._obj_to_name, prepend._prepend
 
@@ -64,7 +64,7 @@ def _direct(graph: fx.Graph) -> Create:
 
 
 def call_appender(graph: fx.Graph) -> Callable[[Any, Any, Any], fx.Node]:
-    """What appends calls of functions, `(target, args, kwargs)`, under the names that `Graph.call_function` gives."""
+    """A function that appends calls `(target, args, kwargs)` of functions, with the names of `Graph.call_function`."""
     if not is_plain(graph):
         return lambda target, args, kwargs: graph.call_function(target, args, kwargs)
     create, used = _direct(graph), graph._graph_namespace._used_names
@@ -83,7 +83,8 @@ def call_appender(graph: fx.Graph) -> Callable[[Any, Any, Any], fx.Node]:
 
 @functools.cache
 def _name_of(target: Any) -> tuple[str, int]:
-    """The name of the first call of a function in an empty graph, without its number, and this number; 0 for none."""
+    """The name of the first call of a function in an empty graph, without its numeric suffix, and this suffix; 0 for
+    none."""
     name = fx.Graph().call_function(target).name
     base, _, number = name.rpartition("_")
     return (base, int(number)) if base and number.isdecimal() else (name, 0)
@@ -91,7 +92,7 @@ def _name_of(target: Any) -> tuple[str, int]:
 
 @functools.cache
 def _internals_are_known() -> bool:
-    """Whether `_direct` leaves a graph in the very state in which `create_node` leaves it."""
+    """Whether `_direct` leaves a graph in exactly the state in which `create_node` does."""
     try:
         return bool(_state(_probe(lambda graph: graph.create_node)) == _state(_probe(_direct)))
     except (AttributeError, TypeError, KeyError):
@@ -110,7 +111,7 @@ def _probe(creator: Callable[[fx.Graph], Create]) -> fx.Graph:
 
 
 def _state(graph: fx.Graph) -> Any:
-    """Everything that a graph knows, with its nodes by name."""
+    """The complete state of a graph, with nodes by name."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, fx.Node):

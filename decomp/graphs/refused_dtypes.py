@@ -1,5 +1,5 @@
-"""Calls that PyTorch's fake tensors take and its kernels refuse: products of float16 and float32, for one (torch 2.13).
-Under autocast they are cast, which a symbolic trace does not record."""
+"""Calls that PyTorch's fake tensors accept but its kernels refuse, such as products of float16 and float32 (torch
+2.13). Under autocast they are cast, which a symbolic trace does not record."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LARGEST = 1 << 22
 
 
 def refused_dtypes(node: fx.Node) -> str | None:
-    """Why the kernel of a call takes no operands of these dtypes, in PyTorch's words: it is run on zeros. None if it
-    takes them, or if that is not found out, as for operands of more than four million elements."""
+    """Why the kernel of a call does not accept operands of these dtypes, in PyTorch's words, found by running it on
+    zeros. None if it accepts them, or if not tried, as for operands of more than four million elements."""
     tensors = pytree.tensors_in([metadata(given) for given in node.all_input_nodes])
     if len({tensor.dtype for tensor in tensors}) < 2 or any(_numel(tensor) > _LARGEST for tensor in tensors):
         return None

@@ -1,6 +1,6 @@
-"""Rewriting graphs: a new graph is built node by node from a source, which is left alone. Every stage that copies a
-graph does it by a `Rewrite`, so that two facts are kept in one form: from which node of the source each new node comes,
-and what stands for each node of the source."""
+"""Rewriting of graphs. A new graph is built node by node from a source, which is not changed. Every pass that copies a
+graph uses a `Rewrite`, which keeps two maps: from each new node to its source node, and from each source node to its
+new value."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from decomp.graphs.node_builder import node_creator
 from decomp.ir.call import is_projection, projected
 
 Make = Callable[[fx.Node, tuple[Any, ...], dict[str, Any]], Any]
-"""Makes a call like that of a node, on other arguments."""
+"""Creates a call like that of a node, on other arguments."""
 
 
 @dataclass
 class Rewrite:
-    """A graph, and how it relates to the one that it was made from."""
+    """A graph, and its relation to the source from which it was made."""
 
     graph: fx.Graph
     origin: dict[fx.Node, fx.Node] = field(default_factory=dict)
-    """Node of this graph -> node of the source from which it comes."""
+    """From a node of this graph to the source node from which it comes."""
     values: dict[fx.Node, Any] = field(default_factory=dict)
-    """Node of the source -> what stands for it: a node, or nested containers of nodes and constants."""
+    """From a source node to its value: a node, or nested containers of nodes and constants."""
     names: set[str] = field(default_factory=set)
-    """Names that new nodes may not take: those of nodes that are still to be copied, and those that `free` gave."""
+    """Names that new nodes must not use: those of nodes still to be copied, and those returned by `free`."""
 
     def __post_init__(self) -> None:
         self.create = node_creator(self.graph)
-        """Make a node of `(op, target, args, kwargs, name)` under that very name, without an origin."""
+        """Creates a node `(op, target, args, kwargs, name)` with exactly that name, without an origin."""
         self._numbers: dict[str, int] = {}
         self._placed: set[fx.Node] = set()
 
     @classmethod
     def of(cls, source: fx.Graph, without: Collection[fx.Node] = ()) -> Rewrite:
-        """An empty graph with the calling convention of `source`. All its nodes but `without` keep their names."""
+        """An empty graph with the calling convention of `source`. All its nodes except `without` keep their names."""
         graph = fx.Graph(tracer_cls=getattr(source, "_tracer_cls", None))
-        # There is a public way to set a graph's codegen, and none to read it (torch 2.13).
+        # There is a public method to set a graph's codegen, but none to read it (torch 2.13).
         graph.set_codegen(copy.copy(source._codegen))
         return cls(graph, names={node.name for node in source.nodes if node not in without})
 
     def copy(self, node: fx.Node, value_of: Callable[[fx.Node], Any] | None = None) -> Any:
-        """Copy a node of the source under its own name; `value_of` tells what its arguments are, if not `values`.
-        Taking a part of a container that stands for a node costs no node. Returns what now stands for `node`."""
+        """Copy a node of the source under its own name; `value_of` maps its arguments, by default `values`. Taking an
+        item of a container that is the value of a node creates no node. Returns the value of `node`."""
         values, args = self.values, node.args
         if args and type(args[0]) is fx.Node and type(values.get(args[0])) is not fx.Node and _takes_part(node, values):
             part = values[node] = projected(node, values[args[0]])
@@ -62,12 +62,12 @@ class Rewrite:
         return new
 
     def replace(self, node: fx.Node, value: Any) -> None:
-        """From here on, `value` stands for a node of the source."""
+        """From here on, `value` replaces a node of the source."""
         self.values[node] = value
 
     def add(self, op: str, target: Any, args: Any, kwargs: Any, name: str | None = None, *, at: fx.Node) -> fx.Node:
-        """A new node that comes from the source node `at`, under a free name like `name`; without one, under the name
-        of `at` itself, whose place it takes."""
+        """A new node with the source node `at`, under a free name like `name`; without one, under the name of `at`
+        itself, which it replaces."""
         own = name is None and at not in self._placed
         if own:
             self._placed.add(at)
@@ -76,8 +76,8 @@ class Rewrite:
         return new
 
     def inline(self, body: fx.Graph, inputs: Iterable[Any], make: Make) -> dict[fx.Node, Any]:
-        """Put another graph here: `inputs` stand for its placeholders, `make(node, args, kwargs)` makes each call.
-        Returns what stands for each of its nodes; the output is not made."""
+        """Inline another graph: `inputs` replace its placeholders, `make(node, args, kwargs)` creates each call.
+        Returns the value of each of its nodes; the output is not created."""
         values, given = dict[fx.Node, Any](), iter(inputs)
         for node in body.nodes:
             if node.op == "placeholder":
@@ -89,7 +89,7 @@ class Rewrite:
         return values
 
     def free(self, name: str) -> str:
-        """`name`, or the first of `name_1`, `name_2`, … that nobody has; it is taken from now on."""
+        """`name`, or the first unused one of `name_1`, `name_2`, …, which is reserved from now on."""
         found, number = name, self._numbers.get(name, 0)
         while found in self.names:
             number += 1
@@ -107,14 +107,14 @@ class Rewrite:
         self.graph.erase_node(node)
 
     def source_of(self, node: fx.Node) -> fx.Node:
-        """The source node from which a node comes; one that comes from elsewhere stands for itself."""
+        """The source node from which a node comes; the node itself if it has no origin."""
         return self.origin.get(node, node)
 
     def then(self, after: Rewrite) -> Rewrite:
-        """This rewrite and then `after`, whose source is the graph of this one: the two as one."""
+        """The composition of this rewrite with `after`, whose source is the graph of this one."""
         both = Rewrite(after.graph, {new: self.source_of(old) for new, old in after.origin.items()}, names=after.names)
         for source, value in self.values.items():
-            with contextlib.suppress(KeyError):  # of what `after` left out
+            with contextlib.suppress(KeyError):  # for nodes that `after` left out
                 both.values[source] = fx.map_arg(value, after.values.__getitem__)
         return both
 
@@ -128,7 +128,7 @@ def copy_graph(source: fx.Graph) -> Rewrite:
 
 
 def _takes_part(node: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
-    """Whether a node only takes a part of a container that stands for another node."""
+    """Whether a node only takes an item of a container that is the value of another node."""
     whole = node.args[0] if node.args else None
     if type(whole) is not fx.Node or not isinstance(values.get(whole), (tuple, list, dict)):
         return False

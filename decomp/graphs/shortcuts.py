@@ -1,8 +1,8 @@
-"""Calls recorded without PyTorch's dispatcher. Which overload a call comes to, and with which of its arguments, depends
-on their kinds alone: on dtypes and numbers of dimensions, and not on sizes or on the values of numbers. So the way of a
-call is seen once for the kinds of its arguments; later calls of these kinds append the overload at once. What it gives
-is asked of the kernel for the meta device each time, except where it is plain: an op that computes element by element,
-on tensors of one shape that lie in order, gives another one of them."""
+"""Recording calls without PyTorch's dispatcher. The overload that a call dispatches to, and the order of its arguments,
+depend only on the kinds of the arguments: dtypes and ranks of tensors, not sizes or values of numbers. So the first
+call with given kinds is dispatched and its recipe stored; later calls of these kinds append the overload directly.
+Metadata is computed each time by the kernel for the meta device, except for elementwise ops on contiguous tensors of
+one shape, whose result has the same layout."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor
 
 MOST = 50_000
-"""So many ways are remembered, then all are forgotten."""
+"""Cache capacity in recipes; cleared when full."""
 LONGEST = 64
-"""With a longer list, as of the numbers of a table, a call is not worth to be remembered."""
+"""Calls with longer lists, such as tables of numbers, are not cached."""
 
 
 class CallKey(NamedTuple):
-    """A call, taken apart."""
+    """A call, decomposed into a key and operands."""
 
     key: tuple[Any, ...]
-    """Its function, and the kinds of its arguments."""
+    """The function, and the kinds of its arguments."""
     args: tuple[Any, ...]
-    """Those of its arguments that are not given by name."""
+    """Its positional arguments."""
     nodes: list[fx.Node]
     """Its tensors, in order, with repeats."""
     fakes: list[FakeTensor]
-    """What they are."""
+    """The metadata of these."""
     numbers: list[int | float]
     """Its numbers, in order."""
     by_place: int
-    """How many of its numbers are not given by name."""
+    """How many of its numbers are in positional arguments."""
     before: int
-    """How many nodes the graph had."""
+    """The number of nodes of the graph before the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchRecipe:
-    """What a call comes to, given its tensors and its numbers."""
+    """The recipe for a call: the overload, and its arguments as a function of the call's tensors and numbers."""
 
     overload: torch._ops.OpOverload
     arguments: Callable[[Any, Any], tuple[tuple[Any, ...], dict[str, Any]]]
-    """From its tensors (as nodes, or as fake tensors) and its numbers to the arguments of the overload."""
+    """Maps the tensors (as nodes or as fake tensors) and numbers of the call to the arguments of the overload."""
     defaults: Mapping[int | str, Any]
-    """What the dispatcher leaves out where it is given: by place, and by the name of what has no place."""
+    """Defaults, which the dispatcher omits: by position, and by name for keyword-only arguments."""
     result: torch.dtype | None
-    """The dtype of the result, where it is computed element by element from all tensors."""
+    """The dtype of the result, if it is computed elementwise from all tensors."""
 
     def filled(self, tensors: list[Any], numbers: list[int | float]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the overload, without what is the default."""
+        """The arguments of the overload, without those at their defaults."""
         args, kwargs = self.arguments(tensors, numbers)
         if self.defaults:
             while args and _is_default(args[-1], self.defaults.get(len(args) - 1, _NO_DEFAULT)):
@@ -76,19 +76,19 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 _WAYS: dict[Hashable, DispatchRecipe | None] = {}
-"""What has been seen, by the keys of calls; None for calls that have no such way."""
+"""Recipes by the keys of calls; None for calls without one."""
 
 
 class Shortcuts:
-    """Records calls on a tape by ways that are known, and remembers new ones."""
+    """Records calls on a tape by known recipes, and learns new ones."""
 
     def __init__(self, tape: Tape) -> None:
         assert tape.kernels is not None
         self.tape, self.kernels = tape, tape.kernels
 
     def asked(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKey | None:
-        """A call of a function, or of a method by its name, whose arguments may be proxies; None for one that takes
-        no such way."""
+        """The decomposed call of a function, or of a method by name, whose arguments may be proxies; None if it cannot
+        have a recipe."""
         name = _named(target)
         if name is None:
             return None
@@ -100,12 +100,13 @@ class Shortcuts:
             named = tuple([(word, self._kind(value, asked)) for word, value in kwargs.items()])
         except _NoRecipe:
             return None
+        # Which arguments are the same tensor is part of the key: a recipe learned for f(x, x) must not serve f(x, y).
         same = tuple(map(nodes.index, nodes)) if len(nodes) > 1 else ()
         key = (name, torch.get_default_dtype(), kinds, named, same)
         return asked._replace(key=key, by_place=by_place)
 
     def recorded(self, asked: CallKey) -> FakeTensor | None:
-        """Record the call by a known way; the tensor that it gives, None if no way is known."""
+        """Record the call by a known recipe; returns its result, or None if there is no recipe."""
         way = _WAYS.get(asked.key)
         if way is None:
             return None
@@ -123,18 +124,19 @@ class Shortcuts:
         return out
 
     def learn(self, asked: CallKey, result: Any) -> None:
-        """Remember the way of a call that has just been recorded through the dispatcher, and gave `result`."""
+        """Store the recipe of a call that has just been recorded through the dispatcher, with `result`."""
         if asked.key in _WAYS:
             return
         if len(_WAYS) >= MOST:
             _WAYS.clear()
         node = next(iter(reversed(self.tape.graph.nodes)), None)
+        # A call that dispatched several ops, or none, has no single overload to record.
         alone = len(self.tape.graph.nodes) == asked.before + 1 and self.tape.node_of(result) is node
         if node is None or not alone or not _passes_on(node.target, asked):
             _WAYS[asked.key] = None
             return
         way = _way(node, asked, result)
-        if way is not None:  # or other numbers may tell
+        if way is not None:  # else a call with other numbers may be unambiguous
             _WAYS[asked.key] = way
 
     def _kind(self, value: Any, asked: CallKey) -> Hashable:
@@ -142,7 +144,7 @@ class Shortcuts:
         if isinstance(value, fx.Proxy):
             return self._tensor(value.node, asked)
         if kind is FakeTensor:
-            return self._tensor(self.tape.node_of(value), asked)  # what a factory has made
+            return self._tensor(self.tape.node_of(value), asked)  # the result of a factory function
         if kind is int or kind is float:
             asked.numbers.append(value)
             return kind
@@ -165,14 +167,15 @@ class Shortcuts:
 
 
 class _NoRecipe(Exception):
-    """A call that takes no such way."""
+    """A call without a recipe."""
 
 
 _BY_VALUE = frozenset({bool, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
 
 
 def _named(target: Any) -> Hashable:
-    """What a call is told by: only of what is written in C++ is it known that values do not decide what it does."""
+    """The key of a function. Only for functions written in C++ is it known that argument values do not affect
+    dispatch."""
     known = _NAMES.get(target)
     if known is None and target not in _NAMES:
         known = _NAMES[target] = _name(target)
@@ -199,7 +202,7 @@ _METHOD = type(torch.Tensor.add)
 
 
 def _passes_on(overload: Any, asked: CallKey) -> bool:
-    """Whether an overload is given the numbers of a call as they are: it has the name of what is called, or takes one
+    """Whether an overload gets the numbers of a call unchanged: it has the name of the called function, or takes one
     number from an operator."""
     if not isinstance(overload, torch._ops.OpOverload) or overload.namespace != "aten":
         return False
@@ -213,9 +216,9 @@ def _passes_on(overload: Any, asked: CallKey) -> bool:
 
 
 def _way(node: fx.Node, asked: CallKey, result: torch.Tensor) -> DispatchRecipe | None:
-    """The way that a call has just taken, given the node that it made; None where its numbers do not tell."""
+    """The recipe of a call, given the node that it created; None if its numbers are ambiguous."""
     overload: Any = node.target
-    left_out = asked.args[len(node.args) :] if not node.kwargs else ()  # for they are the defaults
+    left_out = asked.args[len(node.args) :] if not node.kwargs else ()  # they are the defaults
     args = (*node.args, *left_out)
     source = _Source(asked.nodes, _places(_numbers_in((args, node.kwargs)), asked))
     try:
@@ -228,12 +231,13 @@ def _way(node: fx.Node, asked: CallKey, result: torch.Tensor) -> DispatchRecipe 
             defaults[argument.name if argument.kwarg_only else place] = argument.default_value
     arguments = eval(f"lambda t, n: {text}", {"c": source.constants})
     way = DispatchRecipe(overload, arguments, defaults, result.dtype if _is_pointwise(node, asked) else None)
+    # The recipe is only stored if it reproduces the very call from which it was learned.
     same = repr(way.filled(asked.nodes, asked.numbers)) == repr((tuple(node.args), dict(node.kwargs)))
     return way if same and len(source.used) == len(asked.numbers) else None
 
 
 def _is_pointwise(node: fx.Node, asked: CallKey) -> bool:
-    """Whether an op computes element by element from all tensors that it is given, at least one."""
+    """Whether an op computes elementwise from all its tensors, of which there is at least one."""
     overload: Any = node.target
     converts = overload is aten._to_copy.default and set(node.kwargs) == {"dtype"}
     known = torch.Tag.pointwise in overload.tags or overload._overloadpacket in _POINTWISE
@@ -241,7 +245,7 @@ def _is_pointwise(node: fx.Node, asked: CallKey) -> bool:
 
 
 _POINTWISE = frozenset(getattr(aten, name) for name in ("where", "__and__", "__or__", "__xor__"))
-"""Ops of which not all overloads have the tag."""
+"""Ops with overloads that lack the tag."""
 
 
 def _numbers_in(value: Any) -> list[int | float]:
@@ -253,15 +257,17 @@ def _numbers_in(value: Any) -> list[int | float]:
 
 
 def _places(found: list[int | float], asked: CallKey) -> list[int]:
-    """Which of the numbers of a call each number of the overload is; empty where that cannot be told."""
+    """The index among the call's numbers of each number of the overload; empty if that is ambiguous."""
     wanted, given = ([(type(number), repr(number)) for number in numbers] for numbers in (found, asked.numbers))
+    # With distinct numbers each one is found by value, whatever the order in the overload. With repeated ones only an
+    # unchanged order is unambiguous.
     if len(set(given)) == len(given) == len(wanted) and set(wanted) == set(given):
         return [given.index(number) for number in wanted]
     return list(range(len(given))) if wanted == given and asked.by_place == len(given) else []
 
 
 class _Source:
-    """Arguments of a node as the text of a function of the tensors `t` and the numbers `n` of a call."""
+    """The arguments of a node as source code of a function of the tensors `t` and the numbers `n` of a call."""
 
     def __init__(self, nodes: list[fx.Node], places: list[int]) -> None:
         self.nodes, self.places = nodes, places
@@ -269,7 +275,7 @@ class _Source:
         self.constants: list[Any] = []
 
     def of(self, value: Any) -> str:
-        """Raises `LookupError` for a number and `ValueError` for a node that is none of the call's."""
+        """Raises `LookupError` for a number and `ValueError` for a node that the call does not have."""
         kind = type(value)
         if kind is fx.Node:
             return f"t[{self.nodes.index(value)}]"

@@ -1,5 +1,5 @@
-"""Snapshots: the calls of a graph as they were at a moment, by name, so that what was changed since can be found; in
-place, or in a copy of the graph."""
+"""Snapshots: the calls of a graph at some moment, by name, so that later changes can be detected, in place or in a copy
+of the graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import fx
 
 
 class RecordedNode(NamedTuple):
-    """One node as it was."""
+    """A node at the time of the snapshot."""
 
     op: str
     target: Any
@@ -22,12 +22,12 @@ Snapshot = dict[str, RecordedNode]
 
 
 def snapshot(graph: fx.Graph) -> Snapshot:
-    """The nodes of `graph` as they are now."""
+    """The current nodes of `graph`."""
     return {node.name: RecordedNode(node.op, node.target, node.args, node.kwargs) for node in graph.nodes}
 
 
 def is_as_recorded(node: fx.Node, before: RecordedNode) -> bool:
-    """Whether a node makes the call that it made, on operands of the same names."""
+    """Whether a node still makes the recorded call, on operands of the same names."""
     if node.op != before.op or not same_target(node.target, before.target):
         return False
     if node.args is before.args and node.kwargs is before.kwargs:
@@ -36,13 +36,13 @@ def is_as_recorded(node: fx.Node, before: RecordedNode) -> bool:
 
 
 def same_target(one: Any, other: Any) -> bool:
-    """Whether two nodes call the same thing."""
+    """Whether two call targets are the same."""
     return one is other or isinstance(one, str) and one == other
 
 
 def renamed_operands(node: fx.Node, before: RecordedNode) -> dict[str, fx.Node] | None:
-    """For each operand that was another one, its former name and what stands there now; None where more than operands
-    differs, or where one former operand became two."""
+    """For each operand that changed, its former name and the current node; None if more than operands differs, or if
+    one former operand became two."""
     became: dict[str, fx.Node] = {}
     if not _same(node.args, before.args, became) or not _same(node.kwargs, before.kwargs, became):
         return None

@@ -1,4 +1,4 @@
-"""Stamps: a flat expansion compiled so that putting it into a graph costs little more than making the nodes."""
+"""Expansion templates: a flat expansion compiled so that inlining it costs little more than creating the nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _META = torch.device("meta")
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Metadata from which a fake tensor can be made: of its own storage, or a view of another value's."""
+    """Metadata from which a fake tensor is created, on its own storage or as a view of another value."""
 
     size: tuple[Any, ...]
     stride: tuple[Any, ...]
@@ -25,7 +25,7 @@ class TensorSpec:
     dtype: torch.dtype
     device: torch.device
     base: int | None
-    """Index of the value whose storage this one shares."""
+    """The index of the value whose storage it shares."""
 
     def make(self, fakes: Fakes, bases: list[Any]) -> Any:
         """A fake tensor; `bases` are the values so far."""
@@ -41,34 +41,35 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One node to be made."""
+    """One node of a template."""
 
     op: str
     target: Any
     arguments: Any
-    """From the list of values so far to `(args, kwargs)`."""
+    """Maps the list of values so far to `(args, kwargs)`."""
     suffix: str
     chain: tuple[Any, ...]
-    """The rules that made it, the outermost first."""
+    """The rules that created it, the outermost first."""
     spec: Any
     """`TensorSpec`, a tuple of specs, a number, or None."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpansionTemplate:
-    """A flat expansion, ready to be put into a graph any number of times."""
+    """A flat expansion, ready to be inlined any number of times."""
 
     graph: fx.Graph
     entries: tuple[Entry, ...]
     outputs: Any
-    """From the list of values to the result: a node, or a nested tuple."""
+    """Maps the list of values to the result: a node, or a nested tuple."""
     result: int | None
-    """Index among the entries of the one that takes the name of the replaced node."""
+    """The index of the entry that takes the name of the replaced node."""
     constants: dict[str, torch.Tensor]
 
 
 def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> ExpansionTemplate:
     """Compile a flat expansion whose nodes carry `meta["chain"]`."""
+    # Values are numbered in order, inputs first, so that arguments are indices into a list instead of look-ups by node.
     index: dict[fx.Node, int] = {}
     storages: dict[int, int] = {}
     entries: list[Entry] = []
@@ -80,7 +81,7 @@ def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Expans
             continue
         i = index[node] = len(index)
         value = node.meta.get("val")
-        # A constant stands for itself: one that several expansions share must not depend on another one's storage.
+        # A constant shared by several expansions must not depend on the storage of another value.
         spec = spec_of(value, i, storages if node.op != "get_attr" else {})
         if node.op != "placeholder":
             arguments = _Arguments((node.args, node.kwargs), index)
@@ -110,7 +111,7 @@ _ILLEGAL = re.compile(r"\W")
 
 
 def _suffix(node: fx.Node, taken: dict[str, int]) -> str:
-    """What a new node's name ends in: the op it calls, numbered from the second on."""
+    """The suffix of a new node's name: the op that it calls, numbered from the second on."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         name = target._overloadpacket.__name__
@@ -123,8 +124,8 @@ def _suffix(node: fx.Node, taken: dict[str, int]) -> str:
 
 
 class _Arguments:
-    """A function from the list of values to `value` with its nodes replaced. It is compiled when it has been called a
-    few times: most stamps are put into one other."""
+    """A function from the list of values to `value` with its nodes replaced. It is compiled after a few calls, as most
+    templates are inlined into one other template only."""
 
     __slots__ = ("_function", "_index", "_left", "_value")
 

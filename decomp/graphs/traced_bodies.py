@@ -1,5 +1,5 @@
-"""Bodies of control flow as PyTorch traces them anew (torch 2.13): AOTAutograd for their gradients, Inductor to compile
-them."""
+"""Preparation of control-flow bodies for PyTorch's re-tracing of them (torch 2.13): by AOTAutograd for gradients, and
+by Inductor for compilation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from decomp.torch_internals.fakes import unset_fake_temporarily
 
 
 def prepare_bodies(module: fx.GraphModule) -> None:
-    """Spell bodies of higher-order ops, and their calls, so that AOTAutograd traces them anew (torch 2.13)."""
+    """Rewrite bodies of higher-order ops, and calls of them, so that AOTAutograd can re-trace them (torch 2.13)."""
     for inner in [inner for inner in module.modules() if isinstance(inner, fx.GraphModule)]:
         _separate_operands(inner)
         for node in inner.graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond):
@@ -32,8 +32,8 @@ def prepare_bodies(module: fx.GraphModule) -> None:
 
 
 def _hide_constants(body: fx.GraphModule) -> None:
-    """AOTAutograd makes buffers inputs of the program, those of bodies too, where nothing hands them on: the constants
-    of a body are attributes that it does not see."""
+    """AOTAutograd lifts buffers to inputs of the program, including those of bodies, to which they are then not passed:
+    constants of a body are made plain attributes, which it does not see."""
     names = {str(node.target) for node in body.graph.nodes if node.op == "get_attr"}
     for name in names & body._buffers.keys():
         value = body._buffers.pop(name)
@@ -43,7 +43,7 @@ def _hide_constants(body: fx.GraphModule) -> None:
 
 
 def _separate_operands(module: fx.GraphModule) -> None:
-    """Two operands of control flow are never the same tensor to PyTorch; rules may have made them one."""
+    """PyTorch requires the operands of control flow to be distinct tensors; rules may have merged them."""
     calls = [node for node in module.graph.nodes if getattr(node.target, "__name__", "") in DISTINCT_OPERANDS]
     for node in calls:
         seen: set[fx.Node] = set()
@@ -63,9 +63,9 @@ def _separate_operands(module: fx.GraphModule) -> None:
 
 
 def _lay_out_gradients(branch: fx.GraphModule) -> None:
-    """The gradients that branches give must lie alike in memory: that of an operand that is viewed as one dimension and
-    back lies in order, whatever the branch makes of it. Where PyTorch cannot divide sizes to know that (s·s·t by s,
-    torch 2.13), all of the operand is taken as a slice, whose gradient is written into zeros that lie in order."""
+    """The gradients of all branches must have equal strides. That of an operand that is viewed as one dimension and
+    back is contiguous, regardless of the branch. Where PyTorch cannot simplify sizes to see that (s·s·t divided by s,
+    torch 2.13), the operand is sliced in full instead: the gradient of a slice is written into contiguous zeros."""
     inputs = branch.graph.find_nodes(op="placeholder")
     viewed = [node for node in inputs if node.users and _has_rows(metadata(node))]
     for node in viewed:
@@ -87,20 +87,20 @@ def _lay_out_gradients(branch: fx.GraphModule) -> None:
 
 
 def _flat(value: torch.Tensor) -> torch.Tensor | None:
-    """A tensor as one dimension, if PyTorch knows that in its own shape again it lies as it does now."""
+    """A tensor as one dimension, if PyTorch knows that viewing it back restores its strides."""
     flat = value.view(-1)
     pairs = zip(flat.view(value.shape).stride(), value.stride())
     return flat if all(expression(again) == expression(own) for again, own in pairs) else None
 
 
 def _has_rows(value: object) -> bool:
-    """Whether a value may have a gradient that does not lie in order where it does itself."""
+    """Whether a value is contiguous but its gradient may not be."""
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 1 and is_in_order(value)
 
 
 def lift_constants(module: fx.GraphModule) -> None:
-    """Spell constants as PyTorch's own graphs do: Inductor runs graphs on fake tensors, which take a real one (torch
-    2.13) as the argument of this op alone."""
+    """Wrap constants as PyTorch's own graphs do: Inductor runs graphs on fake tensors, which accept a real tensor only
+    as the argument of this op (torch 2.13)."""
     for node in module.graph.nodes:
         if node.op == "get_attr" and isinstance(attribute(module, str(node.target)), torch.Tensor):
             with module.graph.inserting_after(node):
@@ -111,8 +111,8 @@ def lift_constants(module: fx.GraphModule) -> None:
 
 
 def compare_with_numbers(module: fx.GraphModule) -> None:
-    """Compare with numbers, and not with tensors full of one: PyTorch's partitioner takes a comparison of two tensors
-    for a reduction, and has its mask kept for the backward (torch 2.13)."""
+    """Compare with numbers instead of constant-filled tensors: PyTorch's partitioner takes a comparison of two tensors
+    for a reduction, and saves its mask for the backward (torch 2.13)."""
     for inner in [inner for inner in module.modules() if isinstance(inner, fx.GraphModule)]:
         for node in inner.graph.nodes:
             for place, target in enumerate(_BY_NUMBER.get(node.target, ())):
@@ -127,11 +127,11 @@ _BY_NUMBER = {
     getattr(aten, name).Tensor: (getattr(aten, MIRRORED[name]).Scalar, getattr(aten, name).Scalar)
     for name in ("lt", "le", "gt", "ge", "eq", "ne")
 }
-"""By comparison, the one with a number in the place of the first operand, and of the second."""
+"""By comparison, the overloads with a number instead of the first operand, and of the second."""
 
 
 def _number_for(full: Any, other: Any) -> Any:
-    """The number that a tensor of no dimensions is full of, where it is compared with one of its dtype."""
+    """The number that fills a zero-dimensional tensor, if it is compared with one of its dtype."""
     if not isinstance(full, fx.Node) or full.target is not aten.full.default or not isinstance(other, fx.Node):
         return None
     value, number = metadata(full), full.args[1]

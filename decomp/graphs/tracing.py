@@ -1,5 +1,5 @@
-"""Recording what PyTorch does: every op that runs on fake tensors above autograd and above composite kernels, as
-`torch.export` sees it, is appended to a graph. Overload choice and type promotion are thus PyTorch's own."""
+"""Recording of PyTorch calls: every op that runs on fake tensors above autograd and above composite kernels, as
+`torch.export` sees it, is appended to a graph. So overload resolution and type promotion are PyTorch's own."""
 
 from __future__ import annotations
 
@@ -38,16 +38,15 @@ _AS_THEY_ARE = frozenset(
 
 
 class Tape:
-    """A graph under construction, and which node each fake tensor on it comes from."""
+    """A graph under construction, with the node of each fake tensor."""
 
     def __init__(self, graph: fx.Graph, mode: FakeTensorMode | None, fakes: Fakes | None = None) -> None:
-        """`fakes`: makes the fake tensors of `mode`; given, calls are run on meta tensors where that comes to the
-        same."""
+        """`fakes`: creates fake tensors of `mode`; if given, calls are run on meta tensors where that is equivalent."""
         self.graph, self.mode = graph, mode
         self.kernels = MetaKernels(fakes) if fakes is not None else None
         self._call = call_appender(graph)
         self.constants: dict[str, torch.Tensor] = {}
-        """Concrete tensors that the recorded code uses, by the name of their `get_attr`."""
+        """Concrete tensors used by the recorded code, by the name of their `get_attr`."""
         self._nodes: dict[int, fx.Node] = {}
         self._places: dict[Any, fx.Node] = {}
         self._unplaced: list[tuple[FakeTensor, fx.Node]] = []
@@ -55,10 +54,10 @@ class Tape:
         self._sizes: dict[Any, fx.Node] = {}
         self._constants: dict[int, FakeTensor] = {}
         self._steps: dict[Any, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
-        """How the code computed a size that is not an input's, by its expression."""
+        """The recorded arithmetic for sizes that no input has, by expression."""
 
     def placeholder(self, name: str, value: Any) -> fx.Node:
-        """Add an input whose metadata is `value` (None if unknown)."""
+        """Add an input with metadata `value` (None if unknown)."""
         node = self.graph.placeholder(name)
         if value is not None:
             node.meta["val"] = value
@@ -70,31 +69,32 @@ class Tape:
         return node
 
     def fake_like(self, value: Any) -> Any:
-        """A fake tensor of its own storage with the metadata of `value`; numbers come back as they are."""
+        """A fake tensor on its own storage with the metadata of `value`; numbers are returned unchanged."""
         assert self.mode is not None
         if self.kernels is None or not isinstance(value, torch.Tensor) or not _has_strides(value):
             return fake_like(self.mode, value)
         return self.kernels.empty_like(value)
 
     def track(self, value: Any, node: fx.Node) -> None:
-        """`value` is what `node` computes."""
+        """Record that `node` computes `value`."""
         if isinstance(value, torch.Tensor):
             self._nodes[id(value)] = node
+            # Nodes are found by the id of their tensor, so tensors must outlive the tape.
             self._alive.append(value)
             if isinstance(value, FakeTensor):
                 self._unplaced.append((value, node))
 
     def node_of(self, value: Any) -> fx.Node | None:
-        """The node that a fake tensor comes from, if it is on this tape."""
+        """The node of a fake tensor, if it is on this tape."""
         found = self._nodes.get(id(value))
         if found is None and isinstance(value, FakeTensor):
-            # A factory hands its caller another tensor of the same storage than the one that was dispatched.
+            # A factory function returns another tensor object, on the same storage, than the one that was dispatched.
             with DisableTorchFunction():
                 found = self._node_at(value)
         return found
 
     def _node_at(self, value: FakeTensor) -> fx.Node | None:
-        """The first node whose value lies in one place with a fake tensor."""
+        """The first node whose value has the same storage, offset and strides as a fake tensor."""
         for other, node in self._unplaced:
             if other.layout is torch.strided:
                 self._places.setdefault(_place(other), node)
@@ -102,11 +102,11 @@ class Tape:
         return self._places.get(_place(value)) if value.layout is torch.strided else None
 
     def append(self, target: Any, args: Any, kwargs: Any, out: Any) -> fx.Node:
-        """Record that `target(*args, **kwargs)` gave `out` (fake tensors, numbers, tuples of them)."""
+        """Record that `target(*args, **kwargs)` returned `out` (fake tensors, numbers, or tuples of them)."""
         return self.append_call(target, self.arguments(tuple(args)), self.arguments(dict(kwargs)), out)
 
     def append_call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> fx.Node:
-        """The same with arguments as a graph holds them."""
+        """The same for arguments that are nodes already."""
         if target is _PRODUCT and type(args[1]) is int and args[1] == 0:
             args = (args[0], _zero_in(out))
         node = self._call(target, args, kwargs)
@@ -118,7 +118,7 @@ class Tape:
         return node
 
     def items(self, node: fx.Node) -> Any:
-        """The several results of a call, each with a node of its own; the node itself if it has one result."""
+        """The results of a call with several results, each as a node; otherwise the node itself."""
         values = node.meta.get("val")
         if not isinstance(values, (tuple, list)):
             return node
@@ -126,7 +126,7 @@ class Tape:
         return tuple(self.node_of(value) for value in values)
 
     def _items(self, node: fx.Node, values: Sequence[Any]) -> None:
-        """Each tensor among several results has a node of its own."""
+        """Add a getitem node for each tensor among several results."""
         for i, value in enumerate(values):
             if isinstance(value, torch.Tensor):
                 item = self._call(operator.getitem, (node, i), {})
@@ -134,7 +134,7 @@ class Tape:
                 self.track(value, item)
 
     def arguments(self, value: Any) -> Any:
-        """Arguments as a graph holds them: proxies, tensors and symbolic sizes become nodes."""
+        """Arguments in the form of a graph: proxies, tensors and symbolic sizes become nodes."""
         if type(value) in _AS_THEY_ARE:
             return value
         if isinstance(value, fx.Proxy):
@@ -155,7 +155,7 @@ class Tape:
         return spelled(value) if type(value) is complex else value
 
     def constant(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A concrete tensor becomes a named `get_attr`; returns its fake (itself, where there is no metadata)."""
+        """Turn a concrete tensor into a named `get_attr`; returns its fake tensor (itself, without metadata)."""
         found = self._constants.get(id(tensor))
         if found is not None:
             return found
@@ -163,7 +163,7 @@ class Tape:
             raise Leaked()
         name = f"_constant{len(self.constants)}"
         self.constants[name] = tensor
-        # Behind the inputs, which are first: an expansion is bound by their places.
+        # After the inputs, which must be first: an expansion binds them by position.
         first = next((node for node in self.graph.nodes if node.op != "placeholder"), None)
         with self.graph.inserting_before(first) if first is not None else contextlib.nullcontext():
             node = self.graph.create_node("get_attr", name)
@@ -175,18 +175,19 @@ class Tape:
         return fake
 
     def is_constant(self, value: torch.Tensor) -> bool:
-        """Whether a fake tensor stands for a concrete one."""
+        """Whether a fake tensor represents a concrete one."""
         node = self.node_of(value)
         return node is not None and node.op == "get_attr"
 
     def size(self, value: Any) -> Any:
-        """The node (or number) that computes a symbolic size from the sizes of the inputs."""
+        """The node (or number) that computes a symbolic size from the sizes of inputs."""
         if self.mode is None or value.node.shape_env is not self.mode.shape_env:
             raise Leaked()
         expr = value.node.expr
         if expr.is_number:
             known = value.node.guard_int, value.node.guard_float, value.node.guard_bool
             return known[SYMBOLIC.index(type(value))]("", 0)  # a number needs no guard
+        # One node per expression: every use of a size reads the same node.
         if expr not in self._sizes:
             try:
                 self._sizes[expr] = self._computed_size(value, expr)
@@ -195,13 +196,14 @@ class Tape:
         return self._sizes[expr]
 
     def note(self, size: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Arithmetic on sizes: it is recorded when its result is used."""
+        """Record arithmetic on sizes lazily: it is appended when its result is used."""
         if isinstance(size, SYMBOLIC) and not size.node.expr.is_number:
             self._steps.setdefault(size.node.expr, (function, args))
 
     def _size_on_the_way(self, value: Any, expr: Any) -> fx.Node:
-        """A size that PyTorch has simplified until it holds symbols that no input tells (half of `s0`, where an input
-        is half of `s0 + 1` long): that of a tensor on the tape, or arithmetic done again as the code did it."""
+        """A size that PyTorch simplified to an expression with symbols that no input determines (half of `s0`, where an
+        input has half of `s0 + 1` elements): read from a tensor on the tape, or computed by the arithmetic of the
+        code."""
         for node in self.graph.nodes:
             found = node.meta.get("val")
             for dim, size in enumerate(found.shape if isinstance(found, torch.Tensor) else ()):
@@ -209,7 +211,7 @@ class Tape:
                     return self.append(aten.sym_size.int, (found, dim), {}, size)
         function, args = self._steps.pop(expr, (None, ()))
         if function is None:
-            raise UnknownSize(f"the size {expr}, which none of the inputs has")
+            raise UnknownSize(f"the size {expr}, which no input has")
         node = self.graph.call_function(function, self.arguments(args))
         node.meta["val"] = value
         return node
@@ -224,7 +226,7 @@ class Tape:
         return self._interpreted(value, expr)
 
     def _known_sizes(self) -> Iterator[tuple[fx.Node, int | None, Any]]:
-        """Symbolic sizes that inputs bring: an input that is one itself, or a dimension of one."""
+        """The symbolic sizes of inputs: an input that is a size itself, or a dimension of one."""
         for node in self.graph.nodes:
             given = node.meta.get("val") if node.op == "placeholder" else None
             if isinstance(given, SYMBOLIC):
@@ -239,13 +241,13 @@ class Tape:
             if factor:
                 source = node if dim is None else self.size(size)
                 return self._arithmetic(lambda p: (p - rest) // factor, [source], value)
-        raise UnknownSize(f"the size {symbol}, which none of the inputs has")
+        raise UnknownSize(f"the size {symbol}, which no input has")
 
     def _is_solvable(self, expr: Any) -> bool:
         return any(_linear(size.node.expr, expr)[0] for _, _, size in self._known_sizes())
 
     def _leaves(self, expr: Any) -> set[Any]:
-        """What a size is computed from: symbols, or a quotient of one that only inputs of its size tell of."""
+        """The parts from which a size is computed: symbols, or a quotient that only inputs of this size determine."""
         if expr.is_symbol or not expr.args:
             return {expr} if expr.is_symbol else set()
         if expr.is_Function and self._is_solvable(expr) and not all(map(self._is_solvable, expr.free_symbols)):
@@ -253,10 +255,10 @@ class Tape:
         return set().union(*map(self._leaves, expr.args))
 
     def _interpreted(self, value: Any, expr: Any) -> fx.Node:
-        """`s0*4` from the node of `s0`: the expression is run on proxies."""
+        """`s0*4` from the node of `s0`: the expression is evaluated on proxies."""
         from decomp.torch_internals.sizes import PythonReferenceAnalysis, sympy_interp
 
-        class Arithmetic(PythonReferenceAnalysis):  # which in torch 2.13 lacks a quotient, and rounds no proxies
+        class Arithmetic(PythonReferenceAnalysis):  # in torch 2.13 it lacks a quotient, and cannot round proxies
             int_truediv = staticmethod(operator.truediv)
             trunc_to_int, floor_to_int, ceil_to_int, round_to_int = map(_rounding, _ROUNDINGS)
 
@@ -275,7 +277,7 @@ class Tape:
         return self._arithmetic(computed, sources, value)
 
     def _arithmetic(self, function: Callable[..., Any], sources: list[fx.Node], value: Any) -> fx.Node:
-        """Record arithmetic on sizes; every node gets the size that it computes."""
+        """Record arithmetic on sizes; every node gets its size as metadata."""
         tracer = fx.proxy.GraphAppendingTracer(self.graph)
         before = len(self.graph.nodes)
         node: fx.Node = function(*[fx.Proxy(source, tracer) for source in sources]).node
@@ -290,7 +292,7 @@ _ROUNDINGS: tuple[Callable[[Any], Any], ...] = (math.trunc, math.floor, math.cei
 
 
 def _rounding(function: Callable[[Any], Any]) -> staticmethod[[Any, Any], Any]:
-    """A function from numbers to whole ones, recorded of a proxy."""
+    """A function that rounds numbers to integers, recorded for a proxy."""
 
     def rounded(number: Any, dtype: Any) -> Any:
         if not isinstance(number, fx.Proxy):
@@ -309,8 +311,8 @@ class Leaked(Exception):
 
 
 def _linear(expr: Any, part: Any) -> tuple[int, int]:
-    """a and b where an expression is a·part + b, both whole numbers; a is 0 where it is not, or where one of them is a
-    condition or a float."""
+    """a and b such that an expression is a·part + b, both integers; a is 0 if it is not, or if either is a boolean or a
+    float."""
     if not all(getattr(given, "is_integer", False) for given in (expr, part)):
         return 0, 0
     factor = expr.coeff(part, 1)
@@ -321,13 +323,13 @@ def _linear(expr: Any, part: Any) -> tuple[int, int]:
 
 
 def _place(value: torch.Tensor) -> tuple[Any, ...]:
-    """Where a tensor lies: nothing is mutated, so tensors in one place are equal."""
+    """The memory of a tensor: as nothing is mutated, tensors in the same place are equal."""
     numbers = (value.storage_offset(), *value.shape, *value.stride())
     return (value.untyped_storage()._cdata, value.dtype, *map(expression, numbers))
 
 
-# torch pushes modes on the pre-dispatch key only if they are of three classes, of which this is the one that records
-# (torch/_ops.py, _set_mode_pre_dispatch; seen on 2.13). A public way to record above autograd does not exist.
+# torch accepts modes of only three classes on the pre-dispatch key, of which this is the one that records
+# (torch/_ops.py, _set_mode_pre_dispatch; seen on 2.13). There is no public API to record above autograd.
 class Recorder(ProxyTorchDispatchMode):
     """Appends every op that is called under it to a tape."""
 
@@ -352,7 +354,7 @@ class Recorder(ProxyTorchDispatchMode):
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             return self.tape.constant(args[0])
         if func is aten.detach_.default and self.tape.is_constant(args[0]):
-            return args[0]  # torch.tensor() detaches what it has just made
+            return args[0]  # torch.tensor() detaches its new tensor
         args, kwargs = substituted((args, kwargs), self._fake, torch.Tensor)
         out = self.executed(func, args, kwargs)
         single = isinstance(out, torch.Tensor)
@@ -368,7 +370,7 @@ class Recorder(ProxyTorchDispatchMode):
         return out
 
     def executed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What a call gives, in the layout of its kernel."""
+        """The result of a call, with the strides of its kernel."""
         kernels, mode = self.tape.kernels, self.tape.mode
         out = NotImplemented if kernels is None else kernels.run(func, args, kwargs)
         if out is NotImplemented:
@@ -396,7 +398,7 @@ class Recorder(ProxyTorchDispatchMode):
 
 
 def _holds(value: Any, tensor: Any) -> bool:
-    """Whether nested arguments hold this very tensor."""
+    """Whether nested arguments contain this tensor itself."""
     if isinstance(value, (list, tuple)):
         return any([_holds(item, tensor) for item in value])
     return value is tensor or isinstance(value, dict) and _holds(list(value.values()), tensor)
@@ -404,9 +406,9 @@ def _holds(value: Any, tensor: Any) -> bool:
 
 @contextlib.contextmanager
 def without_guards(mode: FakeTensorMode | None) -> Iterator[None]:
-    """Within, PyTorch may ask which of two layouts a symbolic one is; the example answers, and nothing is guarded.
-    (What a rule itself asks about sizes is refused.) (The two flags are those of `ShapeEnv.error_on_new_guards`, torch
-    2.13.)"""
+    """Inside this context PyTorch may query symbolic sizes to choose between layouts; the example answers, and no
+    guards are added. (Queries by a rule itself are refused.) (The two flags are those of
+    `ShapeEnv.error_on_new_guards`, torch 2.13.)"""
     env = mode.shape_env if mode is not None else None
     if env is None:
         yield
@@ -422,15 +424,16 @@ def without_guards(mode: FakeTensorMode | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_metadata(mode: FakeTensorMode) -> Iterator[None]:
-    """Within, calls on fake tensors of `mode` tell the metadata of their results: nothing is guarded, no gradient is
-    recorded."""
+    """Inside this context calls on fake tensors of `mode` compute the metadata of their results: no guards are added,
+    and no gradients recorded."""
     with mode, enable_python_dispatcher(), torch.no_grad(), without_guards(mode):
         yield
 
 
 @contextlib.contextmanager
 def recording(tape: Tape, refuse: Callable[[Any], None]) -> Iterator[None]:
-    """Within, every op on fake tensors is recorded on `tape`; `refuse(overload)` is called for one that mutates."""
+    """Inside this context every op on fake tensors is recorded on `tape`; `refuse(overload)` is called for one that
+    mutates."""
     assert tape.mode is not None
     with tape.mode, enable_python_dispatcher(), EnablePreDispatch(), Recorder(tape, refuse):
         yield
@@ -440,13 +443,13 @@ _PRODUCT = aten.mul.Tensor
 
 
 def _zero_in(product: torch.Tensor) -> int | float:
-    """The number 0 as it is a factor in a product: of x * 0 Inductor makes 0 without a look at x, which may be infinite
-    or NaN; of x * 0.0 it does not (torch 2.13, `UniformValueConstantFolder`)."""
+    """The number 0 as a factor of a product. Inductor folds x * 0 to 0, although x may be infinite or NaN; x * 0.0 it
+    does not fold (torch 2.13, `UniformValueConstantFolder`)."""
     return 0.0 if product.is_floating_point() or product.is_complex() else 0
 
 
 def fake_like(mode: FakeTensorMode, value: Any) -> Any:
-    """A fake tensor of its own storage with the metadata of `value`; numbers come back as they are."""
+    """A fake tensor on its own storage with the metadata of `value`; numbers are returned unchanged."""
     if isinstance(value, (list, tuple)):
         return type(value)(fake_like(mode, item) for item in value)
     if not isinstance(value, torch.Tensor):

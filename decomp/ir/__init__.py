@@ -1,1 +1,1 @@
-"""What a call is: ops and their spellings, schemas, arguments by name, effects, aliases."""
+"""Calls: ops and their spellings, schemas, arguments by name, effects, aliases."""

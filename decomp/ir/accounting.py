@@ -1,5 +1,5 @@
-"""What stands in a program and is no op that a target must know: assertions, markers and regions, control flow, and the
-write-backs of a module. They are effects and structure, which the host sees to; a report counts them."""
+"""Nodes of a program that are no ops a target must have: assertions, markers and regions, control flow, and the
+write-backs of a module. They are effects and structure, executed by the host; a report counts them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WRITE_BACK = "write-back"
 
 
 def is_structure(target: Any) -> bool:
-    """Whether a higher-order op only says when its bodies run, and under which switches."""
+    """Whether a higher-order op only controls when, and in which modes, its bodies run."""
     return isinstance(target, torch._ops.HigherOrderOperator) and target.__name__ in SWITCHED_REGIONS | CONTROL_FLOW
 
 
 def effects_in(graph: fx.Graph) -> dict[fx.Node, str]:
-    """The nodes of a graph that no target is asked for, with what each is."""
+    """The nodes of a graph that a target need not have, with the kind of each."""
     kinds: dict[Any, str | None] = {}
     found = dict.fromkeys(write_backs(graph), WRITE_BACK)
     for node in graph.nodes:
@@ -37,6 +37,7 @@ def effects_in(graph: fx.Graph) -> dict[fx.Node, str]:
 
 def write_backs(graph: fx.Graph) -> Iterator[fx.Node]:
     """The calls at the end of a graph that write inputs and buffers back: `copy_` into one, or into its `detach`."""
+    # Walk back from the output: the first call that is no write-back ends them.
     found: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op == "output":

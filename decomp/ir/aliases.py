@@ -1,5 +1,5 @@
-"""Which arguments a call mutates, and of which its result is a view: by schema, by name, and where shapes and strides
-decide, by metadata; without metadata the answer is then None."""
+"""Which arguments a call mutates, and which its result is a view of: by schema, by name, and, where shapes and strides
+decide, by metadata; without metadata the answer is None."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ALIASING_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, DropoutNd, nn.Sequen
 
 
 def refusal(node: fx.Node, why: str, remedy: str) -> MutationError:
-    """The error for a mutation (or for a use after it) at `node` of the source that cannot be followed."""
+    """The error for a mutation at `node` of the source, or a use after it, that cannot be followed."""
     lines = [f"cannot make the program functional: {why}", f"  at {describe(node)}"]
     line = source_line(node)
     if line:
@@ -44,8 +44,8 @@ def refusal(node: fx.Node, why: str, remedy: str) -> MutationError:
 
 
 def mutated_args(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, ...]:
-    """The nodes whose tensors the call `node` mutates, data or metadata, in order of the call's arguments; not what the
-    body of a higher-order op mutates."""
+    """The nodes whose tensors the call `node` mutates, data or metadata, in argument order; not those that the body of
+    a higher-order op mutates."""
     if node.op == "call_function":
         return _mutated_by_function(node)
     if node.op == "call_method":
@@ -81,7 +81,7 @@ def _mutated_by_method(node: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def is_inplace_name(name: str) -> bool:
-    """Whether a method or function of this name writes its first argument."""
+    """Whether a method or function of this name writes to its first argument."""
     if name in NOT_WRITES:
         return False
     if name.startswith("__i") and name.endswith("__"):
@@ -108,7 +108,7 @@ def _mutable_arguments(overload: torch._ops.OpOverload) -> tuple[tuple[int, str]
 
 @functools.cache
 def inplace_position(function: Any) -> int | None:
-    """Where a Python function takes `inplace`, if it does."""
+    """The position of the parameter `inplace` of a Python function, if it has one."""
     if not inspect.isfunction(inspect.unwrap(function)):
         return None
     try:
@@ -118,7 +118,7 @@ def inplace_position(function: Any) -> int | None:
 
 
 def updates_statistics(node: fx.Node) -> bool:
-    """Whether what a call writes are running statistics, of which its result is no view."""
+    """Whether a call writes running statistics, of which its result is no view."""
     return node.op == "call_function" and _is_batch_norm(node.target)
 
 
@@ -146,8 +146,8 @@ def _tensors(value: Any) -> tuple[fx.Node, ...]:
 
 
 def view_bases(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, ...]:
-    """The nodes of whose tensors the result of `node` may be a view, or the same tensor, by op alone; `is_view` says
-    more. Functions and modules of the user's own are taken to return new tensors."""
+    """The nodes of whose tensors the result of `node` may be a view, or identical to, judged by op alone; `is_view` is
+    more precise. User-defined functions and modules are assumed to return new tensors."""
     if node.op == "call_module":
         aliasing = root is not None and isinstance(root.get_submodule(str(node.target)), _ALIASING_MODULES)
         return _tensors(node.args[:1]) if aliasing else ()
@@ -166,14 +166,14 @@ def view_bases(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, .
 
 
 def _is_product(node: fx.Node) -> bool:
-    """Whether a call is an `einsum` of several operands, which it multiplies into new memory: that of one may be a
+    """Whether a call is an `einsum` of several operands, which computes a new tensor; with one operand it may be a
     view."""
     operands = node.args[1] if len(node.args) == 2 else node.args[1:]
     return isinstance(operands, (list, tuple)) and len(operands) > 1 and spelling_of(node).op.short == "einsum"
 
 
 def list_operands(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The tensors of which a call (`broadcast_tensors`) gives a view each, in their order; empty if it is none such."""
+    """The tensors of which a call returns one view each (`broadcast_tensors`), in order; empty for other calls."""
     if node.op != "call_function" or (short := spelling_of(node).op.short) not in LIST_VIEWS:
         return ()
     given = node.args or (node.kwargs.get("tensors"),)
@@ -185,8 +185,8 @@ def list_operands(node: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def view_chain(node: fx.Node) -> list[fx.Node]:
-    """A node, the node of which its tensor may be a view, by op alone, and so on. Where the memory comes from is last:
-    the operand itself, of one of the views that a call lists (`broadcast_tensors`)."""
+    """A node, the node of which its tensor may be a view, by op alone, and so on to the origin of the memory. A view
+    taken out of a list of views (`broadcast_tensors`) leads to its own operand."""
     chain = [node]
     for current in chain:
         chain += [base for base in _viewed(current) if base not in chain]
@@ -194,7 +194,7 @@ def view_chain(node: fx.Node) -> list[fx.Node]:
 
 
 def _viewed(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The `view_bases` of a node, or of one of the views that a call lists the operand that it is a view of."""
+    """The `view_bases` of a node; for an item of a list of views, the operand of which it is a view."""
     bases = view_bases(node)
     if node.target is operator.getitem and type(node.args[1]) is int:
         listed = [operand for base in bases for operand in list_operands(base)]
@@ -204,7 +204,7 @@ def _viewed(node: fx.Node) -> tuple[fx.Node, ...]:
 
 @functools.cache
 def view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
-    """Places and names of the arguments of a function or method of which its result may be a view."""
+    """Positions and names of the arguments of a function or method of which its result may be a view."""
     if isinstance(target, torch._ops.HigherOrderOperator):
         return ()
     if isinstance(target, torch._ops.OpOverload):
@@ -221,7 +221,7 @@ def view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
 
 
 def _aliased(overload: torch._ops.OpOverload) -> Iterator[tuple[int, str]]:
-    """Arguments that a return of `overload` is a view of, or the same as."""
+    """The arguments of which a return of `overload` is a view, or to which it is identical."""
     returned = {
         name
         for r in overload._schema.returns
@@ -230,7 +230,7 @@ def _aliased(overload: torch._ops.OpOverload) -> Iterator[tuple[int, str]]:
     }
     for i, argument in enumerate(overload._schema.arguments):
         info = argument.alias_info
-        # `Tensor(a -> *) self` is how a schema says that the results are views of self, several of them.
+        # `Tensor(a -> *) self` in a schema means that there are several results, all of them views of self.
         if info is not None and not info.is_write and (info.before_set & returned or info.after_set != info.before_set):
             yield i, argument.name
 
@@ -241,13 +241,13 @@ def short_name(target: Any) -> str:
 
 
 def spelling_of(node: fx.Node) -> Spelling:
-    """The spelling that a call node uses."""
+    """The spelling used by a call node."""
     return of_method(str(node.target)) if node.op == "call_method" else of_function(node.target)
 
 
 def is_view(node: fx.Node, base: fx.Node) -> bool | None:
-    """Whether the result of `node` shares memory with `base`, one of its `view_bases`; None if shapes would decide, and
-    are not known."""
+    """Whether the result of `node` shares memory with `base`, one of its `view_bases`; None if that depends on unknown
+    shapes."""
     if node.op == "call_module":
         return None
     if node.target is getattr:  # `real` of a real tensor is that tensor
@@ -263,8 +263,8 @@ def is_view(node: fx.Node, base: fx.Node) -> bool | None:
 
 
 def is_basic_index(index: Any) -> bool | None:
-    """Whether an index makes a view: numbers, slices, None and Ellipsis do, tensors, lists and masks make a copy. None
-    if it has nodes of which nobody knows what they are."""
+    """Whether an index takes a view: numbers, slices, None and Ellipsis do; tensors, lists and masks copy. None if it
+    contains nodes of unknown kind."""
     answers = [_is_basic(item) for item in (index if isinstance(index, tuple) else (index,))]
     return False if False in answers else None if None in answers else True
 
@@ -283,7 +283,7 @@ def _dropout_is_identity(node: fx.Node) -> bool | None:
 
 
 def is_same_tensor(node: fx.Node, base: fx.Node) -> bool:
-    """Whether the result of `node`, which shares the memory of `base`, is the very tensor, and not a view of it."""
+    """Whether the result of `node`, which shares memory with `base`, is that tensor itself, not a view of it."""
     name = str(node.args[1]) if node.target is getattr else spelling_of(node).op.short
     if name in SAME_TENSOR:
         return not _changes_numbers(name, base)
@@ -291,15 +291,15 @@ def is_same_tensor(node: fx.Node, base: fx.Node) -> bool:
 
 
 def _changes_numbers(name: str, base: fx.Node) -> bool:
-    """Whether `conj` or `real` of this tensor is more than the tensor itself."""
+    """Whether `conj` or `real` of this tensor differs from the tensor itself."""
     value = metadata(base)
     real = isinstance(value, torch.Tensor) and not value.is_complex()
     return not real and name in ("conj", "real", "resolve_conj", "resolve_neg")
 
 
 def is_view_on_meta(node: fx.Node, base: fx.Node) -> bool | None:
-    """Whether the result of `node` shares memory with `base`, found by running the op on meta tensors of the captured
-    sizes and strides; None without metadata, or where it does not run."""
+    """Whether the result of `node` shares memory with `base`, found by running the op on meta tensors with the captured
+    sizes and strides; None without metadata, or if it fails."""
     if not isinstance(metadata(base), torch.Tensor):
         return None
     device = metadata(base).device
@@ -312,15 +312,15 @@ def is_view_on_meta(node: fx.Node, base: fx.Node) -> bool | None:
 
 
 def _on_meta(node: fx.Node, base: fx.Node) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The tensors that the call gives on meta tensors, each with what stands in for `base`; none where it fails."""
+    """The tensors that the call returns on meta tensors, each with the stand-in for `base`; empty if it fails."""
     stand_ins: dict[fx.Node, Any] = {}
     results = _run_on_meta(node, stand_ins)
     return [(stand_ins[base], result) for result in results if isinstance(result, torch.Tensor)]
 
 
 def requires_on_meta(node: fx.Node, operand: fx.Node) -> list[bool]:
-    """Which results of a call require a gradient where `operand` does, by running it on meta tensors; none where that
-    fails."""
+    """For each result of a call, whether it requires a gradient if `operand` does, found by running it on meta tensors;
+    empty if that fails."""
     made = metadata(operand)
     if not isinstance(made, torch.Tensor):
         return []
@@ -330,12 +330,11 @@ def requires_on_meta(node: fx.Node, operand: fx.Node) -> list[bool]:
 
 
 def _run_on_meta(node: fx.Node, stand_ins: dict[fx.Node, Any]) -> list[Any]:
-    """The results of a call on meta tensors, which are put into `stand_ins` for the operands that are not there; none
-    where it fails."""
+    """The results of a call on meta tensors, which are added to `stand_ins` for missing operands; empty if it fails."""
     args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), lambda a: _stand_in(a, stand_ins))
     try:
         out = call_target(node.target, args, kwargs)
-    except Exception:  # whatever a kernel says about made-up shapes, the answer is that we do not know
+    except Exception:  # a kernel may reject the stand-in shapes: the answer is unknown
         return []
     return list(out) if isinstance(out, (list, tuple)) else [out]
 
@@ -356,6 +355,8 @@ def _stand_in(value: Any, made: dict[fx.Node, Any]) -> Any:
 
 def _meta_like(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
+        # Hints keep relations between sizes, on which views depend; a prime for data-dependent ones divides nothing by
+        # chance.
         sizes, strides = ([size_hint(s, PRIME) for s in given] for given in (value.shape, value.stride()))
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
     if isinstance(value, (list, tuple)):
@@ -364,7 +365,7 @@ def _meta_like(value: Any) -> Any:
 
 
 def bodies(node: fx.Node, root: nn.Module | None) -> list[tuple[fx.Node, fx.GraphModule]]:
-    """The sub-graphs that a higher-order op is given, with the `get_attr` nodes that name them."""
+    """The sub-graphs passed to a higher-order op, with the `get_attr` nodes that refer to them."""
     if root is None or not isinstance(node.target, torch._ops.HigherOrderOperator):
         return []
     named = [n for n in nodes_in((node.args, node.kwargs)) if n.op == "get_attr"]
@@ -373,7 +374,7 @@ def bodies(node: fx.Node, root: nn.Module | None) -> list[tuple[fx.Node, fx.Grap
 
 
 def attribute(root: nn.Module, path: str) -> Any:
-    """What a `get_attr` of this path gives, or None."""
+    """The value of a `get_attr` with this path, or None."""
     value: Any = root
     for part in path.split("."):
         value = getattr(value, part, None)
@@ -388,5 +389,5 @@ def method_name(node: fx.Node) -> str:
 
 
 def changes_metadata(node: fx.Node) -> bool:
-    """Whether a call may change the shape of a tensor that is there: that of `out=` is resized if it does not fit."""
+    """Whether a call may change the shape of an existing tensor: `out=` is resized if it does not fit."""
     return method_name(node) in METADATA_WRITES | STORAGE_CHANGES or "out" in node.kwargs

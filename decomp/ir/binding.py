@@ -1,4 +1,4 @@
-"""Binding: from the arguments as a graph spells them to arguments by the names of the op's schema. Python functions are
+"""Binding: from the arguments as written in a graph to arguments by the names of the op's schema. Python functions are
 bound through their own signature and translated; everything else through the first overload that the values fit."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from decomp.ir.schema import (
 
 
 def bind_function(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], kind: Callable[[Any], Kind]) -> Bound:
-    """Bind a `call_function`. `kind` tells what a graph value is. Raises `BindingError`."""
+    """Bind a `call_function`. `kind` returns the kind of a graph value. Raises `BindingError`."""
     spelling = of_function(function)
     if isinstance(function, torch._ops.OpOverload):
         arguments, given = fill(parameters(function), args, kwargs)
@@ -55,8 +55,8 @@ def bind_method(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], kind:
 def all_bindings(
     target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], kind: Callable[[Any], Kind]
 ) -> list[Bound]:
-    """The calls that a `call_function`, or a `call_method` by its name, may make where values of the graph may be
-    anything: one of each overload that they fit, the first being that which is bound. Raises `BindingError`."""
+    """The calls that a `call_function`, or a `call_method` by its name, may make if values of the graph may be
+    anything: one for each overload that they fit, the bound one first. Raises `BindingError`."""
     is_method = isinstance(target, str)
     spelling = of_method(target) if is_method else of_function(target)
     function = getattr(torch.Tensor, target, None) if is_method else target
@@ -75,7 +75,7 @@ def _names_in_op(function: torch._ops.OpOverload, spelling: Spelling) -> dict[st
 
 
 def _signature(function: Any) -> inspect.Signature | None:
-    """The signature of a Python function, except for reflected operators, whose arguments the op exchanges."""
+    """The signature of a Python function, except for reflected operators, whose arguments the op swaps."""
     return None if getattr(function, "__name__", "") in spellings.REFLECTED else python_signature(function)
 
 
@@ -89,9 +89,10 @@ def bind_spelling(
 def bindings(
     spelling: Spelling, args: Sequence[Any], kwargs: Mapping[str, Any], kind: Callable[[Any], Kind]
 ) -> Iterator[Bound]:
-    """The calls that arguments may make, by the schemas of the op: one of each overload that the values fit. Raises
-    `BindingError` where there is none."""
+    """The calls that arguments may make, by the schemas of the op: one for each overload that the values fit. Raises
+    `BindingError` if there is none."""
     kwargs = {**dict(spelling.implied), **kwargs}
+    # Swap first: overloads are tried with the operands in schema order.
     args = [args[1], args[0], *args[2:]] if spelling.swapped and len(args) > 1 else list(args)
     if not overloads(spelling.op):
         yield _bind_plain(spelling, args, kwargs)
@@ -114,7 +115,7 @@ def bindings(
 def _fitting(
     op: Op, params: Sequence[Parameter], args: list[Any], kwargs: Mapping[str, Any], kind: Callable[[Any], Kind]
 ) -> tuple[dict[str, Any], frozenset[str]] | None:
-    """The arguments by name, and which of them were given; None if they do not fit these parameters."""
+    """The arguments by name, and which of them were passed; None if they do not fit these parameters."""
     try:
         arguments, given = fill(params, args, _known_keywords(params, kwargs))
     except BindingError:
@@ -138,7 +139,7 @@ def _is_number(value: Any, kind: Callable[[Any], Kind]) -> bool:
 
 
 def _tensor_first(op: Op, args: list[Any], kind: Callable[[Any], Kind]) -> tuple[Op, list[Any]]:
-    """`2 + x` as `x + 2`, `2 < x` as `x > 2`, `2 - x` as `rsub(x, 2)`: what Python and PyTorch make of them."""
+    """`2 + x` as `x + 2`, `2 < x` as `x > 2`, `2 - x` as `rsub(x, 2)`, as Python and PyTorch evaluate them."""
     if len(args) != 2 or not _is_number(args[0], kind) or _is_number(args[1], kind):
         return op, args
     mirrored = spellings.MIRRORED.get(op.name.removeprefix("aten."))
@@ -146,8 +147,8 @@ def _tensor_first(op: Op, args: list[Any], kind: Callable[[Any], Kind]) -> tuple
 
 
 def _in_order(op: Op) -> Sequence[tuple[str, tuple[Parameter, ...]]]:
-    """Overloads as PyTorch's parser would try them: those that take a number for a tensor first where it does so, and
-    `var(x, unbiased)` last, for which `unbiased` must be written."""
+    """Overloads in the order of PyTorch's parser: those that take a number for a tensor first where it does so, and
+    `var(x, unbiased)` last, which requires `unbiased`."""
     found = overloads(op)
     if op.short in spellings.NUMBER_AS_TENSOR:
         return sorted(found, key=lambda item: not item[0].startswith("Tensor"))
@@ -181,6 +182,6 @@ def _known_keywords(params: Sequence[Parameter], kwargs: Mapping[str, Any]) -> d
 
 
 def _bind_plain(spelling: Spelling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
-    """No schema and no signature: positional arguments are known by their place."""
+    """Without schema and signature, positional arguments are named by position."""
     arguments = {f"arg{i}": value for i, value in enumerate(args)}
     return Bound(spelling.op, None, {**arguments, **kwargs}, spelling.inplace, frozenset(arguments) | set(kwargs))

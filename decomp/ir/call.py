@@ -1,5 +1,5 @@
-"""Calls: one use of an op in a graph, whatever its spelling, with its arguments by name. This is what predicates of
-targets look at, and what `calls(program, op)` finds."""
+"""Calls: one use of an op in a graph, in any spelling, with its arguments by name. Predicates of targets inspect them,
+and `calls(program, op)` finds them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from decomp.ir.binding import BindingError, Bound, bind_function, bind_method
 from decomp.ir.ops import Op, Spelling, of_function, of_method, of_module_class, op as op_of
 
 CALLS = frozenset({"call_function", "call_method", "call_module"})
-"""What `op` says of nodes that are calls."""
+"""The values of `node.op` for calls."""
 
 NUMBER = "number"
-"""In the meta of an expansion's input that stands for a size or another number, where there is no metadata."""
+"""The key in the meta of an expansion's input that is a size or another number, if there is no metadata."""
 
 
 def metadata(node: Any) -> Any:
@@ -33,12 +33,13 @@ def metadata(node: Any) -> Any:
 
 
 def is_surely_legal(node: fx.Node, sure: bool | frozenset[torch.dtype]) -> bool:
-    """Whether a call is one of those of which something is sure: all, none, or those on these dtypes alone."""
+    """Whether legality follows from target and dtypes alone: `sure` is the answer for all calls, or the dtypes on which
+    they are legal."""
     return sure if isinstance(sure, bool) else bool(sure) and has_only(node, sure)
 
 
 def has_only(node: fx.Node, dtypes: Container[torch.dtype]) -> bool:
-    """Whether all tensors that a node takes and gives are known to have one of these dtypes."""
+    """Whether all tensors that a node takes and returns are known to have one of these dtypes."""
     for each in (node, *node.all_input_nodes):
         value = metadata(each)
         if isinstance(value, torch.Tensor):
@@ -54,7 +55,7 @@ def has_only(node: fx.Node, dtypes: Container[torch.dtype]) -> bool:
 
 
 def inherited_meta(node: fx.Node) -> dict[str, Any]:
-    """What a node that comes from another has of its metadata: all that does not describe the value of that one."""
+    """The metadata that a node inherits from its source node: all that does not describe the source's value."""
     return {key: item for key, item in node.meta.items() if key not in _OWN_META}
 
 
@@ -63,19 +64,19 @@ _OWN_META = frozenset(("val", "example_value", "tensor_meta", "unbacked_bindings
 
 @dataclass
 class Call:
-    """One use of an op: bound arguments, metadata, place."""
+    """One use of an op: bound arguments, metadata, node."""
 
     op: Op
     overload: str | None
     arguments: dict[str, Any]
-    """By the schema's names, defaults filled in; tensors are nodes."""
+    """By the schema's names, with defaults filled in; tensors are nodes."""
     given: frozenset[str] = frozenset()
     inplace: bool = False
     reads_data: bool = False
-    """Whether a tensor stands where the op takes a number, as in `x.view(n, 2)`: its value is read at run time."""
+    """Whether a tensor is passed where the op takes a number, as in `x.view(n, 2)`: its value is read at run time."""
     place: fx.Node | None = field(default=None, repr=False)
     looked_around: bool = field(default=False, repr=False)
-    """Whether somebody asked where this call stands, and not only what it computes."""
+    """Whether the context of the call in the program was inspected, not only what it computes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise NotPortable(
@@ -90,7 +91,7 @@ class Call:
         return replace(self)
 
     def argument(self, name: str) -> Any:
-        """The value of an argument, or its default; a tensor comes as its metadata (shape, dtype, device). Raises
+        """The value of an argument, or its default; a tensor is returned as its metadata (shape, dtype, device). Raises
         `KeyError` if the op has no such argument."""
         if name not in self.arguments:
             raise KeyError(f"{self.op} has no argument {name!r}; it has {', '.join(self.arguments)}")
@@ -98,13 +99,13 @@ class Call:
 
     @property
     def node(self) -> fx.Node | None:
-        """The node of the program. Legality that depends on it is decided node by node."""
+        """The node of the program. Legality that depends on it is decided for each node separately."""
         self.looked_around = True
         return self.place
 
     @property
     def module_path(self) -> str:
-        """Qualified name of the module that makes this call, as `layers.0.attention`; empty where unknown."""
+        """The qualified name of the module that makes this call, such as `layers.0.attention`; empty if unknown."""
         node = self.node
         stack = node.meta.get("nn_module_stack") if node is not None else None
         return module_path(stack)
@@ -137,7 +138,7 @@ class Call:
 
 
 def module_path(stack: Any) -> str:
-    """The innermost module of an `nn_module_stack`, without the prefixes that captures put before it."""
+    """The innermost module of an `nn_module_stack`, without prefixes added by capture."""
     if not stack:
         return ""
     path = str(list(stack.values())[-1][0])
@@ -152,7 +153,7 @@ def _metadata_or_node(node: fx.Node) -> Any:
 
 
 def call_target(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a function, or the method of this name of the first argument, gives."""
+    """The result of a function, or of the method with this name of the first argument."""
     return getattr(args[0], target)(*args[1:], **kwargs) if isinstance(target, str) else target(*args, **kwargs)
 
 
@@ -171,8 +172,8 @@ def nodes_in(value: Any) -> Iterator[fx.Node]:
 
 
 def substituted(value: Any, of: Callable[[Any], Any], kind: type = fx.Node) -> Any:
-    """Nested arguments with something else in the place of each node, or of what is of another `kind`. Containers stay
-    plain, where those of `fx.node.map_arg` are immutable, and may hold anything."""
+    """Nested arguments with each node, or each value of another `kind`, replaced. Containers are plain, whereas those
+    of `fx.node.map_arg` are immutable, and may hold anything."""
     if isinstance(value, kind):
         return of(value)
     if isinstance(value, (list, tuple)):
@@ -186,7 +187,7 @@ def substituted(value: Any, of: Callable[[Any], Any], kind: type = fx.Node) -> A
 
 
 def kind_of(value: Any) -> str:
-    """What a graph value is: "tensor", "host" (a size, a number, a tuple of sizes), "many" (several results) or
+    """The kind of a graph value: "tensor", "host" (a size, a number, a tuple of sizes), "many" (several results) or
     "unknown"."""
     if not isinstance(value, fx.Node):
         return "tensor" if isinstance(value, torch.Tensor) else "host"
@@ -235,8 +236,8 @@ _SCALARS = (getattr, len, int, float, bool)
 
 
 def _works_on_host_values(node: fx.Node) -> bool:
-    """Whether Python arithmetic starts from host values alone. The nearest are looked at first, `_FAR` at most: a long
-    chain of operators works on tensors, and asking for each of its nodes is not to be quadratic."""
+    """Whether Python arithmetic starts from host values only. At most `_FAR` nodes are visited, the nearest first: in a
+    long chain of operators on tensors, visiting all for each node would be quadratic."""
     seen, waiting = {node}, [node]
     for current in waiting:
         operands = current.all_input_nodes
@@ -258,7 +259,7 @@ def _works_on_host_values(node: fx.Node) -> bool:
 
 
 def _results(spelling: Spelling, node: fx.Node) -> str:
-    """Whether an op that has a schema returns one tensor or several. Of some, as max, it is the overload that says."""
+    """Whether an op with a schema returns one tensor or several. For some, such as max, the overload decides."""
     packet = spelling.op.packet
     if packet is None:
         return "unknown"
@@ -283,7 +284,7 @@ def _has_several(overload: Any) -> bool:
 
 
 def is_projection(node: fx.Node) -> bool:
-    """Whether `node` only takes some of several results, or of an input that holds several: `getitem(chunk, 0)`,
+    """Whether `node` only takes some of several results, or of an input that is a container: `getitem(chunk, 0)`,
     `getattr(max, "indices")`, `getitem(batch, "mask")`."""
     if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
         return False
@@ -294,12 +295,12 @@ def is_projection(node: fx.Node) -> bool:
 
 
 def projected(node: fx.Node, results: tuple[Any, ...]) -> Any:
-    """What a projection takes of `results`."""
+    """The part of `results` that a projection takes."""
     return results[_which(node)]
 
 
 def _which(projection: fx.Node) -> Any:
-    """The place of the result that a projection takes, or a slice of them."""
+    """The index of the result that a projection takes, or a slice."""
     if projection.target is operator.getitem:
         return projection.args[1]
     call = bound_call(projection.args[0])  # type: ignore[arg-type]
@@ -310,8 +311,8 @@ def _which(projection: fx.Node) -> Any:
 
 
 def read_results(node: fx.Node, kept: Container[fx.Node] = ()) -> tuple[int, ...] | None:
-    """Which of several results of a call are read, in order; None if it gives one, or the whole is handed on. A
-    projection that nobody uses, of which torch.export leaves many, reads nothing unless it is to be `kept`."""
+    """The indices of the results of a call that are used, in order; None if it has one result, or is used as a whole.
+    An unused projection, of which torch.export leaves many, does not count unless it is `kept`."""
     results = metadata(node)
     if type(results) not in (tuple, list) or not node.users or node in kept:
         return None
@@ -324,7 +325,7 @@ def read_results(node: fx.Node, kept: Container[fx.Node] = ()) -> tuple[int, ...
 
 
 def select_results(places: tuple[int, ...] | None, results: Any) -> Any:
-    """Several results, None in the place of each that is not at one of these; all if it is not said which."""
+    """The results, with None for each that is not at one of these indices; all if `places` is None."""
     if places is None or not isinstance(results, (tuple, list)):
         return results
     return tuple(each if i in places else None for i, each in enumerate(results))
@@ -332,7 +333,7 @@ def select_results(places: tuple[int, ...] | None, results: Any) -> Any:
 
 def bound_call(node: fx.Node) -> Call | None:
     """The call that `node` makes, or None if it makes none (inputs, outputs, sizes, modules, projections). Raises
-    `BindingError` if its arguments fit no overload."""
+    `BindingError` if its arguments match no overload."""
     if node.op not in ("call_method", "call_function"):
         return None
     reads_data = False
@@ -344,7 +345,7 @@ def bound_call(node: fx.Node) -> Call | None:
 
 
 def call_if_bound(node: fx.Node) -> Call | None:
-    """Like `bound_call`; None too where the arguments fit no overload."""
+    """Like `bound_call`, but None if the arguments match no overload."""
     try:
         return bound_call(node)
     except BindingError:
@@ -358,18 +359,19 @@ def _bound(kind: Callable[[Any], str], node: fx.Node) -> Bound:
 
 
 def _kind_or_number(value: Any) -> str:
-    """Like `kind_of`, but a tensor without dimensions may be a number: PyTorch reads it where an op takes no tensor."""
+    """Like `kind_of`, but a zero-dimensional tensor may be a number: PyTorch reads it where an op takes no tensor."""
     found = metadata(value) if isinstance(value, fx.Node) else None
     return "unknown" if isinstance(found, torch.Tensor) and found.dim() == 0 else kind_of(value)
 
 
 def is_host(node: fx.Node) -> bool:
-    """Whether a call computes no tensor from data: sizes, numbers, asserts on them, attributes."""
+    """Whether a call computes no tensor from data: sizes, numbers, assertions on them, attributes."""
     return node.op in ("call_function", "call_method") and kind_of(node) == "host"
 
 
 def is_free(overload: torch._ops.OpOverload) -> bool:
-    """Whether an overload is no tensor op, on any target: asserts and queries return no tensor and change none."""
+    """Whether an overload is no tensor op, so that any target has it: assertions and queries return no tensor and
+    change none."""
     schema = overload._schema
     return not schema.is_mutable and all("Tensor" not in str(r.type) for r in schema.returns)
 
@@ -377,10 +379,10 @@ def is_free(overload: torch._ops.OpOverload) -> bool:
 @boundary("calls")
 def calls(program: Any, spelling: Any = None) -> list[Call]:
     """Every call of the op that `spelling` names in `program` (a GraphModule, Graph or ExportedProgram), in order,
-    sub-graphs of higher-order ops included. Modules that apply the op count as calls of it; their arguments are those
-    of the module. Without `spelling`: every call of an op that a target must know; assertions, regions, control flow
-    and the write-backs at the end of a module are none, and `Lowering.report()` counts them."""
-    from decomp.ir.accounting import effects_in  # which knows calls
+    including sub-graphs of higher-order ops. Modules that apply the op count as calls of it, with the arguments of the
+    module. Without `spelling`: every call of an op that a target must have, which excludes assertions, regions, control
+    flow and the write-backs at the end of a module (`Lowering.report()` counts these)."""
+    from decomp.ir.accounting import effects_in  # which imports this module
 
     wanted = op_of(spelling) if spelling is not None else None
     found: list[Call] = []

@@ -1,5 +1,4 @@
-"""Dtypes as files and targets name them: each by its own name (float32), or as one of a kind (float, complex, integer,
-bool)."""
+"""Dtypes as named in files and targets: individually (float32), or by kind (float, complex, integer, bool)."""
 
 from __future__ import annotations
 
@@ -17,22 +16,22 @@ KINDS: dict[str, Callable[[torch.dtype], bool]] = {
     "integer": lambda dtype: not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool,
     "bool": lambda dtype: dtype == torch.bool,
 }
-"""By name, the dtypes that are of a kind."""
+"""Predicates of dtypes by kind."""
 
 
 def dtype_named(name: Any) -> torch.dtype | None:
-    """The dtype of a name; None if there is none."""
+    """The dtype with this name, or None."""
     found = getattr(torch, name, None) if isinstance(name, str) else None
     return found if isinstance(found, torch.dtype) else None
 
 
 def is_complex(value: Any) -> bool:
-    """Whether a value, or one of several, is a complex tensor."""
+    """Whether a value is a complex tensor, or contains one."""
     return any(tensor.is_complex() for tensor in tensors_in(value))
 
 
 def name_of(dtype: Any) -> str:
-    """A dtype by name: `float32`; a name, or a kind, as it is."""
+    """The name of a dtype: `float32`; names and kinds are returned unchanged."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -42,12 +41,12 @@ def unknown_in(names: Iterable[Any]) -> str | None:
 
 
 def is_integer(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds integers; bools are none."""
+    """Whether a tensor holds integers, excluding bool."""
     return KINDS["integer"](tensor.dtype)
 
 
 def number_in(number: Any, dtype: torch.dtype) -> Any:
-    """A number as a dtype holds it; None where that cannot be told."""
+    """A number converted to a dtype; None if impossible."""
     try:
         return torch.full((), number, dtype=dtype).item()
     except (RuntimeError, OverflowError, TypeError, ValueError):
@@ -55,19 +54,19 @@ def number_in(number: Any, dtype: torch.dtype) -> Any:
 
 
 def is_of(dtype: torch.dtype, names: Iterable[str]) -> bool:
-    """Whether a dtype is one of those named, or of a kind among them."""
+    """Whether a dtype is among `names`, individually or by kind."""
     return any(KINDS[name](dtype) if name in KINDS else dtype == dtype_named(name) for name in names)
 
 
 @functools.cache
 def named_by(names: tuple[str, ...]) -> frozenset[torch.dtype]:
-    """The dtypes that are among those named."""
+    """The dtypes that `names` cover."""
     known = {each for each in vars(torch).values() if isinstance(each, torch.dtype)}
     return frozenset(dtype for dtype in known if is_of(dtype, names))
 
 
 def common(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
-    """The names for what is in both: of a kind and a dtype of that kind the dtype."""
+    """The names covered by both; for a kind and a dtype of that kind, the dtype."""
     own = [name for name in first if name in second or name not in KINDS and is_of(_known(name), second)]
     return tuple(dict.fromkeys([*own, *(name for name in second if name not in KINDS and is_of(_known(name), first))]))
 

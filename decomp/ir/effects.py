@@ -1,5 +1,5 @@
-"""Which effects a call has, and how many random draws: what a proof compares before and after. Known from schemas, tags
-and arguments, whatever the spelling; of a function that no library declares, nothing is known."""
+"""The effects and random draws of a call, which verification compares before and after. They follow from schemas, tags
+and arguments, for any spelling; nothing is known of functions that no library declares."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from decomp.torch_internals.modes import set_grad_enabled
 
 
 class Effect(enum.Enum):
-    """A kind of effect, as messages name it. Random draws are counted apart."""
+    """A kind of effect, by its name in messages. Random draws are counted separately."""
 
     MUTATION = "mutation"
     ASSERTION = "assertion"
@@ -32,8 +32,8 @@ class Effect(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What one call does. `fewest`, `most`: how often it draws random numbers; an edge case such as `p=1` may draw or
-    not. An unknown call (`known` is False) may do anything."""
+    """The effects of one call. `fewest`, `most`: how many times it draws random numbers; an edge case such as `p=1` may
+    draw or not. An unknown call (`known` is False) may do anything."""
 
     kinds: frozenset[Effect] = frozenset()
     fewest: int = 0
@@ -54,7 +54,7 @@ class Effects:
 
 
 MARKS = frozenset({Effect.ASSERTION, Effect.REGION, Effect.OTHER})
-"""Effects of calls that compute no tensor: they stand in a program for any target."""
+"""Effects of calls that compute no tensor: any target has them."""
 NONE = Effects()
 UNKNOWN = Effects(known=False)
 WRITES = Effects(frozenset({Effect.MUTATION}))
@@ -71,7 +71,7 @@ class EffectTable:
         self._by_method: dict[str, Effects] = {}
 
     def of(self, node: fx.Node) -> Effects:
-        """What `node` does, beyond returning its value."""
+        """The effects of `node`, beyond returning its value."""
         op = node.op
         if op == "call_function":
             effects = self._of_function(node.target)
@@ -81,6 +81,7 @@ class EffectTable:
             return _of_module(self._owner, node)
         else:
             return NONE
+        # Only for these do arguments matter, so binding, which is expensive, is skipped for all other calls.
         if effects.most or effects.kinds == WRITES.kinds:
             effects = _as_called(node, effects)
         elif Effect.ASSERTION in effects.kinds and is_discharged_assertion(node):
@@ -90,7 +91,7 @@ class EffectTable:
         return effects
 
     def _of_function(self, function: Any) -> Effects:
-        # By identity: hashing an overload costs more than the rest of a visit. The graph keeps its targets alive.
+        # Keyed by id: hashing an overload costs more than the rest of a visit. The graph keeps its targets alive.
         effects = self._by_callable.get(id(function))
         if effects is None:
             effects = self._by_callable[id(function)] = of_callable(function)
@@ -109,29 +110,30 @@ def switches(node: fx.Node) -> bool:
 
 
 def recorded_behind(node: fx.Node, recorded: bool) -> bool:
-    """Whether gradients are recorded from a node on; `recorded`: whether they are before it."""
+    """Whether gradients are recorded after a node; `recorded`: whether they are before it."""
     return bool(node.args[0]) if node.target is set_grad_enabled else recorded
 
 
 def regions_of(graph: fx.Graph) -> dict[fx.Node, int]:
-    """For each node, how many regions began or ended up to it; one of several results is where the call is."""
+    """For each node, the number of region boundaries before it; one of several results belongs to the region of its
+    call."""
     found: dict[fx.Node, int] = {}
     current = 0
     for node in graph.nodes:
         current += switches(node)
+        # A getitem belongs to its call, even if it comes after the end of the region.
         found[node] = found[node.args[0]] if is_projection(node) else current  # type: ignore[index]
     return found
 
 
 def looks_only(node: fx.Node) -> bool:
-    """Whether a node looks at a value and does nothing: an assertion that its metadata proves, or one of several
-    results that nobody uses."""
+    """Whether a node has no use and no effect: an assertion implied by its metadata, or an unused projection."""
     return not node.users and (node.op == "call_function" and is_discharged_assertion(node) or is_projection(node))
 
 
 def is_discharged_assertion(node: fx.Node) -> bool:
-    """Whether a call asserts what is known before the program runs: the dtype, device, layout or sizes that its
-    metadata has, whatever the sizes are."""
+    """Whether a call asserts a fact known before run time: the dtype, device, layout or sizes of its metadata, for all
+    values of symbolic sizes."""
     if node.target is aten._assert_scalar.default:
         return node.args[0] is True
     if node.target is not aten._assert_tensor_metadata.default:
@@ -147,7 +149,7 @@ def is_discharged_assertion(node: fx.Node) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Something that can be compared without a guard: symbolic sizes by their expressions."""
+    """A form that can be compared without a guard: symbolic sizes by their expressions."""
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, str):
@@ -156,7 +158,7 @@ def _plain(value: Any) -> Any:
 
 
 def of_callable(function: Any) -> Effects:
-    """What calling `function` does, whatever its arguments; a random one is said to draw once."""
+    """The effects of calling `function`, regardless of its arguments; a random one counts as one draw."""
     if isinstance(function, torch._ops.OpOverload):
         return _of_overloads([function], written=function._schema.is_mutable)
     if isinstance(function, torch._ops.HigherOrderOperator):
@@ -165,7 +167,7 @@ def of_callable(function: Any) -> Effects:
     if name in MODE_SWITCHES:
         return Effects(frozenset({Effect.REGION}))
     if getattr(function, "effects_known", None) is not None:
-        return NONE if function.effects_known else UNKNOWN  # of a pattern
+        return NONE if function.effects_known else UNKNOWN  # a pattern
     spelling = of_function(function)
     if spelling.op.packet is not None:
         return _of_packet(spelling.op, spelling.inplace)
@@ -177,7 +179,7 @@ def of_callable(function: Any) -> Effects:
 
 
 def of_method_named(name: str) -> Effects:
-    """What calling the method of that name does, whatever its arguments."""
+    """The effects of calling the method with this name, regardless of its arguments."""
     spelling = of_method(name)
     if spelling.op.packet is None:
         return WRITES if spelling.inplace else NONE
@@ -203,13 +205,13 @@ def _of_overloads(overloads: list[torch._ops.OpOverload], written: bool) -> Effe
 
 
 def _is_random(name: str, overloads: list[torch._ops.OpOverload]) -> bool:
-    if name.endswith("_backward"):  # tagged as the forward is, but replays its draw
+    if name.endswith("_backward"):  # has the tag of its forward, but replays the draw
         return False
     return any(torch.Tag.nondeterministic_seeded in overload.tags for overload in overloads)
 
 
 def _as_called(node: fx.Node, effects: Effects) -> Effects:
-    """The effects of a call whose callable may draw: dropout does not when it does not train."""
+    """The effects of a call whose callable may draw: dropout does not outside of training."""
     try:
         call = bound_call(node)
     except BindingError:
@@ -230,7 +232,7 @@ def _drawing(arguments: dict[str, Any], effects: Effects) -> Effects:
     if train is False or chance == 0:
         return Effects(effects.kinds) if effects.kinds else NONE
     layers = arguments.get("num_layers")
-    if isinstance(layers, int):  # a recurrent net draws between its layers
+    if isinstance(layers, int):  # a recurrent network draws between its layers
         return Effects(effects.kinds, layers - 1, layers - 1)
     return Effects(effects.kinds, 0 if chance == 1 else 1, 1)
 
@@ -257,7 +259,7 @@ def _of_module(owner: nn.Module | None, node: fx.Node) -> Effects:
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
-    """What a module that draws would pass to its op, by the op's names."""
+    """The arguments that a module would pass to its op, by the op's names."""
     settings: dict[str, Any] = {"train": module.training}
     for name in ("p", "dropout", "num_layers"):
         if hasattr(module, name):

@@ -1,5 +1,5 @@
-"""Calls as a target has them whose integers have 32 bits: PyTorch gives `argmax` and takes the index of `take` in 64
-whatever is asked, so that such calls stand between casts, and are judged as if these were not there."""
+"""Calls as seen by a target with 32-bit integers. PyTorch's `argmax` returns, and `take` requires, 64-bit indices, so
+such calls are wrapped in casts, and their legality is decided as if tensors were narrow."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from decomp.ops import aten
 from decomp.torch_internals.pytree import tensors_in, tree_map
 
 NARROWER = {torch.int64: torch.int32, torch.float64: torch.float32, torch.complex128: torch.complex64}
-"""By a wide dtype, the one with half the bits."""
+"""From a wide dtype to the one with half the bits."""
 CAST = aten._to_copy.default
-"""The call that stands between a wide tensor and a narrow one."""
+"""The cast between wide and narrow tensors."""
 
 
 @dataclass
 class NarrowCall(Call):
-    """A call whose tensors have narrow dtypes in the place of wide ones."""
+    """A call whose tensors appear to have narrow dtypes instead of wide ones."""
 
     narrower: Mapping[torch.dtype, torch.dtype] = field(default_factory=dict)
-    """By a wide dtype, the narrow one."""
+    """From a wide dtype to the narrow one."""
 
     @classmethod
     def of(cls, call: Call, narrower: Mapping[torch.dtype, torch.dtype]) -> NarrowCall:
-        """A call seen so."""
+        """The narrow view of a call."""
         own = {each.name: getattr(call, each.name) for each in fields(Call)}
         return cls(**own, narrower=narrower)
 
     def argument(self, name: str) -> Any:
-        """As of a call, with narrow dtypes."""
+        """As `Call.argument`, with narrow dtypes."""
         return tree_map(self._narrow, super().argument(name))
 
     @property
@@ -55,7 +55,7 @@ class NarrowCall(Call):
 
 
 def is_between(call: Call, narrower: Mapping[torch.dtype, torch.dtype]) -> bool:
-    """Whether a call does nothing but cast from a wide dtype to the narrow one, or back."""
+    """Whether a call only casts from a wide dtype to the narrow one, or back."""
     given = call.arguments.get("self")
     if call.op.packet is not CAST.overloadpacket or not isinstance(given, fx.Node):
         return False
@@ -64,5 +64,5 @@ def is_between(call: Call, narrower: Mapping[torch.dtype, torch.dtype]) -> bool:
 
 
 def has_wide(call: Call, narrower: Mapping[torch.dtype, torch.dtype]) -> bool:
-    """Whether a call takes or gives a tensor of a wide dtype."""
+    """Whether a call takes or returns a tensor of a wide dtype."""
     return any(each.dtype in narrower for each in (*call.tensors, *tensors_in(call.meta)))

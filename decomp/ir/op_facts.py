@@ -1,6 +1,6 @@
-"""Facts about ops of PyTorch that no schema or tag tells (torch 2.13), by the short name of the op: which results are
-views, what is written, what promotes, where fake tensors have other strides than kernels. `tests/ir/test_op_facts.py`
-holds each table against PyTorch, so that a version that changes one of them says so."""
+"""Facts about PyTorch's ops that are in no schema or tag (torch 2.13), by short op name: which results are views, what
+is written, what promotes, where fake tensors have other strides than kernels. `tests/ir/test_op_facts.py` compares each
+table with PyTorch, so that changes in a new version are detected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAYBE_VIEW = _names(
     "alpha_dropout feature_dropout feature_alpha_dropout atleast_1d atleast_2d atleast_3d broadcast_tensors meshgrid "
     "sum_to_size einsum to_dense conj real pin_memory _autocast_to_full_precision _autocast_to_reduced_precision"
 )
-"""Ops whose result is a view, their argument itself, or a copy: strides, dtypes and arguments decide. From their
+"""Ops whose result is a view, the argument itself, or a copy, depending on strides, dtypes and arguments. From their
 documentation and composite kernels (aten/src/ATen/native)."""
 
 UNDECLARED_VIEWS = _names(
@@ -32,13 +32,13 @@ UNDECLARED_VIEWS = _names(
 """Ops whose result may share memory with an argument although their schema does not say so."""
 
 LIST_VIEWS = _names("atleast_1d atleast_2d atleast_3d broadcast_tensors meshgrid")
-"""Ops that take several tensors and give several: each result is a view of the tensor in its place."""
+"""Ops that take and return several tensors: each result is a view of the tensor at its position."""
 
 SAME_TENSOR = _names(
     "requires_grad_ to contiguous type_as type cpu cuda dropout alpha_dropout feature_dropout feature_alpha_dropout "
     "conj real resolve_conj resolve_neg positive lift_fresh to_dense"
 )
-"""Ops that return the very tensor they were given, where they do not return a new one."""
+"""Ops that return either the argument itself or a new tensor."""
 
 VIEW_ATTRIBUTES = _names("T mT H mH data real imag")
 """Attributes of a tensor that are views of it."""
@@ -46,11 +46,11 @@ VIEW_ATTRIBUTES = _names("T mT H mH data real imag")
 READS_STRIDES = _names("as_strided as_strided_ as_strided_scatter stride is_contiguous storage_offset")
 """Ops whose results depend on the strides or storage of an argument."""
 READS_MEMORY = _names("as_strided as_strided_copy as_strided_scatter")
-"""Ops that may reach what lies beside their first argument in its memory."""
+"""Ops that may access memory of the storage outside of their first argument."""
 
 
 class ViewKind(enum.Enum):
-    """What a view shows of its base, which decides how a new value of the view is put back."""
+    """The part of its base that a view shows, which decides how to write a new value of the view back."""
 
     WHOLE = "the base itself"
     RESHAPED = "all elements in their order, in another shape"
@@ -108,8 +108,8 @@ VIEW_KINDS: Mapping[str, ViewKind] = {
     "imag": ViewKind.IMAGINARY_PART,
     "getitem": ViewKind.INDEXED,
 }
-"""By op, what a view shows of its base. `view_dtype` is `view` with a dtype, `getitem` is Python's. Views that are not
-here cannot be written through."""
+"""The kind of view by op. `view_dtype` is `view` with a dtype, `getitem` is Python's. Writing through other views is
+not supported."""
 
 # Writes.
 
@@ -117,34 +117,33 @@ BATCH_NORMS = _names(
     "batch_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm _batch_norm_impl_index "
     "_batch_norm_with_update instance_norm"
 )
-"""Ops that update running statistics in training; the schemas of most do not say so."""
+"""Ops that update running statistics in training, most without declaring it in their schema."""
 
 METADATA_WRITES = _names("squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_ detach_ as_strided_")
-"""In-place ops that change how a tensor looks at its memory, and not the memory: those with the tag `inplace_view`."""
+"""In-place ops that change a tensor's sizes and strides, not its memory: those with the tag `inplace_view`."""
 
 STORAGE_CHANGES = _names("resize_ resize_as_ set_ apply_ map_ map2_ _resize_output_")
-"""What swaps a tensor's memory, or runs Python on it. Functional namesakes of these mean something else."""
+"""Ops that replace a tensor's memory, or run Python on it. Functional ops of these names mean something else."""
 
 NOT_WRITES = _names("requires_grad_ retain_grad share_memory_")
 """Methods that write no data although their name says so."""
 
 PROMOTING_IN_PLACE = _names("float_power_ cumsum_ cumprod_")
-"""In-place ops whose functional forms give another dtype than that of their operands: float64, and int64 of
-integers."""
+"""In-place ops whose functional forms promote their operands: to float64, and integers to int64."""
 
 PREDICATES = _names("eq ne lt le gt ge logical_and logical_or logical_xor logical_not")
-"""Ops whose functional form returns booleans, and whose in-place form does not."""
+"""Ops whose functional form returns booleans, but whose in-place form does not."""
 
 COMPLEX_INSIDE = _names("fft_irfft fft_irfft2 fft_irfftn fft_hfft fft_hfft2 fft_hfftn")
-"""Ops that regard what they take as complex, and give real numbers."""
+"""Ops that treat their input as complex, and return real numbers."""
 
 RANDOM_IN_PLACE = _names("uniform_ normal_ exponential_ geometric_ cauchy_ log_normal_ random_ bernoulli_")
-"""In-place random ops. Their functional variants are ATen ops for which Tensor has no methods."""
+"""In-place random ops. Their functional variants are ATen ops without Tensor methods."""
 
 # Memory.
 
 COPIES = _names("clone _to_copy")
-"""Ops that give the elements of their first operand anew, as `copy_` puts them into memory that is there."""
+"""Ops that copy the elements of their first operand to new memory, as `copy_` does to existing memory."""
 
 NOT_INTO_MEMORY = _names(
     "_fft_c2c _fft_c2r _fft_r2c _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_lanczos2d_aa "
@@ -152,20 +151,20 @@ NOT_INTO_MEMORY = _names(
     "masked_select mse_loss mvlgamma scatter_reduce smooth_l1_loss special_ndtr upsample_bicubic2d "
     "upsample_bilinear2d upsample_linear1d upsample_nearest2d"
 )
-"""Ops whose `out=` overload computes the result in other memory first, or other bits than without it."""
+"""Ops whose `out=` overload allocates a temporary result, or computes other bits than without it."""
 
 EXACTLY_ROUNDED = _names(
     "abs add bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clone _to_copy div eq floor "
     "ge gt le logical_and logical_not logical_or logical_xor lt maximum minimum mul ne neg reciprocal round rsub sgn "
     "sign sqrt sub trunc where"
 )
-"""Pointwise ops that IEEE 754 defines to the last bit, so that every kernel gives the same."""
+"""Pointwise ops defined bitwise by IEEE 754, so that every kernel returns the same."""
 
 ROW_REDUCTIONS = _names("sum mean amax amin any all prod")
-"""Reductions whose kernels compute each result by itself, whatever the number of results."""
+"""Reductions whose kernels compute each result independently of the number of results."""
 
 ROW_VIEWS = _names("detach alias view reshape _unsafe_view expand unsqueeze squeeze transpose permute slice select")
-"""Views that may leave the first dimensions as they are."""
+"""Views that may leave the leading dimensions unchanged."""
 
 # Gradients.
 
@@ -174,18 +173,18 @@ SAVES_NOTHING = _names(
     "transpose t select slice squeeze unsqueeze select_scatter slice_scatter diagonal_scatter zeros_like full_like "
     "uniform bernoulli normal_functional getitem alias view_as reshape_as flatten index_put masked_fill fill"
 )
-"""Ops whose derivative needs none of the floats that they are given (tools/autograd/derivatives.yaml); masks and
-indices it may."""
+"""Ops whose derivative needs none of their floating-point operands (tools/autograd/derivatives.yaml), but possibly
+masks and indices."""
 
 SAVES_ITS_RESULT = _names(
     "amax amin aminmax exp exp2 expm1 sqrt rsqrt reciprocal relu sigmoid tan tanh softmax log_softmax _softmax "
     "_log_softmax _safe_softmax logsumexp logcumsumexp cumprod prod std linalg_vector_norm hypot copysign sgn"
 )
-"""Ops whose derivative reads what they gave, by every overload; nobody may write that then
+"""Ops whose derivative reads their result, in every overload, so that it must not be written
 (tools/autograd/derivatives.yaml)."""
 
 DIFFERENTIABLE_IN_FIRST = _names("expand_as view_as reshape_as type_as to sum_to_size")
-"""Ops whose second operand gives a shape or dtype, and gets no gradient."""
+"""Ops whose second operand only provides a shape or dtype, and gets no gradient."""
 
 WITHOUT_GRADIENT = (
     PREDICATES
@@ -196,15 +195,15 @@ WITHOUT_GRADIENT = (
         "isnan isinf"
     )
 )
-"""Ops whose results have no gradient, or have shape and dtype alone of their operands."""
+"""Ops whose results have no gradient, or only depend on the shape and dtype of their operands."""
 
-# What results depend on.
+# Dependence of results.
 
 FACTORIES = _names(
     "arange empty empty_strided eye full linspace logspace ones rand randint randn randperm range scalar_tensor "
     "tril_indices triu_indices zeros hann_window hamming_window bartlett_window blackman_window kaiser_window"
 )
-"""Ops that make a tensor of no tensor."""
+"""Ops that create a tensor without tensor operands."""
 
 SHAPE_OF_THE_FIRST = _names(
     "fill zero copy zeros_like ones_like full_like empty_like rand_like randn_like randint_like bernoulli"
@@ -215,7 +214,7 @@ NEEDS_ALL_ELEMENTS = _names(
     "mm bmm addmm baddbmm matmul linear convolution sum mean cumsum view reshape permute transpose t expand unsqueeze "
     "squeeze flatten clone contiguous alias _to_copy to softmax _softmax log_softmax _log_softmax amax amin"
 )
-"""Ops that are not pointwise, each element of whose operands matters to some element of the result."""
+"""Non-pointwise ops in which each element of the operands affects some element of the result."""
 
 CHECKS_RANGE = _names(
     "embedding embedding_dense_backward gather index index_add index_copy index_fill index_put index_reduce "
@@ -224,13 +223,13 @@ CHECKS_RANGE = _names(
     "max_unpool3d max_pool3d_with_indices_backward cumsum cumprod sum prod mean sort topk argmax argmin max min amax "
     "amin any all cat stack mm bmm addmm dot mv matmul"
 )
-"""Ops that take integers in their whole range, or whose kernels refuse what is out of range."""
+"""Ops that accept integers in their whole range, or whose kernels refuse those out of range."""
 
 SIZES = _names("sym_size sym_stride sym_numel sym_storage_offset")
-"""Ops that give a size or stride of a tensor."""
+"""Ops that return a size or stride of a tensor."""
 
 SIZE_METHODS = _names("size stride numel dim storage_offset")
-"""Methods of a tensor that give the same."""
+"""Tensor methods that return the same."""
 
 # Algebra.
 
@@ -241,16 +240,16 @@ COMMUTATIVE = _names(
 """Ops of two operands whose order does not matter (that of `add` where its alpha is 1)."""
 
 SUMS = _names("add sub rsub")
-"""Sums and differences, of which an `alpha` may scale one operand. Of a complex operand and a real one the imaginary
-part is that of the complex one, or its negative."""
+"""Sums and differences, in which `alpha` may scale one operand. For a complex and a real operand the imaginary part of
+the result is that of the complex one, or its negative."""
 
 # Effects.
 
 COLLECTIVES = _names("c10d _c10d_functional _c10d_functional_autograd c10d_functional _dtensor")
-"""Namespaces of ops that other processes take part in."""
+"""Namespaces of ops that communicate with other processes."""
 
 ASSERTS = ("_assert", "_check", "sym_constrain_range")
-"""How the names of assertions begin."""
+"""Prefixes of the names of assertions."""
 
 MODE_SWITCHES = _names("_set_grad_enabled _enter_autocast _exit_autocast _enter_inference_mode _exit_inference_mode")
 """Functions of torch that switch a mode on or off for the calls that follow."""
@@ -262,13 +261,13 @@ RUN_ONCE = SWITCHED_REGIONS | {"wrap", "tag_activation_checkpoint"}
 """Higher-order ops that run one body, on the operands that follow it, exactly once."""
 
 DISTINCT_OPERANDS = _names("cond while_loop scan map_impl associative_scan")
-"""Higher-order ops that refuse to be traced where two of their operands are the same tensor."""
+"""Higher-order ops that cannot be traced with the same tensor as two operands."""
 
 CONTROL_FLOW = _names(
     "cond while_loop scan map_impl associative_scan invoke_subgraph wrap tag_activation_checkpoint "
     "wrap_activation_checkpoint hints_wrapper strict_mode autograd_function_apply"
 )
-"""Higher-order ops that compute nothing: what they run is their bodies, which are lowered."""
+"""Higher-order ops that only run their bodies, which are lowered."""
 
 # Strides.
 
@@ -293,8 +292,8 @@ KERNEL_STRIDES: Mapping[str, Layout] = {
     "log_sigmoid_forward": fake_stride_fixes.in_order,
     "dropout": fake_stride_fixes.dropped_out,
 }
-"""By op, the strides that the kernel on the CPU gives its first result, and others of as many dimensions, where those
-of fake tensors are wrong."""
+"""By op, the strides that its CPU kernel gives the first result, and others of the same rank, if those of fake tensors
+are wrong."""
 
 _TARGET, _INDICES = ("target",), ("indices",)
 TAKES_INT64: Mapping[str, tuple[str, ...]] = {
@@ -317,5 +316,5 @@ TAKES_INT64: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("fractional_max_pool3d_backward", "adaptive_max_pool2d_backward"), _INDICES),
     "adaptive_max_pool3d_backward": _INDICES,
 }
-"""Arguments of which PyTorch's kernels (torch 2.13, CPU) take int64 alone, by the short name of an op: fake tensors
-would take int32 for some of them. Others, as `gather` and `index_select`, take both."""
+"""Arguments for which PyTorch's kernels (torch 2.13, CPU) only accept int64, by short op name: for some, fake tensors
+would accept int32. Others, such as `gather` and `index_select`, accept both."""

@@ -24,11 +24,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """What is computed, whatever the spelling. Two spellings of one op give equal `Op`s."""
+    """A computation, independent of its spelling. Two spellings of one op have equal `Op`s."""
 
     name: str
-    """`aten.relu`, `mylib.foo` for a custom op, `module.function` for a function that no library knows. `mylib::foo`,
-    as PyTorch's schemas have it, is the same name."""
+    """`aten.relu`, `mylib.foo` for a custom op, `module.function` for a function of no library. `mylib::foo`, as in
+    PyTorch's schemas, is the same name."""
 
     def __post_init__(self) -> None:
         if "::" in self.name:
@@ -50,29 +50,29 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How a graph or a registration names an op."""
+    """The way in which a graph or a registration refers to an op."""
 
     op: Op
     overload: str | None = None
-    """Name of the overload, where the spelling fixes it: `dim_IntList`."""
+    """The name of the overload, if the spelling determines it: `dim_IntList`."""
     inplace: bool = False
-    """Whether this spelling writes its result into its first argument."""
+    """Whether this spelling writes its result to its first argument."""
     implied: tuple[tuple[str, Any], ...] = ()
     """Arguments that the spelling implies: `x.float()` is `to` with `dtype=torch.float32`."""
     swapped: bool = False
-    """Whether the first two positional arguments are exchanged: `x.__rsub__(y)`, `x.where(c, y)`."""
+    """Whether the first two positional arguments are swapped: `x.__rsub__(y)`, `x.where(c, y)`."""
 
 
 def op(spelling: Any) -> Op:
-    """The op that `spelling` names: a function, method, operator, overload (packet), module class, or a string such as
-    "relu", "aten.sum.dim_IntList", "mylib::foo". One that the installed PyTorch lacks and another supported version has
-    is an op, too, which no program calls. Raises `UnknownOp`, naming the nearest known ops."""
+    """The op that `spelling` refers to: a function, method, operator, overload (packet), module class, or a string such
+    as "relu", "aten.sum.dim_IntList", "mylib::foo". An op that only another supported version of PyTorch has is
+    accepted, and no program calls it. Raises `UnknownOp`, listing the nearest known ops."""
     return resolve(spelling).op
 
 
 def meant_overload(found: Spelling) -> str | None:
-    """The overload that a spelling means: `aten.relu.default` means the op where `default` is all there is to it;
-    `aten.sum.dim_IntList` means itself."""
+    """The overload that a spelling denotes: `aten.relu.default` denotes the op if `default` is its only overload;
+    `aten.sum.dim_IntList` denotes that overload."""
     packet = found.op.packet
     if found.overload is None or packet is None:
         return None
@@ -81,7 +81,7 @@ def meant_overload(found: Spelling) -> str | None:
 
 
 def resolve(spelling: Any) -> Spelling:
-    """Like `op`, with what the spelling says beyond the op: overload, in-place, implied arguments."""
+    """Like `op`, with everything else that the spelling implies: overload, in-place, arguments."""
     if isinstance(spelling, Op):
         return Spelling(spelling)
     if isinstance(spelling, Spelling):
@@ -97,7 +97,7 @@ def resolve(spelling: Any) -> Spelling:
 
 @functools.cache
 def of_function(function: Any) -> Spelling:
-    """The spelling of a `call_function` target. Functions that no library knows are ops of their own."""
+    """The spelling of a `call_function` target. Functions of no library are ops of their own."""
     if isinstance(function, torch._ops.OpOverload):
         packet = function._overloadpacket
         return _of_packet(packet.__module__.rsplit(".", 1)[-1], packet.__name__, function._overloadname)
@@ -143,8 +143,8 @@ def of_method(name: str) -> Spelling:
 
 
 def of_module_class(cls: type[nn.Module], strict: bool = False) -> Op:
-    """The op that a module class applies: `nn.ReLU` is `relu`, `nn.Conv2d` is `conv2d`. A class that is no plain
-    wrapper of one op is an op of its own; with `strict`, that is an `UnknownOp`."""
+    """The op that a module class applies: `nn.ReLU` is `relu`, `nn.Conv2d` is `conv2d`. A class that does not simply
+    wrap one op is an op of its own; with `strict`, it raises `UnknownOp`."""
     name, known = f"{cls.__module__}.{cls.__qualname__}", _named_by_class(cls.__module__, cls.__name__)
     if known is None and strict:
         raise UnknownOp(name, known_names())
@@ -168,7 +168,7 @@ def known_names() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _names_without_underscores() -> dict[str, str]:
-    """Those of absent ops as well: a module that applies one is still what it is."""
+    """Names of all ops, including absent ones: a module class is still mapped to its op."""
     names = {name.partition(".")[2] for name in names_by_version() if name.startswith("aten.")}
     public_last = sorted({*known_names(), *names}, key=lambda name: (not name.startswith("_"), name))
     return {_flat(name): name for name in public_last if not name.endswith("_")}
@@ -233,7 +233,7 @@ def _candidates(namespace: str, name: str, packet: Any) -> list[str]:
 
 
 def _is_of_aten(first: str, second: str) -> bool:
-    """Whether `add.Tensor` is an op of ATen and its overload, and no namespace and an op of it."""
+    """Whether `add.Tensor` is an ATen op with an overload, rather than a namespace with an op."""
     packet = None if _has_packet(first, second) else _packet(f"aten.{first}")
     return packet is not None and second in packet.overloads() or not _has_namespace(first)
 
@@ -247,7 +247,7 @@ def _has_packet(namespace: str, name: str) -> bool:
 
 
 def once_known(function: F) -> F:
-    """A cache of what is found. What is not found, or empty, may be registered later by some library."""
+    """A cache of successful lookups. What is not found, or empty, may be registered by a library later."""
     found: dict[tuple[Any, ...], Any] = {}
 
     @functools.wraps(function)
@@ -273,7 +273,8 @@ def _packet(qualified: str) -> torch._ops.OpOverloadPacket | None:
 
 
 def _of_packet(namespace: str, name: str, overload: str | None) -> Spelling:
-    """The spelling of a registered operator; `relu_`, and `__ior__`, are in-place spellings of `relu`, `bitwise_or`."""
+    """The spelling of a registered operator; `relu_` and `__ior__` are in-place spellings of `relu` and
+    `bitwise_or`."""
     if name in spellings.ALIASES:
         overload = _overload_by_types(namespace, name, overload)
         name = spellings.ALIASES[name]
@@ -284,10 +285,11 @@ def _of_packet(namespace: str, name: str, overload: str | None) -> Spelling:
 
 
 def _overload_by_types(namespace: str, alias: str, overload: str | None) -> str | None:
-    """What an overload of an alias is called in the op itself: `swapaxes.default` is `transpose.int`."""
+    """The name of an alias's overload in the op itself: `swapaxes.default` is `transpose.int`."""
     own, other = _packet(f"{namespace}.{spellings.ALIASES[alias]}"), _packet(f"{namespace}.{alias}")
     if overload is None or own is None or other is None:
         return overload
+    # Overload names differ between alias and op, but the argument types do not.
     types = types_of(getattr(other, overload))
     named_alike_first = sorted(own.overloads(), key=lambda name: name != overload)
     return next((name for name in named_alike_first if types_of(getattr(own, name)) == types), overload)

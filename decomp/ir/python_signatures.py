@@ -1,6 +1,6 @@
 """Calls of PyTorch's Python functions, in terms of schemas: `F.cross_entropy(x, y, reduction="sum")` is
-`cross_entropy_loss` with `reduction=2`. A function is bound through its own signature; what its body would make of the
-arguments before it calls the operator is done here, function by function where that is needed."""
+`cross_entropy_loss` with `reduction=2`. A function is bound through its own signature; then the arguments are converted
+as its body would before calling the operator, for individual functions where necessary."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _as_is(op: Op, values: Values) -> tuple[Op, Values]:
 
 
 def _with_indices(op: Op, values: Values) -> tuple[Op, Values]:
-    """Pools with `return_indices=True` are ops of their own; adaptive ones are ATen's only so."""
+    """Pools with `return_indices=True` are separate ops; only in this form are adaptive ones in ATen."""
     wanted = values.pop("return_indices", None)
     if wanted is False and op.short.startswith("adaptive_max_pool"):
         return Op(f"torch.nn.functional.{op.short}"), values
@@ -80,7 +80,7 @@ def _with_indices(op: Op, values: Values) -> tuple[Op, Values]:
 
 
 def _listed(signature: inspect.Signature, values: Values) -> Values:
-    """`*tensors` as one list; a list given for them is that list."""
+    """`*tensors` as one list; if a list was passed for them, that list."""
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:
             several = values[name]
@@ -92,7 +92,8 @@ def _listed(signature: inspect.Signature, values: Values) -> Values:
 
 
 def _modern_reduction(values: Values) -> Values:
-    """`size_average` and `reduce`, the older spelling of `reduction`, and its text as the number that schemas have."""
+    """Convert `size_average` and `reduce`, the older form of `reduction`, and the name of a reduction, to the number in
+    schemas."""
     if "reduction" not in values:
         return values
     average, reduce = values.pop("size_average", None), values.pop("reduce", None)
@@ -104,7 +105,7 @@ def _modern_reduction(values: Values) -> Values:
 
 
 def _by_schema(op: Op, values: Values, inplace: bool, given: frozenset[str], kind: Callable[[Any], Kind]) -> Bound:
-    """`values`, by the function's own names, as the schema names them; defaults of the schema filled in."""
+    """`values`, by the function's names, converted to the schema's names, with its defaults filled in."""
     renames = {name: _schema_name(op, name, place) for place, name in enumerate(values)}
     arguments = {renames[name]: value for name, value in values.items()}
     overload, params = _best_overload(op, arguments, kind)
@@ -131,19 +132,20 @@ def _schema_name(op: Op, name: str, place: int) -> str:
 def _best_overload(
     op: Op, arguments: Mapping[str, Any], kind: Callable[[Any], Kind]
 ) -> tuple[str | None, tuple[Parameter, ...]]:
-    """The overload that knows most of the argument names, and whose types most values fit; the first of equals."""
+    """The overload that has the most of the argument names, and whose types fit the most values; the first in a tie."""
 
     def score(params: tuple[Parameter, ...]) -> int:
         known = {p.name: p for p in params}
         written = [(known.get(n), v) for n, v in arguments.items() if v is not None]
         missing = sum(p.required and arguments.get(p.name) is None for p in params)
         fitting = sum(parameter is not None and fits(parameter, v, kind) for parameter, v in written)
+        # Weights: a missing required argument outweighs any match, and a known name outweighs a fitting type.
         return 2 * sum(parameter is not None for parameter, _ in written) + fitting - 4 * missing
 
     return max(overloads(op), key=lambda item: score(item[1]), default=(None, ()))
 
 
-# What single functions do to their arguments before they call the operator.
+# Conversions by individual functions before they call the operator.
 
 
 def _split(op: Op, values: Values) -> tuple[Op, Values]:
@@ -173,7 +175,7 @@ def _cdist(op: Op, values: Values) -> tuple[Op, Values]:
 def _einsum(op: Op, values: Values) -> tuple[Op, Values]:
     equation, *operands = values["args"]
     if not isinstance(equation, str):
-        raise BindingError("einsum is bound by its equation; sublists of subscripts are not")
+        raise BindingError("einsum is only supported with an equation, not with sublists of subscripts")
     nested = len(operands) == 1 and isinstance(operands[0], (list, tuple))
     return op, {"equation": equation, "tensors": list(operands[0] if nested else operands)}
 
@@ -188,7 +190,7 @@ def _norm(op: Op, values: Values) -> tuple[Op, Values]:
 
 
 def _embedding(op: Op, values: Values) -> tuple[Op, Values]:
-    """`padding_idx` counts from the end where it is negative; the schema says -1 for none."""
+    """A negative `padding_idx` counts from the end; in the schema -1 means none."""
     index = values["padding_idx"]
     if index is None:
         index = -1
@@ -198,7 +200,7 @@ def _embedding(op: Op, values: Values) -> tuple[Op, Values]:
 
 
 def _softmax(op: Op, values: Values) -> tuple[Op, Values]:
-    """Without `dim`, the dimension that PyTorch has always taken: 0 for 0, 1 and 3 dimensions, else 1."""
+    """Without `dim`, PyTorch's legacy default: 0 for 0, 1 and 3 dimensions, else 1."""
     if values["dim"] is None:
         values = {**values, "dim": int(_metadata(values["input"], "softmax without dim").dim() not in (0, 1, 3))}
     return op, values

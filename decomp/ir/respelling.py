@@ -1,5 +1,5 @@
-"""One overload for each thing that is computed: ATen has several names for some ops (`__and__` and `bitwise_and`,
-`multiply` and `mul`), a backend dispatches on one. The name that stays is that of the op in `ops.py`."""
+"""One overload per computation: ATen has several names for some ops (`__and__` and `bitwise_and`, `multiply` and
+`mul`), but a backend dispatches on one. The canonical name is that of the op in `ops.py`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from decomp.ir.schema import parameters
 
 @functools.cache
 def canonical(overload: torch._ops.OpOverload) -> torch._ops.OpOverload:
-    """The overload that computes the same under the op's own name; `overload` itself where that is its name, or where
-    the op has no overload that takes the same arguments."""
+    """The overload of the op's own name that computes the same; `overload` itself if that is its name, or if the op has
+    no overload with the same arguments."""
     spelling = of_function(overload)
     packet = spelling.op.packet
     if packet is None or packet is overload._overloadpacket or overload._schema.is_mutable:
@@ -36,8 +36,8 @@ def respell(graph: fx.Graph, aliases: Iterable[torch._ops.OpOverload]) -> None:
 def respelled(
     alias: torch._ops.OpOverload, positional: int, given: Mapping[str, Any]
 ) -> tuple[torch._ops.OpOverload, dict[str, Any]]:
-    """The canonical overload for a call of `alias` with so many positional arguments, and its keywords: by their names
-    there, and with what the two take for granted differently written out."""
+    """The canonical overload for a call of `alias` with this many positional arguments, and its keywords: renamed, and
+    with differing defaults made explicit."""
     own = canonical(alias)
     pairs = list(zip(parameters(alias), parameters(own)))
     kwargs = {theirs.name: given[ours.name] for ours, theirs in pairs if ours.name in given}

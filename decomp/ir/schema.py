@@ -1,4 +1,4 @@
-"""What the schemas of PyTorch's operators say: overloads of an op, their parameters, and whether values fit them."""
+"""The schemas of PyTorch's operators: overloads of an op, their parameters, and whether values fit these."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from decomp.ir.ops import Op, once_known
 from decomp.torch_internals.schemas import Argument, FunctionSchema
 
 Kind = str
-"""What a value can be told to be: "tensor", "host" (a size, a number known at run time) or "unknown"."""
+"""The known kind of a value: "tensor", "host" (a size or number, known at run time) or "unknown"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,16 @@ class Parameter:
 
     name: str
     type: str
-    """As the schema says it, without Optional: `Tensor`, `int[]`, `number`."""
+    """The type in the schema, without Optional: `Tensor`, `int[]`, `number`."""
     optional: bool
     default: Any
     keyword_only: bool
     length: int | None = None
-    """How long a list a lone number stands for: `int[2]` has 2."""
+    """The length of the list to which a single number expands: 2 for `int[2]`."""
 
     @property
     def required(self) -> bool:
-        """Whether a call must give this argument."""
+        """Whether a call must pass this argument."""
         return self.default is MISSING and self.name not in spellings.IGNORED
 
 
@@ -48,19 +48,19 @@ MISSING = _Missing()
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Arguments of one call by the schema's names, defaults filled in."""
+    """Arguments of one call by the schema's names, with defaults filled in."""
 
     op: Op
     overload: str | None
     arguments: dict[str, Any]
     inplace: bool = False
     given: frozenset[str] = frozenset()
-    """Names of the arguments that the call wrote, the others being defaults."""
+    """The names of the arguments that the call passes; the others are defaults."""
 
 
 @once_known
 def overloads(op: Op) -> tuple[tuple[str, tuple[Parameter, ...]], ...]:
-    """Name and parameters of each functional overload of `op`; the in-place ones where there is no other."""
+    """Name and parameters of each functional overload of `op`; the in-place ones if there are no others."""
     packet = op.packet
     if packet is None:
         return ()
@@ -71,14 +71,14 @@ def overloads(op: Op) -> tuple[tuple[str, tuple[Parameter, ...]], ...]:
 
 
 def _of_tensors(schema: FunctionSchema) -> bool:
-    """Whether a tensor goes in or comes out: TorchScript has overloads of `add` for lists and strings."""
+    """Whether it takes or returns a tensor: TorchScript has overloads of `add` for lists and strings."""
     types = [a.real_type for a in schema.arguments] + [r.type for r in schema.returns]
     return any("Tensor" in str(type_) for type_ in types)
 
 
 @functools.cache
 def parameters(overload: torch._ops.OpOverload) -> tuple[Parameter, ...]:
-    """The parameters of an overload, those that are written to (`out=`) left out."""
+    """The parameters of an overload, without those that are written (`out=`)."""
     return tuple(_parameter(a) for a in overload._schema.arguments if not a.is_out)
 
 
@@ -106,7 +106,7 @@ _NUMBERED: dict[str, dict[int, Any]] = {
     "MemoryFormat": {0: torch.contiguous_format, 1: torch.preserve_format},
     "Layout": {0: torch.strided},
 }
-"""Defaults that a schema gives by the number that they have in C++."""
+"""Defaults for which a schema has the number of a C++ enum."""
 
 
 def _element(text: str) -> str:
@@ -179,12 +179,12 @@ def _fits_list(parameter: Parameter, value: Any, kind: Callable[[Any], Kind]) ->
         return element == "Tensor" and not isinstance(value, torch.Tensor)
     if is_shape(value):
         return element in ("int", "SymInt")
-    # A lone number stands for a list where the schema says how long: `int[2]`.
+    # A single number expands to a list if the schema gives its length: `int[2]`.
     return parameter.length is not None and _fits_one(element, value, kind)
 
 
 def is_shape(value: Any) -> bool:
-    """Whether a value of the graph is a tuple of sizes as a whole, as `x.shape` is."""
+    """Whether a value of the graph is a whole tuple of sizes, such as `x.shape`."""
     node = getattr(value, "node", value) if isinstance(value, fx.Proxy) else value
     if not isinstance(node, fx.Node):
         return False
@@ -214,7 +214,7 @@ def _fits_one(type_: str, value: Any, kind: Callable[[Any], Kind]) -> bool:
 
 
 def _may_be(type_: str, what: Kind) -> bool:
-    """Whether a value of the graph can have this type, by what is known of it."""
+    """Whether a value of the graph can have this type, given its kind."""
     if what == "any":
         return True
     if type_ == "Tensor":

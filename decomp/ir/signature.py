@@ -1,4 +1,4 @@
-"""Signatures: what an expansion is valid for. Two calls with one signature are lowered by one run of a rule."""
+"""Signatures: everything that an expansion depends on. Calls with equal signatures are lowered by one run of a rule."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ Key = tuple[Any, ...]
 
 
 class Signature(NamedTuple):
-    """What an expansion for a call depends on."""
+    """The dependencies of a call's expansion."""
 
     key: Key
     tensor_args: list[fx.Node]
     """The distinct nodes among the arguments, in order."""
     symbolic: bool
-    """Whether metadata of them, or of the result, holds symbolic sizes."""
+    """Whether their metadata, or that of the result, contains symbolic sizes."""
     read: tuple[int, ...] | None
-    """Which of several results are read; None if all may be."""
+    """The indices of the results that are used; None if all may be."""
 
 
 class Signatures:
-    """Signatures of calls, each node's metadata being looked at once."""
+    """Computes signatures of calls, visiting the metadata of each node once."""
 
     def __init__(self) -> None:
         self._interned: dict[Any, int] = {}
         self._of_node: dict[fx.Node, Any] = {}
         self.symbolic: set[int] = set()
-        """Numbers of specs that hold symbolic sizes: they mean something only within one program."""
+        """Numbers of specs with symbolic sizes, which are only meaningful within one program."""
         self.written: set[fx.Node] = set()
-        """What a program writes back in the end: it is read, though no node of its graph uses it."""
+        """Values that a program writes back at its end: they are used, although not by a node of its graph."""
         self.rewound = 0
-        """How often some were forgotten: their numbers are given to others then."""
+        """How often specs were removed, after which their numbers are reused."""
 
     def mark(self) -> int:
-        """How many kinds of metadata have been met."""
+        """The number of distinct specs so far."""
         return len(self._interned)
 
     def rewind(self, mark: int) -> None:
-        """Forget those that were met since."""
+        """Remove the specs added since the mark."""
         self.forget_nodes()
         self.rewound += len(self._interned) > mark
         self.symbolic = {number for number in self.symbolic if number < mark}
@@ -51,11 +51,11 @@ class Signatures:
             self._interned.popitem()
 
     def forget_nodes(self) -> None:
-        """Let go of the nodes of a program that is done."""
+        """Release the nodes of a finished program."""
         self._of_node, self.written = {}, set()
 
     def forget(self, node: fx.Node) -> None:
-        """Let go of a node whose metadata has changed."""
+        """Drop a node whose metadata has changed."""
         self._of_node.pop(node, None)
 
     def of(self, node: fx.Node) -> Signature:
@@ -63,16 +63,17 @@ class Signatures:
         places: dict[fx.Node, int] = {}
         args = tuple([self._pattern(arg, places) for arg in node.args])
         kwargs = tuple([(k, self._pattern(v, places)) for k, v in node.kwargs.items()]) if node.kwargs else ()
-        # The result is part of it: the strides of attention depend on which inputs require gradients, which no input
-        # says.
+        # The result is included: the strides of attention depend on which inputs require gradients, which is not part
+        # of their specs.
         specs = tuple([self.spec(each) for each in (*places, node)])
+        # Unused results are not computed, so calls that use others have expansions of their own.
         read = read_results(node, self.written)
         key = (node.op, node.target, args, kwargs, specs, read)
         return Signature(key, list(places), not self.symbolic.isdisjoint(specs), read)
 
     def spec(self, node: fx.Node) -> int:
-        """A number for the metadata of `node`'s value, equal for equal metadata; without, for its kind: `x * 2` of a
-        size is another call than of a tensor."""
+        """A number for the metadata of `node`'s value, equal for equal metadata; without metadata, for its kind: `x *
+        2` of a size is not the same call as of a tensor."""
         found = self._of_node.get(node)
         if found is None:
             value = metadata(node)
@@ -86,7 +87,7 @@ class Signatures:
         return int(found)
 
     def _pattern(self, value: Any, places: dict[fx.Node, int]) -> Any:
-        """`value` as something hashable in which 1, 1.0 and True differ and nodes are numbered."""
+        """`value` in a hashable form in which 1, 1.0 and True differ and nodes are numbered."""
         kind = type(value)
         if kind is fx.Node:
             return _Place(places.setdefault(value, len(places)))
@@ -104,7 +105,7 @@ class Signatures:
 
 
 class _Place(int):
-    """The place of a node among the distinct nodes of a call."""
+    """The index of a node among the distinct nodes of a call."""
 
     def __eq__(self, other: object) -> bool:
         return type(other) is _Place and int(self) == int(other)
@@ -114,8 +115,8 @@ class _Place(int):
 
 
 def described(value: Any) -> Any:
-    """The metadata of a value as something hashable: shape, stride, dtype, device of a tensor; a size by its
-    expression."""
+    """The metadata of a value in a hashable form: shape, stride, dtype, device of a tensor; the expression of a
+    size."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             return (tuple(map(expression, value.shape)), None, value.dtype, value.device, value.layout)
@@ -133,7 +134,7 @@ def described(value: Any) -> Any:
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether metadata holds a size that is known only at run time."""
+    """Whether metadata contains a symbolic size."""
     if isinstance(value, torch.Tensor):
         return any(isinstance(size, torch.SymInt) for size in (*value.shape, *strides_of(value)))
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The exceptions to "an op is the ATen op of its name": plain tables, and nothing else knows them."""
+"""The exceptions to the rule that an op is the ATen op of its name: plain tables, which are not repeated elsewhere."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OPERATORS: dict[Any, str] = {
     # Python has no in-place matmul for tensors: `x @= y` rebinds x.
     operator.imatmul: "matmul",
 }
-"""Python's operators, by the ATen op that a tensor runs for them."""
+"""The ATen op that a tensor runs for each Python operator."""
 
 ALIASES: dict[str, str] = {
     "absolute": "abs",
@@ -129,7 +129,7 @@ INPLACE: dict[str, str] = {
     "__irshift__": "bitwise_right_shift",
     "normal_": "normal_functional",
 }
-"""In-place ops whose functional sibling is not their name less the underscore."""
+"""In-place ops whose functional form is not their name without the underscore."""
 
 FUNCTIONS: dict[Any, str] = {
     F.unfold: "im2col",
@@ -180,7 +180,7 @@ MODULES: dict[str, str] = {
     "ZeroPad3d": "pad",
     "Softmax2d": "softmax",
 }
-"""Module classes whose op is not their name in small letters."""
+"""Module classes whose op is not their lower-case name."""
 
 _CASTS = {
     "float": torch.float32,
@@ -227,7 +227,7 @@ REFLECTED: dict[str, str] = {
 """Reflected operators: `x.__rsub__(y)` is `y - x`."""
 
 COMMUTATIVE: frozenset[str] = frozenset("add mul bitwise_and bitwise_or bitwise_xor".split())
-"""Ops whose reflected operator PyTorch does not exchange: `x.__radd__(y)` is `x + y`."""
+"""Ops whose reflected operator does not swap operands: `x.__radd__(y)` is `x + y`."""
 
 MIRRORED: dict[str, str] = {
     "add": "add",
@@ -243,14 +243,14 @@ MIRRORED: dict[str, str] = {
     "eq": "eq",
     "ne": "ne",
 }
-"""Ops of a number and a tensor, by the op of the tensor and the number."""
+"""From an op of a number and a tensor to the op of the tensor and the number."""
 
 HOST_METHODS: frozenset[str] = frozenset(
     "size dim ndimension numel nelement stride storage_offset element_size is_contiguous is_floating_point is_complex"
     " is_signed get_device type_str data_ptr untyped_storage storage __len__ is_conj is_neg is_inference"
     " requires_grad_ retain_grad register_hook keys values items get append extend split_str".split()
 )
-"""Methods that ask a tensor about itself; what they return is no tensor."""
+"""Methods that query a tensor, and do not return one."""
 
 HOST_ATTRIBUTES: frozenset[str] = frozenset(
     "shape dtype device ndim layout is_cuda is_cpu is_meta requires_grad is_leaf is_nested is_sparse is_quantized "
@@ -261,7 +261,7 @@ IGNORED: frozenset[str] = frozenset(
     {"cudnn_enabled", "cudnn_enable", "non_blocking", "pin_memory", "generator", "benchmark", "deterministic"}
     | {"allow_tf32", "_stacklevel", "requires_grad", "inplace"}
 )
-"""Arguments that never change a value: binding drops them."""
+"""Arguments that never affect values: binding drops them."""
 
 RENAMED: dict[str, dict[str, str]] = {
     "embedding": {"input": "indices"},
@@ -273,7 +273,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "einsum": {"operands": "tensors"},
     "im2col": {},
 }
-"""Parameters of Python functions, by the schema's name, where it is not the same and not `input` for `self`."""
+"""From parameters of Python functions to the schema's names, where they differ, except `input` for `self`."""
 
 KEYWORDS: dict[str, str] = {
     "input": "self",
@@ -284,25 +284,25 @@ KEYWORDS: dict[str, str] = {
     "x": "self",
     "x2": "other",
 }
-"""Other names that PyTorch's parser takes for a schema's arguments (NumPy's, and `input`)."""
+"""Alternative names that PyTorch's parser accepts for a schema's arguments (NumPy's, and `input`)."""
 
 REDUCTIONS: dict[str, int] = {"none": 0, "mean": 1, "sum": 2}
 
 NUMBER_AS_TENSOR: frozenset[str] = frozenset("add sub mul div floor_divide _conj".split())
-"""Ops for which PyTorch takes a Python number as a tensor."""
+"""Ops for which PyTorch accepts a Python number as a tensor."""
 
 
 OWN: frozenset[Any] = frozenset(
     {F.max_unpool1d, F.max_unpool2d, F.max_unpool3d, F.fractional_max_pool2d, F.fractional_max_pool3d, F.embedding_bag}
 )
-"""Python functions that have the name of an ATen op, but not its arguments."""
+"""Python functions with the name of an ATen op, but other arguments."""
 
 LIBRARIES: frozenset[str] = frozenset(
     "torch torch.functional torch.nn.functional torch.linalg torch.special torch.fft torch._VF torch._tensor"
     " torch._C torch._C._nn torch._C._linalg torch._C._special torch._C._fft torch._linalg_utils"
     " torch._jit_internal _VariableFunctions _VariableFunctionsClass".split()
 )
-"""Modules whose functions are the ATen ops of their names. Others reuse the names with another meaning:
+"""Modules whose functions are the ATen ops of their names. Others reuse these names with other meanings:
 `torch.masked.sum`, `torch.signal.windows.exponential`, `torch.distributed.gather`."""
 
 
@@ -319,7 +319,7 @@ def method(name: str) -> tuple[Any, ...]:
 
 
 def prefixed(function: Any) -> str:
-    """The ATen name that goes with a function's module: `torch.linalg.norm` is `linalg_norm`."""
+    """The ATen name of a function in its module: `torch.linalg.norm` is `linalg_norm`."""
     name = str(getattr(function, "__name__", ""))
     for prefix in ("linalg_", "special_", "fft_"):
         if name.startswith(prefix):

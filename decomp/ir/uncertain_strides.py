@@ -1,6 +1,6 @@
-"""Strides that only the run decides. Scaled dot product attention is computed by one of several kernels, whose results
-differ in the order of dimensions in memory; which one is taken depends on gradients being recorded, among others, so
-that the metadata of a program tells the strides of one of them only."""
+"""Strides that are only known at run time. Scaled dot product attention runs one of several kernels, whose results have
+different dimension orders; the choice depends on whether gradients are recorded, among other things, so the metadata of
+a program only has the strides of one of them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from decomp.metadata.strides import is_surely_contiguous
 from decomp.ops import aten
 
 ATTENTION = (aten.scaled_dot_product_attention.default, torch.nn.functional.scaled_dot_product_attention)
-"""Calls whose strides only the run decides."""
+"""Calls whose strides are only known at run time."""
 _KEEPING = (aten.clone.default, aten._to_copy.default)
-"""Copies that keep the strides of what they copy, unless they are asked for others."""
+"""Copies that preserve strides by default."""
 _NEW = (None, torch.preserve_format)
 
 
 def other_strides(value: torch.Tensor) -> torch.Tensor:
-    """The metadata of attention's result as another kernel gives it: heads before positions in memory, or after them;
-    the same where there are no heads."""
+    """The metadata of attention's result as another kernel lays it out: heads before positions in memory, or after
+    them; unchanged if there are no heads."""
     if value.dim() != 4:
         return value
     with getattr(value, "fake_mode", None) or contextlib.nullcontext():
@@ -32,7 +32,7 @@ def other_strides(value: torch.Tensor) -> torch.Tensor:
 
 
 def of_uncertain_strides(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes whose strides may be others, when the graph runs, than those in their metadata."""
+    """The nodes whose strides may differ at run time from those in their metadata."""
     attention = [node for target in ATTENTION for node in graph.find_nodes(op="call_function", target=target)]
     found = set(attention)
     waiting = list(attention)
@@ -45,7 +45,7 @@ def of_uncertain_strides(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _follows(node: fx.Node, uncertain: set[fx.Node]) -> bool:
-    """Whether the strides of a result are those of operands of which some are uncertain."""
+    """Whether the strides of a result depend on those of its uncertain operands."""
     if node.op == "output":
         return False
     tags = getattr(node.target, "tags", ())

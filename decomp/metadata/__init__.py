@@ -1,1 +1,1 @@
-"""What is known of tensors before they exist: fake tensors, strides, symbolic sizes."""
+"""Metadata of tensors: fake tensors, strides, symbolic sizes."""

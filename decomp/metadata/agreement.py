@@ -1,4 +1,4 @@
-"""When two values agree: in structure, in shape, dtype and device, and to the last bit."""
+"""Equality of values: in structure; in shape, dtype and device; and bitwise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from decomp.metadata.symbolic_sizes import same_shape, same_size
 
 
 def same_structure(before: Any, after: Any, values: Mapping[fx.Node, Any] | None) -> bool:
-    """Whether `after` is `before`, container by container, with each node replaced by what stands for it; without
+    """Whether `after` is `before`, container by container, with each node replaced by its value in `values`; without
     `values`, by any node."""
     if isinstance(before, fx.Node):
         return isinstance(after, fx.Node) if values is None else _stands_for(values.get(before), after)
@@ -28,7 +28,8 @@ def same_structure(before: Any, after: Any, values: Mapping[fx.Node, Any] | None
 
 
 def _stands_for(expected: Any, found: Any) -> bool:
-    """Several results may come as a tuple or as a list: it was the op that chose, not the program."""
+    """Whether a value is the expected one. Several results may be a tuple or a list: the op decides, not the
+    program."""
     if isinstance(expected, fx.Node):
         return expected is found
     if isinstance(expected, (tuple, list)):
@@ -38,13 +39,13 @@ def _stands_for(expected: Any, found: Any) -> bool:
 
 
 def shown(value: Any, values: Mapping[fx.Node, Any] | None = None) -> str:
-    """A nested value as short text, with each node replaced by what stands for it."""
+    """A nested value as short text, with each node replaced by its value."""
     text = str(fx.node.map_arg(value, lambda node: values.get(node, node)) if values else value)
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def metadata_of(value: Any) -> Any:
-    """The metadata of what stands for a value: of a node, of each of several, or the constant itself."""
+    """The metadata of a node, of each of several, or the constant itself."""
     if isinstance(value, fx.Node):
         return value.meta.get("val")
     if isinstance(value, (tuple, list)):
@@ -67,7 +68,7 @@ def same_metadata(expected: Any, found: Any) -> bool:
 
 
 def described(value: Any) -> str:
-    """Metadata as a person writes it: `float32[2, s0] on cpu`."""
+    """Metadata in short notation: `float32[2, s0] on cpu`."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}] on {value.device}"
     if isinstance(value, (tuple, list)):
@@ -76,15 +77,14 @@ def described(value: Any) -> str:
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Whether two values are the same to the last bit, strides included where there is more than one element; NaN is
-    NaN."""
+    """Whether two values are bitwise the same, including strides if there is more than one element; NaN equals NaN."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return type(one) is type(other) and repr(one) == repr(other)
     return same_elements(one, other) and same_layout(one, other)
 
 
 def same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same dtype, shape, and elements to the last bit; NaN is NaN."""
+    """Whether two tensors have the same dtype, shape, and bitwise the same elements; NaN equals NaN."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     if one.is_complex():

@@ -1,5 +1,5 @@
-"""The modes that a caller happens to have on while a program is lowered: autocast, function and dispatch modes,
-inference mode, deterministic algorithms. What a rule records is to depend on none of them."""
+"""The modes that a caller may have active during a lowering: autocast, function and dispatch modes, inference mode,
+deterministic algorithms. Recorded expansions must not depend on any of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from decomp.torch_internals.modes import (
 
 @contextlib.contextmanager
 def neutral() -> Iterator[None]:
-    """Within, none of the caller's modes is on; whether gradients are does not change."""
+    """Inside this context none of the caller's modes is active; the gradient mode does not change."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(DisableAutocast())
         if torch.is_inference_mode_enabled():

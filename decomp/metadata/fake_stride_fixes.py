@@ -1,6 +1,5 @@
-"""Strides that kernels on the CPU give and fake tensors do not (torch 2.13): the captured metadata of these ops is
-corrected, so that views of their results are views when the program runs. Only strides differ, and only for inputs that
-are not contiguous."""
+"""Corrections of strides that fake tensors get wrong (torch 2.13, CPU kernels): with these, views of the results are
+views at run time. Only strides differ, and only for non-contiguous inputs."""
 
 from __future__ import annotations
 
@@ -17,14 +16,15 @@ from decomp.torch_internals.pytree import tensors_in
 Order = list[int]
 """Dimensions of a dense tensor, from the slowest to the fastest."""
 Layout = Callable[[Mapping[str, Any], torch.Tensor], Order | torch.Tensor | None]
-"""From the arguments of a call by name and its first result, the order of its dimensions, or the argument that it hands
-on; None where fake tensors are right."""
+"""Maps the arguments of a call by name and its first result to the order of its dimensions, or to the argument that it
+returns; None if fake tensors are right."""
 
 
 def broadcast_order(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Order:
-    """The order of the dimensions of a result of `shape` that is computed element by element from operands of these
-    strides, 0 where one is broadcast: the first operand whose strides differ in two dimensions decides
+    """The order of dimensions of an elementwise result with this `shape`, given the strides of the operands, 0 where
+    broadcast: the first operand whose strides differ in two dimensions decides
     (`TensorIteratorBase::reorder_dimensions`)."""
+    # An insertion sort, as in PyTorch: comparisons may be undecided (0), so the result depends on the algorithm.
     fastest_first = list(range(len(shape)))[::-1]
     for i in range(1, len(shape)):
         at = i
@@ -50,24 +50,24 @@ def _compared(a: int, b: int, shape: Sequence[int], operands: Sequence[Sequence[
 
 
 def by_element(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
-    """As `TensorIterator` lays results of these operands out."""
+    """The order in which `TensorIterator` lays out a result of these operands."""
     tensors = tensors_in(list(arguments.values()))
     return _order(out, [_strides_in(out, tensor.shape, tensor.stride()) for tensor in tensors])
 
 
 def rounded(arguments: Mapping[str, Any], out: torch.Tensor) -> Order | None:
-    """By element where the quotient is rounded; without rounding fake tensors are right."""
+    """As `by_element` if the quotient is rounded; otherwise fake tensors are right."""
     return by_element(arguments, out) if arguments.get("rounding_mode") else None
 
 
 def indexed(arguments: Mapping[str, Any], out: torch.Tensor) -> Order | None:
-    """The dimensions of the indices stand where the indexed ones did, in front if those were not neighbours; in the
-    tensor itself they have no stride."""
+    """The dimensions of the indices replace the indexed ones, or come first if these were not adjacent; they have no
+    stride in the tensor itself."""
     tensor = arguments["self"]
     indices = [*arguments["indices"], *[None] * (tensor.dim() - len(arguments["indices"]))]
     places = [d for d, index in enumerate(indices) if index is not None]
     if out.dim() != tensor.dim() - len(places) + max((indices[d].dim() for d in places), default=0):
-        return None  # with an index of no dimensions among others, fake tensors lose some of the result
+        return None  # if one of several indices is zero-dimensional, fake tensors drop dimensions of the result
     adjacent = places == list(range(places[0], places[-1] + 1))
     before = places[0] if adjacent else 0
     kept = [tensor.stride(d) for d in range(tensor.dim()) if indices[d] is None]
@@ -78,13 +78,13 @@ def indexed(arguments: Mapping[str, Any], out: torch.Tensor) -> Order | None:
 
 
 def _reshaped(index: torch.Tensor, wide: list[int], shape: list[int]) -> list[int]:
-    """The strides of an index that is expanded and then reshaped."""
+    """The strides of an index after expansion and reshaping."""
     sizes, strides = _numbers(index.shape), _numbers(index.stride())
     return _numbers(torch.empty_strided(sizes, strides, device="meta").expand(wide).reshape(shape).stride())
 
 
 def by_format(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
-    """In the memory format of the input."""
+    """The memory format of the input."""
     given = next(leaf for leaf in arguments.values() if isinstance(leaf, torch.Tensor))
     last = given.dim() in (4, 5) and is_channels_last(given)
     return [0, *range(2, out.dim()), 1] if last else list(range(out.dim()))
@@ -96,13 +96,13 @@ def in_order(arguments: Mapping[str, Any], out: torch.Tensor) -> Order:
 
 
 def dropped_out(arguments: Mapping[str, Any], out: torch.Tensor) -> torch.Tensor | None:
-    """The input where nothing is dropped: for `dropout` alone, fake tensors give a copy."""
+    """The input, if nothing is dropped: only for `dropout` do fake tensors return a copy."""
     given: torch.Tensor = arguments["input"]
     return given if arguments.get("train") is False or arguments.get("p") == 0 else None
 
 
 def _strides_in(out: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any]) -> list[Any]:
-    """The strides of an operand in the dimensions of the result."""
+    """The strides of an operand, in terms of the dimensions of the result."""
     missing = out.dim() - len(shape)
     wide = zip(shape, strides, list(out.shape)[missing:])
     return [0] * missing + [0 if size_hint(n) == 1 and size_hint(size) != 1 else stride for n, stride, size in wide]
@@ -121,7 +121,7 @@ def _permuted(value: torch.Tensor, order: Order) -> torch.Tensor:
 
 
 def kernel_value(layout: Layout, arguments: Mapping[str, Any], out: Any) -> Any:
-    """What fake tensors say of a call, with the strides that `layout` says its kernel gives."""
+    """The fake result of a call, with the strides that its kernel returns according to `layout`."""
     results = out if isinstance(out, (tuple, list)) else (out,)
     first = results[0]
     if not isinstance(first, FakeTensor) or first.device.type != "cpu" or any(map(is_data, first.shape)):

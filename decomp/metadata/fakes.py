@@ -1,5 +1,6 @@
-"""Fake modes and fake tensors: the one place that makes them, and that knows what the constructor of `FakeTensor` does.
-The first of a mode and device is made by it, others take its attributes, where that is known to come to the same."""
+"""Fake modes and fake tensors: the only module that creates them, and knows what the constructor of `FakeTensor` does.
+The first one of a mode and device is created by the constructor; later ones copy its attributes, if that is known to be
+equivalent."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def mode_of(graph: fx.Graph) -> FakeTensorMode | None:
 
 
 def captured_metadata(graph: fx.Graph) -> tuple[str | None, FakeTensorMode | None]:
-    """Under which key of `meta` the nodes of a graph have their metadata, and its fake mode."""
+    """The key of `meta` under which the nodes of a graph have their metadata, and its fake mode."""
     for node in graph.nodes:
         for key in ("val", "example_value"):
             for leaf in tree_leaves(node.meta.get(key)):
@@ -42,7 +43,7 @@ def captured_metadata(graph: fx.Graph) -> tuple[str | None, FakeTensorMode | Non
 
 
 class Fakes:
-    """Makes the fake tensors of one mode."""
+    """Creates fake tensors of one mode."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self.mode = mode
@@ -61,7 +62,7 @@ class Fakes:
 
 
 def _is_plain(mode: FakeTensorMode) -> bool:
-    """Whether the constructor does no more for this mode than what `fake_with_attributes` does."""
+    """Whether the constructor does no more for this mode than `fake_with_attributes`."""
     return (
         type(mode) is FakeTensorMode
         and FakeTensor.__new__ is _NEW
@@ -74,7 +75,7 @@ def _is_plain(mode: FakeTensorMode) -> bool:
 
 @functools.cache
 def _internals_are_known() -> bool:
-    """Whether `fake_with_attributes` makes the very tensor that the constructor makes."""
+    """Whether `fake_with_attributes` creates exactly the same tensor as the constructor."""
     mode, device = new_mode(), torch.device("cpu")
     try:
         metas = [torch.empty_strided((2, 3), (1, 2), dtype=torch.float16, device="meta") for _ in range(3)]

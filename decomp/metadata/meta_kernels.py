@@ -1,6 +1,6 @@
-"""Running calls on meta tensors: where sizes are static and all operands are on one device, the kernel for the meta
-device gives the shape, dtype and strides that fake tensors come to after many more steps. Fake tensors that share the
-storage of the meta tensors carry the device. Where a meta kernel is not enough, the call is left to the fake mode."""
+"""Running calls on meta tensors. If sizes are static and all operands are on one device, the kernel for the meta device
+returns the shape, dtype and strides that fake tensors compute in many more steps. Fake tensors on the storage of the
+meta tensors carry the device. Where a meta kernel is not sufficient, the call is left to the fake mode."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _META, _CPU = torch.device("meta"), torch.device("cpu")
 
 
 class Layout(NamedTuple):
-    """What a strided tensor is, apart from its data and its place in memory."""
+    """The properties of a strided tensor except data and memory."""
 
     shape: torch.Size
     dtype: torch.dtype
     device: torch.device
     in_order: bool
-    """Whether it has the strides that a tensor of its shape is made with."""
+    """Whether it has the default strides of its shape."""
 
     def numel(self) -> int:
         """The number of elements."""
@@ -40,7 +40,7 @@ class Layout(NamedTuple):
 
 
 class MetaKernels:
-    """Fake tensors of one run of a rule, and the meta tensors that stand behind them."""
+    """The fake tensors of one run of a rule, and the meta tensors behind them."""
 
     def __init__(self, fakes: Fakes) -> None:
         self._made = fakes
@@ -50,12 +50,12 @@ class MetaKernels:
         self._alive: list[torch.Tensor] = []
 
     def empty_like(self, value: torch.Tensor) -> FakeTensor:
-        """A fake tensor of its own storage with the shape, strides, dtype and device of a strided tensor."""
+        """A fake tensor on its own storage with the shape, strides, dtype and device of a strided tensor."""
         return self._empty(value.shape, value.stride(), value.dtype, value.device)
 
     def like_operands(self, operands: list[FakeTensor], dtype: torch.dtype) -> Any:
-        """What an op gives that computes element by element, where its layout is plain: the operands lie in order, and
-        so does then what they broadcast to. `NotImplemented` where the kernel is to be asked."""
+        """The result of an elementwise op, if its layout is trivial: contiguous operands broadcast to a contiguous
+        result. `NotImplemented` if the kernel must decide."""
         layouts = [self._layouts[id(operand)] for operand in operands]
         device, shape = layouts[0].device, layouts[0].shape
         if not all([layout.in_order and layout.device == device for layout in layouts]):
@@ -63,13 +63,15 @@ class MetaKernels:
         for layout in layouts[1:]:
             if layout.shape != shape:
                 shape = _broadcast(shape, layout.shape)
+        # 0 marks shapes that do not broadcast, so the kernel must report the error; real empty shapes take this path
+        # too.
         if 0 in shape:
             return NotImplemented
         with DisableTorchFunction(), DisableTorchDispatch():
             return self._empty(shape, strides_in_order(shape), dtype, device)
 
     def layout(self, fake: FakeTensor) -> Layout | None:
-        """The layout of a fake tensor; None for one that is not run on meta tensors."""
+        """The layout of a fake tensor; None for one that cannot be run on meta tensors."""
         found = self._layouts.get(id(fake))
         if found is None:
             try:
@@ -81,7 +83,7 @@ class MetaKernels:
         return found
 
     def run(self, func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
-        """What a call on fake tensors gives; `NotImplemented` where the fake mode is to be asked."""
+        """The result of a call on fake tensors; `NotImplemented` if the fake mode must run it."""
         kind = _kind(func)
         if kind == _ASK:
             return NotImplemented
@@ -94,11 +96,11 @@ class MetaKernels:
                     return NotImplemented
                 return self._on_device(_OWN.get(func, func)(*args, **kwargs), device)
         except (_NotOnMeta, RuntimeError, ValueError, TypeError, IndexError):
-            return NotImplemented  # the fake mode has the words for what went wrong
+            return NotImplemented  # the fake mode raises a better error
 
     def _is_odd(self, operand: FakeTensor) -> bool:
-        """Whether the fake mode and kernels may draw different conclusions from the strides of a tensor, each free to
-        choose those of dimensions of one element."""
+        """Whether the fake mode and kernels may derive different strides from those of a tensor, as both choose freely
+        for dimensions of size one."""
         layout = self._layouts[id(operand)]
         return not layout.in_order and 1 in layout.shape
 
@@ -131,7 +133,7 @@ class MetaKernels:
         return value
 
     def _behind(self, fake: FakeTensor) -> torch.Tensor:
-        """The meta tensor behind a fake one that was made elsewhere."""
+        """The meta tensor behind a fake tensor created elsewhere."""
         if not _is_plain(fake) or fake.requires_grad or fake.constant is not None:
             raise _NotOnMeta
         empty = torch.empty((0,), dtype=fake.dtype, device=_META)
@@ -151,27 +153,28 @@ class MetaKernels:
 
     def _remember(self, meta: torch.Tensor, fake: FakeTensor, device: torch.device) -> None:
         self._metas[id(fake)], self._fakes[id(meta)] = meta, fake
+        # Both tables are keyed by id, so their tensors must stay alive.
         self._alive += (meta, fake)
         shape = meta.shape
         self._layouts[id(fake)] = Layout(shape, meta.dtype, device, meta.stride() == strides_in_order(shape))
 
 
 def _broadcast(one: Sequence[int], other: Sequence[int]) -> torch.Size:
-    """The shape to which two shapes broadcast; one with a size of 0 where they do not."""
+    """The shape to which two shapes broadcast; one with a size of 0 if they do not."""
     longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
     filled = (*[1] * (len(longer) - len(shorter)), *shorter)
     return torch.Size([a if b == 1 else b if a in (1, b) else 0 for a, b in zip(longer, filled)])
 
 
 class _NotOnMeta(Exception):
-    """A call that is not run on meta tensors."""
+    """A call that cannot be run on meta tensors."""
 
 
 def _placed(kind: str, kwargs: dict[str, Any], operands: list[FakeTensor]) -> torch.device | None:
-    """The device of the result of a call, whose own argument for it is set to the meta device."""
+    """The device of the result of a call, whose `device` argument is replaced by the meta device."""
     devices = {operand.fake_device for operand in operands}
     if len(devices) > 1:
-        raise _NotOnMeta  # PyTorch has rules of its own for operands on several
+        raise _NotOnMeta  # PyTorch has special rules for operands on several devices
     device = next(iter(devices), None)
     if kind == _FACTORY:
         device = _CPU if kwargs.get("device") is None else kwargs["device"]
@@ -188,7 +191,7 @@ def _placed(kind: str, kwargs: dict[str, Any], operands: list[FakeTensor]) -> to
 
 
 def _is_plain(value: torch.Tensor) -> bool:
-    """Whether shape, strides and storage are all that there is to a tensor."""
+    """Whether a tensor is defined by shape, strides and storage alone."""
     return value.layout is torch.strided and not value.is_quantized and not value.is_conj() and not value.is_neg()
 
 
@@ -217,7 +220,7 @@ def _kind(func: Any) -> str:
 
 
 def _normalized(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
-    """A batch that is normalized by running statistics, and two empty tensors in the place of its own."""
+    """A batch normalized with running statistics, and two empty tensors in place of batch statistics."""
     statistics = [arg for arg in args if isinstance(arg, torch.Tensor)]
     if x.dim() < 2 or any([given.shape != x.shape[1:2] or given.dtype != x.dtype for given in statistics]):
         raise _NotOnMeta
@@ -234,10 +237,10 @@ _OWN = {
     aten.expand.default: expanded,
     aten._native_batch_norm_legit_no_training.default: _normalized,
 }
-"""Views whose strides fake tensors have otherwise than kernels, and what PyTorch computes on fake tensors step by step.
-"""
+"""Views with strides that differ between fake tensors and kernels, and ops that PyTorch runs on fake tensors step by
+step."""
 _OF_CPU = frozenset({aten._native_batch_norm_legit_no_training.default})
-"""Those of them that give what a CPU does: other devices save more."""
+"""Those of them whose results are those of a CPU: other devices save more."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -249,7 +252,7 @@ _STRIDED = _names(
     "add sub mul maximum minimum lt le gt ge eq ne neg abs reciprocal sqrt rsqrt exp exp2 log log2 sin cos trunc floor "
     "ceil where bitwise_and bitwise_or bitwise_xor bitwise_not sigmoid tanh constant_pad_nd sum mean amax amin"
 )
-"""What fake tensors and kernels give the same strides, those of dimensions of one element, too."""
+"""Ops with the same strides of fake tensors and kernels, including those of dimensions of size one."""
 _LIKE = _names("empty_like full_like zeros_like ones_like new_empty new_full new_zeros new_ones")
 _VIEWS = _names(
     "view _unsafe_view select slice narrow permute transpose t unsqueeze squeeze expand alias detach diagonal split "
@@ -259,9 +262,9 @@ _COMPOSITE = _names(
     "flatten reshape narrow chunk where to movedim unflatten expand_as view_as type_as movedim moveaxis swapaxes "
     "broadcast_to tile square contiguous __and__ __or__ __xor__"
 )
-"""Composite kernels that ask for no device."""
+"""Composite kernels that do not depend on the device."""
 _OTHERS = _names(
     "_to_copy clone cat stack flip roll repeat constant_pad_nd mm bmm addmm baddbmm sum mean prod amax amin any all "
     "argmax argmin cumsum cumprod gather scatter scatter_add index_select take tril triu"
 )
-"""What is neither computed element by element nor a view, and whose layout is the same on all devices."""
+"""Ops that are neither elementwise nor views, with the same layout on all devices."""

@@ -1,5 +1,5 @@
-"""Complex numbers that are not finite, as arguments of nodes: fx writes them into the code of a graph as Python prints
-them, and in `(nan+infj)` the name `infj` is nobody's (torch 2.13)."""
+"""Non-finite complex numbers as arguments of nodes: fx prints them into the code of a graph as Python does, and in
+`(nan+infj)` the name `infj` is undefined (torch 2.13)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from torch import fx
 
 
 class EndlessComplex(complex):
-    """A complex number that prints as code that makes it, and equals the same number, as arguments of nodes are
-    compared: NaN too."""
+    """A complex number that prints as valid code, and equals the same number, NaN included, as arguments of nodes are
+    compared."""
 
     def __repr__(self) -> str:
         return f"complex('{complex(self)!r}')"
 
     def __eq__(self, other: object) -> bool:
+        # By repr, as NaN must equal itself, and 0.0 differ from -0.0.
         return isinstance(other, complex) and repr(complex(self)) == repr(complex(other))
 
     def __ne__(self, other: object) -> bool:
@@ -27,12 +28,12 @@ class EndlessComplex(complex):
 
 
 def spelled(number: complex) -> complex:
-    """The number, such that its code runs."""
+    """The number, in a form that prints as valid code."""
     return number if cmath.isfinite(number) else EndlessComplex(number)
 
 
 def spell_numbers(node: fx.Node) -> None:
-    """Do so with those among the arguments of a node, which is changed."""
+    """Replace such numbers among the arguments of a node, in place."""
     if any(map(_is_endless, node.args)):
         node.args = fx.node.map_aggregate(node.args, _spelled)  # type: ignore[assignment]
     if node.kwargs and any(map(_is_endless, node.kwargs.values())):
@@ -40,8 +41,8 @@ def spell_numbers(node: fx.Node) -> None:
 
 
 def same_constant(found: Any, expected: Any) -> bool:
-    """Whether two constants of a graph are the same, with their types, so that 1, 1.0 and True differ; NaN is itself,
-    and a complex number is so whichever way it is spelled."""
+    """Whether two constants of a graph are the same, including their types, so that 1, 1.0 and True differ; NaN equals
+    itself, and complex numbers are equal in either form."""
     if isinstance(expected, complex):
         return isinstance(found, complex) and spelled(found) == spelled(expected)
     if found is expected:
@@ -54,7 +55,7 @@ def _spelled(value: Any) -> Any:
 
 
 def _is_endless(value: Any) -> bool:
-    """Whether it is such a number, or holds one."""
+    """Whether a value is, or contains, such a number."""
     kind = type(value)
     if kind is fx.Node:
         return False

@@ -1,5 +1,5 @@
-"""The `ShapeEnv` of a program: it belongs to the source, so that nothing of a lowering may stay in it. PyTorch 2.13 has
-no public way to copy one, or to ask what was assumed; what is private of it is touched here."""
+"""The `ShapeEnv` of a program belongs to the source, so a lowering must leave nothing behind in it. PyTorch 2.13 has no
+public way to copy one, or to query its assumptions; its private attributes are accessed only here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from decomp.torch_internals.pytree import tree_leaves
 
 
 def shape_env_of(model: Any) -> Any:
-    """The shape environment of a program that has one already, or None."""
+    """The shape environment of a program with metadata, or None."""
     graph = getattr(model, "graph", None)
     if not isinstance(graph, fx.Graph):
         return None
@@ -31,13 +31,13 @@ def shape_env_of(model: Any) -> Any:
 
 
 class NewGuard(Exception):
-    """A rule asked something about a dynamic size that only a guard on the program could answer."""
+    """A rule queried a dynamic size in a way that requires a guard on the program."""
 
 
 @contextlib.contextmanager
 def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
-    """Within, what would add a guard raises `NewGuard`; the list has what was asked, also where the asker caught the
-    exception. Under `without_guards` within, PyTorch's own questions are answered."""
+    """Inside this context a new guard raises `NewGuard`; the list collects the queries, even if the exception was
+    caught. Queries of PyTorch itself, under a nested `without_guards`, are answered."""
     env = mode.shape_env if mode is not None else None
     asked: list[str] = []
     if env is None:
@@ -46,7 +46,7 @@ def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
 
     from decomp.torch_internals.sizes import errors_on_new_guards
 
-    # torch 2.13 asks this method before it adds a guard, and `error_on_new_guards` keeps no record of what it refused.
+    # torch 2.13 calls this method before it adds a guard; `error_on_new_guards` keeps no record of refused ones.
     def refuse(expr: Any, value: Any) -> None:
         if env._error_on_new_guards:
             asked.append(f"{expr} == {value}")
@@ -71,9 +71,9 @@ def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def sizes_never_one(mode: FakeTensorMode) -> Iterator[None]:
-    """Within, a dynamic size is not taken for one, which would broadcast it, because that of the example is; nor is
-    what the mode remembers of calls where it was."""
-    from decomp.torch_internals.sizes import sizes_config  # a quarter of a second, unless sizes are dynamic
+    """Inside this context a dynamic size is not specialised to 1, and broadcast, because the example's is; nor are
+    results used that the mode cached when it was."""
+    from decomp.torch_internals.sizes import sizes_config  # takes 0.25 s, unless sizes are dynamic
 
     with uncached(mode), sizes_config.patch(backed_size_oblivious=True):
         yield
@@ -86,17 +86,17 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 class Snapshot:
-    """The state of a shape environment, to be put back."""
+    """The state of a shape environment, to be restored."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
         self.saved = {name: _copied(value) for name, value in vars(env).items()} if env is not None else {}
 
         self.kept: dict[str, dict[Any, Any]] = {}
-        """Entries to be added: what is known of symbols that are new, and that the result has."""
+        """Entries to be kept: those of new symbols that the result has."""
 
     def keep(self, result: Any) -> None:
-        """Let what is known of new symbols of data-dependent sizes stay, where the metadata of `result` has them."""
+        """Keep the entries of new symbols of data-dependent sizes that occur in the metadata of `result`."""
         if self.env is None or self.env.var_to_range.keys() <= self.saved["var_to_range"].keys():
             return
         new = self.env.var_to_range.keys() - self.saved["var_to_range"].keys()
@@ -106,7 +106,7 @@ class Snapshot:
                 self.kept[name] = {symbol: value[symbol] for symbol in used & value.keys()}
 
     def restore(self) -> None:
-        """Put back all that has changed since. Containers keep their identity."""
+        """Undo all changes since. Containers keep their identity."""
         if self.env is None:
             return
         now = vars(self.env)
@@ -118,13 +118,15 @@ class Snapshot:
         for name, old in changed.items():
             if name in _VERSIONS:
                 continue
+            # Other objects hold references to these containers, so they are refilled rather than replaced.
             if not _refilled(now.get(name), old):
                 now[name] = old
         if any(name not in _NEUTRAL for name in changed):
             self._forget_answers()
 
     def _forget_answers(self) -> None:
-        """What was derived from a state that is gone is cached by the number of the state, and by the question."""
+        """Clear results derived from a state that is gone: they are cached by the version of the state, and by
+        query."""
         for name in _VERSIONS:
             setattr(self.env, name, getattr(self.env, name, 0) + 1)
         for value in vars(type(self.env)).values():
@@ -142,13 +144,13 @@ def _symbols_of(program: Any) -> set[Any]:
 
 
 _VERSIONS = ("_version_counter", "_replacements_version_counter")
-"""Numbers of states, which never come again."""
+"""Version numbers of the state, which are never reused."""
 _NEUTRAL = frozenset({"counter", "frozen", "_error_on_new_guards", "_expr_sym_node_id", "log"})
-"""Attributes on which no answer depends."""
+"""Attributes that do not affect any query."""
 
 
 def _copied(value: Any) -> Any:
-    """`value`, or a copy of a container down to the containers in it."""
+    """`value`, with containers copied recursively."""
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     if isinstance(value, (list, set)):
@@ -173,7 +175,7 @@ def _same(now: Any, old: Any) -> bool:
 
 
 def _refilled(now: Any, old: Any) -> bool:
-    """Put the items of `old` into the container `now`, if it is one."""
+    """Put the items of `old` into `now`, if it is a container."""
     if isinstance(now, dict) and isinstance(old, dict):
         inner = {key: now[key] for key in old if key in now}
         now.clear()

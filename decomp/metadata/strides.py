@@ -1,4 +1,4 @@
-"""Strides: whether two tensors agree in them, and the order of the dimensions in memory."""
+"""Comparison of strides, and the order of dimensions in memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from decomp.metadata.symbolic_sizes import expression, is_data, size_hint, surel
 
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors of one shape have equal strides of all dimensions longer than one. Tensors
-    that are not strided or have a data-dependent size agree with all; empty ones with each other."""
+    """Whether two tensors of the same shape have equal strides in all dimensions longer than one. Tensors that are not
+    strided or have a data-dependent size agree with all; empty ones with each other."""
     if a.layout is not torch.strided or b.layout is not torch.strided or any(map(is_data, b.shape)):
         return True
     if _is_empty(a) or _is_empty(b):
@@ -22,8 +22,8 @@ def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors of one shape look the same to kernels: equal strides, but for dimensions of one element, and
-    the same memory format, which depends on those too."""
+    """Whether two tensors of the same shape look the same to kernels: equal strides, except in dimensions of size one,
+    and the same memory format, which depends on these too."""
     if not same_strides(a, b):
         return False
     if a.layout is not torch.strided or a.dim() not in (4, 5) or _exprs(a.stride()) == _exprs(b.stride()):
@@ -37,6 +37,8 @@ def dense_order(value: torch.Tensor) -> list[int] | None:
     if None in hints:
         return list(range(value.dim())) if is_surely_contiguous(value) else None
     dims = [d for d in range(value.dim()) if not _is_one(value.shape[d])]
+    # Sort by the strides of the example, then verify symbolically that each stride is the product of the sizes inside
+    # it.
     ordered = sorted(dims, key=lambda d: (hints[d], -d), reverse=True)
     span: Any = 1
     for d in reversed(ordered):
@@ -48,8 +50,8 @@ def dense_order(value: torch.Tensor) -> list[int] | None:
 
 
 def is_surely_contiguous(value: torch.Tensor) -> bool:
-    """Whether a tensor is contiguous at every size: where sizes are dynamic, asking PyTorch would add a guard, or fail
-    where data decide them."""
+    """Whether a tensor is contiguous at all sizes: for dynamic sizes, asking PyTorch would add a guard, or fail for
+    data-dependent ones."""
     if all(type(size) is int for size in (*value.shape, *value.stride())):
         return bool(value.is_contiguous())
     expected: Any = 1
@@ -63,7 +65,7 @@ def is_surely_contiguous(value: torch.Tensor) -> bool:
 
 
 def is_in_order(value: torch.Tensor) -> bool:
-    """Whether a tensor is contiguous as far as can be known, dimensions of one element aside."""
+    """Whether a tensor is contiguous as far as is known, ignoring dimensions of size one."""
     if value.layout is not torch.strided or any(map(is_data, value.shape)):
         return True
     return dense_order(value) == list(range(value.dim()))
@@ -71,7 +73,7 @@ def is_in_order(value: torch.Tensor) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def strides_in_order(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides that a tensor of a shape is made with."""
+    """The default strides of a shape."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -80,7 +82,7 @@ def strides_in_order(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def inverse(order: list[int]) -> list[int]:
-    """The permutation that undoes `order`."""
+    """The inverse permutation of `order`."""
     return [order.index(dim) for dim in range(len(order))]
 
 
@@ -94,8 +96,8 @@ def _strides(value: torch.Tensor) -> list[Any]:
 
 
 def is_channels_last(value: torch.Tensor) -> bool:
-    """What kernels ask of images and volumes, strides of dimensions of one element included (`is_channels_last_strides`
-    in c10/core/MemoryFormat.h)."""
+    """The test that kernels apply to images and volumes, including strides of dimensions of size one
+    (`is_channels_last_strides` in c10/core/MemoryFormat.h)."""
     sizes, strides = [size_hint(size) for size in value.shape], [size_hint(stride) for stride in value.stride()]
     if None in sizes or None in strides or strides[1] == 0:
         return False

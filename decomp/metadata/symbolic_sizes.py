@@ -1,5 +1,6 @@
-"""Sizes, which may be symbolic: what is known of one, and whether two are the same by what they come to. What divides
-by a size that it is a multiple of has many forms, of which PyTorch's rewriting reaches some. Nothing is guarded."""
+"""Sizes, which may be symbolic: what is known of them, and whether two are equal by evaluation. An expression that
+divides by one of its factors has many equal forms, not all of which PyTorch's simplification unifies. No guards are
+added."""
 
 from __future__ import annotations
 
@@ -15,30 +16,30 @@ import torch
 from decomp.torch_internals.fakes import FakeTensorMode
 
 TRIED = 24
-"""So many assignments of sizes are compared."""
+"""The number of assignments of sizes that are compared."""
 ENOUGH = 3
-"""So many that the program allows must be found."""
+"""The minimum number of allowed assignments that must be found."""
 DRAWN = 400
-"""So many are drawn to find them."""
+"""The number of assignments drawn to find them."""
 MULTIPLES = (1, 2, 3, 5, 6, 7, 11, 60)
 OFFSETS = (0, 0, 1, 2, 3, 5, 7)
-"""A size that guards do not bind to a multiple of another is tried next to one, too: rounding down would not show."""
+"""Sizes next to multiples are tried as well, unless guards forbid them, to detect floor division."""
 
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 PRIME = 11
-"""A size for what data decide: it divides no other by chance."""
+"""A stand-in for data-dependent sizes, which divides no other by chance."""
 
 
 class Undecided(Exception):
-    """A question about sizes or values has no answer that holds whenever the program runs."""
+    """A query of sizes or values has no answer that is valid for all runs of the program."""
 
 
 @contextlib.contextmanager
 def decided_at_every_size(env: Any) -> Iterator[None]:
-    """Within, what asks a symbolic size of `env` something that not all its values answer alike raises `Undecided`, as
-    what reads the data of a fake tensor does. Nothing is guarded."""
+    """Inside this context a query of a symbolic size of `env` whose answer is not the same for all its values raises
+    `Undecided`, as does reading the data of a fake tensor. No guards are added."""
     try:
         if env is None:
             yield
@@ -55,8 +56,8 @@ def decided_at_every_size(env: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def of_two_or_more(env: Any) -> Iterator[None]:
-    """Within, the sizes of `env` that vary are at least 2. That is what PyTorch assumes while it captures: sizes 0 and
-    1 are programs of their own. (The ranges, and the counter that empties the caches, are private to torch 2.13.)"""
+    """Inside this context dynamic sizes of `env` are at least 2, as PyTorch assumes during capture: sizes 0 and 1 are
+    separate programs. (The ranges, and the counter that invalidates caches, are private to torch 2.13.)"""
     if env is None:
         yield
         return
@@ -76,7 +77,7 @@ def of_two_or_more(env: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet(log: Any) -> Iterator[None]:
-    """PyTorch warns of what it then raises."""
+    """Suppress a log, as PyTorch logs warnings about errors that it then raises."""
     disabled, log.disabled = log.disabled, True
     try:
         yield
@@ -86,8 +87,8 @@ def quiet(log: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def guards_not_suppressed() -> Iterator[None]:
-    """Within, questions about sizes are not answered by the example, as they are while guards are suppressed, which
-    planning does. (The import costs a quarter of a second; without it nothing is suppressed.)"""
+    """Inside this context queries of sizes are not answered by the example, as they are under `suppress_guards`, which
+    planning uses. (The import takes 0.25 s; without it nothing is suppressed.)"""
     if "torch.fx.experimental.symbolic_shapes" not in sys.modules:
         yield
         return
@@ -103,9 +104,9 @@ def guards_not_suppressed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def planning_sizes(mode: FakeTensorMode | None) -> Iterator[None]:
-    """Within, sizes that data decide, of values computed on the side, are not noted in the environment of the program:
-    `torch.compile` looks for each of them among the program's own values. Nor does the mode remember what calls on
-    symbolic sizes give: hardly one is asked for twice, and to remember it takes as long as to find out."""
+    """Inside this context new data-dependent sizes of temporary values are not recorded in the program's environment:
+    `torch.compile` would look for each among the program's own values. Nor does the mode cache results of calls on
+    symbolic sizes: few are repeated, and caching takes as long as computing them."""
     env = mode.shape_env if mode is not None else None
     if mode is None or env is None:
         yield
@@ -116,7 +117,7 @@ def planning_sizes(mode: FakeTensorMode | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def uncached(mode: FakeTensorMode) -> Iterator[None]:
-    """Within, the mode neither remembers what calls give, nor makes use of what it does."""
+    """Inside this context the mode neither caches results of calls nor uses cached ones."""
     before, mode.cache_enabled = mode.cache_enabled, False
     try:
         yield
@@ -131,7 +132,7 @@ def known_symbols(mode: FakeTensorMode | None) -> frozenset[Any]:
 
 
 def _is_open(error: BaseException | None) -> bool:
-    """Whether an error, or one that led to it, is one of those by which torch 2.13 says so; the first is private."""
+    """Whether an error, or its cause, is one that torch 2.13 raises for an undecidable query; the first is private."""
     while error is not None:
         names = ("_ShapeEnvGuardError", "GuardOnDataDependentSymNode", "DataDependentOutputException")
         if type(error).__name__ in names:
@@ -141,13 +142,13 @@ def _is_open(error: BaseException | None) -> bool:
 
 
 def strides_of(value: torch.Tensor) -> tuple[Any, ...]:
-    """The strides of a tensor; none where its layout has no strides."""
+    """The strides of a tensor; none if its layout has no strides."""
     return value.stride() if value.layout is torch.strided else ()
 
 
 def surely(condition: Any) -> bool:
-    """Whether a comparison of sizes holds at every size. Nothing is guarded. (The import costs a quarter of a second,
-    and is needed by programs of dynamic size alone.)"""
+    """Whether a comparison of sizes holds for all sizes. No guards are added. (The import takes 0.25 s, and is only
+    needed for programs with dynamic sizes.)"""
     if isinstance(condition, bool):
         return condition
     from decomp.torch_internals.sizes import statically_known_true
@@ -156,7 +157,7 @@ def surely(condition: Any) -> bool:
 
 
 def is_data(size: Any) -> bool:
-    """Whether a size is known only when the program runs, because it depends on data: it cannot be compared before."""
+    """Whether a size is data-dependent, so that it cannot be compared before run time."""
     if not isinstance(size, torch.SymInt):
         return False
     from decomp.torch_internals.sizes import free_unbacked_symbols
@@ -165,8 +166,8 @@ def is_data(size: Any) -> bool:
 
 
 def size_hint(value: Any, of_data: int | None = None) -> Any:
-    """The number that a symbolic one was when the program was captured; what is no symbol is what it is. Where data
-    decide it, it is None, or what it comes to when all that data decide is `of_data`."""
+    """The value of a symbolic number at capture; other numbers unchanged. For a data-dependent one None, or its value
+    if all data-dependent symbols are `of_data`."""
     if not isinstance(value, SYMBOLIC):
         return value
     if of_data is None or value.node.has_hint():
@@ -181,28 +182,29 @@ def same_shape(expected: Sequence[Any], found: Sequence[Any]) -> bool:
 
 
 def same_size(expected: Any, found: Any) -> bool:
-    """Whether two sizes of one program are the same whenever it runs, as far as can be found out; one that data decide
-    is expected to be anything. Nothing is guarded."""
+    """Whether two sizes of one program are equal in all runs, as far as can be determined; an `expected` size that is
+    data-dependent matches anything. No guards are added."""
     if type(expected) is int and type(found) is int:
         return expected == found
     if expression(expected) == expression(found):
         return True
+    # Cheapest test first: evaluation at samples is only needed for expressions that PyTorch cannot simplify.
     return is_data(expected) or surely(expected == found) or _same_where_tried(expected, found)
 
 
 def expression(number: Any) -> Any:
-    """A number, or the expression of a symbolic one: what can be compared without a guard."""
+    """A number, or the expression of a symbolic one, which can be compared without a guard."""
     return number.node.expr if isinstance(number, SYMBOLIC) else number
 
 
 def has_fixed_sizes(value: Any) -> bool:
-    """Whether a value is a tensor, and all its sizes are numbers."""
+    """Whether a value is a tensor with static sizes."""
     return isinstance(value, torch.Tensor) and all([type(size) is int for size in value.shape])
 
 
 def _same_where_tried(a: Any, b: Any) -> bool:
-    """Whether two sizes, one of them symbolic, are the same for every assignment tried that the guards allow: multiples
-    of those that the program was captured with, and sizes next to them."""
+    """Whether two sizes, at least one of them symbolic, are equal for every tried assignment that guards allow:
+    multiples of the sizes at capture, and sizes next to these."""
     symbolic = next((size for size in (a, b) if isinstance(size, torch.SymInt)), None)
     if symbolic is None:
         return bool(a == b)
@@ -217,10 +219,11 @@ def _same_where_tried(a: Any, b: Any) -> bool:
 
 
 def _allowed(env: Any, symbols: list[Any], hints: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
-    """Sizes of the symbols that break no guard, the others being what they were."""
+    """Assignments of the symbols that violate no guard, with all other symbols at their captured values."""
     import sympy  # type: ignore[import-untyped]  # with symbolic sizes it has been imported already
 
     around = {symbol: sympy.sympify(value) for symbol, value in hints.items()}  # sizes, and numbers such as an eps
+    # A fixed seed, so that the answer is reproducible.
     draw = random.Random(0)
     for _ in range(DRAWN):
         drawn = {s: around[s] * draw.choice(MULTIPLES) + draw.choice(OFFSETS) for s in symbols}

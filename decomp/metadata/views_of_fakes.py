@@ -1,5 +1,5 @@
-"""The strides of views as fake tensors have them (torch 2.13, `_reshape_view_helper` in torch/_refs/__init__.py): for
-dimensions of one element they are not those of the kernel, and programs are captured with them."""
+"""The strides of views of fake tensors (torch 2.13, `_reshape_view_helper` in torch/_refs/__init__.py): in dimensions
+of size one they differ from those of kernels, and programs are captured with them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from decomp.metadata.strides import strides_in_order
 
 
 def view_in_shape(meta: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
-    """A tensor viewed in a shape, which may hold -1, with the strides that a fake one would have; None if it cannot
-    be."""
+    """A tensor viewed in a shape, which may contain -1, with the strides of a fake tensor; None if impossible."""
     numel = meta.numel()
     if -1 in shape:
         known = -math.prod(shape)
@@ -27,7 +26,7 @@ def view_in_shape(meta: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | No
 
 
 def reshaped(meta: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
-    """The same, of a copy where memory cannot be looked at in this shape."""
+    """The same, of a copy if the strides do not allow a view."""
     try:
         meta.view(list(shape))
     except RuntimeError:
@@ -36,7 +35,7 @@ def reshaped(meta: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
 
 
 def flattened(meta: torch.Tensor, start: int = 0, end: int = -1) -> torch.Tensor | None:
-    """A tensor with the dimensions from `start` to `end` as one."""
+    """A tensor with dimensions `start` to `end` merged."""
     if meta.dim() == 0:
         return reshaped(meta, [1])
     start, end = start % meta.dim(), end % meta.dim()
@@ -47,8 +46,7 @@ def flattened(meta: torch.Tensor, start: int = 0, end: int = -1) -> torch.Tensor
 
 
 def expanded(meta: torch.Tensor, shape: Sequence[int], implicit: bool = False) -> torch.Tensor:
-    """A tensor expanded, with the strides that a fake one would have (`_broadcast_in_dim_meta` in
-    torch/_prims/__init__.py)."""
+    """An expanded tensor with the strides of a fake tensor (`_broadcast_in_dim_meta` in torch/_prims/__init__.py)."""
     result = meta.expand(list(shape))
     new = result.dim() - meta.dim()
     front = meta.stride(0) * meta.shape[0] if meta.dim() else 1
@@ -63,6 +61,7 @@ def _strides(sizes: list[int], strides: list[int], shape: list[int], contiguous:
         return list(strides_in_order(tuple(shape)))
     if not sizes or not shape:
         return [1] * len(shape)
+    # Special cases of `_reshape_view_helper`, which differ from its general algorithm in dimensions of size one.
     if contiguous and len(shape) == 1 and len(sizes) > 1:
         return [1]
     if contiguous and len(shape) == 2 and len(sizes) == 1:
@@ -71,7 +70,7 @@ def _strides(sizes: list[int], strides: list[int], shape: list[int], contiguous:
 
 
 def _split_and_merged(sizes: list[int], strides: list[int], shape: list[int]) -> list[int] | None:
-    """From left to right, dimensions are merged until the length divides them, and split."""
+    """From left to right, dimensions are merged until their size is a multiple of the wanted one, then split."""
     for at, length in enumerate(shape):
         if at >= len(sizes):
             sizes.append(1)
@@ -95,7 +94,7 @@ def _split_and_merged(sizes: list[int], strides: list[int], shape: list[int]) ->
 
 
 def _merged_stride(sizes: list[int], strides: list[int]) -> int | None:
-    """The stride of neighbouring dimensions as one; None if memory between them has gaps."""
+    """The stride of adjacent dimensions merged to one; None if there are gaps between them."""
     for i in range(len(sizes) - 1):
         if sizes[i] != 1 and sizes[i + 1] != 1 and strides[i] != strides[i + 1] * sizes[i + 1]:
             return None

@@ -1,1 +1,1 @@
-"""The proof that a lowered program is structurally the program that came in."""
+"""Structural verification of lowered programs against their sources."""

@@ -1,5 +1,5 @@
-"""The invariants of two programs without provenance: the same signature and outputs, equally many effects, and results
-that depend on the same inputs."""
+"""The invariants between two programs without a record of the lowering: the same signature and outputs, equally many
+effects, and results that depend on the same inputs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from decomp.proof.invariants import Invariant, Work, output_of, same_codegen, sa
 def as_many_effects(work: Work) -> str:
     before = [work.source_effects.of(node) for node in work.source_place]
     after = [work.effects.of(node) for node in work.place]
+    # An op with unknown effects may be lowered to any number of effects.
     if all(effects.known for effects in before):
         for kind in (Effect.ASSERTION, Effect.COLLECTIVE, Effect.REGION, Effect.OTHER):
             _require_as_many(kind.value, *(sum(kind in e.kinds for e in side) for side in (before, after)))
@@ -23,7 +24,8 @@ def as_many_effects(work: Work) -> str:
 
 
 def _same_dependencies(work: Work) -> str:
-    """Results depend on the same inputs. Not checked where a program mutates: edges do not show such dependencies."""
+    """Results must depend on the same inputs. Not checked if a program mutates: edges do not show dependencies through
+    memory."""
     written = [
         Effect.MUTATION in table.of(node).kinds
         for table, graph in ((work.source_effects, work.source_place), (work.effects, work.place))

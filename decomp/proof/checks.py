@@ -1,4 +1,4 @@
-"""The proof of a lowering: each lowered graph against its record, then the returned program against the proved
+"""Verification of a lowering: each lowered graph against its record, then the returned program against the verified
 graph."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from decomp.proof.returned_program import ReturnedProgram, check_returned_progra
 
 
 def check_program(correspondences: Sequence[Correspondence], program: ReturnedProgram, full: bool = False) -> Proof:
-    """Proves a whole program: the graph of the program and those of its sub-programs against their records, and the
-    program that is returned to the user against the proved graph."""
+    """Verify a whole program: its graphs against their records, and the program returned to the user against the
+    verified graph."""
     began = time.perf_counter()
     proofs = [check(each, full) for each in correspondences]
     checks = (*proofs[0].checks, *check_returned_program(program))
@@ -22,8 +22,8 @@ def check_program(correspondences: Sequence[Correspondence], program: ReturnedPr
 
 
 def check(correspondence: Correspondence, full: bool = False) -> Proof:
-    """Proves one lowered graph from its provenance. `full` hands the whole lowered graph to networkx and to
-    `Graph.lint` too. Raises the `VerificationError` of the first broken invariant."""
+    """Verify one lowered graph from its record. `full` additionally runs networkx and `Graph.lint` on the whole lowered
+    graph. Raises the `VerificationError` of the first broken invariant."""
     began = time.perf_counter()
     work = Work(correspondence)
     invariants = INVARIANTS + (WHOLE_GRAPH if full else ())

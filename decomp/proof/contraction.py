@@ -1,6 +1,6 @@
-"""Calls of patterns compared with the calls that they stand for: each call of the pattern has a call of the source that
-is it, on operands that correspond, and nobody else uses what is inside. It is read off the match, and not searched for
-again."""
+"""Pattern calls compared with the calls they replace: each call of the pattern must map to an equal call of the source,
+on corresponding operands, and inner values must have no other uses. The match is taken from the record, not searched
+for."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def patterns_stand_for_calls(work: Work) -> str:
-    """Every call of a pattern stands for calls that are the pattern; all other calls are copies. Empty where no pattern
-    was taken."""
+    """Every pattern call must replace calls that are the pattern; all other calls must be copies. Empty if no pattern
+    was applied."""
     contraction = work.correspondence.contraction
     if contraction is None:
         return ""
@@ -34,8 +34,8 @@ def patterns_stand_for_calls(work: Work) -> str:
     for call, match in contraction.matches.items():
         check.match(call, match)
     calls = sum(len(match.nodes) for match in contraction.matches.values())
-    found = f"{len(contraction.matches)} calls of patterns stand for {calls} nodes"
-    return f"{found}, which are the patterns and used nowhere else"
+    found = f"{len(contraction.matches)} calls of patterns replace {calls} nodes"
+    return f"{found}, which match the patterns and are used nowhere else"
 
 
 class _ContractionCheck:
@@ -51,12 +51,12 @@ class _ContractionCheck:
                 self.owner[node] = match
 
     def copies(self) -> None:
-        """Nodes outside of matches have one copy each, and there is nothing else but calls of patterns."""
+        """Nodes outside of matches must have one copy each, and all other new nodes must be calls of patterns."""
         made = sum(1 if match.pattern.single else 1 + len(match.outputs) for match in self.owned())
         expected = len(self.contraction.source.nodes) - len(self.owner) + made
         if len(self.contraction.graph.nodes) != expected:
             found = len(self.contraction.graph.nodes)
-            raise NotAsRecorded(f"there are {found} nodes, and {expected} are accounted for")
+            raise NotAsRecorded(f"there are {found} nodes, but {expected} are accounted for")
         for node in self.contraction.source.nodes:
             if node in self.owner:
                 continue
@@ -71,17 +71,17 @@ class _ContractionCheck:
         return list(self.contraction.matches.values())
 
     def match(self, call: fx.Node, match: Match) -> None:
-        """One call of a pattern."""
+        """Check one call of a pattern."""
         pattern = match.pattern
         given = tuple(match.bound.get(name) for name in pattern.variables)
         if call.target is not pattern or not same(call.args, given, self.values):
-            problem = f"{call.name!r} is not the call of {pattern} on what it was matched with"
+            problem = f"{call.name!r} is not a call of {pattern} on the matched operands"
             raise NotAsThePattern(problem, call, match.root)
         for i, (wanted, output) in enumerate(zip(pattern.outputs, match.outputs)):
             value = self.values.get(output)
             item = isinstance(value, fx.Node) and value.target is operator.getitem and value.args == (call, i)
             if match.placed[wanted] is not output or not (value is call if pattern.single else item):
-                raise NotAsThePattern(f"the value of {output.name!r} is not what {call.name!r} gives", call, output)
+                raise NotAsThePattern(f"the value of {output.name!r} is not a result of {call.name!r}", call, output)
         for wanted, found in match.placed.items():
             if not self._is(wanted, found, match):
                 self._differs(wanted, found, match)
@@ -94,7 +94,7 @@ class _ContractionCheck:
         raise NotAsThePattern(problem, None, found)
 
     def _is(self, wanted: fx.Node, found: fx.Node, match: Match) -> bool:
-        """Whether a call of the source is a call of the pattern, in some reading of both."""
+        """Whether a call of the source equals a call of the pattern, in some reading of both."""
         own, others = match.pattern.terms.of(wanted), self.host.terms.of(found)
         if not own:
             same_target = wanted.target is found.target and len(wanted.args) == len(found.args)
@@ -106,6 +106,7 @@ class _ContractionCheck:
         agree = [self._agrees(one.arguments[n], other.arguments[n], n, other, match) for n in names]
         if all(agree):
             return True
+        # Only the first two operands of a commutative op may be swapped; an alpha, say, must agree.
         if one.op.removeprefix("aten.") not in COMMUTATIVE or not all(agree[2:]):
             return False
         a, b = names[:2]
@@ -113,7 +114,7 @@ class _ContractionCheck:
         return all(self._agrees(one.arguments[m], other.arguments[n], m, other, match) for m, n in crossed)
 
     def _agrees(self, wanted: Any, found: Any, name: str, term: NodeReading | None, match: Match) -> bool:
-        """Whether an operand of the source is that of the pattern."""
+        """Whether an operand of the source matches that of the pattern."""
         if isinstance(wanted, (list, tuple)) and isinstance(found, (list, tuple)):
             pairs = zip(wanted, found)
             return len(wanted) == len(found) and all(self._agrees(a, b, name, term, match) for a, b in pairs)
@@ -127,6 +128,7 @@ class _ContractionCheck:
         if not isinstance(found, fx.Node):
             return bool(computed(wanted, match.bound, match.placed) == found)
         placed, below = match.placed.get(wanted), found
+        # The matcher looks through calls that pass a value on unchanged, so the operand may be further up.
         while below is not placed:
             further = self.host.terms.passed_on(below)
             if further is None:

@@ -1,5 +1,5 @@
-"""The data of verification: how the nodes of a lowered graph relate to its source, what was proved, and an error class
-for each invariant that may be broken."""
+"""The data of verification: the relation between the nodes of a lowered graph and its source, the result, and an error
+class for each invariant."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from decomp.graphs.template import ExpansionTemplate
     from decomp.patterns.contraction import Contraction
 
-_MEND_THE_RULE = "mend the rule that serves the source node; verify=False lowers without the proof"
+_MEND_THE_RULE = "fix the rule for the source node; verify=False skips verification"
 
 
 class VerificationError(DecompError):
-    """An invariant is broken: the lowering, or a rule, is at fault. `node`, `source` say where."""
+    """An invariant is broken: the lowering, or a rule, is at fault. `node` and `source` locate it."""
 
-    remedy: ClassVar[str] = "report this with the program: decomp is at fault; verify=False lowers without the proof"
+    remedy: ClassVar[str] = "report this with the program: decomp is at fault; verify=False skips verification"
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class OutOfOrder(VerificationError):
 
 
 class Dangling(VerificationError):
-    """A node reads one that is not in the graph, or `users` and inputs disagree."""
+    """A node reads one that is not in the graph, or `users` and inputs are inconsistent."""
 
 
 class PlaceholdersChanged(VerificationError):
@@ -56,15 +56,15 @@ class OutputsChanged(VerificationError):
 
 
 class CodegenChanged(VerificationError):
-    """The graph takes or returns its values in another container than the source."""
+    """The graph takes or returns its values in containers other than the source's."""
 
 
 class NameClash(VerificationError):
-    """Two nodes have one name, so that the code made from the graph would confuse them."""
+    """Two nodes have the same name, so that the code generated for the graph would confuse them."""
 
 
 class ValueLost(VerificationError):
-    """A value of the source is used, and has no lowered value."""
+    """A value of the source is used but has no lowered value."""
 
 
 class IllegalCall(VerificationError):
@@ -74,11 +74,11 @@ class IllegalCall(VerificationError):
 
 
 class WithoutOrigin(VerificationError):
-    """A lowered node comes from no node of the source."""
+    """A lowered node does not come from any node of the source."""
 
 
 class InventedDependency(VerificationError):
-    """A value depends on one that it does not depend on in the source."""
+    """A value depends on another one on which it does not depend in the source."""
 
     remedy = _MEND_THE_RULE
 
@@ -90,7 +90,7 @@ class LostDependency(VerificationError):
 
 
 class MetadataChanged(VerificationError):
-    """A value has another shape, dtype or device than the one it replaces."""
+    """A value has a shape, dtype or device other than that of the value it replaces."""
 
     remedy = _MEND_THE_RULE
 
@@ -102,13 +102,13 @@ class EffectsChanged(VerificationError):
 
 
 def out_of_region(node: fx.Node, source: fx.Node) -> EffectsChanged:
-    """The error of a call that is in another region than the node that it comes from."""
+    """The error for a call that is in a region other than that of its source node."""
     return EffectsChanged(f"{node.name!r} moved out of its no_grad or autocast region", node, source)
 
 
 def require_same_region(node: fx.Node, source: fx.Node, regions: Mapping[fx.Node, int]) -> None:
-    """A call is in the region (of no_grad, of autocast) of the node that it comes from. `regions`: of the nodes of both
-    graphs, from `regions_of`."""
+    """A call must be in the region (no_grad, autocast) of its source node. `regions`: of the nodes of both graphs, from
+    `regions_of`."""
     if node.op in CALLS and regions[node] != regions[source]:
         raise out_of_region(node, source)
 
@@ -132,47 +132,47 @@ class NotAsRecorded(VerificationError):
 
 
 class NotAsThePattern(VerificationError):
-    """Calls of the source that were replaced as a pattern are not what the pattern says, or are used elsewhere."""
+    """Calls of the source that were replaced as a pattern do not match the pattern, or are used elsewhere."""
 
     remedy = "report this with the program and the pattern: decomp is at fault; lower without the rule for the pattern"
 
 
 class WritesChanged(VerificationError):
-    """The inputs and buffers that the program writes back are not those of the source, or get other values."""
+    """The inputs and buffers to which the program writes back, or the values written, are not those of the source."""
 
 
 class StateChanged(VerificationError):
-    """A parameter, buffer or constant of the program is not the source's."""
+    """A parameter, buffer or constant of the program is not that of the source."""
 
     remedy = "keep parameters and buffers of the lowered program those of the source, or lower again"
 
 
 class HooksChanged(VerificationError):
-    """A hook of the lowered program was removed, or one was added."""
+    """A hook of the lowered program was removed or added."""
 
-    remedy = "lower again, or remove what was added: its hooks are those of the source, or check its inputs"
+    remedy = "lower again, or remove the added hook: only hooks of the source and input checks are allowed"
 
 
 class StaleCode(VerificationError):
-    """A module runs other code than that of its graph."""
+    """A module runs code other than that of its graph."""
 
-    remedy = "call recompile() after changing a graph, and leave forward to the module"
+    remedy = "call recompile() after changing a graph, and do not assign forward"
 
 
 class AnotherSource(VerificationError):
-    """The program that the lowering is compared with is not the one that was lowered."""
+    """The program with which the lowering is compared is not the one that was lowered."""
 
-    remedy = "pass the program that was lowered, as it was then"
+    remedy = "pass the program that was lowered, unchanged"
 
 
 class ValuesDiffer(VerificationError):
-    """A lowered call, or the whole program, computes other values than its source."""
+    """A lowered call, or the whole program, computes values other than its source's."""
 
     remedy = _MEND_THE_RULE
 
 
 class GradientsDiffer(VerificationError):
-    """A lowered call, or the whole program, has other gradients than its source."""
+    """A lowered call, or the whole program, has gradients other than its source's."""
 
     remedy = _MEND_THE_RULE
 
@@ -196,42 +196,42 @@ def _message(
 
 @dataclass(frozen=True)
 class Correspondence:
-    """How the nodes of a lowered graph relate to those of its source."""
+    """The relation between the nodes of a lowered graph and those of its source."""
 
     source: fx.Graph
     """The functional source graph."""
     lowered: fx.Graph
     origin: Mapping[fx.Node, fx.Node]
-    """For each node of `lowered`, the node of `source` that it came from."""
+    """For each node of `lowered`, the node of `source` from which it comes."""
     values: Mapping[fx.Node, Any]
     """For each node of `source`, its value: a node of `lowered`, a constant, or a nested tuple of them."""
     expansions: tuple[fx.Graph, ...] = ()
-    """Each distinct expansion that was stamped."""
+    """Each distinct expansion that was inlined."""
     illegal: Callable[[fx.Node], str | None] = field(default=lambda node: None)
-    """Why a lowered node is not legal in the target, or None."""
+    """Returns why a lowered node is illegal on the target, or None."""
     added: frozenset[str] = frozenset()
     """Names of placeholders that the lowering added, such as those of lifted constants."""
     writes: tuple[fx.Node, ...] = ()
-    """New values of mutated inputs and buffers, where the lowered graph already writes them back: as leading outputs of
-    an exported program, or by `copy_` calls at its end."""
+    """New values of mutated inputs and buffers, if the lowered graph already writes them back: as leading outputs of an
+    exported program, or by `copy_` calls at its end."""
     stamps: Mapping[fx.Node, ExpansionTemplate] | None = None
-    """For each node of `source` that was replaced, its expansion; None without a record."""
+    """The expansion of each node of `source` that was replaced; None without a record."""
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Constants that rules created, by the names that they may have in `lowered`."""
     signed: tuple[fx.Node, ...] | None = None
-    """Those of `writes` that are leading outputs, in order; None where that is not known."""
+    """Those of `writes` that are leading outputs, in order; None if unknown."""
     copied: tuple[tuple[fx.Node, fx.Node], ...] | None = None
-    """Inputs or attributes that `copy_` calls at the end write, with the new value of each, in order."""
+    """Inputs or attributes written by `copy_` calls at the end, each with its new value, in order."""
     contraction: Contraction | None = None
-    """How `source` came from the graph whose calls it has as calls of patterns; None if no pattern was taken."""
+    """How `source` was made by contracting matches to calls of patterns; None if no pattern was applied."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What was checked, and how long it took."""
+    """The verified facts, and the time taken."""
 
     checks: tuple[str, ...]
-    """One phrase for each invariant that holds."""
+    """One phrase per invariant."""
     nodes: int
     expansions: int
     seconds: float
@@ -239,7 +239,7 @@ class Proof:
     """What came of running the whole program; empty where that was not asked for."""
 
     def also(self, checks: Iterable[str]) -> Proof:
-        """The same proof with further checks."""
+        """A copy with further checks."""
         return replace(self, checks=(*self.checks, *checks))
 
     def __str__(self) -> str:

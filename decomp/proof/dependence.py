@@ -1,5 +1,5 @@
-"""Which inputs each result of a program depends on, to compare two programs without provenance. A new dependency is an
-error; a lost one only where the source surely depends on the input."""
+"""Dependence of results on inputs, for comparing two programs without a record. A new dependency is an error; a lost
+one only if the source is sure to depend on the input."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from decomp.torch_internals import pytree
 
 
 def inputs_of_results(graph: fx.Graph, *, sure: bool) -> list[frozenset[str]]:
-    """For each tensor that the graph returns, in order, the names of the inputs and attributes that it may depend on
-    or, with `sure`, surely depends on."""
+    """For each tensor that the graph returns, in order, the names of the inputs and attributes on which it may depend
+    or, with `sure`, is sure to depend."""
     names = {n: str(n.target) for n in graph.nodes if n.op in ("placeholder", "get_attr")}
+    # Sets of inputs as bit masks: one integer operation per edge, for any number of inputs.
     bits = {name: 1 << i for i, name in enumerate(dict.fromkeys(names.values()))}
     passes: Callable[[fx.Node], bool] = _must_depend if sure else _may_depend
     masks: dict[fx.Node, int] = {}
@@ -31,7 +32,7 @@ def inputs_of_results(graph: fx.Graph, *, sure: bool) -> list[frozenset[str]]:
 
 
 def _may_depend(node: fx.Node) -> bool:
-    """Whether a result may depend on the values of the operands, not only on their shapes."""
+    """Whether a result may depend on the values of operands, not only on their shapes."""
     return not str(getattr(node.target, "__name__", node.target)).startswith(("sym_size", "sym_stride", "sym_numel"))
 
 
@@ -40,6 +41,7 @@ def _must_depend(node: fx.Node) -> bool:
     if not isinstance(overload, torch._ops.OpOverload) or len(overload._schema.returns) != 1:
         return False
     name = overload._overloadpacket.__name__
+    # A product with 0, for instance, may be folded without its operand.
     if name in SHAPE_OF_THE_FIRST or 0 in _numbers(node.args):
         return False
     return name in NEEDS_ALL_ELEMENTS or torch.Tag.pointwise in overload.tags
@@ -51,7 +53,7 @@ def _numbers(args: Any) -> Iterator[float]:
 
 def changed_dependency(source: fx.Graph, lowered: fx.Graph) -> tuple[int, str, frozenset[str]] | None:
     """The first result that depends on other inputs in `lowered`: its index, "invented" or "lost", and these inputs.
-    Inputs that `source` does not have are ignored."""
+    Inputs that `source` lacks are ignored."""
     inputs = {str(n.target) for n in source.nodes if n.op in ("placeholder", "get_attr")}
     after = inputs_of_results(lowered, sure=False)
     may, must = inputs_of_results(source, sure=False), inputs_of_results(source, sure=True)
@@ -71,6 +73,7 @@ def results_of_draws(graph: fx.Graph, is_random: Callable[[fx.Node], bool]) -> l
     for i, leaf in enumerate(results):
         masks[leaf] = masks.get(leaf, 0) | 1 << i
     served = []
+    # Backwards from the results: each node gathers the results that depend on it before its operands are visited.
     for node in reversed(graph.nodes):
         mask = masks.get(node, 0)
         for operand in node.all_input_nodes if mask and node.op != "output" else ():

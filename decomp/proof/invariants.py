@@ -1,6 +1,6 @@
-"""The invariants of a lowering, one function each: it returns a phrase that says what holds, or raises its own error.
-networkx checks each distinct expansion and the quotient graph (lowered nodes contracted to their source node); all else
-is a walk over the nodes."""
+"""The invariants of a lowering, one function each, which returns a phrase stating what holds, or raises its own error.
+networkx checks each distinct expansion and the quotient graph (lowered nodes contracted to their source nodes) for
+cycles; everything else is a pass over the nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ABSENT = object()
 
 
 class Work:
-    """A correspondence, and tables derived from it that several invariants use."""
+    """A correspondence, with derived tables that several invariants use."""
 
     def __init__(self, correspondence: Correspondence, results: tuple[Any, Any] | None = None) -> None:
         self.source, self.lowered = correspondence.source, correspondence.lowered
@@ -56,12 +56,12 @@ class Work:
 
     @property
     def results(self) -> tuple[Any, Any]:
-        """What both graphs return, without the values that they write back."""
+        """The results of both graphs, without the values that they write back."""
         return self._results or (output_of(self.source).args[0], _without_writes(self))
 
     @functools.cached_property
     def attributes(self) -> frozenset[str]:
-        """Names of the attributes that the source reads."""
+        """The names of the attributes that the source reads."""
         return frozenset(str(node.target) for node in self.source_place if node.op == "get_attr")
 
     @functools.cached_property
@@ -88,6 +88,7 @@ def _no_dangling_reference(work: Work) -> str:
     place, uses = work.place, 0
     for node in place:
         inputs = node.all_input_nodes
+        # Every use is seen from both ends; if the counts differ, a node lists a user that does not read it.
         uses += len(inputs) - len(node.users)
         for operand in inputs:
             if operand not in place or node not in operand.users:
@@ -142,7 +143,7 @@ def same_outputs(work: Work) -> str:
 
 
 def _without_writes(work: Work) -> Any:
-    """The outputs of the lowered graph without the leading ones that an exported program writes back."""
+    """The outputs of the lowered graph without leading ones that an exported program writes back."""
     before, after = output_of(work.source).args[0], output_of(work.lowered).args[0]
     writes, signed = work.correspondence.writes, work.correspondence.signed
     if signed is not None:
@@ -154,7 +155,7 @@ def _without_writes(work: Work) -> Any:
 
 
 def _writes_kept(work: Work) -> str:
-    """Each new value of an input or buffer is written back to it, once and in order."""
+    """Each new value of an input or buffer must be written back to it, once and in order."""
     signed, copied = work.correspondence.signed or (), work.correspondence.copied or ()
     if work.correspondence.signed is not None:
         leading = output_of(work.lowered).args[0][: len(signed)] if signed else ()
@@ -185,7 +186,7 @@ def _copies_back(work: Work, node: fx.Node) -> bool:
 
 
 def _target_and_value(node: fx.Node) -> tuple[Any, Any]:
-    """What a `copy_` writes to (below the `detach` of writes that autograd does not see), and the value."""
+    """The target of a `copy_` (below the `detach` of writes hidden from autograd), and the value."""
     place, value = node.args[0], node.args[1]
     while isinstance(place, fx.Node) and "detach" in str(getattr(place.target, "__name__", place.target)):
         place = place.args[0]
@@ -195,7 +196,7 @@ def _target_and_value(node: fx.Node) -> tuple[Any, Any]:
 def output_of(graph: fx.Graph) -> fx.Node:
     outputs = [node for node in graph.nodes if node.op == "output"]
     if len(outputs) != 1:
-        raise OutputsChanged(f"a graph has one output node, this one {len(outputs)}")
+        raise OutputsChanged(f"a graph must have one output node, this one has {len(outputs)}")
     return outputs[0]
 
 
@@ -224,6 +225,8 @@ def _all_legal(work: Work) -> str:
 
 def _no_invented_dependency(work: Work) -> str:
     indirect: list[tuple[fx.Node, fx.Node]] = []
+    # An expansion may only use values of its own source node's operands. So contracting each expansion to its source
+    # node must give no edge that the source does not have, at least as a path.
     quotient = networkx().DiGraph()
     quotient.add_edges_from(_crossing_edges(work, indirect))
     if not networkx().is_directed_acyclic_graph(quotient):
@@ -234,8 +237,8 @@ def _no_invented_dependency(work: Work) -> str:
 
 
 def _crossing_edges(work: Work, indirect: list[tuple[fx.Node, fx.Node]]) -> Iterator[tuple[fx.Node, fx.Node]]:
-    """The edges of the quotient graph: those between nodes of different origin. Edges that the source does not have are
-    appended to `indirect`: it must have a path for them."""
+    """The edges of the quotient graph: those between nodes of different origin. Edges that the source lacks are
+    appended to `indirect`: the source must have a path for them."""
     origin = work.origin
     for node in work.place:
         source = origin.get(node)
@@ -263,7 +266,7 @@ def _require_no_origin_needed(work: Work, node: fx.Node) -> None:
 
 
 def _reads_sizes(node: fx.Node) -> bool:
-    """Whether a node computes from sizes alone, so that it does not depend on the data of any tensor."""
+    """Whether a node computes from sizes only, so that it depends on no tensor's data."""
     seen, waiting = {node}, [node]
     for current in waiting:
         if _reads_a_size(current):
@@ -283,7 +286,7 @@ def _reads_a_size(node: fx.Node) -> bool:
 
 
 def _writes_back(work: Work, node: fx.Node) -> bool:
-    """Whether a node is one of the trailing `copy_` calls that write mutated inputs back, or the `detach` for one."""
+    """Whether a node is one of the trailing `copy_` calls that write inputs back, or the `detach` for one."""
     name = getattr(node.target, "__name__", node.target)
     if str(name).startswith("copy_") and node.op in CALLS and len(node.args) > 1:
         return node.args[1] in work.correspondence.writes
@@ -292,7 +295,7 @@ def _writes_back(work: Work, node: fx.Node) -> bool:
 
 def _may_read(work: Work, node: fx.Node, user: fx.Node) -> bool:
     """Whether `user` may read `node` although its source node does not read that of `node`: `node` is a constant or a
-    size, or it is also the value of another operand, because a rule returned its input."""
+    size, or is also the value of another operand, because a rule returned its input."""
     if user.op == "output" and node in work.correspondence.writes:
         return True
     if node.op == "get_attr" and work.origin[node].op != "get_attr":
@@ -302,9 +305,10 @@ def _may_read(work: Work, node: fx.Node, user: fx.Node) -> bool:
 
 
 def _require_paths(work: Work, edges: list[tuple[fx.Node, fx.Node]], batch: int = 512) -> None:
-    """Raises unless the source has a path for every edge; each batch is one walk over the source."""
+    """Raise unless the source has a path for every edge; each batch takes one pass over the source."""
     origin, place = work.origin, work.source_place
     edges.sort(key=lambda edge: place[origin[edge[0]]])
+    # Batches bound the size of the bit masks, and sorting keeps each pass short.
     for i in range(0, len(edges), batch):
         chunk = edges[i : i + batch]
         reached = reached_among({origin[node] for node, _ in chunk}, {origin[user] for _, user in chunk}, place)
@@ -320,11 +324,11 @@ def _no_value_lost(work: Work) -> str:
     for source in work.source_place:
         value = values.get(source, _ABSENT)
         if value is _ABSENT and source.users:
-            raise ValueLost(f"{source.name!r} is used, and has no lowered value", source=source)
-        # An exported program lifts constants to placeholders afterwards: their `get_attr` nodes are gone by then.
+            raise ValueLost(f"{source.name!r} is used but has no lowered value", source=source)
+        # An exported program lifts constants to placeholders afterwards, which erases their `get_attr` nodes.
         if isinstance(value, fx.Node) and value not in place and value.op != "get_attr":
             raise ValueLost(f"{value.name!r}, the value of {source.name!r}, is not in the graph", value, source)
-    return f"each of {len(values)} values has a lowered one"
+    return f"each of {len(values)} values has a lowered value"
 
 
 def _same_metadata(work: Work) -> str:
@@ -332,12 +336,12 @@ def _same_metadata(work: Work) -> str:
     for source, value in work.values.items():
         expected = source.meta.get("val")
         if expected is None or value is None and not source.users:
-            continue  # what nobody uses of several results need not be computed
+            continue  # unused results need not be computed
         compared += 1
         found = value.meta.get("val") if isinstance(value, fx.Node) else metadata_of(value)
         if isinstance(expected, (tuple, list)) and isinstance(found, list):
-            # Metadata of what is not read need not be true. A backward op, for one, returns None where its output mask
-            # is False, whatever its fake kernel says.
+            # Metadata of unread results may be wrong: a backward op returns None where its output mask is False, but
+            # its fake kernel returns a tensor.
             expected = list(select_results(read_results(source), expected))
         if found is not expected and not same_metadata(expected, found):
             node = value if isinstance(value, fx.Node) else None
@@ -370,14 +374,16 @@ def _effects_by_origin(work: Work) -> dict[fx.Node, list[tuple[fx.Node, Effects]
                 continue
             raise EffectsChanged(f"{node.name!r} ({effects}) comes from no node of the source", node)
         if work.source_place[source] < latest:
-            raise EffectsChanged(f"{node.name!r} ({effects}) follows an effect of a later source node", node, source)
+            raise EffectsChanged(
+                f"{node.name!r} ({effects}) comes after an effect of a later source node", node, source
+            )
         latest = work.source_place[source]
         done.setdefault(source, []).append((node, effects))
     return done
 
 
 def same_regions(work: Work) -> str:
-    """Every call is in the region (of no_grad, of autocast) of the node that it comes from."""
+    """Every call must be in the region (no_grad, autocast) of its source node."""
     marks = sum(map(switches, work.source_place))
     if not marks:
         return "no regions to keep"
@@ -411,7 +417,7 @@ def _require_not_added(work: Work, node: fx.Node) -> None:
     if effects or not effects.known:
         return
     if source is None or not any(node is found for found in nodes_in(work.values.get(source))):
-        raise DeadCodeAdded(f"nobody uses {node.name!r}", node, source)
+        raise DeadCodeAdded(f"{node.name!r} is not used", node, source)
 
 
 def _expansions_sound(work: Work) -> str:
@@ -424,7 +430,7 @@ def _require_sound(expansion: fx.Graph, table: EffectTable) -> None:
     graph = as_networkx(expansion)
     outputs = [node for node in expansion.nodes if node.op == "output"]
     if len(outputs) != 1:
-        raise MalformedExpansion(f"an expansion has one output node, this one {len(outputs)}")
+        raise MalformedExpansion(f"an expansion must have one output node, this one has {len(outputs)}")
     if not networkx().is_directed_acyclic_graph(graph):
         raise MalformedExpansion("an expansion has a cycle", outputs[0])
     foreign = next((node for node in graph if node.graph is not expansion), None)
@@ -452,7 +458,7 @@ def _lints(work: Work) -> str:
 
 
 Invariant = Callable[[Work], str]
-"""Returns a phrase that says what holds, empty if it does not apply; raises a `VerificationError`."""
+"""Returns a phrase stating what holds, empty if not applicable; raises a `VerificationError`."""
 INVARIANTS: tuple[Invariant, ...] = (
     _no_dangling_reference,
     _in_order,
@@ -473,6 +479,6 @@ INVARIANTS: tuple[Invariant, ...] = (
     _all_legal,
 )
 OF_ONE_GRAPH: tuple[Invariant, ...] = (_no_dangling_reference, _in_order, _names_distinct)
-"""What is checked of a graph on its own."""
+"""The checks of a graph on its own."""
 WHOLE_GRAPH: tuple[Invariant, ...] = (_networkx_agrees, _lints)
-"""What `full=True` adds."""
+"""The additional checks of `full=True`."""

@@ -1,4 +1,4 @@
-"""Why a node of a lowered graph may not stand in a target, decided anew from the node alone."""
+"""Why a node of a lowered graph is illegal on a target, decided from the node alone, without the plan."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from decomp.rules.target import MatchAllTarget, Target
 
 
 def why_illegal_in(target: Target, excepted: Collection[fx.Node]) -> Callable[[fx.Node], str | None]:
-    """A function that tells why a lowered node may not stand in the target, decided anew from the node alone; it gives
-    None if the node may, as those of `excepted` do."""
+    """A function that returns why a lowered node is illegal on the target, decided from the node alone; None if it is
+    legal or `excepted`."""
     if isinstance(target, MatchAllTarget):
         return lambda node: None
     sure: dict[Any, bool | frozenset[torch.dtype]] = {}
@@ -26,6 +26,7 @@ def why_illegal_in(target: Target, excepted: Collection[fx.Node]) -> Callable[[f
     def illegal(node: fx.Node) -> str | None:
         if node.op not in ("call_function", "call_method"):
             return None
+        # Most calls are decided by target alone; binding arguments for each node would dominate verification.
         known = sure.get(node.target)
         if known is None:
             known = sure[node.target] = _surely_legal(target, node)
@@ -35,7 +36,7 @@ def why_illegal_in(target: Target, excepted: Collection[fx.Node]) -> Callable[[f
 
 
 def _surely_legal(target: Target, node: fx.Node) -> bool | frozenset[torch.dtype]:
-    """Whether every call of this kind is legal, or on which dtypes it is."""
+    """Whether every call of this target is legal, or the dtypes on which it is."""
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return is_structure(node.target)
     if not isinstance(node.target, torch._ops.OpOverload):

@@ -1,4 +1,4 @@
-"""Reachability: a graph as networkx has it, and many pairs of nodes in one walk."""
+"""Reachability: a graph in networkx, and paths between many pairs of nodes in one pass."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import fx
 
 @functools.cache
 def networkx() -> Any:
-    """The package, imported by the first proof: importing it takes as long as importing all of decomp."""
+    """The package, imported on first use: importing it takes as long as importing all of decomp."""
     import networkx
 
     return networkx
 
 
 def as_networkx(graph: fx.Graph) -> Any:
-    """The graph in networkx: an edge from each input to its user."""
+    """The graph in networkx, with an edge from each input to its user."""
     out = networkx().DiGraph()
     for node in graph.nodes:
         out.add_node(node)
@@ -29,12 +29,13 @@ def as_networkx(graph: fx.Graph) -> Any:
 def reached_among(
     starts: set[fx.Node], ends: set[fx.Node], place: Mapping[fx.Node, int]
 ) -> dict[fx.Node, set[fx.Node]]:
-    """For each of `ends`, those of `starts` that it depends on. `place` numbers the nodes of the graph. One walk from
+    """For each of `ends`, those of `starts` on which it depends. `place` numbers the nodes of the graph. One pass from
     the first start to the last end: each node has a bit mask of the starts that reach it."""
     order = sorted(starts, key=place.__getitem__)
     bits = {node: 1 << i for i, node in enumerate(order)}
     last = max(place[node] for node in ends)
     masks: dict[fx.Node, int] = {}
+    # Nodes before the first start cannot be reached, those after the last end are not needed.
     for node in _from(order[0]):
         mask = bits.get(node, 0)
         for operand in node.all_input_nodes:

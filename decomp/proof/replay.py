@@ -1,6 +1,6 @@
-"""A lowered graph compared with the record of its lowering, node by node: a source node that was kept has one copy, a
-source node that was replaced has the nodes of its expansion, each with the operands that the source has. No other node
-is allowed and none may be missing, so that lost, swapped and rewired operands are found as well as invented ones."""
+"""A lowered graph compared with the record of its lowering, node by node: a kept source node must have one copy, a
+replaced one the nodes of its expansion, each with the operands of its source node. No other nodes are allowed and none
+may be missing, so lost, swapped and rewired operands are found as well as invented ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def matches_record(work: Work) -> str:
-    """Every node of the lowered graph is the one that the record of the lowering predicts. Empty without a record."""
+    """Every node of the lowered graph must be the one predicted by the record. Empty without a record."""
     stamps = work.correspondence.stamps
     if stamps is None:
         return ""
@@ -36,7 +36,7 @@ def matches_record(work: Work) -> str:
 
 
 class _ExpansionReplay:
-    """One walk over the source that takes the lowered nodes of each source node off a list."""
+    """One pass over the source that ticks off the lowered nodes of each source node."""
 
     def __init__(self, work: Work, stamps: Mapping[fx.Node, ExpansionTemplate]) -> None:
         self.work, self.stamps = work, stamps
@@ -44,6 +44,7 @@ class _ExpansionReplay:
         self.constants = _nodes_of_constants(work)
         self.values = self._with_lifted_constants() if self.constants else work.values
         self.lowered: dict[fx.Node, list[fx.Node]] = {}
+        # Several expansions may share a constant, so its node belongs to none of them.
         shared = set(self.constants.values())
         for node in work.place:
             source = work.origin.get(node)
@@ -51,7 +52,7 @@ class _ExpansionReplay:
                 self.lowered.setdefault(source, []).append(node)
 
     def _with_lifted_constants(self) -> dict[fx.Node, Any]:
-        """`work.values`, with inputs in the place of the attributes that an exported program lifts to its inputs."""
+        """`work.values`, with lifted inputs of an exported program instead of attributes."""
         tensors = self.work.correspondence.constants
 
         def with_lifted(node: fx.Node) -> fx.Node:
@@ -77,9 +78,9 @@ class _ExpansionReplay:
         if not lowered and self._is_element_of_replaced_call(source, found):
             return
         if not lowered and not source.users and found is None:
-            return  # a call that the lowering proved to be without effect
+            return  # an assertion that the lowering discharged
         if len(lowered) != 1 or lowered[0] is not found or found is None:
-            problem = f"{source.name!r} was kept, so it has one copy, which is its value"
+            problem = f"{source.name!r} was kept, so it must have one copy, which is its value"
             raise NotAsRecorded(problem, lowered[0] if lowered else None, source)
         node: fx.Node = lowered[0]
         self.compared += 1
@@ -94,7 +95,7 @@ class _ExpansionReplay:
             )
 
     def _require_kept_constant(self, source: fx.Node, tensor: torch.Tensor) -> None:
-        """A tensor that a rule brought into the source graph is there, as an attribute or an input."""
+        """A tensor that a rule added to the source graph must be there, as an attribute or an input."""
         found = self.values.get(source)
         if source.users and (found is None or found is not self.constants.get(id(tensor))):
             raise ValueLost(f"the constant {source.name!r} is missing", source=source)
@@ -106,7 +107,7 @@ class _ExpansionReplay:
 
     def _same_call(self, node: fx.Node, source: fx.Node) -> bool:
         if isinstance(source.target, torch._ops.HigherOrderOperator):
-            # The flags of a region differ where its body was given nodes that do the same.
+            # The flags of an autocast region differ after its casts were made explicit.
             found, wanted = (tree_leaves((each.args, each.kwargs)) for each in (node, source))
             pairs = [(f, w) for f, w in zip(found, wanted) if isinstance(f, fx.Node) or isinstance(w, fx.Node)]
             return (
@@ -153,8 +154,8 @@ class _ExpansionReplay:
 
 
 def _nodes_of_constants(work: Work) -> dict[int, fx.Node]:
-    """The node of each constant that rules created, by the id of its tensor: an attribute, or the input that an
-    exported program lifted it to."""
+    """The node of each constant created by rules, by the id of its tensor: an attribute, or the input to which an
+    exported program lifted it."""
     constants = work.correspondence.constants
     return {
         id(constants[name]): node
@@ -164,21 +165,22 @@ def _nodes_of_constants(work: Work) -> dict[int, fx.Node]:
 
 
 def _mismatch(node: fx.Node, source: fx.Node, expected: Any, found: Any) -> NotAsRecorded:
-    problem = f"{node.name!r} is not the node that the expansion of {source.name!r} has here"
+    problem = f"{node.name!r} is not the expected node of the expansion of {source.name!r}"
     return NotAsRecorded(problem, node, source, expected=expected, found=found)
 
 
 def same_call(node: fx.Node, target: Any, args: Any, kwargs: Any, values: Mapping[fx.Node, Any] | None = None) -> bool:
-    """Whether a node makes this call; overloads with the same meaning (`respelled`) count as the same."""
+    """Whether a node makes this call; overloads with the same meaning (`respelled`) are equal."""
     if node.target is not target and node.target != target:
         if not isinstance(target, torch._ops.OpOverload) or node.target is not canonical(target):
             return False
+        # The lowering respells aliases, and makes defaults explicit where the two differ.
         _, kwargs = respelled(target, len(args), kwargs)
     return same(node.args, args, values) and (not (node.kwargs or kwargs) or same(node.kwargs, kwargs, values))
 
 
 def same(found: Any, expected: Any, values: Mapping[fx.Node, Any] | None = None) -> bool:
-    """Whether two arguments are the same: nodes by identity (after those of `expected` are looked up in `values`),
+    """Whether two arguments are the same: nodes by identity (those of `expected` are first looked up in `values`),
     numbers with their type, so that 1, 1.0 and True differ; NaN equals NaN."""
     if isinstance(expected, fx.Node):
         wanted = expected if values is None else values.get(expected, expected)
@@ -198,5 +200,5 @@ def same(found: Any, expected: Any, values: Mapping[fx.Node, Any] | None = None)
 
 
 def _is_merged_getitem(found: Any, wanted: Any) -> bool:
-    """torch.export keeps one of several getitem nodes that take the same item, and erases the others."""
+    """Whether torch.export merged this getitem with another one that takes the same item, and erased it."""
     return isinstance(found, fx.Node) and found.target is operator.getitem and getattr(wanted, "_erased", False)

@@ -1,5 +1,5 @@
-"""The program that is returned to the user, compared with the graph that was proved: it has that graph, and the
-signature, state and hooks of the source; and the source is still the program that was lowered."""
+"""The program returned to the user, compared with the verified graph: it must have that graph, and the signature, state
+and hooks of the source; and the source must still be the program that was lowered."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ class ReturnedProgram:
     result: Any
     """The module or `ExportedProgram` itself."""
     graph: fx.Graph
-    """The graph that was proved."""
+    """The verified graph."""
     exported: ExportedProgram | None = None
-    """The lowered `ExportedProgram` that `result` is, or was unlifted from."""
+    """The lowered `ExportedProgram` that `result` is, or from which it was unlifted."""
     source: ExportedProgram | None = None
     """The exported program that was lowered."""
     root: nn.Module | None = None
     """The module that owns the attributes of the source graph."""
     submodules: Mapping[str, nn.Module] = field(default_factory=dict)
-    """Bodies of higher-order ops, by the attribute that names them."""
+    """Bodies of higher-order ops, by attribute name."""
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Constants that rules created."""
+    """Constants created by rules."""
     signed: tuple[fx.Node, ...] = ()
-    """Inputs that are written back as the signature says, in order."""
+    """Inputs that are written back by the signature, in order."""
     hooks: tuple[tuple[Any, ...], ...] = ()
 
     @staticmethod
     def hooks_of(result: Any) -> tuple[tuple[Any, ...], ...]:
-        """The hooks of a module, by kind, its look at inputs among them; empty for anything else."""
+        """The hooks of a module by kind, including its input check; empty for anything else."""
         before, *others = (tuple(getattr(result, kind, {}).values()) for kind in _HOOKS)
         check = check_of(result)
         return (before if check is None or check in before else (*before, check), *others)
 
 
 def check_returned_program(program: ReturnedProgram) -> list[str]:
-    """Compares the returned program with the graph that was proved. Returns a phrase for each thing that holds; raises
-    the `VerificationError` of the first that does not."""
+    """Compare the returned program with the verified graph. Returns a phrase for each fact; raises the
+    `VerificationError` of the first that does not hold."""
     if isinstance(program.result, ExportedProgram):
         phrases = [_same_graph(program, program.result.graph), _signature_kept(program, program.result)]
     elif program.exported is not None:
@@ -77,14 +77,14 @@ def check_returned_program(program: ReturnedProgram) -> list[str]:
 
 
 def _same_graph(program: ReturnedProgram, graph: fx.Graph) -> str:
-    """The graph is the one that was proved, or a copy of it."""
+    """The graph must be the verified one, or a copy of it."""
     if graph is not program.graph:
         require_same_graph(program.graph, graph, NotAsRecorded, "the lowered graph")
-    return "the returned program has the graph that was proved"
+    return "the returned program has the verified graph"
 
 
 def require_same_graph(expected: fx.Graph, found: fx.Graph, error: type[VerificationError], what: str) -> None:
-    """Raises `error` unless two graphs have the same nodes in the same order, names apart."""
+    """Raise `error` unless two graphs have the same nodes in the same order, ignoring names."""
     values: dict[fx.Node, Any] = {}
     ours, nodes = iter(expected.nodes), iter(found.nodes)
     for wanted in ours:
@@ -123,7 +123,7 @@ def _call(node: fx.Node) -> str:
 
 
 def _signature_kept(program: ReturnedProgram, lowered: ExportedProgram) -> str:
-    """The signature names the inputs and outputs of the graph, and writes back what the source does."""
+    """The signature must name the inputs and outputs of the graph, and have the writes of the source."""
     assert program.source is not None
     before, after = program.source.graph_signature, lowered.graph_signature
     added = {name for spec in after.input_specs if (name := spec.target) in program.constants}
@@ -143,7 +143,7 @@ def _input(spec: Any) -> tuple[Any, ...]:
 
 
 def _require_same_kinds(program: ReturnedProgram, before: ExportGraphSignature, after: ExportGraphSignature) -> None:
-    """The output specs are those of the source, after those of the writes that lowering made explicit."""
+    """The output specs must be those of the source, after those of writes made explicit by lowering."""
     inputs = {spec.arg.name: spec for spec in after.input_specs}
     expected_writes = [write_spec(inputs[place.name], place) for place in program.signed]
     expected = [(spec.kind, spec.target) for spec in (*expected_writes, *before.output_specs)]
@@ -153,8 +153,8 @@ def _require_same_kinds(program: ReturnedProgram, before: ExportGraphSignature, 
 
 
 def signatures_agree(source: Any, lowered: Any) -> list[str]:
-    """Two exported programs have the same state, write back the same, and their signatures name their outputs. Returns
-    a phrase, or none where one of them has no signature."""
+    """Require that two exported programs have the same state and writes, and that their signatures name their outputs.
+    Returns a phrase, or none if one of them has no signature."""
     if not (isinstance(source, ExportedProgram) and isinstance(lowered, ExportedProgram)):
         return []
     _require_outputs_named(lowered)
@@ -177,7 +177,8 @@ def _mutations(program: ExportedProgram) -> set[str]:
 
 
 def _may_write(program: ExportedProgram) -> set[str]:
-    """Names of the inputs that a program may write: those of its signature or, with in-place calls, all."""
+    """The names of the inputs to which a program may write: those of its signature or, if it has in-place calls,
+    all."""
     mutable = any(getattr(getattr(n.target, "_schema", None), "is_mutable", False) for n in program.graph.nodes)
     if not mutable:
         return _mutations(program)
@@ -188,7 +189,7 @@ def _require_outputs_named(lowered: ExportedProgram) -> None:
     values = lowered.graph.output_node().args[0]
     specs = lowered.graph_signature.output_specs
     if len(values) != len(specs):
-        raise OutputsChanged("the signature has another number of outputs than the graph", found=len(values))
+        raise OutputsChanged("the signature and the graph have different numbers of outputs", found=len(values))
     for spec, value in zip(specs, values):
         name = value.name if isinstance(value, fx.Node) else ""
         if name != spec.arg.name:
@@ -201,7 +202,7 @@ def _require_outputs_named(lowered: ExportedProgram) -> None:
 
 
 def _same_unlifted_graph(program: ReturnedProgram) -> str:
-    """The graph of the module is that of the exported program with its state as attributes: the same calls in the same
+    """The module's graph must be that of the exported program with its state as attributes: the same calls in the same
     order, the same results, and a `copy_` for every value that is written back."""
     exported, graph = program.exported, program.result.graph
     assert exported is not None
@@ -214,10 +215,10 @@ def _same_unlifted_graph(program: ReturnedProgram) -> str:
         node = values[wanted] = next(nodes, None)
         if node is None or not _same_node(node, wanted, values):
             found = None if node is None else _call(node)
-            problem = f"the module does not have {wanted.name!r}, or has another call in its place"
+            problem = f"the module lacks {wanted.name!r}, or has another call in its place"
             raise NotAsRecorded(problem, node, wanted, expected=_call(wanted), found=found)
     _require_results(exported, graph, values, _require_written(exported, nodes, values))
-    return "the module has the graph that was proved"
+    return "the module has the verified graph"
 
 
 def inputs_of_module(exported: ExportedProgram, graph: fx.Graph) -> dict[fx.Node, Any]:
@@ -230,7 +231,9 @@ def inputs_of_module(exported: ExportedProgram, graph: fx.Graph) -> dict[fx.Node
         if spec.kind == InputKind.USER_INPUT:
             values[node] = placeholder = next(given, None)
             if placeholder is None or placeholder.target != node.target:
-                raise PlaceholdersChanged(f"the module does not take {node.target!r} in its place", placeholder, node)
+                raise PlaceholdersChanged(
+                    f"the module does not take {node.target!r} at this position", placeholder, node
+                )
         elif str(spec.target) in attributes:
             values[node] = attributes[str(spec.target)]
     extra = next(given, None)
@@ -242,7 +245,8 @@ def inputs_of_module(exported: ExportedProgram, graph: fx.Graph) -> dict[fx.Node
 def _require_written(
     exported: ExportedProgram, rest: Iterator[fx.Node], values: Mapping[fx.Node, Any]
 ) -> dict[fx.Node, fx.Node]:
-    """After the calls come the `copy_` nodes that write back, in order. Returns them by the value that they write."""
+    """After the calls there must be the `copy_` nodes that write back, in order. Returns them by the value that they
+    write."""
     by_name = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     by_target = {spec.target: by_name[spec.arg.name] for spec in exported.graph_signature.input_specs if spec.target}
     copies: dict[fx.Node, fx.Node] = {}
@@ -264,7 +268,7 @@ def _require_written(
 def _require_results(
     exported: ExportedProgram, graph: fx.Graph, values: Mapping[fx.Node, Any], copies: Mapping[fx.Node, fx.Node]
 ) -> None:
-    """The module returns what the exported program returns, perhaps in the containers of the model."""
+    """The module must return the results of the exported program, possibly in the containers of the model."""
     specs, results = exported.graph_signature.output_specs, exported.graph.output_node().args[0]
     wanted = [value for spec, value in zip(specs, results) if spec.kind == OutputKind.USER_OUTPUT]
     found = pytree.tree_leaves(graph.output_node().args[0], is_leaf=lambda value: value is None)
@@ -279,7 +283,7 @@ def _require_results(
 
 
 def _state_kept(program: ReturnedProgram) -> str:
-    """Parameters, buffers and constants are the source's own, or equal."""
+    """Parameters, buffers and constants must be the source's own tensors, or equal."""
     compared = 0
     for name, expected, found in _state(program):
         compared += 1
@@ -289,7 +293,7 @@ def _state_kept(program: ReturnedProgram) -> str:
 
 
 def _state(program: ReturnedProgram) -> Iterator[tuple[str, Any, Any]]:
-    """Each attribute by name, as it should be and as it is."""
+    """Each attribute with its name, expected and actual value."""
     if isinstance(program.result, ExportedProgram):
         yield from _state_of_exported(program, program.result)
         return
@@ -321,6 +325,7 @@ def _same_tensor(expected: Any, found: Any) -> bool:
         return False
     if expected.device.type == "meta" or type(expected) not in (torch.Tensor, nn.Parameter, nn.Buffer):
         return True  # fake tensors and other subclasses have no bytes to compare
+    # Comparing values of large weights would dominate verification, and state is normally shared.
     same_memory = expected.untyped_storage().data_ptr() == found.untyped_storage().data_ptr()
     if same_memory and expected.stride() == found.stride() and expected.storage_offset() == found.storage_offset():
         return True
@@ -342,7 +347,7 @@ def _hooks_kept(program: ReturnedProgram) -> str:
 
 
 def require_no_more_hooks(result: Any, known: Iterable[Any]) -> None:
-    """Raises `HooksChanged` where a module, or a body that it runs, has a hook beside those that are known."""
+    """Raise `HooksChanged` if a module, or a body that it runs, has a hook besides the known ones."""
     graphs = [(name, inner) for name, inner in _modules(result) if not name or isinstance(inner, fx.GraphModule)]
     for name, module in graphs:
         for hook in added_hooks(module, known if not name else ()):
@@ -355,7 +360,7 @@ def _modules(result: Any) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _same_hook(expected: Any, found: Any) -> bool:
-    """Whether two hooks are the same; copying a program copies hooks that are objects, and keeps functions."""
+    """Whether two hooks are the same; copying a program copies hooks that are objects, and shares functions."""
     return found is expected or (type(found) is type(expected) and not hasattr(found, "__code__"))
 
 
@@ -363,8 +368,8 @@ def _same_hook(expected: Any, found: Any) -> bool:
 
 
 def require_source(model: Any, given: fx.Graph, source: Any, captured: Callable[[Any], fx.Graph]) -> str:
-    """Checks that `source` is the program that was lowered: `model`, whose graph was `given`. `captured(source)`
-    captures the graph of `source` as that of `model` was."""
+    """Check that `source` is the program that was lowered: `model`, with the graph `given`. `captured(source)` captures
+    the graph of `source` as that of `model` was."""
     if source is model:
         return "the source is the program that was lowered"
     require_same_graph(given, captured(source), AnotherSource, "the source")

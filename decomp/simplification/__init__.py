@@ -1,2 +1,2 @@
-"""Simplifying a graph: its calls as terms, which laws bring into a normal form and which are one value where they are
-equal; and the check that the simplified graph follows from the graph that it was made from."""
+"""Simplification of graphs. Calls are represented as terms, which laws rewrite to a normal form and in which equal
+calls are one term; a separate check verifies that the simplified graph follows from the original."""

@@ -1,4 +1,4 @@
-"""Calls of what a call of the same kind gave, as one call."""
+"""Laws that contract two calls of the same kind to one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ RESHAPING = (
     aten.unflatten.int,
     aten.view_as.default,
 )
-"""Views of all elements in their order."""
+"""Views of all elements in the same order."""
 RESHAPING_WHERE_POSSIBLE = (aten.reshape.default, aten.flatten.using_ints, aten.reshape_as.default)
-"""Views of all elements in their order where strides allow it, copies elsewhere."""
+"""Views of all elements in the same order where strides allow it, copies otherwise."""
 
 
 @law("chains", *RESHAPING, *RESHAPING_WHERE_POSSIBLE)
@@ -78,12 +78,12 @@ def cast_there_and_back(call: TermCall) -> Term | None:
 
 @law("chains", *_CASTS, gradients=False)
 def cast_of_a_wider_cast(call: TermCall) -> TermCall | None:
-    # Gradients are rounded on the way back, once more where there are two casts.
+    # Gradients are rounded in the backward pass, twice if there are two casts.
     given = _before_a_wider_cast(call)
     if given is None:
         return None
     own, final = given.value.dtype, call.value.dtype
-    # Out of the range of integers, a conversion depends on the float that it starts from.
+    # Conversion of a float outside of the integer's range depends on the float's dtype.
     lossy = own.is_floating_point and not (final.is_floating_point or final is torch.bool)
     if lossy or final is own:
         return None
@@ -105,7 +105,7 @@ def _before_a_wider_cast(call: TermCall) -> Term | None:
 
 
 def _cast_to(call: TermCall | Term) -> torch.dtype | None:
-    """The dtype that a call casts to, if it does nothing else."""
+    """The dtype to which a call casts, if it does nothing else."""
     if call.target is aten.to.dtype:
         number = call.args[1] if len(call.args) == 2 and not call.kwargs else None
     else:
@@ -114,7 +114,7 @@ def _cast_to(call: TermCall | Term) -> torch.dtype | None:
 
 
 def holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
-    """Whether each number of one dtype is one of another."""
+    """Whether one dtype can represent every number of another."""
     if wide is narrow or narrow is torch.bool:
         return True
     if wide.is_complex or narrow.is_complex or wide is torch.bool:
@@ -132,7 +132,7 @@ _NARROWER = {
     torch.float32: (torch.float16, torch.bfloat16),
 }
 _WHOLE_NUMBERS = {torch.float64: 2**53, torch.float32: 2**24, torch.float16: 2**11, torch.bfloat16: 2**8}
-"""Up to where a dtype has all whole numbers."""
+"""The number up to which a dtype represents all integers."""
 
 
 @law("chains", aten.slice.Tensor)
@@ -150,7 +150,7 @@ def slice_of_a_slice(call: TermCall) -> TermCall | None:
 
 
 def _range(call: TermCall | Term, dim: int) -> range | None:
-    """The indices that a slice takes; None where sizes are symbolic."""
+    """The indices selected by a slice; None for symbolic sizes."""
     bounds = (*call.args[2:], *[None] * (3 - len(call.args[2:])))
     size = call.args[0].value.shape[dim]
     if call.kwargs or type(size) is not int or any(type(b) is not int and b is not None for b in bounds):
@@ -176,7 +176,7 @@ _NOT = (aten.ne.Scalar, aten.eq.Scalar, aten.logical_not.default, aten.bitwise_n
 
 
 def _negated(call: TermCall | Term | None) -> Term | None:
-    """What a call is the logical negation of."""
+    """The term of which a call is the logical negation."""
     given = call.args[0] if call is not None and call.target in _NOT else None
     if call is None or type(given) is not Term or not is_bool(given.value) or not is_bool(call.value):
         return None
@@ -212,7 +212,7 @@ _COMPARISONS: dict[Any, tuple[Any, ...]] = {
 
 @law("chains", *_COMPARISONS)
 def negation_of_a_comparison(call: TermCall) -> TermCall | None:
-    """`not (a != b)` is `a == b`, and the other way round; of `<` it is not `>=`, because of NaN."""
+    """`not (a != b)` is `a == b` and vice versa; but `not (a < b)` is not `a >= b`, because of NaN."""
     inner = _negated(call)
     if inner is None or len(inner.args) != 2 or not isinstance(inner.target, torch._ops.OpOverload):
         return None

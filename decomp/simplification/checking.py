@@ -1,6 +1,6 @@
-"""The check of a simplification: each call of the graph that was simplified has the image that its record says. Named
-laws are applied again and their conditions looked at again; what no law explains must be the same call on the images
-of its operands. Neither the search for laws nor the way in which the new graph was put together is trusted."""
+"""Verification of a simplification: each call of the original graph must map to the image that the record states.
+Recorded laws are applied again and their conditions checked again; a call without a law must be the same call on the
+images of its operands. Neither the search for laws nor the construction of the new graph is trusted."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from decomp.simplification.terms import Term
 
 
 def check_simplified(found: Simplified, added: Iterable[str] = (), signed: int = 0, full: bool = False) -> list[str]:
-    """Checks a simplified graph against the graph that it was made from, whose first `signed` further results are its
-    leading outputs by now, and whose attributes may be inputs by now, under the names in `added`. Returns what holds.
-    Raises the `VerificationError` of what does not."""
+    """Verify a simplified graph against the original, whose first `signed` results are leading outputs by now, and
+    whose attributes may be inputs by now, under names in `added`. Returns the facts verified. Raises a
+    `VerificationError` otherwise."""
     work = Work(Correspondence(found.subject.graph, found.graph, {}, {}))
     for invariant in OF_ONE_GRAPH + (WHOLE_GRAPH if full else ()):
         invariant(work)
@@ -50,13 +50,13 @@ def check_simplified(found: Simplified, added: Iterable[str] = (), signed: int =
     before, after = len(replay.images.of), len(work.place)
     again = sum(map(len, found.applied.values()))
     return [
-        f"simplified from {before} nodes to {after}: laws applied {again} times, and again for this proof; every other "
-        "call is the same on what stands for its operands; shapes, strides, dtypes and effects as before"
+        f"simplified from {before} nodes to {after}: {again} law applications repeated by this check; every other "
+        "call is the same on the images of its operands; shapes, strides, dtypes and effects are unchanged"
     ]
 
 
 class _SimplificationReplay:
-    """One walk over the graph that was simplified."""
+    """One pass over the original graph."""
 
     def __init__(self, found: Simplified, work: Work, added: frozenset[str], signed: int) -> None:
         self.found, self.work, self.added, self.signed = found, work, added, signed
@@ -68,7 +68,7 @@ class _SimplificationReplay:
         self.nodes: dict[Term, fx.Node] = {}
 
     def visit(self, node: fx.Node) -> None:
-        """Find the term for a node anew, and hold it against the node of the new graph."""
+        """Recompute the image of a node, and compare it with the corresponding node of the new graph."""
         image = self.images.visit(node)
         for each, record in zip(self.images.inner.get(node, ()), self.found.inner.get(node, ())):
             above = self.found.above.get(record.term)
@@ -78,20 +78,20 @@ class _SimplificationReplay:
         value = self.values.get(node)
         if value is None:
             if node in self.around.effectful or node in self.found.subject.results:
-                raise ValueLost(f"{node.name!r} has an effect or is a result, and is not in the simplified graph", node)
+                raise ValueLost(f"{node.name!r} has an effect or is a result, but is not in the simplified graph", node)
             return
         if value not in self.work.place:
-            raise ValueLost(f"{value.name!r}, which stands for {node.name!r}, is not in the graph", value, node)
+            raise ValueLost(f"{value.name!r}, which replaces {node.name!r}, is not in the graph", value, node)
         if image.owner is node:
             self._require_made(node, image, value)
         elif self.bound.get(value) is not image:
-            raise NotAsRecorded(f"{value.name!r} does not stand for {node.name!r}", value, node)
+            raise NotAsRecorded(f"{value.name!r} does not replace {node.name!r}", value, node)
         self._require_metadata(node, value)
 
     def _require_made(self, node: fx.Node, image: Term, value: fx.Node) -> None:
-        """The new node makes the call of a term, and stands for no other."""
+        """The new node must make the call of this term, and of no other."""
         if self.bound.setdefault(value, image) is not image:
-            raise NotAsRecorded(f"{value.name!r} stands for two different calls", value, node)
+            raise NotAsRecorded(f"{value.name!r} replaces two different calls", value, node)
         self.nodes[image] = value
         name = self.found.frozen.get(node)
         if name is not None:
@@ -119,7 +119,7 @@ class _SimplificationReplay:
 
     def _require_constant(self, node: fx.Node, image: Term, value: fx.Node, name: str) -> None:
         if not self.constants.is_constant(image) or name not in self.found.constants:
-            raise NotAsRecorded(f"{node.name!r} is not the same each time that the program runs", value, node)
+            raise NotAsRecorded(f"{node.name!r} is not the same in every run of the program", value, node)
         if value.op not in ("get_attr", "placeholder") or value.target not in (name, lifted_name(name)):
             raise NotAsRecorded(f"{value.name!r} is not the constant {name!r}", value, node)
         kept = self.found.constants[name]
@@ -150,17 +150,20 @@ class _SimplificationReplay:
         if before is after or before is None or same_value(before, after):
             return
         if not same_metadata(before, after) or _is_strided(before) and not same_layout(before, after):
-            problem = f"{value.name!r}, which stands for {node.name!r}, has other metadata"
+            problem = f"{value.name!r}, which replaces {node.name!r}, has other metadata"
             raise MetadataChanged(problem, value, node, expected=described(before), found=described(after))
 
     def require_the_same_order(self) -> None:
-        """Effects come in the same order, and each call is in its region."""
+        """Effects must be in the same order, and each call in its region."""
         latest = -1
         for node in self.found.subject.graph.nodes:
             if node in self.around.effectful:
                 place = self.work.place[self.values[node]]
+                # The graph is in order, so comparing with the latest effect is enough.
                 if place < latest:
-                    raise EffectsChanged(f"{node.name!r} follows an effect that came after it", self.values[node], node)
+                    raise EffectsChanged(
+                        f"{node.name!r} follows an effect that it used to precede", self.values[node], node
+                    )
                 latest = place
         if not self.around.place:
             return
@@ -174,11 +177,11 @@ class _SimplificationReplay:
                 raise EffectsChanged(f"{value.name!r} moved past a write", value, term.owner)
 
     def require_nothing_left(self) -> None:
-        """No node of the new graph stands for nothing."""
+        """Every node of the new graph must replace a node of the original."""
         for node in self.work.place:
             lifted = node.op == "placeholder" and node.target in self.added
             if node not in self.bound and not lifted:
-                raise NotAsRecorded(f"{node.name!r} stands for no call of the graph that was simplified", node)
+                raise NotAsRecorded(f"{node.name!r} replaces no call of the original graph", node)
 
 
 def _is_strided(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Calls on tensors that are full of one number, as one factory call."""
+"""Laws that turn calls on constant-filled tensors into one factory call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _EXACT = (
         for name in ("eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor")
     ),
 )
-"""Elementwise ops whose kernels give the one right result, however long the tensor."""
+"""Elementwise ops whose kernels return the correctly rounded result, so that it does not depend on vectorisation."""
 
 
 @law("constants", *_EXACT, copies=True)
@@ -76,13 +76,14 @@ def _full(call: TermCall, like: Term, number: Any) -> TermCall | None:
 
 
 def _computed(call: TermCall) -> Any:
-    """The number that the call gives, by its own kernel."""
+    """The number that the call returns, by its own kernel."""
 
     def one(arg: Any) -> Any:
         if type(arg) is not Term:
             return arg
         return torch.full([1] * arg.value.dim(), constant_of(arg), dtype=arg.value.dtype)
 
+    # One element is enough: all elements of the operands are equal, and the ops are elementwise and exact.
     with neutral(), torch.no_grad():
         result = call.target(*map(one, call.args), **call.kwargs)
     return result.item() if result.numel() == 1 and result.dtype is call.value.dtype else None

@@ -1,4 +1,4 @@
-"""What elementwise ops do by themselves: broadcasting, and numbers in the place of tensors that are full of one."""
+"""Laws about features of elementwise ops: implicit broadcasting, and numbers instead of constant-filled tensors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def operand_with_leading_dimensions(call: TermCall) -> TermCall | None:
 
 
 def _without(call: TermCall, is_needless: Any) -> TermCall | None:
-    """The call with the first operand left as it was that a view made ready for broadcasting."""
+    """The call without the first view of an operand that broadcasting makes unnecessary."""
     for place, term in enumerate(call.args):
         if type(term) is Term and is_needless(term) and _broadcast_gives(call, place, term.args[0]):
             return call.made(call.target, *call.args[:place], term.args[0], *call.args[place + 1 :], **call.kwargs)
@@ -68,6 +68,7 @@ def _has_leading_ones(term: Term) -> bool:
 def _broadcast_gives(call: TermCall, place: int, given: Any) -> bool:
     """Whether the shapes of the other operands and of `given` broadcast to that of the result."""
     values = [each.value for i, each in enumerate(call.args) if type(each) is Term and i != place] + [given.value]
+    # Zero-dimensional tensors are excluded, as they take part in type promotion differently.
     if not all(map(has_fixed_sizes, [*values, call.value])) or any(value.dim() == 0 for value in values):
         return False
     return bool(torch.broadcast_shapes(*[value.shape for value in values]) == call.value.shape)
@@ -87,7 +88,7 @@ _WITH_NUMBER: dict[Any, Any] = {
     aten.bitwise_or.Tensor: aten.bitwise_or.Scalar,
     aten.bitwise_xor.Tensor: aten.bitwise_xor.Scalar,
 }
-"""By overload, the one that takes a number as its second operand; with the same result to the last bit."""
+"""By overload, the one with a number as second operand and a bitwise equal result."""
 _COMMUTES = frozenset(target for target in _WITH_NUMBER if short_name(target) in COMMUTATIVE)
 
 
@@ -104,11 +105,12 @@ def number_for_a_full_tensor(call: TermCall) -> TermCall | None:
 
 
 def _means_the_same(number: Any, own: torch.dtype, other: torch.dtype) -> bool:
-    """Whether an element of one dtype and a Python number are computed with alike, next to a tensor of another."""
+    """Whether an element of dtype `own` and a Python number have the same effect next to a tensor of dtype `other`."""
     if isinstance(number, complex) or number != number:
         return False
     if own is other:
         return True
+    # Integers below 2⁸ are exact in float16 and bfloat16 as well.
     return own is torch.bool or math.isfinite(number) and float(number) == int(number) and abs(number) < 2**8
 
 

@@ -1,5 +1,5 @@
-"""Constants: what is computed from factories alone, and on request from parameters and buffers, is computed once, by
-the same kernels, and kept as a tensor of the program."""
+"""Constant folding: values computed from factories only, and on request from parameters and buffers, are computed once,
+by the same kernels, and stored as tensors of the program."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from decomp.torch_internals import pytree
 from decomp.torch_internals.fakes import unset_fake_temporarily
 
 LARGEST = 1 << 16
-"""Elements of the largest tensor that is kept, or computed on the way, where parameters are no constants: a mask of 256
-by 256. A larger one makes the program heavier than the calls that it saves."""
+"""The size limit, in elements, of constants and intermediates if parameters are not frozen: a mask of 256 by 256.
+Storing larger ones costs more than the calls saved."""
 
 
 class Constants:
-    """Which terms of a graph are constants, and their values."""
+    """The constant terms of a graph, and their values."""
 
     def __init__(
         self, root: nn.Module | None, state: Mapping[str, Any], around: RewriteConstraints, largest: int | None = None
@@ -41,7 +41,7 @@ class Constants:
         self._values: dict[Term, Any] = {}
 
     def is_constant(self, term: Term) -> bool:
-        """Whether a term is the same each time the program runs."""
+        """Whether a term is the same in every run of the program."""
         waiting = [term]
         while waiting:
             current = waiting[-1]
@@ -55,7 +55,7 @@ class Constants:
         return self._constant[term]
 
     def among(self, terms: Iterable[Term]) -> set[Term]:
-        """Those of some terms, in order, that are the same each time."""
+        """The constant terms among these, which are in order."""
         return {term for term in terms if self.is_constant(term)}
 
     def _decided(self, term: Term) -> bool:
@@ -65,7 +65,7 @@ class Constants:
         return known and self._known(term.owner) is not None
 
     def _computes(self, term: Term) -> bool:
-        """Whether a term is a call whose operands decide whether it is constant."""
+        """Whether a term is a call that is constant if its operands are."""
         if term.op in ("placeholder", "get_attr") or term.owner in self._around.written:
             return False
         return _depends_on_operands(term.target)
@@ -81,7 +81,8 @@ class Constants:
         return _tensor_of(node, self._root, self._state)
 
     def value(self, term: Term) -> Any:
-        """What a constant is, as numbers on the host if it is one of the meta device. Raises what a kernel raises."""
+        """The value of a constant, on the host if it is a meta tensor with known numbers. Raises what a kernel
+        raises."""
         with neutral(), unset_fake_temporarily(), torch.no_grad():
             return self._computed(term)
 
@@ -108,12 +109,12 @@ class Constants:
 
 
 def _depends_on_operands(target: Any) -> bool:
-    """Whether calls of this are the same each time that their operands are, if they have no effects."""
+    """Whether calls of this target are determined by their operands, if they have no effects."""
     return isinstance(target, torch._ops.OpOverload) or target is operator.getitem
 
 
 def _tensor_of(node: fx.Node, root: nn.Module | None, state: Mapping[str, Any]) -> torch.Tensor | None:
-    """The tensor behind an input or an attribute, where it is known."""
+    """The tensor of an input or an attribute, if it is known."""
     name = node.name if node.op == "placeholder" else str(node.target)
     value = state.get(name)
     if value is None and node.op == "get_attr" and root is not None:
@@ -124,14 +125,14 @@ def _tensor_of(node: fx.Node, root: nn.Module | None, state: Mapping[str, Any]) 
 def constants_of(
     graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any], written: Collection[fx.Node]
 ) -> set[fx.Node]:
-    """The nodes of a graph that freezing makes constants, before it is lowered: parameters and buffers that are not
-    `written`, and what is computed from them and from factories alone."""
+    """The nodes of a graph, before lowering, that freezing turns into constants: parameters and buffers that are not
+    `written`, and values computed only from these and from factories."""
     known = {node for op in ("placeholder", "get_attr") for node in graph.find_nodes(op=op)} - set(written)
     return _computed_from({node for node in known if _tensor_of(node, root, state) is not None}, graph)
 
 
 def _computed_from(known: set[fx.Node], graph: fx.Graph) -> set[fx.Node]:
-    """Some nodes, and the calls that are computed from them and from factories alone."""
+    """These nodes, and calls that only depend on them and on factories."""
     effects, found = EffectTable(), set(known)
     for node in graph.nodes:
         if node.op == "call_function" and _depends_on_operands(node.target) and found.issuperset(node.all_input_nodes):
@@ -142,8 +143,8 @@ def _computed_from(known: set[fx.Node], graph: fx.Graph) -> set[fx.Node]:
 
 
 def as_frozen(graph: fx.Graph, constants: Sequence[bool]) -> fx.Graph:
-    """An expansion without the calls that freezing computes once, where `constants` says of each input whether it is
-    one: their results are inputs of it. Factories alone stay calls."""
+    """An expansion without the calls that freezing computes once, whose results become inputs; `constants` says of each
+    input whether it is a constant. Calls that only depend on factories stay."""
     inputs = graph.find_nodes(op="placeholder")
     own = {node for node, constant in zip(inputs, constants) if constant}
     known = _computed_from({*own, *graph.find_nodes(op="get_attr")}, graph)
@@ -159,9 +160,9 @@ def as_frozen(graph: fx.Graph, constants: Sequence[bool]) -> fx.Graph:
 
 
 def is_traced_anew(graph: fx.Graph, body: str) -> bool:
-    """Whether a call traces the body of this name, with fake tensors, when it runs with gradients, as every
-    higher-order op does that is differentiated by a graph of its own. (In 2.13 `materialize_as_graph` has a mode that
-    takes no other tensors.) Such a body can have no constants."""
+    """Whether a call traces the body of this name with fake tensors when it runs with gradients, as every higher-order
+    op does that is differentiated through a graph of its own. Such a body cannot have constants: in torch 2.13
+    `materialize_as_graph` enters a fake mode that accepts no other tensors."""
     users = (user for node in graph.find_nodes(op="get_attr") if str(node.target) == body for user in node.users)
     return any(getattr(user.target, "__name__", "") not in RUN_ONCE for user in users)
 
@@ -169,13 +170,14 @@ def is_traced_anew(graph: fx.Graph, body: str) -> bool:
 def frozen(
     terms: Sequence[Term], known: set[Term], constants: Constants, around: RewriteConstraints, exposed: Collection[Term]
 ) -> dict[Term, torch.Tensor]:
-    """Of terms that are needed, in order, the constants (`known`) that others are computed from, with their values.
-    Factories alone stay calls, and so does what is `exposed`, or written to."""
+    """The constants (`known`) among the needed terms, in order, from which others are computed, with their values.
+    Calls that only depend on factories stay, as do terms that are `exposed` or written."""
     found: dict[Term, torch.Tensor] = {}
     asked: set[Term] = set()
+    # Backwards, so that only the outermost constants are stored, not those from which they are computed.
     for term in reversed(terms):
         if term in known and term not in asked and term.owner not in around.effectful:
-            continue  # asked for by nobody, or by what is constant itself
+            continue  # unused, or used only by other constants
         inside = term in asked and term not in exposed and term.owner not in around.effectful
         value = _value(term, constants) if inside else None
         if value is not None:
@@ -190,7 +192,7 @@ def _value(term: Term, constants: Constants) -> torch.Tensor | None:
         return None
     try:
         value = constants.value(term)
-    except Exception:  # whatever a kernel has against it, the program will say when it runs
+    except Exception:  # the program raises it when it runs
         return None
     placed = on_meta(value) if term.value.is_meta and isinstance(value, torch.Tensor) else value
     return placed if same_value(placed, term.value) else None

@@ -1,6 +1,6 @@
-"""Laws: each is a small function that gives, for a call on terms, a term that is equal or a call that is simpler. What
-holds for all (metadata, legality, memory, gradients) is checked where they are applied, so that a law states its
-identity alone."""
+"""Laws. Each is a small function that maps a call on terms to an equal term or a simpler call, or returns None.
+Conditions common to all laws (metadata, legality, memory, gradients) are checked where they are applied, so a law only
+states its identity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PERMUTING = (aten.permute.default, aten.transpose.int, aten.t.default)
 """Views of all elements with dimensions in another order."""
 
 Rewrite = Callable[[TermCall], Term | TermCall | ViewSinking | None]
-"""An equal term, a simpler call, one below another, or None where the law says nothing."""
+"""Returns an equal term, a simpler call, a view sunk below a call, or None if the law does not apply."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,18 @@ class Law:
     """An identity of calls."""
 
     name: str
-    """What it says, as reports and proofs name it."""
+    """Its name in reports and verification errors."""
     family: str
-    """The pass that it belongs to."""
+    """The pass to which it belongs."""
     targets: frozenset[Any]
-    """The overloads of the calls that it is asked about."""
+    """The overloads of the calls to which it may apply."""
     rewrite: Rewrite
     copies: bool = False
-    """Whether the call has memory of its own and what it is rewritten to has not, or the other way round."""
+    """Whether exactly one of the call and its replacement has memory of its own."""
     gradients: bool = True
-    """Whether gradients are the same to the last bit."""
+    """Whether gradients are bitwise the same."""
     exact: bool = True
-    """Whether results are the same to the last bit, NaN and signs of zero included."""
+    """Whether results are bitwise the same, including NaN and signs of zero."""
 
     def __str__(self) -> str:
         return self.name
@@ -47,7 +47,7 @@ class Law:
 def law(
     family: str, *targets: Any, copies: bool = False, gradients: bool = True, exact: bool = True
 ) -> Callable[[Rewrite], Law]:
-    """Make a law of a function, under its name."""
+    """A decorator that turns a function into a law, named after it."""
 
     def made(rewrite: Rewrite) -> Law:
         name = getattr(rewrite, "__name__", "").replace("_", " ")
@@ -57,18 +57,18 @@ def law(
 
 
 class Laws:
-    """Laws, by the overloads that they are about."""
+    """Laws by the overloads to which they apply."""
 
     def __init__(self, laws: Iterable[Law]) -> None:
         self.by_name = {each.name: each for each in laws}
-        # By identity: hashing an overload costs more than the rest of a look-up.
+        # Keyed by id: hashing an overload costs more than the rest of a lookup.
         self._by_target: dict[int, list[Law]] = {}
         for each in self.by_name.values():
             for target in each.targets:
                 self._by_target.setdefault(id(target), []).append(each)
 
     def of(self, target: Any) -> list[Law]:
-        """The laws about calls of `target`."""
+        """The laws for calls of `target`."""
         return self._by_target.get(id(target), _NO_LAWS)
 
 
@@ -81,7 +81,7 @@ def is_bool(value: Any) -> bool:
 
 
 def dim_of(call: TermCall | Term, place: int = 1, default: int = 0) -> int | None:
-    """An argument that names a dimension of the first operand, from 0 on; None if it is no number."""
+    """The non-negative value of an argument that is a dimension of the first operand; None if it is no number."""
     dim = call.args[place] if place < len(call.args) else default
     base = call.args[0]
     if type(dim) is not int or type(base) is not Term or not isinstance(base.value, torch.Tensor):
@@ -90,7 +90,7 @@ def dim_of(call: TermCall | Term, place: int = 1, default: int = 0) -> int | Non
 
 
 def order_of(call: TermCall | Term) -> list[int] | None:
-    """The dimensions of the operand in the order in which a call puts them; None if it is no permutation."""
+    """The order in which a call permutes its operand's dimensions; None if it is no permutation."""
     given = call.args[0] if call.args else None
     if call.target not in PERMUTING or type(given) is not Term or not isinstance(given.value, torch.Tensor):
         return None
@@ -109,7 +109,7 @@ def order_of(call: TermCall | Term) -> list[int] | None:
 
 
 def same_sizes(one: Any, other: Any) -> bool:
-    """Whether two values are tensors of one shape, symbols being compared as they are spelled."""
+    """Whether two values are tensors of the same shape, comparing symbolic sizes as expressions."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
     shape, wanted = one.shape, other.shape
@@ -117,7 +117,7 @@ def same_sizes(one: Any, other: Any) -> bool:
 
 
 def constant_of(value: Any) -> Any:
-    """The number that an argument is, or that all elements of it are; None if it is no such."""
+    """The value of a number, or of all elements of a constant-filled tensor; None otherwise."""
     if type(value) is not Term:
         return value if isinstance(value, (bool, int, float, complex)) else None
     if value.target is _FULL and not isinstance(value.args[1], Term):
@@ -129,7 +129,7 @@ _FULL = aten.full.default
 
 
 def is_number(value: Any, number: float) -> bool:
-    """Whether an argument is this number in every element, the sign of zero included."""
+    """Whether an argument equals this number in every element, including the sign of zero."""
     found = constant_of(value)
     if found is None or isinstance(found, complex) or found != number:
         return False
@@ -137,5 +137,5 @@ def is_number(value: Any, number: float) -> bool:
 
 
 def _is_negative_zero(number: Any) -> bool:
-    # An integer 0 next to floats is 0.0.
+    # An integer 0 is +0.0 next to floats.
     return isinstance(number, float) and str(number) == "-0.0"

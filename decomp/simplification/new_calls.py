@@ -1,5 +1,5 @@
-"""Whether a call that a law makes may stand in the program: it must be legal in the target, and PyTorch must give it
-the metadata that the call had in whose place it comes. Both are found out once a signature."""
+"""Admission of calls created by laws: a call must be legal on the target, and PyTorch must give it the metadata of the
+call that it replaces. Both are checked once per signature."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 
 
 class NewCalls:
-    """Answers for one graph."""
+    """The checks for one graph."""
 
     def __init__(self, target: Target, mode: FakeTensorMode | None) -> None:
         self._target, self._mode = target, mode
@@ -33,7 +33,7 @@ class NewCalls:
         self._values: dict[Any, Any] = {}
 
     def placed(self, call: TermCall, owner: fx.Node) -> Term | None:
-        """The term for a call whose metadata is not known yet; None if it is not legal, or has symbolic sizes."""
+        """The term for a call whose metadata is yet unknown; None if it is illegal, or has symbolic sizes."""
         key = key_of(call, of=_metadata)
         if key not in self._values:
             call.value = self._value(call)
@@ -51,7 +51,7 @@ class NewCalls:
         return found if isinstance(found, FakeTensor) else None
 
     def allowed(self, call: TermCall) -> bool:
-        """Whether the call is legal, and has the result that it is to have."""
+        """Whether the call is legal and has the required metadata."""
         key = key_of(call, described(call.value), of=_metadata)
         found = self._known.get(key)
         if found is None:
@@ -59,7 +59,7 @@ class NewCalls:
         return found
 
     def result(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """What a call gives on fake tensors; None where that cannot be told without looking at their data."""
+        """The result of a call on fake tensors; None if it depends on data."""
         assert self._kernels is not None and self._mode is not None
         found = self._kernels.run(target, args, dict(kwargs))
         if found is not NotImplemented:
@@ -67,11 +67,11 @@ class NewCalls:
         try:
             with self._mode, without_guards(self._mode):
                 return target(*args, **kwargs)
-        except Exception:  # whatever a kernel has against it
+        except Exception:  # the kernel rejects the arguments
             return None
 
     def own_memory(self, value: FakeTensor) -> FakeTensor:
-        """The metadata of a call that was `placed`, on memory of its own."""
+        """The metadata of a call that was `placed`, in new memory."""
         assert self._kernels is not None
         return self._kernels.empty_like(value)
 
@@ -93,7 +93,7 @@ class NewCalls:
             bound = bound_call(node)
         except BindingError:
             return False
-        # Where legality depends on the place of a call, nothing is known of a new one.
+        # A predicate that inspects the context of the call cannot be evaluated for a new call.
         return bound is not None and self._target.why_illegal(bound) is None and not bound.looked_around
 
 
@@ -102,7 +102,7 @@ def _metadata(term: Term) -> Any:
 
 
 def alone(call: TermCall | Term) -> tuple[fx.Node, dict[fx.Node, Term]]:
-    """A node that makes a call in a graph of its own, and what the inputs of that graph stand for."""
+    """A node that makes a call in a graph of its own, and the term of each input of that graph."""
     graph, inputs = fx.Graph(), dict[Term, fx.Node]()
     for term in operands_of(call):
         if term not in inputs:
@@ -123,7 +123,7 @@ def same_value(one: Any, other: Any) -> bool:
 
 
 def _fits_at_every_size(call: TermCall) -> bool:
-    """Whether a call on symbolic sizes has the result that it is to have."""
+    """Whether a call with symbolic sizes has the required metadata."""
     given = call.args[0].value if type(call.args[0]) is Term else None
     if not isinstance(given, torch.Tensor) or given.dtype is not call.value.dtype:
         return False

@@ -1,4 +1,4 @@
-"""Calls that give what they are given."""
+"""Laws that remove calls which return their operand's values."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SAME_ORDER = (
     aten.reshape_as.default,
     aten.expand_as.default,
 )
-"""Views of a tensor's elements in their order, or of some of them; copies where no view can be."""
+"""Views of all or some elements in the same order; copies where a view is impossible."""
 _CONVERTING = (aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other, aten.type_as.default)
-"""Casts that give the operand itself where there is nothing to cast."""
+"""Casts that return the operand itself if there is nothing to cast."""
 
 
 @law("no_ops", *SAME_ORDER)
 def view_to_the_same_shape(call: TermCall) -> Term | None:
-    # A slice of the same shape is the whole.
+    # A slice of the same shape is the whole tensor.
     given = call.operand(0)
     whole = call.target is not aten.split.Tensor
     return given if given is not None and whole and same_sizes(given.value, call.value) else None
@@ -49,7 +49,7 @@ def permutation_to_the_same_order(call: TermCall) -> Term | None:
 
 @law("no_ops", aten.contiguous.default, *_CONVERTING)
 def conversion_of_what_is_so_already(call: TermCall) -> Term | None:
-    # Where no copy is asked for, the result is the operand itself.
+    # Without copy=True the result is the operand itself.
     return call.operand(0) if not _asks(call, "copy", "pin_memory", "memory_format", but=aten.contiguous) else None
 
 
@@ -59,7 +59,7 @@ def conversion_that_only_copies(call: TermCall) -> Term | None:
 
 
 def _asks(call: TermCall, *names: str, but: Any = None) -> bool:
-    """Whether a call gives an argument of one of these names, by place or by name, that is not false."""
+    """Whether a call passes a true argument of one of these names, by position or by name."""
     if call.target.overloadpacket is but:
         return False
     parameters = call.target._schema.arguments
@@ -69,7 +69,7 @@ def _asks(call: TermCall, *names: str, but: Any = None) -> bool:
 
 @law("no_ops", aten.detach.default)
 def detach_of_what_has_no_gradient(call: TermCall) -> Term | None:
-    # Of what has one, the result has other gradients: see `gradients`.
+    # If the operand has a gradient the result differs: see `Conditions.may_apply`.
     return call.operand(0)
 
 
@@ -100,7 +100,7 @@ def times_one(call: TermCall) -> Term | None:
 
 @law("no_ops", aten.add.Tensor, aten.sub.Tensor, copies=True)
 def plus_zero(call: TermCall) -> Term | None:
-    # x + 0.0 is 0.0 for x = -0.0, x + (-0.0) and x - 0.0 are x.
+    # -0.0 + 0.0 is 0.0, so x + 0.0 is not always x; x + (-0.0) and x - 0.0 are.
     if not isinstance(call.value, torch.Tensor) or call.value.is_complex() or call.kwargs:
         return None
     adds = call.target is aten.add.Tensor

@@ -1,5 +1,6 @@
-"""The normal form of a graph: each call, in order, is rewritten by laws until none applies; what is then a term that is
-there already is that term. As operands are in normal form before the calls on them, one walk is enough."""
+"""The normal form of a graph. Each call, in order, is rewritten by laws until none applies; if an equal term already
+exists, it becomes that term (hash consing). As operands are in normal form before the calls that use them, a single
+pass reaches the fixed point."""
 
 from __future__ import annotations
 
@@ -25,18 +26,18 @@ class NormalForm:
     """A graph as terms."""
 
     terms: dict[fx.Node, Term] = field(default_factory=dict)
-    """For each node of the graph, what stands for it."""
+    """The term of each node of the graph."""
     applied: dict[fx.Node, tuple[str, ...]] = field(default_factory=dict)
-    """For each node that laws changed, these by name, in order."""
+    """The names of the laws applied to each node that they changed, in order."""
     merged: dict[fx.Node, fx.Node] = field(default_factory=dict)
-    """For each node that makes the same call as an earlier one, and became one with it, that one."""
+    """By node that was merged with an earlier node making the same call, that node."""
     inner: dict[fx.Node, list[Inner]] = field(default_factory=dict)
-    """For each node below which views sank, the calls that were put above these, the uppermost first."""
+    """By node at which views sank, the calls moved above these views, the uppermost first."""
 
     def exposed(self, order: Iterable[Term], around: RewriteConstraints, results: Iterable[fx.Node]) -> set[Term]:
-        """Of terms in the order in which they are computed, those whose memory is seen outside: what effects are given,
-        what is among the `results`, and the bases of these. They may be fewer than stand for nodes of which it was: a
-        view that laws looked through is the base of nothing that leaves the program."""
+        """The terms, among those in order of computation, whose memory is visible outside: operands of effects,
+        `results`, and their bases. These may be fewer than the nodes with visible memory: a view that laws bypassed is
+        no longer the base of anything that leaves the program."""
         found = {self.terms[node] for node in results}
         for term in reversed(list(order)):
             if term.owner in around.effectful:
@@ -46,7 +47,7 @@ class NormalForm:
         return found
 
     def _bases(self, term: Term, around: RewriteConstraints) -> Iterator[Term]:
-        """What a term may be a view of."""
+        """The terms of which a term may be a view."""
         owner = term.owner
         if owner not in self.applied and owner not in self.inner:
             return map(self.terms.__getitem__, around.bases.get(owner, ()))
@@ -56,49 +57,51 @@ class NormalForm:
 
 @dataclass(frozen=True)
 class Inner:
-    """A call that was put above that of a node."""
+    """A call that was moved above that of a node."""
 
     term: Term
     names: tuple[str, ...]
-    """The laws that changed it, in order."""
+    """The laws applied to it, in order."""
     merged: fx.Node | None
-    """The node for which the same call was made before, if one was."""
+    """The earlier node that makes the same call, if there is one."""
 
 
 class Conditions:
-    """When a law may be applied to a node, and when two nodes may be one: what laws themselves do not look at."""
+    """The conditions, common to all laws, for applying a law to a node and for merging two nodes."""
 
     def __init__(self, around: RewriteConstraints, new: NewCalls, exact: bool) -> None:
         self._around, self._new, self._exact = around, new, exact
 
     def keep_gradients(self, node: fx.Node) -> bool:
-        """Whether what stands for `node` must have the same gradients, to the last bit."""
+        """Whether the replacement of `node` must have bitwise the same gradients."""
         return self._exact and node in self._around.tracked
 
     def may_apply(self, each: Law, node: fx.Node, call: TermCall, found: Term | TermCall) -> bool:
-        """Whether the result of a law may stand for `node`."""
+        """Whether the result of a law may replace `node`."""
         around = self._around
         if not each.exact and self._exact or not each.gradients and self.keep_gradients(node):
             return False
         if around.uncertain and call.target in _BY_STRIDES and not around.uncertain.isdisjoint(node.all_input_nodes):
             return False
+        # Whoever gets this memory may write to it, so a result with memory of its own must stay one.
         if each.copies and node in around.leaving or not self._reads_the_same(node, call, found):
             return False
         if isinstance(found, TermCall):
             return self._new.allowed(found)
         if node in around.returned and (found.returned or found.op in ("placeholder", "get_attr")):
             return False
+        # The replacement would give gradients to a value that has none.
         if found.owner in around.tracked and node not in around.tracked and can_require_grad(call.value):
             return False
         return same_value(found.value, call.value)
 
     def placed(self, each: Law, node: fx.Node, call: TermCall, found: ViewSinking) -> TermCall | None:
-        """What stands for `node` where one call is put above another: the lower one, if the law may be applied."""
+        """The lower call that replaces `node` when another call is moved above it, if the law may be applied."""
         inner, around = self._new.placed(found.inner, node), self._around
         if inner is None or around.written and any(term.owner in around.written for term in inner.operands):
             return None
         if self.keep_gradients(node):
-            # What is broadcast has a gradient that is a sum, in another order.
+            # The gradient of a broadcast operand is a sum, whose order would change.
             stay = set(inner.operands).intersection(operands_of(call))
             if any(term.owner in around.tracked for term in stay):
                 return None
@@ -106,7 +109,7 @@ class Conditions:
         return outer if self.may_apply(each, node, call, outer) else None
 
     def _reads_the_same(self, node: fx.Node, call: TermCall, found: Term | TermCall) -> bool:
-        """Whether what the operands were made of has at `node` the values, and the gradients, that it had before."""
+        """Whether the operands have at `node` the same values and gradients as where they were computed."""
         written, place = self._around.written, self._around.place
         if written:
             read = operands_of(found) if isinstance(found, TermCall) else (found,)
@@ -114,24 +117,24 @@ class Conditions:
                 return False
         if not place:
             return True
-        # What is read was not written: only in which region the operands were computed matters.
+        # The operands are not written: only the region in which they were computed matters.
         region = place.get(node, _OUTSIDE)[0]
         return all(place.get(term.owner, _OUTSIDE)[0] == region for term in operands_of(call))
 
     def may_cse(self, node: fx.Node, term: Term) -> bool:
-        """Whether a node may be computed where an equal call is."""
+        """Whether a node may be merged with an equal call."""
         around = self._around
         if node in around.written or term.owner in around.written:
             return False
         if term.leaves and node in around.leaving and not isinstance(term.value, _NUMBERS):
-            # By now a term may stand for calls that had memory of their own, one of which is seen outside.
+            # The term may already represent calls with memory of their own, one of which is visible outside.
             if term.returned and node in around.returned or term.leaves is not around.memory.of(node):
                 return False
         return not self.keep_gradients(node) or term.target in _LINEAR
 
 
 _OUTSIDE = (0, 0)
-"""The place of what is in no region, and reads nothing that is written."""
+"""The place of nodes in no region that read nothing that is written."""
 _BY_STRIDES = frozenset(
     (
         aten.clone.default,
@@ -146,7 +149,7 @@ _BY_STRIDES = frozenset(
         aten.reshape_as.default,
     )
 )
-"""Ops that copy, or do not, by the strides of what they are given."""
+"""Ops whose operand's strides decide whether they copy."""
 _NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
 _LINEAR = frozenset(
     (
@@ -167,11 +170,11 @@ _LINEAR = frozenset(
         aten.detach.default,
     )
 )
-"""Ops whose gradient of a sum is the sum of gradients, to the last bit."""
+"""Ops with a backward for which summing gradients before or after it is bitwise equal."""
 
 
 class Normalizer:
-    """Brings the calls of one graph into normal form."""
+    """Rewrites the calls of one graph to normal form."""
 
     def __init__(
         self,
@@ -181,14 +184,14 @@ class Normalizer:
         shares: bool,
         sinks: Mapping[fx.Node, int] | None = None,
     ) -> None:
-        """`sinks` says at which nodes views are to sink, and how often."""
+        """`sinks`: the nodes at which views are to sink, and how often."""
         self._around, self._laws, self._conditions, self._shares = around, laws, conditions, shares
         self._sinks: Mapping[fx.Node, int] = sinks or {}
         self._interned: dict[Any, Term] = {}
         self.form = NormalForm()
 
     def visit(self, node: fx.Node) -> None:
-        """The term for a node whose operands have theirs."""
+        """Compute the term of a node whose operands have terms."""
         terms, around = self.form.terms, self._around
         if node in around.effectful:
             call = TermCall.of(node, terms)
@@ -208,7 +211,7 @@ class Normalizer:
         return term
 
     def _rewritten(self, node: fx.Node, call: TermCall, sinks: int) -> tuple[Term, list[str], fx.Node | None]:
-        """The term for a call, the laws that it was found by, and the node that made it before, if one did."""
+        """The term for a call, the laws applied to reach it, and the earlier node that makes it, if any."""
         names: list[str] = []
         while True:
             lower = self._sunk(node, call) if sinks else None
@@ -226,7 +229,7 @@ class Normalizer:
             call = found[1]  # type: ignore[assignment]
 
     def _sunk(self, node: fx.Node, call: TermCall) -> TermCall | None:
-        """The lower one of two calls that stand for one, if the view that it is on may sink."""
+        """The lower one of the two calls that replace a call, if the view that it uses may sink."""
         found = SINKING.rewrite(call)
         return self._conditions.placed(SINKING, node, call, found) if isinstance(found, ViewSinking) else None
 
@@ -251,8 +254,8 @@ class Normalizer:
 
 
 def step(node: fx.Node, call: TermCall, laws: Laws, conditions: Conditions) -> tuple[Law, Term | TermCall] | None:
-    """Of all laws that apply to a call the one whose result comes first, and that, whichever law is asked first: what
-    is a term already comes before another call, and what is computed early before what is computed late."""
+    """The preferred law application to a call, independent of the order of laws: existing terms are preferred over new
+    calls, and terms computed early over those computed late."""
     found: list[tuple[Law, Term | TermCall]] = []
     keeps_gradients = conditions.keep_gradients(node)
     for each in laws.of(call.target):
@@ -263,6 +266,7 @@ def step(node: fx.Node, call: TermCall, laws: Laws, conditions: Conditions) -> t
             and conditions.may_apply(each, node, call, result)
         ):
             found.append((each, result))
+    # Ranking by the result makes the normal form independent of the order in which laws are listed.
     return min(found, key=_rank) if found else None
 
 
@@ -272,6 +276,6 @@ def _rank(application: tuple[Law, Term | TermCall]) -> tuple[Any, ...]:
 
 
 def _is_deterministic(target: Any) -> bool:
-    """Whether a call gives the same values each time: memory that nobody has written does not."""
+    """Whether a call returns the same values each time; uninitialised memory does not."""
     overload = isinstance(target, torch._ops.OpOverload)
     return not (overload and target._schema.name.startswith(("aten::empty", "aten::new_empty")))

@@ -1,5 +1,5 @@
-"""What each call of a graph became when it was simplified, from the record of it: laws are applied again, and their
-conditions looked at again."""
+"""Replay of a simplification record: the image of each call of the original graph, computed by applying the recorded
+laws again and checking their conditions again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from decomp.simplification.terms import Term, TermCall, ViewSinking, key_of
 
 
 class ReplayedRewrites:
-    """One walk over the graph that was simplified, in order."""
+    """One pass over the original graph, in order."""
 
     def __init__(self, found: Simplified) -> None:
         self._found = found
@@ -24,12 +24,12 @@ class ReplayedRewrites:
         new = NewCalls(found.subject.target, mode_of(found.subject.graph))
         self._conditions, self._laws = Conditions(self.around, new, found.settings.exact), found.settings.laws
         self.of: dict[fx.Node, Term] = {}
-        """For each node that was visited, what stands for it."""
+        """The image of each visited node."""
         self.inner: dict[fx.Node, list[Term]] = {}
-        """For each node below which views sank, the calls above these, the uppermost first."""
+        """By node at which views sank, the calls moved above these views, the uppermost first."""
 
     def visit(self, node: fx.Node) -> Term:
-        """What stands for a node, the images of whose operands are known. Raises `NotAsRecorded`."""
+        """The image of a node whose operands have been visited. Raises `NotAsRecorded`."""
         image = self.of[node] = self._image(node)
         self.around.mark(node, image)
         return image
@@ -44,7 +44,7 @@ class ReplayedRewrites:
     def _rewritten(
         self, node: fx.Node, call: TermCall, names: tuple[str, ...], merged: fx.Node | None, above: list[Inner]
     ) -> Term:
-        """What stands for a call by its record; `above` are the records of calls that were put above others."""
+        """The image of a call according to its record; `above`: the records of calls moved above others."""
         for name in names:
             each = self._laws.by_name.get(name)
             result = self._applied(each, node, call, above) if each is not None else None
@@ -56,7 +56,7 @@ class ReplayedRewrites:
         return self._made(node, call, merged)
 
     def _applied(self, each: Law, node: fx.Node, call: TermCall, above: list[Inner]) -> Term | TermCall | None:
-        """What a law gives for a call; None if it may not be applied."""
+        """The result of a law for a call; None if it may not be applied."""
         result, conditions = each.rewrite(call), self._conditions
         if isinstance(result, ViewSinking):
             lower = conditions.placed(each, node, call, result)
@@ -69,9 +69,10 @@ class ReplayedRewrites:
         return lower.made(lower.target, term, *lower.args[1:])
 
     def _made(self, node: fx.Node, call: TermCall, owner: fx.Node | None) -> Term:
-        """The term for a call, that of `owner` if it makes the same."""
+        """The term of a call; that of `owner`, if it must be the same call."""
         if owner is None:
             return Term(node, call.op, call.target, call.args, call.kwargs, call.value)
+        # The equal call may be the owner's own, or one that sinking moved above it.
         made = ([self.of[owner]] if owner in self.of else []) + self.inner.get(owner, [])
         image = next((each for each in made if key_of(each) == key_of(call)), None)
         if image is None or not self._conditions.may_cse(node, image):

@@ -1,5 +1,5 @@
-"""What stands around the calls of a graph and limits how it may be simplified: which calls have effects, whose memory
-is seen outside or written, what may have a gradient, and in which region of switched modes a call stands."""
+"""Constraints on the simplification of a graph: which calls have effects, whose memory is visible outside or written,
+which values may have gradients, and in which region of switched modes a call is."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ class RewriteConstraints:
     """Facts about each node of a graph that is to be simplified."""
 
     effectful: set[fx.Node] = field(default_factory=set)
-    """Inputs, outputs and calls that do more than return a value, or of which nobody knows: they stay as they are."""
+    """Inputs, outputs, and calls with effects or unknown to the effect table: they stay unchanged."""
     leaving: set[fx.Node] = field(default_factory=set)
-    """Nodes whose memory is seen outside: what is returned, written back or given to an effect, and its bases."""
+    """Nodes whose memory is visible outside: values that are returned, written back or passed to an effect, and their
+    bases."""
     returned: set[fx.Node] = field(default_factory=set)
-    """Nodes that the graph returns as they are."""
+    """Nodes that the graph returns directly."""
     bases: dict[fx.Node, tuple[fx.Node, ...]] = field(default_factory=dict)
-    """For each node that may be a view, of what."""
+    """The possible bases of each node that may be a view."""
     written: set[fx.Node] = field(default_factory=set)
-    """Nodes whose memory some call writes, or is written when the program has run."""
+    """Nodes whose memory is written, by a call or after the program has run."""
     tracked: set[fx.Node] = field(default_factory=set)
     """Nodes whose value may have a gradient."""
     place: dict[fx.Node, tuple[int, int]] = field(default_factory=dict)
-    """For each node in a region of a switched mode, or that reads memory that is written within the graph, in which
-    region and after how many writes it stands."""
+    """For each node in a region of a switched mode, or that reads memory written inside the graph: its region, and the
+    number of writes before it."""
 
     uncertain: set[fx.Node] = field(default_factory=set)
-    """Nodes whose strides only the run decides."""
+    """Nodes whose strides are only known at run time."""
     memory: DisjointSets[fx.Node] = field(default_factory=DisjointSets)
-    """Which nodes may share memory."""
+    """The sets of nodes that may share memory."""
 
     @classmethod
     def of(
@@ -57,21 +58,20 @@ class RewriteConstraints:
         written: Iterable[fx.Node],
         results: Iterable[fx.Node] = (),
     ) -> RewriteConstraints:
-        """The surroundings in a graph whose attributes `root` owns. `tracks` are the inputs that may require a
-        gradient, `written` those that the program writes back after it has run, `results` what it gives besides its
-        outputs."""
+        """The constraints in a graph whose attributes `root` owns. `tracks`: inputs that may require a gradient;
+        `written`: inputs written back after the run; `results`: further results besides the outputs."""
         found = cls(leaving=set(results), returned=set(results), uncertain=of_uncertain_strides(graph))
         _look_around(found, graph, root, tracks, written)
         return found
 
     def note_view(self, node: fx.Node, bases: tuple[fx.Node, ...]) -> None:
-        """Note that a node may be a view of others."""
+        """Record that a node may be a view of others."""
         self.bases[node] = bases
         for base in bases:
             self.memory.join(node, base)
 
     def mark(self, node: fx.Node, term: Term) -> None:
-        """Note how a term that stands for a node is seen outside."""
+        """Record on a term the visibility of a node that it represents."""
         if node in self.leaving:
             term.leaves = self.memory.of(node)
         term.returned = term.returned or node in self.returned
@@ -94,7 +94,7 @@ def _look_around(
             writes[node] = len(within)
         call = plain.of(node)
         if call is not None:
-            # A view that is made where no gradients are recorded says all the same that it requires one.
+            # A view taken where no gradients are recorded still reports requires_grad.
             if call.gradients and (recorded or call.is_view) and _has_gradient(node, found.tracked):
                 found.tracked.add(node)
             if call.is_view:
@@ -118,6 +118,7 @@ def _look_around(
             (to if node in trailing else within).extend(changed)
         writes[node] = len(within)
     _add_leaving(found, graph)
+    # Only now are the memory sets complete: views after a write belong to them as well.
     outside, inside = ({memory.of(node) for node in nodes} for nodes in (to, within))
     for node in graph.nodes if outside or inside or regions else ():
         group = memory.of(node)
@@ -129,8 +130,7 @@ def _look_around(
 
 
 class PlainCall(NamedTuple):
-    """What is known of the calls of an overload that does nothing but return new tensors, or views of its first
-    argument."""
+    """Facts about calls of an overload that only returns new tensors, or views of its first argument."""
 
     gradients: bool
     """Whether it passes gradients on."""
@@ -138,17 +138,17 @@ class PlainCall(NamedTuple):
 
 
 class PlainCalls:
-    """Plain calls by their overloads, each looked up once."""
+    """Facts about plain calls by overload, each looked up once."""
 
     def __init__(self) -> None:
         self._known: dict[int, PlainCall | None] = {}
 
     def of(self, node: fx.Node) -> PlainCall | None:
-        """What is known of the call of a node; None if it is not plain, or that may depend on more."""
+        """The facts about a node's call; None if it is not plain, or they depend on its arguments."""
         target = node.target
         if type(target) is not OpOverload:
             return None
-        # By identity: hashing an overload costs more than the rest of a visit. The graph keeps its targets alive.
+        # Keyed by id: hashing an overload costs more than the rest of a visit. The graph keeps its targets alive.
         key = id(target)
         if key not in self._known:
             self._known[key] = _plain(target)
@@ -172,7 +172,7 @@ def _plain(target: OpOverload) -> PlainCall | None:
 
 
 def _written_by(node: fx.Node, effects: Effects, root: nn.Module | None) -> Iterable[fx.Node]:
-    """What a call writes; of a function of the user's own, whatever it is given."""
+    """The tensors that a call writes; for a user-defined function, all its arguments."""
     changed = mutated_args(node, root)
     if changed or effects.known or isinstance(node.target, torch._ops.HigherOrderOperator):
         return changed
@@ -197,7 +197,7 @@ def _passes_gradients(node: fx.Node, tracked: set[fx.Node]) -> bool:
 
 
 def _has_gradient(node: fx.Node, tracked: set[fx.Node]) -> bool:
-    """Whether a call that passes gradients on passes one on."""
+    """Whether a call that passes gradients on has an operand with one, and a result that may have one."""
     if tracked.isdisjoint(node.all_input_nodes):
         return False
     value = metadata(node)

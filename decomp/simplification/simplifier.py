@@ -1,4 +1,5 @@
-"""One graph, simplified: its normal form, of which what is needed is put into a new graph, once and in order."""
+"""Simplification of one graph: the needed terms of its normal form are emitted into a new graph, once each and in
+order."""
 
 from __future__ import annotations
 
@@ -42,19 +43,19 @@ PASSES: tuple[str, ...] = (DEAD, SHARING, *dict.fromkeys(each.family for each in
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked of a simplification."""
+    """Options of a simplification."""
 
     passes: frozenset[str] = frozenset(PASSES)
     exact: bool = True
-    """Whether results, and gradients, are to be the same to the last bit."""
+    """Whether results and gradients must be bitwise the same."""
     training: bool | None = None
-    """Whether what only gradients need is kept; None: where the program has an input that may require one."""
+    """Whether to keep what only gradients need; None: if the program has an input that may require one."""
     freeze: bool = False
     """Whether parameters and buffers are constants."""
 
     @property
     def without_constants(self) -> Settings:
-        """The same for a graph that can have no tensors of its own."""
+        """The same for a graph that cannot have constants."""
         training = False if self.freeze else self.training
         return replace(self, passes=self.passes - {FREEZING}, training=training, freeze=False)
 
@@ -66,21 +67,21 @@ class Settings:
 
 @dataclass(frozen=True)
 class Subject:
-    """A graph that is to be simplified, and what is to be known of it."""
+    """A graph to be simplified, with its context."""
 
     graph: fx.Graph
     root: nn.Module | None
-    """Owner of the attributes that it names."""
+    """The owner of its attributes."""
     target: Target
-    """What calls are legal."""
+    """Decides which calls are legal."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """The tensors of inputs that are parameters, buffers or constants, by the inputs' names."""
+    """The tensors of inputs that are parameters, buffers or constants, by input name."""
     written: tuple[fx.Node, ...] = ()
     """Inputs that are written after the program has run."""
     results: tuple[fx.Node, ...] = ()
-    """Values that are written back, and that will be results for it."""
+    """Values that are written back, which become results."""
     sources: Mapping[fx.Node, fx.Node] = field(default_factory=dict)
-    """From which node of the program a node comes, where the graph was lowered: a result is named like it."""
+    """For a lowered graph, the source node of each node: results are named after it."""
 
     @classmethod
     def of(
@@ -92,8 +93,8 @@ class Subject:
         written: Iterable[fx.Node] = (),
         constants: Mapping[str, Any] | None = None,
     ) -> Subject:
-        """A graph whose attributes `root` and `constants` have, and whose inputs are those of an exported program if
-        one is given."""
+        """A graph whose attributes are in `root` and `constants`, and whose inputs are those of an exported program, if
+        given."""
         state, every = dict(constants or {}), set(written)
         if exported is not None:
             state.update(lifted_state(exported))
@@ -102,18 +103,17 @@ class Subject:
         return cls(graph, root, target, state, tuple(every))
 
     def constants(self, around: RewriteConstraints, settings: Settings) -> Constants:
-        """What is the same each time that it runs: what is computed from factories, and if parameters are frozen from
-        these."""
+        """The values that are the same in every run: those computed from factories, and if frozen from parameters."""
         if settings.freeze:
             return Constants(self.root, self.state, around)
         return Constants(None, {}, around, LARGEST)
 
     def frozen_nodes(self) -> set[fx.Node]:
-        """The nodes that are constants where parameters are frozen."""
+        """The nodes that freezing turns into constants."""
         return constants_of(self.graph, self.root, self.state, self.written)
 
     def around(self, settings: Settings) -> RewriteConstraints:
-        """What limits how it may be simplified."""
+        """The facts that restrict its simplification."""
         training = settings.training is not False and not settings.freeze
         tracks: Collection[fx.Node] = gradient_inputs(self.graph, self.root, self.state) if training else ()
         found = RewriteConstraints.of(self.graph, self.root, tracks, self.written, self.results)
@@ -122,25 +122,25 @@ class Subject:
 
 @dataclass(frozen=True)
 class Simplified:
-    """A simplified graph, and how it relates to the one that it was made from."""
+    """A simplified graph, and its relation to the original."""
 
     subject: Subject
     settings: Settings
     rewrite: Rewrite
     applied: Mapping[fx.Node, tuple[str, ...]]
-    """For each node that laws changed, these by name, in order."""
+    """The names of the laws applied to each node that they changed, in order."""
     merged: Mapping[fx.Node, fx.Node]
-    """For each node that became one with an earlier one because it made the same call, that one."""
+    """By node that was merged with an earlier node making the same call, that node."""
     inner: Mapping[fx.Node, list[Inner]]
-    """For each node below which views sank, the calls that were put above these, the uppermost first."""
+    """By node at which views sank, the calls moved above these views, the uppermost first."""
     above: Mapping[Term, fx.Node]
     """The new nodes of these calls."""
     frozen: Mapping[fx.Node, str]
-    """For each node that was computed once, because it is a constant, the attribute that it became."""
+    """The attribute of each node that was folded to a constant."""
     constants: Mapping[str, torch.Tensor]
     """The values of these attributes."""
     counts: Mapping[str, int]
-    """How many calls each pass removed."""
+    """The number of calls that each pass removed."""
 
     @property
     def graph(self) -> fx.Graph:
@@ -148,18 +148,18 @@ class Simplified:
         return self.rewrite.graph
 
     def carried(self, facts: Mapping[fx.Node, Any]) -> dict[fx.Node, Any]:
-        """What is known of nodes of the graph that was simplified, by those of the simplified one."""
+        """Facts about original nodes, transferred to the simplified nodes."""
         return {new: facts[old] for new, old in self.rewrite.origin.items() if old in facts}
 
     def used(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of some attributes that the simplified graph reads."""
+        """The attributes among these that the simplified graph reads."""
         names = {str(node.target) for node in self.graph.find_nodes(op="get_attr")}
         return {name: value for name, value in attributes.items() if name in names}
 
 
 def simplified(subject: Subject, settings: Settings, laws: Laws | None = None) -> Simplified | None:
-    """A graph simplified; None if it is as simple as it can be. It has no more nodes, and computes the same to the last
-    bit unless `settings` allow otherwise."""
+    """The simplified graph; None if nothing can be simplified. It has no more nodes than the original, and results are
+    bitwise the same unless `settings` permit otherwise."""
     laws = settings.laws if laws is None else laws
     search = _FormSearch(subject, settings, laws)
     found = search.found()
@@ -183,20 +183,20 @@ def simplified(subject: Subject, settings: Settings, laws: Laws | None = None) -
 
 
 class _FormWithNeeds(NamedTuple):
-    """A normal form, and what is needed of it."""
+    """A normal form, and the part of it that is needed."""
 
     form: NormalForm
     everything: set[Term]
-    """What is needed where there are no constants."""
+    """The terms needed if there were no constants."""
     needed: set[Term]
     order: list[Term]
-    """What is needed, in the order in which it is computed."""
+    """The needed terms, in order of computation."""
     fixed: dict[Term, torch.Tensor]
-    """The constants among that, with their values."""
+    """The constants among these, with their values."""
 
 
 class _FormSearch:
-    """The search for the normal form of a graph with the fewest calls: views sink as long as that makes fewer."""
+    """The search for the normal form with the fewest calls: views are sunk as long as that reduces their number."""
 
     def __init__(self, subject: Subject, settings: Settings, laws: Laws) -> None:
         self.subject, self.settings, self.laws = subject, settings, laws
@@ -208,7 +208,7 @@ class _FormSearch:
             self._constants = subject.constants(self.around, settings)
 
     def found(self) -> _FormWithNeeds:
-        """The normal form, what is needed of it, and which of that are constants."""
+        """The normal form, its needed terms, and the constants among these."""
         sinks: Counter[fx.Node] = Counter()
         best = self._normal_form(sinks)
         while SINKING.name in self.laws.by_name:
@@ -216,6 +216,7 @@ class _FormSearch:
             if not more:
                 break
             sinks = sinks + more
+            # Sinking changes which terms are equal further down, so the whole form is recomputed.
             other = self._normal_form(sinks)
             if len(other.needed) >= len(best.needed):
                 break
@@ -229,6 +230,7 @@ class _FormSearch:
             barred.update(self._constants.among(order))
         regions = Regions(order)
         chosen = regions.paying(barred)
+        # Refusing one term changes which regions pay, so choose again until all may sink.
         while refused := {term for term in chosen if not self._may_sink(term)}:
             barred |= refused
             chosen = regions.paying(barred)
@@ -239,13 +241,13 @@ class _FormSearch:
         return +found
 
     def _may_sink(self, term: Term) -> bool:
-        """Whether a view that a term is computed from may sink below it; True where that is not a view yet."""
+        """Whether a view from which a term is computed may sink below it; True if its operand is no view yet."""
         call = term.as_call()
         found = SINKING.rewrite(call)
         return type(found) is not ViewSinking or self._conditions.placed(SINKING, term.owner, call, found) is not None
 
     def _normal_form(self, sinks: Mapping[fx.Node, int]) -> _FormWithNeeds:
-        """A normal form in which views sink where `sinks` says."""
+        """The normal form with views sunk at `sinks`."""
         graph, settings = self.subject.graph, self.settings
         normalizer = Normalizer(self.around, self.laws, self._conditions, SHARING in settings.passes, sinks)
         for node in graph.nodes:
@@ -259,7 +261,7 @@ class _FormSearch:
         return _FormWithNeeds(form, everything, needed, [term for term in order if term in needed], fixed)
 
     def _fixed(self, form: NormalForm, order: Sequence[Term]) -> dict[Term, torch.Tensor]:
-        """Those of the terms that are needed that are computed once, with their values."""
+        """The needed terms that are computed once, with their values."""
         assert self._constants is not None
         known = self._constants.among(order)
         if not known:
@@ -268,7 +270,7 @@ class _FormSearch:
         return frozen(order, known, self._constants, self.around, exposed)
 
     def _needed(self, form: NormalForm, fixed: Collection[Term]) -> set[Term]:
-        """The terms that effects and results are computed from; what is `fixed` is computed from nothing."""
+        """The terms from which effects and results are computed; `fixed` terms need no operands."""
         terms, around, keeps_dead = form.terms, self.around, DEAD not in self.settings.passes
         needed = {terms[node] for node in self.subject.results}
         for node in reversed(self.subject.graph.nodes):
@@ -284,7 +286,7 @@ class _FormSearch:
 
 
 def _ordered(graph: fx.Graph, form: NormalForm, needed: Collection[Term]) -> list[Term]:
-    """Terms that are needed, in the order in which they are computed."""
+    """The needed terms, in order of computation."""
     found: list[Term] = []
     for node in graph.nodes:
         terms = [form.terms[node]]
@@ -295,7 +297,7 @@ def _ordered(graph: fx.Graph, form: NormalForm, needed: Collection[Term]) -> lis
 
 
 def _attributes(subject: Subject) -> Iterator[str]:
-    """Names for attributes that the graph and its owner do not have."""
+    """Attribute names that neither the graph nor its owner uses."""
     taken = {str(node.target) for node in subject.graph.find_nodes(op="get_attr")} | set(subject.state)
     for i in itertools.count():
         if f"_frozen{i}" not in taken and not hasattr(subject.root, f"_frozen{i}"):
@@ -305,7 +307,7 @@ def _attributes(subject: Subject) -> Iterator[str]:
 def _counted(
     graph: fx.Graph, form: NormalForm, needed: set[Term], fixed: Collection[Term], laws: Laws
 ) -> dict[str, int]:
-    """How many calls were removed, by pass; `fixed` are those of which constants were made."""
+    """The number of calls removed, by pass; `fixed`: the terms folded to constants."""
     counts: Counter[str] = Counter()
     chained: dict[fx.Node, str] = {}
     for node, names in form.applied.items():
@@ -329,7 +331,7 @@ def _counted(
 
 
 class _Emission:
-    """Puts the terms that are needed into a new graph, each where its first node stood."""
+    """Emits the needed terms into a new graph, each at the position of its first node."""
 
     def __init__(
         self, subject: Subject, form: NormalForm, needed: set[Term], frozen: Mapping[Term, str], new: NewCalls
@@ -354,7 +356,7 @@ class _Emission:
             self.rewrite.values[node] = self._nodes[term]
 
     def _put_above(self, term: Term) -> fx.Node:
-        """A call above that of a node, which is named after that."""
+        """Emit a call that was moved above that of a node, named after the node."""
         new = self._nodes[term] = self._put(term, self.rewrite.free(f"{term.owner.name}_inner"))
         if term not in self._frozen:
             new.meta["val"] = self._new.own_memory(term.value)
@@ -381,7 +383,7 @@ class _Emission:
         return new
 
     def _share_memory(self, node: fx.Node) -> None:
-        """Let the metadata of a view share the memory of its base's."""
+        """Make the metadata of a view share the memory of its base."""
         call, value = self._plain.of(node), node.meta.get("val")
         if node.op != "call_function" or call is not None and not call.is_view:
             return
@@ -397,13 +399,13 @@ class _Emission:
             return
         args, kwargs = substituted((node.args, node.kwargs), lambda operand: operand.meta.get("val"))
         found = self._new.result(node.target, args, kwargs)
-        # Where sizes are symbolic, strides may be spelled otherwise: then what was captured stays.
+        # With symbolic sizes, strides may be different expressions: then the captured metadata stays.
         if same_value(found, value) or isinstance(value, (tuple, list)) and all(map(same_value, found or (), value)):
             node.meta["val"] = found
 
 
 def _is_apart(value: Any, base: Any) -> bool:
-    """Whether the metadata of a view, or of the first of several, has other memory than that of its base."""
+    """Whether the metadata of a view, or of the first of several, is on memory other than that of its base."""
     view = value[0] if isinstance(value, (tuple, list)) and value else value
     if not all(isinstance(each, torch.Tensor) and each.layout is torch.strided for each in (view, base)):
         return False
@@ -411,7 +413,7 @@ def _is_apart(value: Any, base: Any) -> bool:
 
 
 def _names(subject: Subject, form: NormalForm, needed: Iterable[Term]) -> dict[Term, str]:
-    """The names of terms that stand for the result of a node of the program: that node's."""
+    """The names of terms that are the result of a source node: those of that node."""
     found: dict[Term, str] = {}
     sources = subject.sources
     for node in form.applied:

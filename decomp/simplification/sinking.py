@@ -1,5 +1,5 @@
-"""A view below an op: `view(f(a))` for `f(view(a))`, where `f` computes element by element, or along dimensions that
-the view leaves alone. One law, which by itself saves nothing: `sinking_regions` finds out where it pays."""
+"""Sinking of views: `f(view(a))` becomes `view(f(a))`, if `f` is elementwise, or works along dimensions that the view
+does not change. The law saves nothing by itself; `sinking_regions` finds where it pays."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from decomp.simplification.terms import Term, TermCall, ViewSinking, terms_in
 
 @dataclass(frozen=True)
 class ShapeChange:
-    """How a view changes shapes."""
+    """The effect of a view on shapes."""
 
     given: tuple[int, ...]
-    """Sizes of the leading dimensions that it changes, before; the others stay. Of a permutation, its order."""
+    """The sizes before the view of the leading dimensions that it changes; or the order of a permutation."""
     leading: tuple[int, ...] | None
-    """The same after; None for a permutation."""
+    """The sizes of these after the view; None for a permutation."""
 
     def before(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The shape that becomes `shape`, if any does."""
+        """The shape that the view maps to `shape`, if any."""
         if self.leading is None:
             back = dict(zip(self.given, shape))
             return tuple(back[dim] for dim in range(len(shape))) if len(shape) == len(self.given) else None
@@ -38,16 +38,16 @@ class ShapeChange:
 
 @dataclass(frozen=True)
 class ViewOf:
-    """A value as a view of another."""
+    """A value as a view of another one."""
 
     turn: ShapeChange
     base: Term
     shape: tuple[int, ...]
-    """That of the view."""
+    """The shape of the view."""
 
 
 def turned(term: Term) -> ViewOf | None:
-    """What a term is a view of; None if it is no such view, or its sizes are symbolic."""
+    """The term as a view of another; None if it is no such view, or has symbolic sizes."""
     if id(term.target) not in _VIEWS or not term.args:
         return None
     base: Term = term.args[0]
@@ -58,6 +58,7 @@ def turned(term: Term) -> ViewOf | None:
     if order is not None:
         return ViewOf(ShapeChange(tuple(order), None), base, shape)
     kept = 0
+    # Trailing dimensions of equal size are unchanged by a reshape, so ops along them commute with it.
     while kept < min(len(given), len(shape)) and given[-1 - kept] == shape[-1 - kept]:
         kept += 1
     return ViewOf(ShapeChange(given[: len(given) - kept], shape[: len(shape) - kept]), base, shape)
@@ -67,14 +68,14 @@ _VIEWS = frozenset(map(id, (*RESHAPING, *PERMUTING)))
 
 
 def shape_of(term: Term | TermCall) -> tuple[int, ...] | None:
-    """The shape of a tensor; None if there are symbols in it."""
+    """The shape of a tensor; None if it has symbolic sizes."""
     return tuple(term.value.shape) if has_fixed_sizes(term.value) else None
 
 
 def sunk(
     call: TermCall | Term, known: Callable[[Term], ViewOf | None] = turned
 ) -> tuple[ShapeChange, ViewSinking] | None:
-    """A call on views as a view of the same call on what they are views of; `known` tells of what a term is one."""
+    """A call on views as a view of the same call on their bases; `known` returns the base of a term."""
     views = [known(arg) if type(arg) is Term else None for arg in call.args]
     turn = next((view.turn for view in views if view is not None), None)
     kind, shape = _kind(call) if turn is not None else None, shape_of(call)
@@ -96,12 +97,12 @@ def sunk(
 
 
 def _fits(turn: ShapeChange, shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
-    """Whether dimensions of an operand are broadcast only where the view leaves them alone."""
+    """Whether dimensions of an operand are broadcast only where the view does not change them."""
     return turn.leading is not None or shape == result
 
 
 def _is_free(arg: Any, turn: ShapeChange, rank: int) -> bool:
-    """Whether an operand broadcasts alike before and after a view."""
+    """Whether an operand broadcasts the same before and after a view."""
     if type(arg) is Term:
         shape = shape_of(arg)
         kept = rank - len(turn.leading) if turn.leading is not None else 0
@@ -121,11 +122,11 @@ _ALONG = {
     aten.log_softmax.int: _DIM,
     aten.slice.Tensor: _DIM,
 }
-"""Ops along dimensions that their second argument names."""
+"""Ops along the dimensions given by their second argument."""
 
 
 def _kind(call: TermCall | Term) -> str | None:
-    """Along what a call works; None for what may not stand above a view."""
+    """How a call treats dimensions; None if it may not be moved above a view."""
     if call.target is aten._to_copy.default or call.target is aten.detach.default:
         return _POINTWISE if set(call.kwargs) <= {"dtype"} else None
     if not isinstance(call.target, torch._ops.OpOverload) or call.kwargs and terms_in(call.kwargs.values()):
@@ -138,14 +139,14 @@ def _kind_of_op(target: torch._ops.OpOverload) -> str | None:
     if target in _ALONG:
         return _ALONG[target]
     plain = torch.Tag.pointwise in target.tags and torch.Tag.nondeterministic_seeded not in target.tags
-    # A clone has the strides that it is asked for.
+    # The strides of a clone are specified by its memory format.
     if not plain or target is aten.clone.default or target._schema.is_mutable or len(target._schema.returns) != 1:
         return None
     return None if view_arguments("call_function", target) else _POINTWISE
 
 
 def _along(turn: ShapeChange, args: list[Any], kind: str, rank: int) -> bool:
-    """Whether the dimensions that a call works along are left alone by the view; they are renumbered in `args`."""
+    """Whether the view leaves alone the dimensions along which a call works; they are renumbered in `args`."""
     if turn.leading is None or len(args) < 2:
         return False
     dims = args[1] if kind is _DIMS else [args[1]]

@@ -1,6 +1,7 @@
-"""Where it pays that views sink: parts of a program that are computed between views of one kind. What leads into such a
-part is a view no longer, if nothing else uses it; what leads out and turns the other way is nothing; and what is used
-as it was needs a view. A part is taken if that makes fewer calls."""
+"""Where sinking views pays: connected parts of a program computed between views of one kind. If such a part is computed
+on the bases instead, a view that leads into it disappears if it has no other use, a view that leads out and inverts it
+disappears, and each value that is used as before needs a new view. A part is chosen if the number of calls
+decreases."""
 
 from __future__ import annotations
 
@@ -15,23 +16,25 @@ from decomp.simplification.terms import Term
 
 
 class Regions:
-    """The parts of a program that is computed in an order of terms."""
+    """The candidate parts of a program, given its terms in order of computation."""
 
     def __init__(self, order: Sequence[Term]) -> None:
         self._order = order
         self._views = {term: view for term in order if (view := turned(term)) is not None}
 
     def paying(self, barred: Collection[Term]) -> set[Term]:
-        """The terms below which views are to sink; none of those `barred`."""
+        """The terms below which views should sink, except `barred` ones."""
         inside = self._inside(barred)
         if not inside:
             return set()
+        # Start from the largest possible regions and drop what does not pay: a greedy growth would miss savings that
+        # need several steps.
         gains = _Gains(self._order, self._views, inside)
         gains.prune()
         return set(gains.chosen())
 
     def _inside(self, barred: Collection[Term]) -> dict[Term, ViewOf]:
-        """All calls below which views could sink, each as the view that it would be."""
+        """All calls below which views could sink, each as the view that it would become."""
         inside: dict[Term, ViewOf] = {}
         known = dict(self._views)
         for term in self._order:
@@ -43,7 +46,7 @@ class Regions:
 
 
 class _Gains:
-    """What it changes if views sink below calls that are computed between them."""
+    """The change in the number of calls if views sink below the calls between them."""
 
     def __init__(self, order: Sequence[Term], views: Collection[Term], inside: dict[Term, ViewOf]) -> None:
         self.order, self.inside, self._views = order, inside, views
@@ -69,7 +72,7 @@ class _Gains:
             self._needing[given] += 1
 
     def prune(self) -> None:
-        """Leave out, from the last on, what saves nothing."""
+        """Drop terms without a saving, from last to first."""
         for term in reversed(self.order):
             if term not in self.inside or self._outside[term] < len(self._uses[term]):
                 continue
@@ -82,7 +85,7 @@ class _Gains:
                     self._needing[each] += each in self.inside
 
     def chosen(self) -> Iterator[Term]:
-        """The calls of the regions that make fewer calls."""
+        """The calls of the regions that reduce the number of calls."""
         regions = DisjointSets[Term]()
         for term in self.inside:
             for given in term.operands:
@@ -103,7 +106,7 @@ _PERMUTES = frozenset(map(id, PERMUTING))
 
 
 def _undoes(turn: ShapeChange, given: Term, user: Term) -> bool:
-    """Whether a view of `given` leads back to what it has been a view of."""
+    """Whether a view of `given` restores the base of which `given` would be a view."""
     shape, result = shape_of(given), shape_of(user)
     before = turn.before(shape) if shape is not None else None
     if before is None or result is None or user.args[0] is not given:

@@ -1,5 +1,5 @@
 """Terms: the calls of a graph as immutable values. Two calls of the same op on the same terms are the same term, so
-that equal terms are found by looking them up."""
+equal terms are found by lookup."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ class Term:
         self, owner: fx.Node, op: str, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], value: Any
     ) -> None:
         self.owner = owner
-        """The node of the source that computes it first."""
+        """The first source node that computes it."""
         self.op, self.target, self.args, self.kwargs = op, target, args, kwargs
         self.value = value
         """Its metadata."""
         self.leaves: fx.Node | None = None
-        """Where it stands for a value whose memory is seen outside, one node for all that share that memory."""
+        """If it represents a value whose memory is visible outside, a node identifying the set that shares this
+        memory."""
         self.returned = False
-        """Whether it stands for a value that the program returns."""
+        """Whether it represents a value that the program returns."""
         self._operands: tuple[Term, ...] | None = None
 
     def __repr__(self) -> str:
         return str(self.owner.name)
 
     def as_call(self) -> TermCall:
-        """The call that it is."""
+        """The term as a call."""
         return TermCall(self.op, self.target, self.args, self.kwargs, self.value)
 
     @property
     def operands(self) -> tuple[Term, ...]:
-        """The terms among its arguments, in order, each once."""
+        """The distinct terms among its arguments, in order."""
         found = self._operands
         if found is None:
             found = self._operands = operands_of(self)
@@ -49,7 +50,7 @@ class Term:
 
 
 class TermCall:
-    """A call that is being simplified: an op, its arguments, and the metadata that its result must have."""
+    """A call that is being simplified: an op, its arguments, and the metadata required of its result."""
 
     __slots__ = ("args", "kwargs", "op", "target", "value")
 
@@ -58,7 +59,7 @@ class TermCall:
 
     @classmethod
     def of(cls, node: fx.Node, terms: Mapping[fx.Node, Term]) -> TermCall:
-        """What a node calls, on the terms that stand for its operands; by place where the schema has a place."""
+        """The call of a node on the terms of its operands; arguments are positional where the schema allows it."""
         args: Any = fx.map_arg(node.args, terms.__getitem__)  # type: ignore[arg-type]
         if not node.kwargs:
             return cls(node.op, node.target, args, {}, metadata(node))
@@ -70,7 +71,8 @@ class TermCall:
         return TermCall("call_function", target, args, kwargs, self.value)
 
     def operand(self, place: int, *targets: Any) -> Term | None:
-        """The term at a place of the arguments if it is a call of one of `targets`; with none, if it is a tensor."""
+        """The term at an index of the arguments, if it is a call of one of `targets`; without targets, if it is a
+        tensor."""
         term = self.args[place] if place < len(self.args) else None
         if type(term) is not Term or (targets and term.target not in targets):
             return None
@@ -78,7 +80,7 @@ class TermCall:
 
 
 def _by_place(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Any]:
-    """Arguments of an overload, those by place that have one; between them what is left out is at its default."""
+    """The arguments of an overload, positional where possible; omitted ones in between get their defaults."""
     if not isinstance(target, torch._ops.OpOverload):
         return args, kwargs
     places = _places(target)[len(args) :]
@@ -90,13 +92,13 @@ def _by_place(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 @functools.cache
 def _places(target: torch._ops.OpOverload) -> list[tuple[str, Any]]:
-    """The arguments that an overload takes by place, and their defaults."""
+    """The positional arguments of an overload, with their defaults."""
     arguments = [each for each in target._schema.arguments if not each.kwarg_only]
     return [(each.name, each.default_value if each.has_default_value() else None) for each in arguments]
 
 
 class ViewSinking:
-    """A call below which another was put: `target` of `inner`, whose metadata nobody knows yet, and of `args`."""
+    """A call moved below another one: `target` on `inner`, whose metadata is not known yet, and `args`."""
 
     __slots__ = ("args", "inner", "target")
 
@@ -105,12 +107,12 @@ class ViewSinking:
 
 
 def operands_of(call: TermCall | Term) -> tuple[Term, ...]:
-    """The terms among the arguments of a call, in order, each once."""
+    """The distinct terms among the arguments of a call, in order."""
     return terms_in((*call.args, *call.kwargs.values()) if call.kwargs else call.args)
 
 
 def terms_in(values: Iterable[Any]) -> tuple[Term, ...]:
-    """The terms in nested arguments, in order, each once."""
+    """The distinct terms in nested arguments, in order."""
     found: dict[Term, None] = {}
     _collect(values, found)
     return tuple(found)
@@ -130,12 +132,12 @@ def _collect(values: Iterable[Any], found: dict[Term, None]) -> None:
 
 
 def key_of(call: TermCall | Term, *more: Any, of: Callable[[Term], Any] | None = None) -> Any:
-    """What two calls have in common if and only if they are the same call: 1, 1.0 and True differ, and so do 0.0 and
-    -0.0; NaN is itself. `more` tells calls apart that must not be one; `of` says what of a term matters, if not which
-    one it is."""
+    """A key that is equal if and only if two calls are the same: 1, 1.0 and True differ, as do 0.0 and -0.0; NaN equals
+    itself. `more` distinguishes calls that must not be merged; `of` maps a term to what matters of it, if not its
+    identity."""
     args = tuple([_pattern(arg, of) for arg in call.args])
     kwargs = tuple([(name, _pattern(call.kwargs[name], of)) for name in sorted(call.kwargs)]) if call.kwargs else ()
-    # By identity, where a target is no name: hashing an overload costs more than the rest of the look-up.
+    # Keyed by id, unless the target is a name: hashing an overload costs more than the rest of the lookup.
     target = call.target if type(call.target) is str else id(call.target)
     return (call.op, target, args, kwargs, *more)
 

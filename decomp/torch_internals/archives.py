@@ -1,4 +1,4 @@
-"""The reader of `.pt2` archives, of which the public function executes what it reads."""
+"""The reader of `.pt2` archives: the public function executes code that it reads."""
 
 from torch._export.serde.schema import SCHEMA_VERSION as SCHEMA_VERSION
 from torch._export.serde.serialize import _SYM_OPS as SYM_OPS

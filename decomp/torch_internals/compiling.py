@@ -1,5 +1,5 @@
-"""What `torch.compile` is made of, for a backend of it, and for counting what Inductor wrote. To import this module
-costs seconds."""
+"""Parts of `torch.compile`, for implementing a backend, and for counting the kernels that Inductor generates. Importing
+this module takes seconds."""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +7,7 @@ import torch
 from torch._export import config as export_config
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import (
-    aot_module_simplified as aot_module_simplified,  # the public wrapper compiles a module anew at every call of it
+    aot_module_simplified as aot_module_simplified,  # the public wrapper compiles a module again at every call
     make_boxed_func as make_boxed_func,
 )
 from torch._functorch.partitioners import (
@@ -52,8 +52,8 @@ __all__ = [
 
 
 def recomputing_partition(joint: Any, inputs: Any, **options: Any) -> Any:
-    """The partition of a joint graph whose backward computes anew what that makes cheaper than to keep it, as Inductor
-    reckons. Detached values within are values like others: the partitioner takes each for something to keep."""
+    """A partition of the joint graph whose backward recomputes values where that is cheaper than saving them, by
+    Inductor's cost model. Inner `detach` calls are removed first: the partitioner would save each result separately."""
     for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
         if all(user.op != "output" for user in node.users):
             node.replace_all_uses_with(node.args[0])
@@ -62,28 +62,29 @@ def recomputing_partition(joint: Any, inputs: Any, **options: Any) -> Any:
 
 
 def donate_nothing() -> None:
-    """While AOTAutograd compiles: no saved tensor is the backward graph's own, to write into. AOTAutograd sees neither
-    that two of them share memory (torch 2.13) nor that a lowered forward graph may save an input for one of its own."""
+    """To be called while AOTAutograd compiles: forbid the backward graph to reuse the memory of saved tensors.
+    AOTAutograd does not see that two of them share memory (torch 2.13), or that a lowered forward graph may save an
+    input instead of a tensor of its own."""
     context = TracingContext.try_get()
     donated = getattr(context and context.fw_metadata, "bw_donated_idxs", None)
     if donated:
-        donated.clear()  # in place: AOTAutograd holds the list twice
+        donated.clear()  # in place: AOTAutograd has two references to the list
 
 
 class Outputs(NamedTuple):
-    """The outputs of a forward graph, by what AOTAutograd does with them; it takes it that sizes, strides and offsets
-    are as it traced them (torch 2.13)."""
+    """The outputs of a forward graph, by how AOTAutograd uses them; it assumes their traced sizes, strides and offsets
+    (torch 2.13)."""
 
     views: frozenset[int] = frozenset()
-    """Of which it reads the layout alone, to view an input or another output so."""
+    """Those of which it only reads the layout, to take a view of an input or of another output."""
     whole: frozenset[int] = frozenset()
-    """Whose values it views so, or puts back into inputs so."""
+    """Those of which it takes such views, or which it writes back to inputs."""
     results: frozenset[int] = frozenset()
-    """That it hands to the caller as they are."""
+    """Those that it returns to the caller directly."""
 
 
 def outputs_as_traced() -> Outputs:
-    """While AOTAutograd compiles a forward graph: that graph's."""
+    """The outputs of the forward graph that AOTAutograd is compiling."""
     context = TracingContext.try_get()
     found = context and context.fw_metadata
     if found is None:
@@ -101,7 +102,7 @@ def outputs_as_traced() -> Outputs:
 
 
 def _is_replayed(info: Any) -> bool:
-    """Whether AOTAutograd takes the view again call by call, and reads no strides."""
+    """Whether AOTAutograd takes the view again call by call, without reading strides."""
     taken = info.view_meta_sequence
     replays = functorch_config.view_replay_for_aliased_outputs and taken is not None
     return bool(replays) and not any(view.has_symbolic_inputs for view in taken.sequence)

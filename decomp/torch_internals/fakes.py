@@ -1,5 +1,5 @@
-"""Fake tensors: metadata without data. To make them public was asked for in
-https://github.com/pytorch/pytorch/issues/113456; what `torch.export` and `torch.compile` hand over is made of them."""
+"""Fake tensors: metadata without data. Making them public was requested in
+https://github.com/pytorch/pytorch/issues/113456; the programs of `torch.export` and `torch.compile` contain them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch._guards import (
-    TracingContext as TracingContext,  # where `torch.compile` keeps what it knows of the graph that a backend is given
+    TracingContext as TracingContext,  # the state of `torch.compile` for the graph passed to a backend
     active_fake_mode as active_fake_mode,
     detect_fake_mode as detect_fake_mode,
 )
@@ -24,8 +24,8 @@ from torch._subclasses.fake_tensor import (
 
 
 def fake_with_attributes(meta: torch.Tensor, attributes: dict[str, Any]) -> FakeTensor:
-    """What `FakeTensor(mode, meta, device)` makes, given the attributes of another one of that mode and device. It
-    spares half the time of the constructor; whether it comes to the same is asked once (`metadata/fakes.py`)."""
+    """The same tensor as `FakeTensor(mode, meta, device)`, given the attributes of another one of that mode and device.
+    It takes half the time of the constructor; the equivalence is checked once (`metadata/fakes.py`)."""
     made: FakeTensor = torch.Tensor._make_subclass(
         FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=attributes["_fake_device"]
     )
@@ -38,13 +38,13 @@ def fake_with_attributes(meta: torch.Tensor, attributes: dict[str, Any]) -> Fake
 
 
 def dispatch_keys(value: torch.Tensor) -> str:
-    """The dispatch keys of a tensor, to be compared with those of another."""
+    """The dispatch keys of a tensor, in comparable form."""
     return str(torch._C._dispatch_keys(value))
 
 
 def fakes_compute_it_otherwise(func: torch._ops.OpOverload) -> bool:
-    """Whether fake tensors have a way of their own for an overload, instead of its kernel for the meta device. (What is
-    registered there is private: torch/_subclasses/fake_impls.py.)"""
+    """Whether fake tensors have a special implementation of an overload instead of its kernel for the meta device. (The
+    registry is private: torch/_subclasses/fake_impls.py.)"""
     if torch._library.simple_registry.singleton.find(func.name()).fake_impl.kernel is not None:
         return True
     if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta"):

@@ -1,4 +1,4 @@
-"""Graphs of torch.fx and exported programs, where their public classes do not reach."""
+"""Private parts of torch.fx graphs and exported programs."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ from torch.fx.experimental.proxy_tensor import make_fx as make_fx
 
 from decomp.torch_internals import fakes as _fakes
 
-# The codegen of graphs that take and return trees: of `torch.export`'s modules, and of traces with concrete arguments.
+# The codegen of graphs that take and return pytrees: of `torch.export`'s modules, and of traces with concrete
+# arguments.
 PyTreeCodeGen = fx.graph._PyTreeCodeGen
 
-# What such a codegen knows of the trees.
+# The tree specs of such a codegen.
 tree_info = fx.graph._PyTreeInfo
 
-# The pass that the constructor of `ExportedProgram` runs.
+# The pass run by the constructor of `ExportedProgram`.
 share_getitems = _common_getitem_elimination_pass
 
-# What Dynamo calls for `.data` of a tensor.
+# The function that Dynamo calls for `.data` of a tensor.
 get_data_attr = torch._C._autograd._get_data_attr  # type: ignore[attr-defined]
 
 # The base of the dropout modules.
 DropoutNd = nn.modules.dropout._DropoutNd
 
 
-# A `GraphModule` that generates its code when it is first run; the public class does so at once, 30 µs a node:
+# A `GraphModule` that generates its code when it is first run; the public class does so at once, in 30 µs per node:
 # https://github.com/pytorch/pytorch/pull/117911.
 LazyGraphModule = _LazyGraphModule
 
 
 def change_class(module: fx.GraphModule, kind: Any) -> None:
-    """Make a module that is there one of another kind; each `GraphModule` has a class of its own."""
+    """Change the class of an existing module; each `GraphModule` has a class of its own."""
     own: Any = type(kind.__new__(kind))
     own.__name__ = type(module).__name__
     module.__class__ = own
 
 
 def skip_frame(function: Any) -> Any:
-    """Keep Dynamo from compiling the frame of a function; those that it calls are compiled. (What does so in public
-    imports Dynamo.)"""
+    """Keep Dynamo from compiling the frame of a function, but not those of functions that it calls. (The public
+    decorator imports Dynamo.)"""
     frames: Any = torch._C._dynamo.eval_frame
     strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
     frames.set_code_exec_strategy(function.__code__, strategy)
@@ -50,8 +51,8 @@ def skip_frame(function: Any) -> Any:
 
 
 class BodyModule(_LazyGraphModule):
-    """A body of a higher-order op. PyTorch traces it anew where it runs with gradients, in a fake mode that takes no
-    other tensors (torch 2.13, `materialize_as_graph`): there its constants are copied into the mode."""
+    """A body of a higher-order op. When it runs with gradients, PyTorch traces it in a fake mode that accepts no other
+    tensors (torch 2.13, `materialize_as_graph`): there its constants are copied into the mode."""
 
     def __getattr__(self, name: str) -> Any:
         value = super().__getattr__(name)
@@ -63,7 +64,7 @@ class BodyModule(_LazyGraphModule):
 def lazy_graph_module(
     root: Any, graph: fx.Graph, name: str, kind: type[fx.GraphModule] = LazyGraphModule
 ) -> fx.GraphModule:
-    """A `GraphModule` of a kind that generates its code when it is first run."""
+    """A `GraphModule` of class `kind` that generates its code when it is first run."""
     with _use_lazy_graph_module(True):
         module: fx.GraphModule = _make_graph_module(root, graph, class_name=name, graph_module_cls=kind)
     return module

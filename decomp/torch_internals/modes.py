@@ -1,5 +1,5 @@
-"""Modes: what PyTorch hands calls to, and the switches that change what a call does. There is no public way to set a
-mode aside that somebody else has entered, to see which are on, or to record calls above autograd."""
+"""Modes, which intercept calls, and switches that change the behaviour of calls. There is no public way to suspend
+modes entered by others, to see which are active, or to record calls above autograd."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from decomp import forks as _forks
 
 disable_current_modes = _disable_current_modes
 
-# The function itself, and not the context manager around it: graphs of Dynamo and of `make_fx` call it.
+# The function itself, not the context manager around it: graphs of Dynamo and of `make_fx` call it.
 set_grad_enabled = torch._C._set_grad_enabled
 
-# `torch.is_autocast_enabled` asks of one type of device.
+# `torch.is_autocast_enabled` queries one type of device.
 is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
-# Autocast off for all types of devices at once.
+# Disables autocast for all types of devices at once.
 DisableAutocast = torch._C._DisableAutocast
 
-# Function modes and `__torch_function__` off for a call. The public `DisableTorchFunctionSubclass` leaves modes on.
+# Disables function modes and `__torch_function__`. The public `DisableTorchFunctionSubclass` leaves modes active.
 DisableTorchFunction = torch._C.DisableTorchFunction
 
-# Kernels written in Python, which stand in front of those in C++ while calls above autograd are recorded, off.
+# Disables Python kernels, which precede those in C++ while calls above autograd are recorded.
 DisablePythonDispatcher = torch._C._DisablePythonDispatcher
 
-# Dispatch modes and `__torch_dispatch__` off for a call.
+# Disables dispatch modes and `__torch_dispatch__`.
 DisableTorchDispatch = torch._C._DisableTorchDispatch
 
-# What leaves a region of autocast that a graph entered by a call.
+# Leaves an autocast region that a graph entered by a call.
 exit_autocast = torch.amp.autocast_mode._exit_autocast
 
-# Modes above autograd see calls only while this is on. They take one of a few classes of modes each
+# Modes above autograd only see calls while this is active. Each must be of one of a few classes
 # (`torch._ops._set_mode_pre_dispatch`), of which `ProxyTorchDispatchMode` is the one that records:
 # https://github.com/pytorch/pytorch/pull/113728.
 EnablePreDispatch = torch._C._EnablePreDispatch
@@ -61,18 +61,18 @@ COMPOSITE_IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def has_dispatch_modes() -> bool:
-    """Whether a dispatch mode is on."""
+    """Whether a dispatch mode is active."""
     return bool(torch._C._len_torch_dispatch_stack())
 
 
 def has_function_modes() -> bool:
-    """Whether a function mode is on; `torch.set_default_device` is one."""
+    """Whether a function mode is active; `torch.set_default_device` is one."""
     return bool(_len_torch_function_stack())
 
 
 @contextlib.contextmanager
 def without_function_modes() -> Iterator[None]:
-    """Within, no function mode is on."""
+    """Inside this context no function mode is active."""
     modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
     try:
         yield
@@ -82,9 +82,9 @@ def without_function_modes() -> Iterator[None]:
 
 
 class ProcessState:
-    """What tracing switches in this process, as it is now, to be put back: an interrupt may come between the lines of a
-    context manager of torch, and a trace of `torch.func` that fails (torch 2.13, non-strict export) leaves the levels
-    that it entered. Inside of a level nothing works any more, not even `requires_grad_`."""
+    """A snapshot of the state that tracing changes in this process. It must be restored explicitly, as an interrupt may
+    occur between the lines of a context manager of torch, and a failing trace of `torch.func` (torch 2.13, non-strict
+    export) leaves its levels open. Inside an open level nothing works any more, not even `requires_grad_`."""
 
     def __init__(self) -> None:
         self._dispatch = dispatch._get_current_dispatch_mode_stack()
@@ -98,7 +98,7 @@ class ProcessState:
         self._shared = [(owner, name, getattr(owner, name)) for owner, name in _SHARED if hasattr(owner, name)]
 
     def restore(self) -> None:
-        """Take off what has been entered since, and put back what has been left."""
+        """Leave what was entered since, and enter again what was left."""
         while _len_torch_function_stack() > self._function:
             _pop_mode()
         if dispatch._get_current_dispatch_mode_stack() != self._dispatch:
@@ -117,7 +117,7 @@ class ProcessState:
                 setattr(_guards._TLS, name, context)
 
     def restore_in_child(self) -> None:
-        """Put back what all threads have in common, in a process that another thread has forked."""
+        """Restore the state shared by all threads, in a process forked by another thread."""
         self._restore_shared()
         for owner, name, value in self._shared:
             setattr(owner, name, value)
@@ -133,7 +133,7 @@ class ProcessState:
         if _functorch.get_dynamic_layer_stack_depth() > self._levels:
             _functorch.pop_dynamic_layer_stack_and_undo_to_depth(self._levels)
             if self._dual_level < 0:
-                # Graphs enter the level of dual numbers without a word to the Python module that counts it.
+                # Graphs enter the level of dual numbers without updating the Python module's counter.
                 with contextlib.suppress(RuntimeError):
                     torch._C._exit_dual_level(level=0)
         _forward_ad._current_level = self._dual_level
@@ -141,7 +141,7 @@ class ProcessState:
 
 @contextlib.contextmanager
 def process_state_kept() -> Iterator[None]:
-    """However it is left, PyTorch's state is that in which it was entered."""
+    """On exit, restore the state of PyTorch on entry."""
     before = ProcessState()
     try:
         with _forks.undone_in_child(before.restore_in_child):
@@ -165,23 +165,23 @@ _SWITCHES: tuple[tuple[Callable[[], bool], Callable[[bool], Any]], ...] = (
     (torch._C._autograd._saved_tensors_hooks_is_enabled, _hooks_of_saved_tensors),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
 )
-"""How a switch is read and set."""
+"""Getter and setter of each switch."""
 
 
 def _known(*flags: tuple[Any, str]) -> tuple[tuple[Any, str], ...]:
-    """Those that the installed PyTorch has."""
+    """Those flags that the installed PyTorch has."""
     return tuple((owner, name) for owner, name in flags if hasattr(owner, name))
 
 
 _FLAGS = _known(
-    # Globals that `TorchDispatchMode.__enter__` sets and `__exit__` puts back.
+    # Globals that `TorchDispatchMode.__enter__` sets and `__exit__` restores.
     (dispatch, "_is_in_torch_dispatch_mode"),
     (dispatch, "_is_in_non_infra_torch_dispatch_mode"),
     (dispatch, "_is_in_any_mode_without_ignore_compile_internals"),
-    # What says that something is being traced.
+    # Flags that something is being traced.
     (torch.compiler, "_is_compiling_flag"),
     (torch.compiler, "_is_exporting_flag"),
-    (_symbolic_trace, "_is_fx_tracing_flag"),  # from torch 2.14 on it is in thread-local memory, and put back there
+    (_symbolic_trace, "_is_fx_tracing_flag"),  # from torch 2.14 on it is thread-local, and restored there
 )
 _SHARED = _known(
     (torch.compiler, "_is_non_strict_tracing_flag"),
@@ -193,7 +193,7 @@ _SHARED = _known(
     (torch.nn.Module, "__call__"),
     (torch.nn.Module, "__getattr__"),
 )
-"""What tracing puts back itself, whatever happens but a fork (torch 2.13)."""
+"""State that tracing itself restores in all cases but a fork (torch 2.13)."""
 _CONTEXTS = ("tracing_context", "compile_context")
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 
@@ -210,8 +210,8 @@ def _restore_autocast(state: list[tuple[str, bool, torch.dtype]]) -> None:
 
 
 def compile_lock(imports: bool) -> contextlib.AbstractContextManager[Any]:
-    """The lock that `torch.compile` holds while it calls a backend; none where Dynamo is not imported and need not be.
-    That PyTorch compiles in one thread at a time is known: https://github.com/pytorch/pytorch/issues/105943."""
+    """The lock that `torch.compile` holds while it calls a backend; none if Dynamo is not imported and not needed. That
+    PyTorch compiles in one thread at a time is known: https://github.com/pytorch/pytorch/issues/105943."""
     if imports:
         importlib.import_module(_DYNAMO)
     return getattr(sys.modules.get(_DYNAMO), "compile_lock", contextlib.nullcontext())

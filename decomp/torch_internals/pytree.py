@@ -1,5 +1,5 @@
-"""Trees of containers. Nested containers are what models take and return; `fx.node.map_aggregate` knows no registered
-ones. A public module has been asked for since 2021: https://github.com/pytorch/pytorch/issues/65761."""
+"""Pytrees: the nested containers that models take and return; `fx.node.map_aggregate` does not support registered ones.
+A public module has been requested since 2021: https://github.com/pytorch/pytorch/issues/65761."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ all_schemas = torch._C._jit_get_all_schemas
 """The schemas of all ops of all libraries."""
 
 schemas_of = torch._C._jit_get_schemas_for_operator
-"""The schemas of the overloads of `namespace::name`; none where there is no such op, and no error."""
+"""The schemas of the overloads of `namespace::name`; empty if there is no such op."""
 
 
 def lacking_ops() -> list[str]:

@@ -1,8 +1,7 @@
-"""Symbolic sizes. To import this module costs a quarter of a second, sympy among it, so that it is imported where a
-program of dynamic sizes has come: such a program has imported it already. All of it is experimental.
-
-`TLS.suppress_guards` says whether questions about sizes are answered by the example, without a guard;
-`sizes_config.backed_size_oblivious` whether a size may be taken for 0 or 1 because the example's is."""
+"""Symbolic sizes. Importing this module takes 0.25 s, partly for sympy, so it is imported only for programs with
+dynamic sizes, which have imported it already. All of it is experimental.\n\n`TLS.suppress_guards` says whether queries
+of sizes are answered by the example, without a guard; `sizes_config.backed_size_oblivious` whether a size may be
+specialised to 0 or 1 because the example's is."""
 
 from collections.abc import Iterator
 import contextlib
@@ -34,12 +33,12 @@ sizes_config = torch.fx.experimental._config
 
 
 class _ShapeEnvGuardError(RuntimeError):
-    """What PyTorch raises for a guard that is refused, from torch 2.12 on."""
+    """The error that PyTorch raises for a refused guard, from torch 2.12 on."""
 
 
 @contextlib.contextmanager
 def errors_on_new_guards(env: ShapeEnv) -> Iterator[None]:
-    """`env.error_on_new_guards()`, which torch 2.11 lacks: within, what would add a guard raises."""
+    """`env.error_on_new_guards()`, which torch 2.11 lacks: inside this context a new guard raises."""
     if hasattr(env, "error_on_new_guards"):
         with env.error_on_new_guards():
             yield

@@ -1,5 +1,5 @@
-"""The transforms of `torch.func` (vmap, grad, jvp): levels that a process enters, within which tensors are wrapped, and
-how a call is handed on to the innermost level while calls above autograd are recorded."""
+"""The transforms of `torch.func` (vmap, grad, jvp): levels that a process enters, in which tensors are wrapped, and how
+to pass a call to the innermost level while calls above autograd are recorded."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ enter_vmap = _functorch._vmap_increment_nesting
 leave_vmap = _functorch._vmap_decrement_nesting
 outside_of_all = pyfunctorch.temporarily_clear_interpreter_stack
 unwrap_for_grad = getattr(predispatch, "_unwrap_for_grad", _functorch._unwrap_for_grad)
-"""By a function that a graph of overloads can hold, which torch 2.13 has and 2.12 lacks."""
+"""A function that a graph of overloads may contain; torch 2.13 has it, 2.12 lacks it."""
 
 
 def attention_formula(*args: Any, **kwargs: Any) -> Any:
-    """What `flex_attention` computes: products and a softmax, the scores changed by vmap of a function."""
-    from torch._higher_order_ops.flex_attention import sdpa_dense  # which takes a while to import
+    """The computation of `flex_attention`: products and a softmax, with scores modified by a vmapped function."""
+    from torch._higher_order_ops.flex_attention import sdpa_dense  # slow to import
 
     args, kwargs = _tree_map(lambda each: _indexing(each) if callable(each) else each, (args, kwargs))
     return sdpa_dense(*args, **kwargs)
@@ -48,7 +48,8 @@ def _indexing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _ByIndex(TorchFunctionMode):
-    """Takes `x[i]` for a tensor i by `aten.index`, where torch 2.13 has an `autograd.Function` of the same values."""
+    """Evaluates `x[i]` for a tensor i by `aten.index`, where torch 2.13 uses an `autograd.Function` with the same
+    values."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         places = (args[1] if isinstance(args[1], tuple) else (args[1],)) if func is torch.Tensor.__getitem__ else ()
@@ -68,14 +69,14 @@ def _is_flex(target: Any) -> bool:
 
 
 def unwrapped(value: Any) -> Any:
-    """The tensor inside of all levels."""
+    """The tensor inside all levels."""
     while isinstance(value, torch.Tensor) and is_wrapped(value):
         value = _functorch.get_unwrapped(value)
     return value
 
 
 def is_of_transform(target: Any) -> bool:
-    """Whether a function of a graph enters or leaves a level, or wraps tensors for one."""
+    """Whether a function in a graph enters or leaves a level, or wraps tensors for one."""
     if type(target) is str:
         return False
     if isinstance(target, torch._ops.OpOverload):
@@ -87,9 +88,9 @@ def is_of_transform(target: Any) -> bool:
 
 
 def handed_on(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-    """What a call gives at the innermost level, of which the calls come back to the mode that records above autograd:
-    those of the level below it, and of the program once all levels are peeled off. (A call that is made as it is
-    would come back itself.)"""
+    """The result of a call at the innermost level. Calls that it makes in turn return to the mode that records above
+    autograd: those of the next level, and, once all levels are passed, of the program. (Without redispatch below the
+    recording keys, the same call would return to the mode.)"""
     func = _with_number(func, args)
     keys = torch._C._dispatch_tls_local_include_set()
     for leaf in _tree_leaves((args, kwargs)):
@@ -107,7 +108,7 @@ _DUAL_LEVELS = ("_enter_dual_level", "_exit_dual_level", "_set_fwd_grad_enabled"
 
 
 def _with_kernels(name: str, keys: Any) -> Any:
-    """The keys of a call that have kernels, which a call by keys does not sort out (torch 2.13)."""
+    """The keys that have kernels for a call, which redispatch does not filter by itself (torch 2.13)."""
     fall_through, rest = _falling_through(name), keys
     while (key := rest.highestPriorityTypeId()) != torch._C.DispatchKey.Undefined:
         rest = rest.remove(key)
@@ -123,8 +124,7 @@ def _falling_through(name: str) -> frozenset[str]:
 
 
 def _with_number(func: torch._ops.OpOverload, args: Any) -> torch._ops.OpOverload:
-    """The overload that takes a number where a tensor is asked for and a number is given: a call by keys makes no
-    tensor of it."""
+    """The overload for a number, if one is passed for a tensor: redispatch does not wrap it in a tensor."""
     for argument, value in zip(func._schema.arguments, args):
         if isinstance(value, (bool, int, float, complex)) and str(argument.type) == "Tensor":
             name = {"Tensor": "Scalar", "Tensor_mode": "Scalar_mode", "Tensor_Tensor": "Tensor_Scalar"}.get(

@@ -1,9 +1,9 @@
-"""What differs between versions of PyTorch, in one place: which versions are supported, and which ops each of them has.
+"""Differences between versions of PyTorch, in one place: the supported versions, and the ops that each of them has.
 
 What an op means from a version on is a `Change`: rules are registered by it (`when=changes.ties_share_gradients`), and
-`tests/test_versions.py` holds each against the installed PyTorch. `op_names.json` lists the ops of ATen and prims by
+`tests/test_versions.py` checks each against the installed PyTorch. `op_names.json` lists the ops of ATen and prims by
 the versions that have them; `python -m tests.op_names` adds those of the installed version. A name in it that this
-version lacks is a fact; a name that is not in it is misspelt."""
+version lacks is known to be absent; a name that is not in it is misspelt."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import warnings
 import torch
 
 OLDEST, NEWEST = (2, 11), (2, 15)
-"""The versions that are supported, both included."""
+"""The oldest and the newest supported version."""
 OP_NAMES = Path(__file__).with_name("op_names.json")
-"""Names of ops, `aten.relu`, by the versions that have them: {"2.11 2.12": [...]}."""
+"""Names of ops, such as `aten.relu`, by the versions that have them: {"2.11 2.12": [...]}."""
 
 
 def version_of(text: str) -> tuple[int, int]:
@@ -30,7 +30,7 @@ def version_of(text: str) -> tuple[int, int]:
 
 
 INSTALLED = version_of(torch.__version__)
-"""The version of PyTorch that this process runs on."""
+"""The version of PyTorch in this process."""
 
 
 def in_words(version: tuple[int, int]) -> str:
@@ -39,7 +39,7 @@ def in_words(version: tuple[int, int]) -> str:
 
 
 def require_supported() -> None:
-    """Raise `ImportError` for a PyTorch that is too old, and warn of one that is newer than those known."""
+    """Raise `ImportError` for a PyTorch that is too old, and warn about one newer than those known."""
     between = f"torch {in_words(OLDEST)} to {in_words(NEWEST)}"
     if INSTALLED < OLDEST:
         remedy = f"pip install 'torch>={in_words(OLDEST)}'"
@@ -94,7 +94,7 @@ CHANGES = Changes()
 
 
 class OpAbsent(Exception):
-    """A rule calls an op that the installed PyTorch lacks: the rule does not serve."""
+    """A rule calls an op that the installed PyTorch lacks, so the rule declines."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} is not in torch {in_words(INSTALLED)}")
@@ -102,8 +102,8 @@ class OpAbsent(Exception):
 
 @dataclass(frozen=True)
 class AbsentOp:
-    """An op, or an overload, that some supported PyTorch has and the installed one lacks. It is equal to no target of a
-    graph, and what is registered for it is left out."""
+    """An op, or an overload, that a supported PyTorch has and the installed one lacks. It equals no target of a graph,
+    and registrations for it are ignored."""
 
     name: str
     """`aten.qr`, or `aten.qr.default`."""
@@ -125,7 +125,8 @@ class AbsentOp:
 
 
 class Namespace:
-    """The ops of a namespace, as attributes: those of `torch.ops`, and an `AbsentOp` for what this version lacks."""
+    """The ops of a namespace, as attributes: those of `torch.ops`, and an `AbsentOp` for those that this version
+    lacks."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -138,17 +139,18 @@ class Namespace:
             if not versions_with(f"{self._name}.{op}"):
                 raise
             found = AbsentOp(f"{self._name}.{op}")
-        setattr(self, op, found)  # the next look at it finds it at once
+        setattr(self, op, found)  # the next access finds it directly
         return found
 
 
 @functools.cache
 def names_by_version() -> dict[str, tuple[str, ...]]:
-    """The supported versions that have each op of ATen and prims, by its name, `aten.relu`."""
+    """The supported versions that have each op of ATen and prims, by op name (`aten.relu`)."""
     table = json.loads(OP_NAMES.read_text(encoding="utf-8"))
     return {name: tuple(versions.split()) for versions, names in table.items() for name in names}
 
 
 def versions_with(name: str) -> tuple[str, ...]:
-    """The supported versions that have an op, `aten.relu`, or an overload of it: ("2.11", "2.12"). None: no version."""
+    """The supported versions that have an op (`aten.relu`) or an overload of it: ("2.11", "2.12"). Empty: no
+    version."""
     return names_by_version().get(name, ())

@@ -41,5 +41,5 @@ def test_a_tensor_of_the_trace_that_became_a_constant_is_refused():
             return y.sin()
 
     exported = torch.export.export(Data(), (torch.ones(3, 4),), strict=True)
-    with pytest.raises(decomp.CaptureError, match=r"x\.detach\(\) in the place of x\.data"):
+    with pytest.raises(decomp.CaptureError, match=r"x\.detach\(\) instead of x\.data"):
         decomp.lower(exported, to=targets.core_aten)

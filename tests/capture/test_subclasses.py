@@ -128,7 +128,7 @@ def test_an_exported_program_is_refused_with_what_to_do() -> None:
 def test_a_name_that_is_taken() -> None:
     source = model()
     source.first.weight_scale = 2
-    with pytest.raises(decomp.CaptureError, match="Linear has an attribute weight_scale already"):
+    with pytest.raises(decomp.CaptureError, match="Linear already has an attribute weight_scale"):
         decomp.lower(source, to=targets.core_aten, args=(torch.randn(3, 4),))
 
 
@@ -153,7 +153,7 @@ def test_a_subclass_that_holds_more_than_tensors_is_refused_by_name() -> None:
     with pytest.raises(decomp.CaptureError) as error:
         decomp.lower(model, to=targets.tinygrad, args=(torch.ones(2, 4),))
     assert str(error.value) == (
-        "Linear has a Placed, weight, which holds a str beside its tensors\n"
+        "Linear has a Placed, weight, which holds a str besides its tensors\n"
         "  to do: lower the module as it was before it was distributed"
     )
 
@@ -163,6 +163,6 @@ def test_a_nested_input_is_refused_by_name() -> None:
     with pytest.raises(decomp.CaptureError) as error:
         decomp.lower(nn.Linear(4, 4), to=targets.tinygrad, args=(ragged,))
     assert str(error.value) == (
-        "an example input is a nested tensor, whose rows have sizes that no graph knows\n"
+        "an example input is a nested tensor, whose row sizes a graph cannot express\n"
         "  to do: pass it padded, by torch.nested.to_padded_tensor, or use torch.compile with decomp.backend(to=...)"
     )

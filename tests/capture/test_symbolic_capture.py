@@ -201,7 +201,7 @@ class AssignsBuffer(nn.Module):
 
 
 def test_a_proxy_that_a_trace_left_in_a_buffer_is_refused_by_name():
-    with pytest.raises(decomp.CaptureError, match=r"holds proxies of a symbolic trace in the place of: b\n"):
+    with pytest.raises(decomp.CaptureError, match=r"holds proxies of a symbolic trace instead of tensors: b\n"):
         decomp.lower(fx.symbolic_trace(AssignsBuffer()), to=targets.core_aten)
 
 

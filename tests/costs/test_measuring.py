@@ -143,4 +143,4 @@ def test_ways_are_chosen_by_what_was_measured(tmp_path, monkeypatch):
     )
     (derived,) = plan.derived.values()
     assert derived.rule.name == "by exp"
-    assert derived.passed_over[0][1] == "costs 5, not 2"
+    assert derived.passed_over[0][1] == "costlier: 5, not 2"

@@ -41,8 +41,8 @@ def asks_and_fails_otherwise(x):
         raise ValueError("no") from error
 
 
-GUARDS = "adds a guard on sizes that are dynamic"
-PINS = "holds at some of the sizes that are dynamic only"
+GUARDS = "adds a guard on dynamic sizes"
+PINS = "holds only at some values of the dynamic sizes"
 PINNING = [
     (lambda x: torch.maximum(x, TABLE), PINS),
     (lambda x: x.view(3, 4).clamp_min(0), PINS),
@@ -102,7 +102,7 @@ def test_a_rule_that_returns_the_size_of_the_example_is_refused(rule):
     with pytest.raises((decomp.RuleError, decomp.NotLowered)) as caught:
         decomp.lower(source, to=decomp.Target("chip", CHIP), rules=decomp.Rules({F.relu: rule}))
     # A fake kernel may call the size 3 or the size of the input, by what it was asked before.
-    assert "returned shape [3, 4], the op gives [s" in str(caught.value) or PINS in str(caught.value)
+    assert "returned shape [3, 4], the op returns [s" in str(caught.value) or PINS in str(caught.value)
     assert sizes_of(source) == before
 
 

@@ -190,7 +190,7 @@ def test_metadata_of_operators_is_true_for_turned_inputs(case):
 
 def test_memory_with_gaps_that_is_gone_is_said():
     x = torch.randn(2, 6, 4)
-    with pytest.raises(decomp.NotLowered, match="looks at memory with gaps"):
+    with pytest.raises(decomp.NotLowered, match="reads memory with gaps"):
         decomp.lower(module_of(as_strided_of_a_slice), to=WITHOUT_SLICES, rules=PICKING | RULES, args=(x,))
 
 

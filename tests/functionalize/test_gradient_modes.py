@@ -142,7 +142,7 @@ def test_a_tensor_that_is_given_other_memory_is_refused():
     with pytest.raises(decomp.errors.MutationError) as caught:
         decomp.lower(Normalised(), to=targets.core_aten, args=(torch.ones(2),))
     first, line, remedy = str(caught.value).splitlines()
-    assert first == "cannot make the program functional: it gives a tensor other memory, by x.data = y"
+    assert first == "cannot make the program functional: it replaces a tensor's memory, by x.data = y"
     assert "self.weight.data = self.weight / 2" in line and remedy == "  to do: write x.data.copy_(y)"
 
 

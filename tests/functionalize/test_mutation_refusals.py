@@ -83,8 +83,8 @@ def test_refusal_of_a_grid_of_which_one_side_is_written():
         return grid * 2
 
     assert refused(function, torch.ones(2), torch.ones(3)) == [
-        "cannot make the program functional: 'getitem_1' is a view that meshgrid takes of one of several tensors, and "
-        "one of the two is written",
+        "cannot make the program functional: 'getitem_1' is a view of one of several tensors that meshgrid returns, "
+        "and one of the two is written",
         "  at node 'mul' (call_function aten.mul.Tensor)",
         "  to do: clone() before the write",
     ]
@@ -93,9 +93,9 @@ def test_refusal_of_a_grid_of_which_one_side_is_written():
 def test_refusal_of_several_views_that_leave_together():
     gm = fx.symbolic_trace(lambda x, y: (x.add_(1), torch.atleast_2d(x, y)))
     assert refused(gm) == [
-        "cannot make the program functional: it gives views of several tensors at once, and one of them is written",
+        "cannot make the program functional: it returns views of several tensors, and one of them is written",
         "  at node 'atleast_2d' (call_function torch.functional.atleast_2d)",
-        "  to do: take the views out of the tuple one by one, or clone() what is written",
+        "  to do: take the views out of the tuple one by one, or clone() the one that is written",
     ]
 
 
@@ -370,7 +370,9 @@ def test_a_new_shape_of_what_dropout_hands_on_is_refused():
             y.t_()
             return torch.zeros_like(z[0])
 
-    with pytest.raises(decomp.errors.MutationError, match="shape of what 'dropout' hands on, and no metadata tells"):
+    with pytest.raises(
+        decomp.errors.MutationError, match="shape of the result of 'dropout', which metadata does not show"
+    ):
         decomp.lower(Handed(), to=targets.core_aten, args=(torch.randn(3, 4),))
 
 

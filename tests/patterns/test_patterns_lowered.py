@@ -83,8 +83,8 @@ def test_a_target_that_knows_the_fused_op_gets_it(capture):
     assert targets(lowered.result) == ["linear_relu", "sin"] and len(calls_of(lowered.result)) == 3
     module = lowered.result.module() if isinstance(program, torch.export.ExportedProgram) else lowered.result
     torch.testing.assert_close(module(x), net()(x))
-    assert "2 calls of patterns stand for" in str(lowered.proof)
-    assert "pattern linear_relu" in str(lowered.plan) and "2 taken" in str(lowered.plan)
+    assert "2 calls of patterns replace" in str(lowered.proof)
+    assert "pattern linear_relu" in str(lowered.plan) and "2 matches applied" in str(lowered.plan)
 
 
 @pytest.mark.parametrize("capture", CAPTURES)
@@ -368,7 +368,7 @@ def test_a_pattern_that_is_found_nowhere_has_its_line_and_the_closest_place():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     chip = decomp.Target("chip", ["linear", "relu"])
     lines = str(decomp.plan(model, to=chip, rules=rules, args=(torch.randn(2, 4),))).splitlines()
-    assert "  pattern absent" in lines[1] and lines[1].endswith(": found nowhere")
+    assert "  pattern absent" in lines[1] and lines[1].endswith(": no match")
     assert lines[2] == "    the program has no aten.cos, in which it ends"
-    assert "  pattern nearly" in lines[3] and lines[3].endswith(": found nowhere")
+    assert "  pattern nearly" in lines[3] and lines[3].endswith(": no match")
     assert lines[4] == "    closest at relu, 1 of 3 calls: linear is aten.linear, not aten.erfinv"

@@ -79,7 +79,7 @@ def test_a_hook_of_a_body_is_refused_by_name():
     assert str(refused.value).startswith("'true_graph_0' has a forward hook twice (")
     assert str(refused.value).endswith(
         "which its source does not have: what it computes may change\n"
-        "  to do: lower again, or remove what was added: its hooks are those of the source, or check its inputs"
+        "  to do: lower again, or remove the added hook: only hooks of the source and input checks are allowed"
     )
 
 

@@ -300,5 +300,5 @@ def test_code_that_is_not_that_of_the_graph_is_seen():
     lowering.result.recompile()
     decomp.verify(source, lowering)
     lowering.result.forward = lambda x, y: x
-    with pytest.raises(StaleCode, match="leave forward to the module"):
+    with pytest.raises(StaleCode, match="do not assign forward"):
         decomp.verify(source, lowering)

@@ -47,7 +47,7 @@ def test_a_sound_lowering_is_proved() -> None:
         "the same outputs in the same structure",
         "the same codegen",
         "0 expansions are acyclic and without dead code",
-        "each of 5 values has a lowered one",
+        "each of 5 values has a lowered value",
         "contracted to its 5 source nodes, it has no new dependency",
         "shape, dtype and device of 0 values unchanged",
         "the same 0 effects in the same order",
@@ -220,7 +220,7 @@ def test_something_stands_for_every_value_that_is_used() -> None:
     bad = lowering()
     del bad.values[node_of(bad.source, "gelu")]  # type: ignore[attr-defined]
     assert broken(bad, ValueLost) == (
-        "'gelu' is used, and has no lowered value\n  source node 'gelu' (call_function aten.gelu.default)"
+        "'gelu' is used but has no lowered value\n  source node 'gelu' (call_function aten.gelu.default)"
     )
 
 
@@ -343,7 +343,7 @@ def test_no_dead_code_is_added() -> None:
         dead = bad.lowered.create_node("call_function", aten.neg.default, (node_of(bad.lowered, "x"),), name="dead")
     bad.origin[dead] = gelu  # type: ignore[index]
     assert broken(bad, DeadCodeAdded) == (
-        "nobody uses 'dead'\n"
+        "'dead' is not used\n"
         "  lowered node 'dead' (call_function aten.neg.default)\n"
         "  source node 'gelu' (call_function aten.gelu.default)"
     )
@@ -373,7 +373,7 @@ def test_expansions_are_sound() -> None:
         "  lowered node 'neg' (call_function aten.neg.default)"
     )
     assert broken(expansion(lambda graph, neg: None), MalformedExpansion) == (
-        "an expansion has one output node, this one 0"
+        "an expansion must have one output node, this one has 0"
     )
     circle = expansion(lambda graph, neg: (graph.output(neg), neg.update_arg(0, neg)))
     assert broken(circle, MalformedExpansion) == "an expansion has a cycle\n  lowered node 'output' (output output)"
@@ -391,11 +391,9 @@ def test_the_users_line_is_shown() -> None:
 
 def test_remedies() -> None:
     assert VerificationError.remedy == (
-        "report this with the program: decomp is at fault; verify=False lowers without the proof"
+        "report this with the program: decomp is at fault; verify=False skips verification"
     )
-    assert InventedDependency.remedy == (
-        "mend the rule that serves the source node; verify=False lowers without the proof"
-    )
+    assert InventedDependency.remedy == ("fix the rule for the source node; verify=False skips verification")
     assert IllegalCall.remedy == (
         "write a rule for it, add it to the target, or keep it: keep={...}; partial=True lowers what can be"
     )

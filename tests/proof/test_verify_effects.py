@@ -82,7 +82,7 @@ def test_effects_keep_their_order(first: Any, text: str) -> None:
     check(good)
     node_of(good.lowered, "effect_1").append(node_of(good.lowered, "effect_0"))
     assert broken(good, EffectsChanged).startswith(
-        f"'effect_0' ({text}) follows an effect of a later source node\n  lowered node 'effect_0' ("
+        f"'effect_0' ({text}) comes after an effect of a later source node\n  lowered node 'effect_0' ("
     )
 
 

@@ -84,7 +84,7 @@ def test_an_author_s_own_rule_needs_no_level_and_comes_first():
 def test_a_rule_that_falls_short_is_told_with_its_level():
     rules = Rules(level="fast")
     rules.register("tanh", name="about")(lambda x: torch.sin(x))
-    with pytest.raises(decomp.NotLowered, match="reaches the level fast, and exact is asked for"):
+    with pytest.raises(decomp.NotLowered, match="reaches the level fast, but exact is required"):
         decomp.lower(nn.Tanh(), to=CHIP, rules=rules, args=(X,), accuracy="exact")
 
 

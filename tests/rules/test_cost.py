@@ -60,7 +60,7 @@ def test_what_was_passed_over_is_told_with_its_price():
     plan = decomp.plan(nn.Tanh(), to=CHIP, rules=ways(), args=(X,), cost=nodes)
     (derived,) = plan.derived.values()
     assert derived.rule.name == "short"
-    assert [reason for _, reason in derived.passed_over] == ["costs 2 or more, not 1"]
+    assert [reason for _, reason in derived.passed_over] == ["costlier: at least 2, not 1"]
 
 
 def test_prices_see_the_call():

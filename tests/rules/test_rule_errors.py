@@ -87,11 +87,11 @@ ALWAYS = [
     (lambda x: x[int(x.sum())], "reads data as a Python number", ONCE),
     (lambda x: x.colour, "uses the unknown attribute 'colour'", "tensors have no such attribute or method"),
     (lambda x: x.paint(3), "uses the unknown attribute 'paint'", "tensors have no such attribute or method"),
-    (lambda x: x.data * 1, "uses .data", "use .detach(); gradients are not seen by rules"),
+    (lambda x: x.data * 1, "uses .data", "use .detach(); rules do not see gradients"),
     (
         lambda x: x if x.requires_grad else -x,
-        "asks for requires_grad",
-        "a rule serves values with and without gradient alike",
+        "reads requires_grad",
+        "a rule is recorded once for values with and without gradients",
     ),
     (lambda x: None, "returned None, the op returns a tensor", "return torch.full(shape, value, ...)"),
     (lambda x: 3.0, "returned 3.0, the op returns a tensor", "return torch.full(shape, value, ...)"),
@@ -323,9 +323,9 @@ def test_declining_without_a_reason_outside_a_rule():
 
 
 WITH_METADATA = [
-    (lambda x: x.sum(0), "returned shape [3], the op gives [2, 3]", "return the op's own shape"),
-    (lambda x: x.double(), "returned dtype torch.float64, the op gives torch.float32", "return the op's own dtype"),
-    (lambda x: x.to("meta"), "returned device meta, the op gives cpu", "return the op's own device"),
+    (lambda x: x.sum(0), "returned shape [3], the op returns [2, 3]", "return the op's own shape"),
+    (lambda x: x.double(), "returned dtype torch.float64, the op returns torch.float32", "return the op's own dtype"),
+    (lambda x: x.to("meta"), "returned device meta, the op returns cpu", "return the op's own device"),
 ]
 
 
@@ -349,7 +349,9 @@ def test_one_result_where_the_op_has_two(form):
 @pytest.mark.parametrize("form", [ATEN, TORCH, KNOWING[1]])
 def test_switching_gradients_off(form):
     text = message(uses_no_grad, form)
-    assert text == expected(uses_no_grad, "switches gradients on or off", "use .detach() on what has no gradient", form)
+    assert text == expected(
+        uses_no_grad, "switches gradients on or off", "use .detach() on values without gradients", form
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -357,7 +359,7 @@ def test_a_circle_of_rules_is_shown(form):
     rules = {F.relu: lambda x: F.gelu(x), F.gelu: lambda x: F.silu(x), F.silu: lambda x: F.relu(x)}
     with pytest.raises(decomp.errors.RuleCycle) as caught:
         decomposed(Model(), rules, (torch.zeros(2, 3),), form)
-    assert caught.value.problem == "is part of a circle: aten.relu → aten.gelu → aten.silu → aten.relu"
+    assert caught.value.problem == "is part of a cycle: aten.relu → aten.gelu → aten.silu → aten.relu"
     assert caught.value.remedy == "drop one of these rules, or let it emit other ops"
 
 

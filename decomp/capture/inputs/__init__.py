@@ -1,1 +1,1 @@
-"""What a program is called with: trees of inputs, and what was assumed of them."""
+"""The inputs of programs: pytrees, checks, and the assumptions made about them."""

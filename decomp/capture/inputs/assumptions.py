@@ -1,7 +1,6 @@
-"""What torch.export assumed of the inputs of a program with open sizes, as conditions on them: what it asked while it
-traced (`_guards_code`, Python that reads inputs by their path), ranges, and sizes that are computed from others.
-Export's own module checks them in a call of its own; a lowered module checks them in the line that looks at its
-inputs."""
+"""The assumptions of torch.export about the inputs of a program with dynamic sizes, as conditions on these inputs:
+guards of the trace (`_guards_code`, Python that reads inputs by path), ranges, and sizes computed from others. Export's
+own module checks them in a separate call; a lowered module checks them in the generated line that checks its inputs."""
 
 from __future__ import annotations
 
@@ -28,15 +27,15 @@ class Assumption:
     """A condition on inputs."""
 
     code: str
-    """A Python expression of inputs, by name."""
+    """A Python expression over inputs, by name."""
     inputs: tuple[str, ...]
-    """Those that it reads."""
+    """The inputs that it reads."""
     inline: bool
-    """Whether it can be part of generated code: it calls builtins, functions of math, and of torch."""
+    """Whether it can be part of generated code: it only calls builtins and functions of math and torch."""
 
     @property
     def line(self) -> str:
-        """The code, by names that any generated code knows."""
+        """The code, with names that are defined in any generated code."""
         return re.sub(r"\bmath\.", "torch.math.", self.code)
 
     def holds(self, given: Mapping[str, Any]) -> bool:
@@ -47,6 +46,7 @@ class Assumption:
 @functools.lru_cache(maxsize=4096)
 def _compiled(code: str, inputs: tuple[str, ...]) -> Callable[..., Any]:
     names: dict[str, Any] = {"math": math, "torch": torch, "inf": math.inf}
+    # Only these need sympy's helpers, whose import takes 0.25 s.
     if "Indicator" in code or "cast_symbool" in code:
         from decomp.torch_internals.sizes import SYMPY_INTERP
 
@@ -59,8 +59,8 @@ _BUILTIN = frozenset({"abs", "bool", "float", "int", "max", "min", "round", "mat
 
 
 def assumptions_of(program: ExportedProgram, inputs: Sequence[fx.Node]) -> tuple[Assumption, ...]:
-    """What was assumed of the inputs of an exported program, which are these in its module. Raises `CaptureError` for a
-    condition on something else."""
+    """The assumptions about the inputs of an exported program, for the placeholders `inputs` of its module. Raises
+    `CaptureError` for a condition on anything else."""
     names = [str(node.target) for node in inputs]
     codes = [*_of_sizes(inputs, program.range_constraints), *_recorded(program, names)]
     found = (_assumption(code, names) for code in codes)
@@ -96,7 +96,7 @@ _ARITHMETIC = (
 
 def _require_arithmetic(tree: ast.AST, names: Sequence[str]) -> None:
     """Raise `CaptureError` for code that does more than compute with sizes and numbers: a program may come from a file,
-    and what is in it is not to be run."""
+    whose code must not be executed unchecked."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             known = node.id in names or node.id in _BUILTIN or node.id in ("math", "inf", *_interpreted())
@@ -127,7 +127,7 @@ def _interpreted() -> frozenset[str]:
     return frozenset(SYMPY_INTERP)
 
 
-# What export asked while it traced.
+# Guards of the export trace.
 
 
 def _recorded(program: ExportedProgram, names: Sequence[str]) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _recorded(program: ExportedProgram, names: Sequence[str]) -> Iterator[str]:
     paths = _Paths(_names_of_paths(program, names)) if guards else None
     for guard in guards:
         if "._base." in guard:
-            continue  # of the tensor that the example is a view of, which no program reads
+            continue  # about the base of which the example input is a view; no program reads it
         assert paths is not None
         tree = paths.visit(ast.parse(guard.replace("\n", " ").strip(), mode="eval"))
         if any(isinstance(node, ast.Name) and node.id == "L" for node in ast.walk(tree)):
@@ -147,8 +147,8 @@ def _recorded(program: ExportedProgram, names: Sequence[str]) -> Iterator[str]:
 
 
 def _names_of_paths(program: ExportedProgram, names: Sequence[str]) -> dict[str, str]:
-    """The names of inputs, by the code with which guards read them: their place among all leaves, or their path from
-    an argument of `forward`."""
+    """The names of inputs by the code with which guards read them: their index among all leaves, or their path from an
+    argument of `forward`."""
     found = {f"L['flat_args'][{i}]": name for i, name in enumerate(names)}
     signature = program.module_call_graph[0].signature
     arguments = (signature.forward_arg_names if signature is not None else None) or ()
@@ -158,6 +158,7 @@ def _names_of_paths(program: ExportedProgram, names: Sequence[str]) -> dict[str,
             argument = arguments[argument.idx] if argument.idx < len(arguments) else f"args_{argument.idx}"
         else:
             argument = argument.key
+        # Unparsing normalises quotes and spaces, so that paths compare as strings.
         found[_normal(f"L[{argument!r}]{pytree.keystr(tuple(rest))}")] = name
     return found
 
@@ -167,7 +168,7 @@ def _is_named(path: Sequence[Any]) -> bool:
 
 
 def _paths_of(program: ExportedProgram) -> list[Any]:
-    """The paths of the leaves of what a program takes, from (args, kwargs)."""
+    """The pytree paths of a program's inputs, from (args, kwargs)."""
     given = program.example_inputs
     if given is None:
         spec = program.call_spec.in_spec
@@ -180,7 +181,7 @@ def _normal(code: str) -> str:
 
 
 class _Paths(ast.NodeTransformer):
-    """Puts the names of inputs in the place of their paths, and `x.shape[0]` in that of `x.size()[0]`."""
+    """Replaces the paths of inputs by their names, and `x.size()[0]` by `x.shape[0]`."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self.names = names
@@ -193,7 +194,7 @@ class _Paths(ast.NodeTransformer):
     def _input(self, node: ast.Subscript | ast.Attribute) -> str | None:
         if (found := self.names.get(ast.unparse(node))) is not None:
             return found
-        # Of `*rest` and `**more` the arguments are inputs of their own: `rest_0`, and by their names.
+        # Each argument in `*rest` or `**more` is an input of its own: `rest_0`, or by its keyword.
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_argument(node.value):
             argument = ast.literal_eval(node.value.slice)  # type: ignore[attr-defined]
             key = node.slice.value
@@ -212,7 +213,7 @@ def _is_argument(node: ast.AST) -> bool:
     return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "L"
 
 
-# What its ranges say, and sizes that are computed from others.
+# Ranges, and sizes computed from others.
 
 
 def _of_sizes(inputs: Sequence[fx.Node], ranges: Mapping[Any, Any]) -> Iterator[str]:
@@ -232,7 +233,7 @@ def _of_sizes(inputs: Sequence[fx.Node], ranges: Mapping[Any, Any]) -> Iterator[
 
 
 def _open_sizes(inputs: Sequence[fx.Node]) -> Iterator[tuple[str, Any]]:
-    """The sizes and numbers of inputs that are open, with the code that reads them."""
+    """The symbolic sizes and numbers of inputs, with the code that reads them."""
     for node in inputs:
         value = metadata(node)
         if isinstance(value, SYMBOLIC):
@@ -244,7 +245,7 @@ def _open_sizes(inputs: Sequence[fx.Node]) -> Iterator[tuple[str, Any]]:
 
 
 def _within(place: str, ends: Any) -> Iterator[str]:
-    """A lower end of 2 or less is not checked, as export does not: it sets one itself for each size that varies."""
+    """Lower bounds of 2 or less are not checked, nor does export check them: it sets one for every dynamic size."""
     if ends.lower.is_Integer and ends.lower > 2:
         yield f"{place} >= {ends.lower}"
     if ends.upper.is_Integer:
@@ -252,7 +253,7 @@ def _within(place: str, ends: Any) -> Iterator[str]:
 
 
 def _computed(expr: Any, place: str, known: dict[Any, str]) -> Iterator[str]:
-    """A size `a * s + b`, where another one is s; or else it says what s is, from then on."""
+    """A condition on a size `a * s + b` if s is read from another input; otherwise this size defines s from then on."""
     (symbol,) = expr.free_symbols
     if symbol in known:
         yield f"{place} == {_printed(expr, symbol, known[symbol])}"
@@ -267,7 +268,7 @@ def _computed(expr: Any, place: str, known: dict[Any, str]) -> Iterator[str]:
 
 
 def _printed(expr: Any, symbol: Any, code: str) -> str:
-    """An expression as Python, with code in the place of its symbol."""
+    """An expression as Python, with `code` substituted for its symbol."""
     from decomp.torch_internals.sizes import PythonPrinter
 
     tree = ast.parse(PythonPrinter().doprint(expr), mode="eval")
@@ -276,7 +277,7 @@ def _printed(expr: Any, symbol: Any, code: str) -> str:
 
 
 class _Names(ast.NodeTransformer):
-    """Puts code in the place of names."""
+    """Substitutes code for names."""
 
     def __init__(self, codes: Mapping[str, str]) -> None:
         self.codes = codes

@@ -1,5 +1,5 @@
-"""What a lowered graph was made for: shapes, dtypes and kinds of its inputs, and numbers among them, are part of what
-rules saw. With others its results would be wrong without a word, so it looks at what it is given."""
+"""The check of a lowered program's inputs. Shapes, dtypes, kinds and numbers of the inputs were known to the rules;
+with others the results would be silently wrong, so the program compares its inputs with those it was lowered for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from decomp.torch_internals.pytree import tree_leaves
 
 @dataclass(frozen=True, slots=True)
 class TensorInput:
-    """What a tensor is to be; None is not looked at."""
+    """What is required of a tensor input; fields that are None are not checked."""
 
     dtype: torch.dtype
     shape: tuple[int | None, ...] | None
@@ -35,16 +35,19 @@ class TensorInput:
     device: torch.device | None = None
     strides: tuple[int, ...] | None = None
     order: tuple[int, ...] | None = None
-    """Its dimensions from the outermost to the innermost, where the program runs on tensors of this layout alone."""
+    """Its dimensions from the outermost to the innermost, if the program only runs on tensors laid out in this
+    order."""
     resolved: bool = False
-    """Whether the program reads its bits, in which a conjugate or a negative must have been resolved."""
+    """Whether the program reinterprets its bits, so that conjugate and negative bits must be resolved."""
     shared: bool = False
-    """Whether the program writes it, or returns it, so that no copy may take its place."""
+    """Whether the program writes or returns it, so that it cannot be replaced by a copy."""
     home: tuple[torch.device, torch.layout] | None = None
-    """Where the program was lowered for it to be. Programs may run elsewhere; what fails there says this."""
+    """The device and layout that the program was lowered for. It may run on others; if that fails, the error says
+    so."""
 
     def condition(self, name: str) -> str:
-        """Python code that is true of a plain tensor `name` like this, and false of most other things."""
+        """Python code that is true of a plain tensor `name` that meets the requirements; a quick test that may also be
+        false for one that does."""
         found = [f"type({name}) is torch.Tensor", f"{name}.dtype is {self.dtype}"]
         if self.shape is not None and None not in self.shape:
             found.append(f"{name}.shape == {tuple(self.shape)}")
@@ -62,7 +65,7 @@ class TensorInput:
         return " and ".join(found)
 
     def prepared(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor, or a copy of it that the program can run on. Raises `InputMismatch` where none may be made."""
+        """The tensor, or a copy that the program can run on. Raises `InputMismatch` where it cannot be copied."""
         found = tensor.resolve_conj().resolve_neg() if self.resolved else tensor
         if self.shared and found is not tensor:
             raise InputMismatch(name, "a tensor whose bits are its values", "a conjugate or negative view", "value")
@@ -75,7 +78,7 @@ class TensorInput:
 
 @dataclass(frozen=True, slots=True)
 class NumberInput:
-    """A number that varies, of one type."""
+    """A number of a fixed type and any value."""
 
     kind: type
 
@@ -85,10 +88,10 @@ class NumberInput:
 
 
 class _Anything:
-    """An input that nobody looks at."""
+    """An input that is not checked."""
 
     def __reduce__(self) -> str:
-        return "ANYTHING"  # there is one, in copies and what is read again, too
+        return "ANYTHING"  # a singleton, also after copying and unpickling
 
 
 ANYTHING = _Anything()
@@ -96,30 +99,30 @@ ANYTHING = _Anything()
 
 @dataclass(frozen=True, slots=True)
 class InputScope:
-    """What of its inputs a program depends on, beside dtype and shape."""
+    """The properties of inputs on which a program depends, besides dtype and shape."""
 
     devices: bool
-    """Some call names a device."""
+    """Whether a call names a device."""
     strides: bool
-    """Some call of the source reads memory by strides, or is a view or a copy as they decide."""
+    """Whether a call of the source reads memory by strides, or returns a view or a copy depending on them."""
     reads: Reads
-    """What the lowered graph reads."""
+    """The inputs of which the lowered graph reads more than the values."""
 
 
 def scope_of(lowered: fx.Graph, source: fx.Graph) -> InputScope:
-    """What the lowered program depends on, of which `source` is what it computes."""
+    """The properties on which the lowered program depends; `source` is the graph it was lowered from."""
     devices = any(isinstance(a, torch.device) for n in lowered.nodes for a in (*n.args, *n.kwargs.values()))
     return InputScope(devices, reads_strides(source), Reads.of(lowered))
 
 
 def reads_strides(source: fx.Graph) -> bool:
-    """Whether some call of a graph reads memory by strides."""
+    """Whether a call of a graph reads memory by strides."""
     targets = {(node.op, node.target): node for node in source.nodes if node.op in ("call_function", "call_method")}
     return any(spelling_of(node).op.short in READS_STRIDES for node in targets.values())
 
 
 def expected_inputs(lowered: fx.Graph, source: fx.Graph, derived: Collection[fx.Node] | None) -> list[Any]:
-    """What the inputs are to be that reach one of the calls `derived` of the source, or all with None."""
+    """What is required of the inputs that reach one of the calls `derived` of the source, or of all with None."""
     inputs = source.find_nodes(op="placeholder")
     scope = scope_of(lowered, source)
     if derived is None:
@@ -133,7 +136,7 @@ def _may_view(node: fx.Node) -> bool:
 
 
 def expected_input(name: str, value: Any, scope: InputScope) -> Any:
-    """What an input of this metadata is to be."""
+    """What is required of an input with this metadata."""
     if isinstance(value, torch.Tensor):
         return tensor_input(name, value, scope)
     if type(value) in (list, tuple) and not _is_plain(value):
@@ -155,7 +158,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def tensor_input(name: str, value: torch.Tensor, scope: InputScope) -> TensorInput:
-    """What a tensor like `value` is to be; sizes that vary are not looked at."""
+    """What is required of a tensor like `value`; dynamic sizes are not checked."""
     fixed, reads = has_fixed_sizes(value), scope.reads
     by_strides = scope.strides and fixed and value.layout is torch.strided
     return TensorInput(
@@ -171,8 +174,8 @@ def tensor_input(name: str, value: torch.Tensor, scope: InputScope) -> TensorInp
 
 
 def _reaches(start: fx.Node, derived: Collection[fx.Node]) -> bool:
-    """Whether a derived call sees the input: a tensor through any calls, a number as far as it is one. Of None, nothing
-    is left in the graph."""
+    """Whether a derived call depends on the input: on a tensor through any calls, on a number only as long as results
+    are numbers. An input of None always counts, as it leaves no trace in the graph."""
     value = metadata(start)
     if value is None:
         return True
@@ -190,28 +193,28 @@ def _reaches(start: fx.Node, derived: Collection[fx.Node]) -> bool:
 
 
 Look = Callable[[nn.Module, Mapping[str, Any]], None]
-"""Looks at the inputs of a module, by name."""
+"""Inspects the inputs of a module, by name."""
 
 
 @dataclass(frozen=True)
 class Otherwise:
-    """A program that runs on inputs of other strides than these, by name, and on what another one has of state."""
+    """An alternative program for inputs of other strides, run on the state of the main one."""
 
     program: fx.GraphModule
     strides: Mapping[str, tuple[int, ...]]
-    """Of the inputs whose sizes are numbers."""
+    """The strides for which the main program was lowered, of the inputs with fixed sizes."""
     orders: Mapping[str, tuple[int, ...]]
-    """The dimensions in memory, of the others."""
+    """The order of dimensions in memory, of the other inputs."""
 
     def is_for(self, given: Mapping[str, Any]) -> bool:
-        """Whether some input is laid out otherwise."""
+        """Whether an input is laid out differently from what the main program expects."""
         tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
         fixed = (tensors[name].stride() == strides for name, strides in self.strides.items() if name in tensors)
         orders = ((tensors[name], order) for name, order in self.orders.items() if name in tensors)
         return not all(fixed) or not all(x.dim() == len(o) and x.permute(o).is_contiguous() for x, o in orders)
 
     def run(self, state: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run it, without gradients."""
+        """Run it, without gradients, on the parameters and buffers of `state`."""
         with torch.no_grad():
             if isinstance(self.program, LazyGraphModule):
                 self.program.real_recompile()
@@ -219,8 +222,9 @@ class Otherwise:
 
 
 class InputCheck:
-    """Compares the inputs of each call with what the program was lowered for. `codegen`: of a program that takes trees,
-    which come in flat; `defaults`: of inputs that a call may leave out; `assumptions`: conditions on several."""
+    """Compares the inputs of each call with those that the program was lowered for. `codegen`: of a program that takes
+    pytrees, whose leaves are compared; `defaults`: of inputs that a call may omit; `assumptions`: conditions across
+    inputs."""
 
     def __init__(
         self,
@@ -233,11 +237,11 @@ class InputCheck:
         self.names, self.expected, self.codegen, self.defaults = names, expected, codegen, defaults or {}
         self.assumptions = tuple(assumptions)
         self.looks: list[Look] = []
-        """What else looks at the inputs, by name: at their memory, where the program writes some; at their values."""
+        """Further checks of the inputs, by name: of memory overlap, if the program writes to some; of values."""
         self.inference = False
-        """Whether the program has no gradients."""
+        """Whether the program was lowered without gradients."""
         self.otherwise: Otherwise | None = None
-        """What runs in the place of the program on inputs that are laid out otherwise."""
+        """The program to run instead on inputs that are laid out differently."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.refuse_wrong_count(args, kwargs)
@@ -247,19 +251,20 @@ class InputCheck:
             look(module, given)
 
     def showing(self, *looks: Look) -> InputCheck:
-        """This check, which shows its inputs to `looks`, too. (It may be that of the program that was lowered.)"""
+        """A copy of this check that also calls `looks`. (A copy, as it may be shared with the program that was
+        lowered.)"""
         found = copy.copy(self)
         found.looks = [*self.looks, *looks]
         return found
 
     def for_inference(self) -> InputCheck:
-        """This check, for a program without gradients."""
+        """A copy of this check for a program without gradients."""
         found = copy.copy(self)
         found.inference = True
         return found
 
     def after(self, before: InputCheck) -> InputCheck:
-        """This check, and what `before` looks at beside."""
+        """This check combined with what `before` checks in addition."""
         known = dict(zip(before.names, before.expected))
         expected = [known.get(n, ANYTHING) if e is ANYTHING else e for n, e in zip(self.names, self.expected)]
         assumptions = dict.fromkeys((*before.assumptions, *self.assumptions))
@@ -268,13 +273,13 @@ class InputCheck:
         return found.showing(*before.looks, *self.looks)
 
     def compare(self, inputs: Sequence[Any], held: Callable[[], Sequence[bool]] | None = None) -> None:
-        """Raise `InputMismatch` where an input is not as expected. `held` says which assumptions hold, where code is
-        there that does: Dynamo does not trace what makes a function of text."""
+        """Raise `InputMismatch` where an input is not as expected. `held` returns which assumptions hold, computed by
+        generated code if there is any: Dynamo does not trace functions compiled from text."""
         for name, expected, found in zip(self.names, self.expected, inputs):
             if found is not ANYTHING:
                 _compare(name.lstrip("*"), expected, found)
         if not self.assumptions or any(isinstance(each, fx.Proxy) for each in inputs):
-            return  # what is traced symbolically has no sizes
+            return  # proxies of a symbolic trace have no sizes
         given = dict(zip(self.names, inputs))
         answers = held() if held is not None else [each.holds(given) for each in self.assumptions]
         for assumption, holds in zip(self.assumptions, answers):
@@ -282,17 +287,17 @@ class InputCheck:
                 raise AssumptionBroken(assumption.code, {name: _measured(given[name]) for name in assumption.inputs})
 
     def prepared(self, inputs: Sequence[Any], held: Callable[[], Sequence[bool]] | None = None) -> list[Any]:
-        """The inputs, those of another layout copied into that which the program was lowered for. Raises
+        """The inputs, with those of another layout copied to the layout that the program was lowered for. Raises
         `InputMismatch`."""
         self.compare(inputs, held)
         return list(map(_prepared, self.names, self.expected, inputs))
 
     def line(self) -> str | None:
-        """A line of code that compares the inputs where they are not seen at once to be right; None if they have no
-        names in it. A kernel takes no longer than to look at each input by name, and a compiler finds nothing in it
-        that it does not know."""
+        """A line of code that calls `prepared` unless a quick test accepts the inputs; None if their names are no
+        identifiers. Testing inputs by name costs less than a small kernel, and compilers can trace it."""
         conditions = [_condition(name, each) for name, each in zip(self.names, self.expected) if each is not ANYTHING]
         inline = all(each.inline for each in self.assumptions)
+        # Conditions that cannot be inlined make the quick test fail, so that `prepared` checks them every time.
         conditions += [each.line for each in self.assumptions] if inline else ["False"]
         if not conditions or not all(map(str.isidentifier, self.names)):
             return None
@@ -304,19 +309,22 @@ class InputCheck:
 
     @property
     def is_said_by_line(self) -> bool:
-        """Whether the line says all, or there is nothing to say: inputs are no trees, and nothing else is looked at."""
+        """Whether the line performs the whole check, or there is nothing to check: inputs are no pytrees, and no
+        further checks are registered."""
         open_to_all = all(each is ANYTHING for each in self.expected) and not self.assumptions
         return self.codegen is None and not self.looks and (open_to_all or self.line() is not None)
 
     def is_laid_out_otherwise(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether `otherwise` is to run on these inputs. (One that requires a gradient is refused by the program.)"""
+        """Whether `otherwise` is to run on these inputs. (Inputs that require gradients go to the program, which
+        refuses them.)"""
         if self.otherwise is None or torch.compiler.is_compiling():
             return False
         wants = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tree_leaves((args, kwargs)))
+        # The alternative program has no gradients, so inputs that need them must not reach it.
         return not wants and self.otherwise.is_for(self._by_name(args, kwargs))
 
     def refuse_gradients(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Raise `InputMismatch` where an input requires a gradient, of a program that has none."""
+        """Raise `GradientLost` where an input requires a gradient, for a program lowered without gradients."""
         for leaf in tree_leaves((args, kwargs)):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 given = self._by_name(args, kwargs)
@@ -324,8 +332,8 @@ class InputCheck:
                 raise GradientLost(next(named, "?").lstrip("*"))
 
     def explain(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], cause: Exception) -> None:
-        """Raise `InputMismatch` where what a call failed on is that its inputs are others, also in what is not looked
-        at before."""
+        """Raise `InputMismatch` if a call failed because its inputs differ, including in properties that are not
+        checked beforehand."""
         self.refuse_wrong_count(args, kwargs)
         given = self._by_name(args, kwargs)
         inputs = [given.get(name, ANYTHING) for name in self.names]
@@ -335,7 +343,7 @@ class InputCheck:
         self.compare(inputs)
 
     def refuse_wrong_count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Raise `InputMissing` where a call has too few inputs, or too many."""
+        """Raise `InputMissing` if a call has too few inputs, or too many."""
         if self.codegen is not None:
             return
         plain = [name for name in self.names if not name.startswith("*")]
@@ -368,8 +376,8 @@ def _prepared(name: str, expected: Any, found: Any) -> Any:
 
 
 def _condition(name: str, expected: Any) -> str:
-    """Python code that is true of an input as it is expected. What takes more than an expression is compared each
-    time."""
+    """Python code that is true of an expected input. "False" where an expression is not enough: such inputs are
+    compared at each call."""
     if isinstance(expected, (TensorInput, NumberInput)):
         return expected.condition(name)
     if expected is None:
@@ -380,7 +388,7 @@ def _condition(name: str, expected: Any) -> str:
 
 
 def _measured(value: Any) -> str:
-    """An input of which something is assumed, in words."""
+    """The shape or value of an input, for the error about an assumption."""
     if not isinstance(value, torch.Tensor):
         return f"value {value}"
     return f"shape {tuple(value.shape)}"
@@ -411,7 +419,7 @@ def _paired(expected: Any, found: Any) -> Iterable[tuple[Any, Any, Any]]:
 
 def _compare_tensor(name: str, expected: TensorInput, found: Any) -> None:
     if isinstance(found, fx.Proxy):
-        return  # the program is traced
+        return  # the program is being traced
     if not isinstance(found, torch.Tensor):
         raise InputMismatch(name, "a tensor", _shown(found), "value")
     if expected.shape is not None and not _fits(expected.shape, found.shape):

@@ -1,6 +1,6 @@
-"""How inputs lie in memory, as far as a program depends on it. A lowered graph has `view`s where the strides of its
-metadata allow them, and reads of complex numbers as real ones. On inputs of other strides, or with a conjugate that is
-not resolved, PyTorch refuses these; what they compute is a matter of values, so that a copy of the input will do."""
+"""The dependence of a program on the memory layout of its inputs. A lowered graph has `view` where the strides of the
+metadata allow it, and may read complex numbers as pairs of reals. On inputs with other strides, or with an unresolved
+conjugate bit, PyTorch refuses these ops; as only values matter, running on a copy of the input is correct."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from decomp.metadata.symbolic_sizes import SYMBOLIC, expression
 from decomp.torch_internals.pytree import tree_leaves
 
 _BY_STRIDES = frozenset({"view", "_unsafe_view", "_reshape_alias", "view_as_complex", "as_strided"})
-"""Ops that take a tensor of some strides alone."""
+"""Ops that only accept some strides."""
 _BY_BITS = frozenset({"view_as_real", "view_as_complex"})
-"""Ops that take no tensor that is conjugated or negated when it is read."""
+"""Ops that do not accept a tensor with a conjugate or negative bit set."""
 _DENSE = frozenset({"mm", "bmm", "addmm", "baddbmm"})
-"""Ops whose results have the same strides whatever those of their operands are."""
+"""Ops whose results have strides independent of those of their operands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Of which inputs a graph needs more than the values, by name."""
+    """The inputs, by name, of which a graph needs more than the values."""
 
     strides: frozenset[str]
     bits: frozenset[str]
     shared: frozenset[str]
-    """Those that are written, or returned, whole or as a view: of these no copy may take the place."""
+    """Those that are written, or returned, directly or as a view: these cannot be replaced by a copy."""
 
     @classmethod
     def of(cls, graph: fx.Graph) -> Reads:
-        """Those of a lowered graph."""
+        """The reads of a lowered graph."""
         written = (target for node in graph.nodes for target in mutated_args(node))
         results = (leaf for leaf in tree_leaves(graph.output_node().args) if isinstance(leaf, fx.Node))
         shared = (base for node in (*written, *results) for base in view_chain(node))
@@ -45,12 +45,12 @@ class Reads:
 
 def _needs_strides(node: fx.Node) -> bool:
     if isinstance(node.target, torch._ops.HigherOrderOperator):
-        return True  # of its bodies
+        return True  # its bodies may
     return _short(node) in _BY_STRIDES and not _keeps_sizes(node)
 
 
 def _keeps_sizes(node: fx.Node) -> bool:
-    """Whether a view adds dimensions of size 1, or leaves them out, and does no more."""
+    """Whether a view only inserts or removes dimensions of size 1."""
     given = [value for each in (*node.all_input_nodes[:1], node) if isinstance(value := metadata(each), torch.Tensor)]
     if len(given) < 2 or given[0].dtype != given[1].dtype:
         return False
@@ -70,7 +70,7 @@ def _short(node: fx.Node) -> str | None:
 
 
 def _inputs_before(nodes: Iterable[fx.Node]) -> frozenset[str]:
-    """The inputs whose layout that of an operand of these may depend on."""
+    """The inputs on whose layout the layout of an operand of these nodes may depend."""
     waiting = [given for node in nodes for given in node.all_input_nodes]
     seen = set(waiting)
     while waiting:
@@ -92,13 +92,13 @@ def _names(nodes: Iterable[fx.Node]) -> frozenset[str]:
 
 
 def order_of(value: torch.Tensor) -> tuple[int, ...] | None:
-    """The dimensions of a tensor in the order in which they lie in memory, the outermost first; None if it has gaps, or
-    elements in one place."""
+    """The dimensions of a tensor in memory order, the outermost first; None if it has gaps or overlapping elements."""
     if value.layout is not torch.strided:
         return None
     sizes, strides = (list(_hints(each)) for each in (value.shape, value.stride()))
     if len(sizes) < value.dim() or len(strides) < value.dim():
         return None
+    # Sort by stride, then verify that strides are products of inner sizes: otherwise there are gaps or overlaps.
     order = sorted(range(len(sizes)), key=lambda dim: (-strides[dim], dim))
     order = _with_ones_in_place(order, sizes)
     expected = 1
@@ -110,7 +110,8 @@ def order_of(value: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def _with_ones_in_place(order: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Dimensions of size 1 lie anywhere: behind the one before them, so that the usual order is found as such."""
+    """The stride of a dimension of size 1 is arbitrary: put it after the dimension before it, so that the contiguous
+    order is recognised as such."""
     found = [dim for dim in order if sizes[dim] != 1]
     for dim in (dim for dim in range(len(sizes)) if sizes[dim] == 1):
         found.insert(found.index(dim - 1) + 1 if dim else 0, dim)
@@ -118,7 +119,7 @@ def _with_ones_in_place(order: Sequence[int], sizes: Sequence[int]) -> list[int]
 
 
 def _hints(sizes: Iterable[Any]) -> Iterator[int]:
-    """Numbers, or what symbolic ones are in the example, where it has them."""
+    """The sizes, with the hint of the example inputs for symbolic ones; symbolic sizes without a hint are left out."""
     for size in sizes:
         hint = size.node.hint if isinstance(size, SYMBOLIC) else size
         if hint is not None:
@@ -126,12 +127,12 @@ def _hints(sizes: Iterable[Any]) -> Iterator[int]:
 
 
 def is_in_order(order: tuple[int, ...], name: str) -> str:
-    """Code that is true of a tensor that lies in this order."""
+    """Code that is true of a tensor whose dimensions are laid out in this order."""
     usual = order == tuple(range(len(order)))
     return f"{name}.is_contiguous()" if usual else f"{name}.permute({order}).is_contiguous()"
 
 
 def in_order(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """A tensor, copied unless it lies in this order."""
+    """A tensor, copied unless its dimensions are laid out in this order."""
     back = sorted(range(len(order)), key=order.__getitem__)
     return tensor.permute(order).contiguous().permute(back)

@@ -1,4 +1,4 @@
-"""Programs that take trees: what a call gives, by argument, and the leaves of it, in the order of placeholders."""
+"""Programs that take pytrees: the arguments of a call, and their leaves in the order of placeholders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from decomp.torch_internals.graphs import PyTreeCodeGen
 
 
 def flat_inputs(codegen: PyTreeCodeGen, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The leaves of what a program that takes trees is called with, in the order of its placeholders."""
+    """The leaves of a call's arguments, in the order of the placeholders of a program that takes pytrees."""
     spec = codegen.pytree_info.in_spec
     if _is_of_export(spec):
         names = codegen.pytree_info.orig_args
@@ -26,8 +26,8 @@ def flat_inputs(codegen: PyTreeCodeGen, args: Sequence[Any], kwargs: Mapping[str
 
 
 def checked_inputs(codegen: PyTreeCodeGen, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The same. Raises `InputMissing` for too few arguments, too many or others, and `InputMismatch` where the
-    containers are others than those that the program was lowered for."""
+    """As `flat_inputs`. Raises `InputMissing` for too few, too many or unknown arguments, and `InputMismatch` where
+    containers differ from those that the program was lowered for."""
     spec, names = codegen.pytree_info.in_spec, list(codegen.pytree_info.orig_args)
     refuse_others(names, args, kwargs)
     given = {**dict(zip(names, args)), **kwargs}
@@ -43,7 +43,7 @@ def checked_inputs(codegen: PyTreeCodeGen, args: Sequence[Any], kwargs: Mapping[
 
 
 def refuse_others(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise `InputMissing` where a call gives more than these arguments, or others."""
+    """Raise `InputMissing` where a call passes more than these arguments, or others."""
     if len(args) > len(names):
         raise InputMissing((), names, given=len(args))
     taken = names[: len(args)]
@@ -68,7 +68,7 @@ def _leaves(spec: pytree.TreeSpec, value: Any, name: str) -> Iterator[Any]:
 
 
 def _described(spec: pytree.TreeSpec, value: Any = None) -> str:
-    """A container in words; or a value that is none."""
+    """A container in words, or the type of a leaf."""
     if spec.is_leaf():
         return "a tensor" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
     if spec.type is dict:

@@ -181,7 +181,7 @@ def test_second_gradients_are_measured():
 def test_a_rule_that_asks_for_a_size_adds_a_guard():
     assert certified("relu", torch.relu).way("as written").notes["dynamic shapes"] == "traces"
     found = faults("silu", lambda x: x * torch.sigmoid(x) if x.shape[0] > 3 else x * torch.sigmoid(x))
-    assert "dynamic shapes: declines: adds a guard on sizes that are dynamic" in found
+    assert "dynamic shapes: declines: adds a guard on dynamic sizes" in found
 
 
 def test_a_rule_that_declines_everything_was_not_served():
