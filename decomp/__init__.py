@@ -1,5 +1,5 @@
-"""Lower any PyTorch model to the ops that a backend knows, and verify it. `__all__` has the public names. Errors that
-few programs catch are in `decomp.errors`, and what the verbs return is in `decomp.results`."""
+"""Lower any PyTorch model to the ops that a backend has, and verify it. `__all__` has the public names. Rarer errors
+are in `decomp.errors`, and the classes that the verbs return in `decomp.results`."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

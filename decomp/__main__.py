@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. Exits with 2 if what it is built on is not installed, with 130 if it is interrupted."""
+    """Run the command line. Exits with 2 if typer or rich are not installed, with 130 if it is interrupted."""
     try:
         from decomp.tools.cli.app import app
         from decomp.tools.cli.terminal import speak_ascii_where_needed
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _leave(code: int) -> None:
-    """End at once: taking PyTorch down takes seconds, and whoever interrupts does not wait."""
+    """Exit at once: unloading PyTorch takes seconds, and the user who interrupts does not want to wait."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -1,5 +1,5 @@
-"""The one door upwards: what stands on this package, and is imported when it is wanted. The rule library, its samples,
-and the tools are named here as strings, and nowhere else below them."""
+"""Deferred imports of the packages that build on this one: the rule library, its samples and the tools. They are named
+here as strings, and in no other module of the layers below them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def library() -> Rules:
 
 
 def is_shipped(function: Any) -> bool:
-    """Whether a function is a rule of the library, whose certificate is of all its domain."""
+    """Whether a function is a rule of the library, whose certificate covers its whole domain."""
     return function in _shipped_functions()
 
 
@@ -42,7 +42,7 @@ def shipped_targets() -> tuple[Target, ...]:
 
 
 def shipped_backend(name: str) -> Any:
-    """The backend of a name that ships with the project; None if there is none."""
+    """The shipped backend of a name; None if there is none."""
     backends = importlib.import_module("decomp_rules.backends")
     return backends.get(name) if name in backends.names() else None
 
@@ -53,22 +53,22 @@ def has_wrong_gradients(op: str) -> bool:
 
 
 def range_of(op: str, level: str) -> tuple[float, float]:
-    """The least and the largest argument of an ATen op, by its short name, for which a level of accuracy promises
-    digits."""
+    """The smallest and the largest argument of an ATen op, by its short name, for which a level of accuracy guarantees
+    its error bound."""
     found: tuple[float, float] = importlib.import_module("decomp_rules.support.ranges").range_of(op, level)
     return found
 
 
 def limits_of(level: str) -> Mapping[str, float]:
-    """ULP that a level of accuracy allows, by dtype."""
+    """The ULP that a level of accuracy allows, by dtype."""
     module = importlib.import_module("decomp.tools.certification.certificate")
     found: Mapping[str, float] = module.LIMITS_BY_LEVEL[level]
     return found
 
 
 def floors_of(level: str) -> tuple[float, float]:
-    """What a level promises of small results of pointwise ops: the size of those in whose ULP errors of smaller ones
-    are counted, and the error of a gradient in ε that is allowed at any size."""
+    """What a level guarantees for small results of pointwise ops: the magnitude below which errors are counted in the
+    ULP of that magnitude, and the error of a gradient in ε that is allowed at any magnitude."""
     scope = importlib.import_module("decomp.tools.measurement.scope")
     return scope.ABSOLUTE if level == "fast" else 0.0, scope.GRADIENTS.get(level, 0.0)
 

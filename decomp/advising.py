@@ -1,6 +1,6 @@
-"""`advise`: over several programs, which ops a backend should implement next, and what each is good for. Each program
-is asked twice, by jobs that other processes may do: what it lacks, and what comes of it with the ops that were
-chosen."""
+"""`advise`: which ops a backend should implement next to lower several programs, and what each is good for. Each
+program is analysed twice, by jobs that other processes may run: for the ops it lacks, and for how it lowers with the
+chosen ops."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from decomp.rules.rules import Rules
 from decomp.rules.target import Target
 
 _MOST_NAMES = 8
-"""So many programs are named in one sentence; `as_dict` has them all."""
+"""How many programs one sentence lists; `as_dict` has them all."""
 _NARROW = {name_of(wide): name_of(narrow) for wide, narrow in NARROWER.items()}
 
 
@@ -40,44 +40,44 @@ class Milestone:
     add: tuple[str, ...]
     unlocks: tuple[str, ...]
     reached: int
-    """How many programs lower then, with those that lowered before."""
+    """How many programs lower then, including those that lowered before."""
     dtypes: tuple[str, ...] = ()
-    """Those of `add` that are dtypes of tensors, and no ops."""
+    """Those of `add` that are dtypes, not ops."""
     instead: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By op of `add`, others that would do in its place, with all that is advised beside it as it is."""
+    """By op of `add`: others that would do in its place, all else being equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """An op that is derived now, and what it would save if the target knew it."""
+    """An op that is derived now, and the calls that the target would save by implementing it."""
 
     op: str
     calls: int
-    """Over all programs, fewer than without it."""
+    """How many calls it saves, over all programs."""
     programs: int
-    """In how many of them."""
+    """How many programs have fewer calls with it."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Which ops a target should know next, for some programs. `str(advice)` is a text, `plot` a picture."""
+    """Which ops a target should implement next, for some programs. `str(advice)` is a text, `plot` draws a curve."""
 
     to: str
     """Name of the target."""
     lowers: tuple[str, ...]
-    """The programs that lower to the target as it is."""
+    """The programs that lower to the target now."""
     milestones: tuple[Milestone, ...]
-    """The smallest set of ops with which all programs lower that can, in the order in which it pays to implement it."""
+    """The smallest set of ops with which all programs lower that can, in the best order to implement them."""
     smallest: bool
-    """Whether it is proved that no smaller set is enough for them."""
+    """Whether no smaller set is known to be enough, by an exact search."""
     at_least: int
-    """No set with fewer ops is enough."""
+    """A lower bound: no set with fewer ops is enough."""
     savings: tuple[Saving, ...]
-    """Ops that would make the lowered programs shorter, the best first."""
+    """Ops that would shorten the lowered programs, the best first."""
     calls: Mapping[str, int]
-    """Of each program when it is lowered with these ops."""
+    """How many calls each program has when it is lowered with these ops."""
     out_of_reach: Mapping[str, str]
-    """The programs that no ops would help, or that could not be captured, and why."""
+    """The programs that could not be captured, or that no ops would make lowerable, and why."""
     target: Any = field(repr=False, compare=False, default=None)
     """The target with these ops."""
 
@@ -88,12 +88,12 @@ class Advice:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The dtypes that tensors would have to have in addition."""
+        """The dtypes that the target would need in addition."""
         return tuple(dtype for milestone in self.milestones for dtype in milestone.dtypes)
 
     @property
     def curve(self) -> tuple[tuple[int, int], ...]:
-        """How many programs lower with so many of the ops."""
+        """Pairs: a number of ops implemented, and how many programs lower then."""
         found = [(0, len(self.lowers))]
         for milestone in self.milestones:
             found.append((found[-1][0] + len(milestone.add), milestone.reached))
@@ -104,9 +104,9 @@ class Advice:
         return asdict(replace(self, target=None))
 
     def plot(self, path: str | Path) -> Path:
-        """Draw the programs that lower against the ops that are implemented. Needs matplotlib, of the extra `plot`.
-        Returns the path."""
-        # Imported here, for it is an extra.
+        """Plot the number of programs that lower over the number of ops implemented. Needs matplotlib, of the extra
+        `plot`. Returns the path."""
+        # Deferred: matplotlib is an optional dependency.
         from decomp.advice.plotting import plot_curve
 
         return plot_curve(self, Path(path))
@@ -115,12 +115,12 @@ class Advice:
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """The advice, a thought a line."""
+        """The advice as text, one fact a line."""
         return [*self._opening(), *self._order(), *self._savings(), *self._programs()]
 
     def _opening(self) -> Iterator[str]:
         total = len(self.calls) + len(self.out_of_reach)
-        yield f"{len(self.lowers)} of {total} programs lower to {self.to} as it is"
+        yield f"{len(self.lowers)} of {total} programs lower to {self.to} now"
         if self.milestones:
             proof = "no smaller set is" if self.smallest else f"a set of {self.at_least} may be"
             what = "all" if not self.out_of_reach else f"{len(self.calls)} of {total}"
@@ -135,11 +135,11 @@ class Advice:
         for dtype in self.dtypes:
             yield from (f"  {line}" for line in avoided(dtype))
             if dtype in _NARROW:
-                yield f"  narrow=True computes in {_NARROW[dtype]} in the place of {dtype}, where the target has it"
+                yield f"  narrow=True computes in {_NARROW[dtype]} instead of {dtype}, if the target has it"
 
     def _savings(self) -> Iterator[str]:
         if self.savings:
-            yield "ops that would save calls, once these are there:"
+            yield "with these implemented, more ops that would save calls:"
         for saving in self.savings:
             programs = f"{saving.programs} program{'s' if saving.programs > 1 else ''}"
             yield f"  {saving.op}: {counted(saving.calls)} in {programs}"
@@ -196,25 +196,25 @@ def advise(
     results: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Advice:
-    """Which ops a target should know next, so that programs are lowered to it: the smallest set that is enough for all
-    of them, in the order in which it pays, and the ops that would then save most calls.
+    """Return the `Advice` on which ops a target should implement next: the smallest set with which all programs lower,
+    in the best order, and the ops that would then save the most calls.
 
     - `programs`: by name, each an `ExportedProgram` or `GraphModule`, a tuple of an `nn.Module` and example inputs, or
       a function without arguments that returns one of these.
-    - `without`: ops that you will not implement: none of them is advised.
-    - `savings`: in each program so many ops, those that most of its calls are derived from, are tried in the target to
-      see what they save; as many are told.
-    - `executor`: any `concurrent.futures.Executor` of processes; by default this process does it all. A job travels if
-      it can be pickled: the program is a function of a module, and so are the rules and the conditions of the target.
-      (PyTorch traces one program at a time in a process, so that threads are no faster.) The result does not depend on
-      where it was found.
-    - `results`: a directory where answers are kept by program, so that what was broken off, or is asked of more
-      programs, goes on from there. A program is known there by its name: it must not change behind it.
-    - `progress(done, total, name)` is called when a job is done. The other arguments are those of `lower`.
+    - `without`: ops that you will not implement, which are never advised.
+    - `savings`: how many ops to try in each program, those from which most of its calls are derived, and how many
+      savings to report.
+    - `executor`: any `concurrent.futures.Executor` of processes; by default everything runs in this process. Jobs are
+      sent to it if they can be pickled: the program must be a function of a module, and so must the rules and the
+      conditions of the target. (PyTorch traces one program at a time in a process, so threads are no faster.) The
+      result does not depend on the executor.
+    - `results`: a directory where answers are kept by program, so that an interrupted search, or one over more
+      programs, resumes. Programs are identified by name there: a name must always mean the same program.
+    - `progress(done, total, name)` is called after each job. The other arguments are those of `lower`.
 
-    The set is a minimum hitting set over all derivations that the rules allow (each rule is followed whatever it needs
-    of the target; calls that differ in sizes alone count as one kind), and is planned before it is told. Raises
-    `ArgumentError`, `RuleError`; a program that cannot be captured is out of reach.
+    The set is a minimum hitting set over all derivations that the rules allow (rules are followed even where the target
+    lacks what they expand to; calls that differ only in sizes count as one kind). It is confirmed by planning. Raises
+    `ArgumentError`, `RuleError`; a program that cannot be captured is listed in `out_of_reach`.
     """
     _require_programs(programs)
     chosen, target = rules_and_target(to, rules, keep, narrow)
@@ -225,8 +225,8 @@ def advise(
 
 
 _NOT_THE_SAME = (
-    "results= cannot be used: a rule, a condition or a cost is a function of yours, which may do something else in the "
-    'next process\n  to do: give your rules a version, Rules(version="1"), and write the conditions of a target in its '
+    "results= cannot be used: a rule, a condition or a cost is a function of yours, which may be another in the next "
+    'process\n  to do: give your rules a version, Rules(version="1"), and write the conditions of a target in its '
     "TOML file"
 )
 
@@ -245,7 +245,7 @@ class AdviceSearch:
         versions: Mapping[str, str] = {},
         without: Iterable[Any] = (),
     ) -> None:
-        """`making` makes the setting in another process; `versions` are those of programs that may change."""
+        """`making` builds the setting in another process; `versions` are those of programs that can change."""
         self.target, self.programs = setting.matching.target, programs
         self.refused = Target("", without)
         self.executor, self.progress = executor, progress
@@ -257,10 +257,10 @@ class AdviceSearch:
         self.out_of_reach: dict[str, str] = {}
         self.found = Alternatives()
         self.goals: dict[str, int] = {}
-        """By program that lacks something, what holds if all its blocked calls are reached."""
+        """By program with blocked calls: the goal that all of them can be lowered."""
 
     def advice(self, savings: int) -> Advice:
-        """Ask all programs what they lack, choose, and ask what comes of it."""
+        """Find what all programs lack, choose a set of ops, and lower the programs with it."""
         try:
             self._take_in(self._asked(self.programs, None, 0))
             return self._answered(savings)
@@ -312,7 +312,7 @@ class AdviceSearch:
     def _basis(
         self, sets: SmallestSets, wishes: Mapping[int, MissingCapability], names: Sequence[str], savings: int
     ) -> tuple[Chosen, dict[str, Answer]]:
-        """The cheapest set of which planning says that it is enough, and what each program comes to then."""
+        """The cheapest set that planning confirms to be enough, and the answer of each program with it."""
 
         def answers(leaves: Iterable[int]) -> dict[str, Answer]:
             return self._asked(names, tuple(sorted((wishes[number] for number in leaves), key=str)), savings)
@@ -332,8 +332,8 @@ class AdviceSearch:
         reachable: Mapping[str, int],
         reached: int,
     ) -> Iterator[Milestone]:
-        """The set in the order in which it pays: next what is needed for the program that needs least; of those that
-        need as little, what unlocks most."""
+        """The set in a greedy order: next comes what the program with the fewest missing ops needs; of programs with
+        equally few, the one whose ops unlock the most."""
         left, taken, goals = dict(reachable), set[int](), list(reachable.values())
         while left:
             needs = {name: _needs(sets, goal, leaves - taken, taken) for name, goal in left.items()}
@@ -350,7 +350,7 @@ class AdviceSearch:
 
 
 def _needs(sets: SmallestSets, goal: int, among: frozenset[int], taken: set[int]) -> set[int]:
-    """What of a set a program cannot do without."""
+    """A minimal part of a set with which a program lowers, by dropping each element that it can do without."""
     need = set(among)
     for number in sorted(among):
         if sets.derived([goal], taken | need - {number}):
@@ -364,7 +364,7 @@ def _unlocked(sets: SmallestSets, left: Mapping[str, int], taken: set[int]) -> l
 
 
 def _savings(answers: Iterable[Answer], most: int, refused: Target) -> tuple[Saving, ...]:
-    """The ops that save most, over all programs."""
+    """The ops that save the most calls, over all programs."""
     each = [(op, calls) for answer in answers for op, calls in (answer.saved or {}).items() if op not in refused]
     total: dict[str, list[int]] = {}
     for op, calls in each:

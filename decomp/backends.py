@@ -1,5 +1,5 @@
-"""The same lowering inside `torch.compile`: once before autograd, so that gradients are those of the lowered ops, and
-once more on the forward and backward graphs, for what autograd added."""
+"""Lowering inside `torch.compile`: once before autograd, so that gradients are those of the lowered ops, and again on
+the forward and backward graphs, for the ops that autograd added."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from decomp.torch_internals.compiling import Outputs
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
-"""What is given a lowered graph of overloads and its example inputs, and returns something to call."""
+"""Takes a lowered graph of overloads and its example inputs, and returns a callable."""
 
 
 @boundary("backend", CHECKS)
@@ -58,14 +58,14 @@ def backend(
     narrow: bool = False,
     verify: bool | str = True,
 ) -> Callable[..., Callable[..., Any]]:
-    """A backend for `torch.compile`: lowers each graph to a target, and gives it to a compiler.
+    """Return a backend for `torch.compile`, which lowers each graph to a target and passes it to a compiler.
 
-    `compiler`: "eager" runs the lowered graph as it is; "inductor" compiles it (with the `mode=` and `options=` of
+    `compiler`: "eager" runs the lowered graph in PyTorch; "inductor" compiles it (with the `mode=` and `options=` of
     `torch.compile`); a `Backend` runs it on its own arrays, forward and backward; or a function that takes a
-    GraphModule of ATen overloads and its example inputs and returns a callable. `to` is by default the target of the
-    `Backend`; `cost` for "inductor" that of the target's file or `decomp.costs.fused`. The other arguments are those of
-    `lower`. Raises `ArgumentError` for wrong arguments; the compiled model raises what `lower` raises, when it is first
-    called.
+    GraphModule of ATen overloads and its example inputs and returns a callable. `to` defaults to the target of the
+    `Backend`; `cost` for "inductor" to that of the target's file or `decomp.costs.fused`. The other arguments are those
+    of `lower`. Raises `ArgumentError` for wrong arguments; the compiled model raises what `lower` raises, when it is
+    first called.
     """
     known = compiler in _NAMED if isinstance(compiler, str) else isinstance(compiler, Backend) or callable(compiler)
     if not known:
@@ -113,26 +113,26 @@ class _Lowers:
 
 
 def when_fused(target: Target) -> Target:
-    """A target as a compiler that fuses has it: with `decomp.costs.fused`, unless its file has costs of its own."""
+    """The target with the costs of a fusing compiler, `decomp.costs.fused`, unless its file has costs of its own."""
     return target if target.costs is not None else target.with_costs(FUSED)
 
 
 @dataclass(frozen=True)
 class _Compilation:
-    """One graph of Dynamo on its way through the backend."""
+    """Compiles one graph of Dynamo."""
 
     settings: Mapping[str, Any]
     """Arguments of `lower`."""
     partial: bool
     inner: Callable[[fx.GraphModule, Sequence[Any], bool], Callable[..., Any]]
-    """What runs or compiles a lowered graph, given its inputs and whether it is a backward graph."""
+    """Runs or compiles a lowered graph, given its inputs and whether it is a backward graph."""
     recomputes: bool = False
-    """Whether the backward graph computes anew what that makes cheaper than to keep it, as Inductor reckons."""
+    """Whether the backward graph recomputes values where that is cheaper than saving them, as Inductor estimates it."""
     keeps_views: bool = True
-    """Whether what is a view in a lowered graph is one when it runs."""
+    """Whether views of a lowered graph are still views when it runs."""
 
     def of(self, module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        # Seconds of imports that only torch.compile needs.
+        # Deferred: these imports take seconds, and only torch.compile needs them.
         from decomp.capture.dynamo import NotSpelled, in_overloads
         from decomp.torch_internals import compiling
 
@@ -147,7 +147,7 @@ class _Compilation:
                 fw_compiler=functools.partial(compiled, is_backward=False),
                 bw_compiler=functools.partial(compiled, is_backward=True),
                 partition_fn=recomputing if self.recomputes else keeping,
-                keep_inference_input_mutations=True,  # those done outside of the graph lose gradients (torch 2.13)
+                keep_inference_input_mutations=True,  # mutations outside the graph lose gradients (torch 2.13)
             )
             return found
 
@@ -159,17 +159,17 @@ class _Compilation:
             return autograd(module, may_write_shared=True)
         if writes_alias_other_values(spelled.graph, spelled, inputs):
             if _gradient_is_wanted(inputs):
-                _warn_of_gradients("it writes an input that shares its memory with another input or an output")
-            # AOTAutograd knows how to hand on memory that inputs and outputs share.
+                _warn_of_gradients("it writes to an input that shares its memory with another input or an output")
+            # AOTAutograd handles memory that inputs and outputs share.
             return autograd(module, may_write_shared=True)
-        # Partial, because AOTAutograd decomposes composite ops: what is blocked before it may be lowered after it.
+        # Partial, because AOTAutograd decomposes composite ops: a call blocked before it can be legal after it.
         before_autograd = self._lowered(spelled, True, None if _may_be_trained(spelled, inputs) else False)
         if shared_pairs(spelled.graph) - shared_pairs(before_autograd.graph):
             if _gradient_is_wanted(inputs):
                 _warn_of_gradients("an output is a view, of an input or another output, that the target does not have")
-            return autograd(module)  # which takes such views again
+            return autograd(module)  # AOTAutograd replays such views on the inputs
         kept_apart(spelled.graph, before_autograd.graph)
-        # The casts of autocast are calls of the graph already: under autocast the lowered calls would be cast again.
+        # The graph already has the casts of autocast: under autocast the lowered calls would be cast a second time.
         casts = is_any_autocast_enabled()
         prepare_bodies(before_autograd)
         compare_with_numbers(before_autograd)
@@ -180,7 +180,7 @@ class _Compilation:
     def _compiled(
         self, module: fx.GraphModule, inputs: Sequence[Any], *, is_backward: bool, any_layout: bool
     ) -> Callable[..., Any]:
-        """A graph of AOTAutograd, lowered and compiled; for inputs of `any_layout`, if not all of them are guarded."""
+        """A graph of AOTAutograd, lowered and compiled; `any_layout`: the strides of some inputs are not guarded."""
         from decomp.torch_internals.compiling import Outputs, donate_nothing, outputs_as_traced
 
         donate_nothing()
@@ -195,7 +195,7 @@ class _Compilation:
         self, module: fx.GraphModule, inputs: Sequence[Any], outputs: Outputs, is_backward: bool
     ) -> Callable[..., Any]:
         graph, count = module.graph, len(outputs_of(module.graph))
-        # Behind autograd nothing has a gradient any more.
+        # After autograd nothing requires a gradient any more.
         lowered = self._lowered(_without_prims(module), self.partial, training=False)
         kept = shared_pairs(lowered.graph) - merged_pairs(graph, lowered.graph) if self.keeps_views else frozenset()
         shown = shown_in(graph, outputs.results.intersection(chain(*(shared_pairs(graph) - kept))))
@@ -211,9 +211,9 @@ class _Compilation:
 
 
 def _with_their_own_sizes(module: fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
-    """The inputs, and in the place of one of which another is a view Dynamo's own fake tensor: AOTAutograd would give
-    it the symbolic sizes by which the other was made, which nobody can guard on (torch 2.13). For programs that write
-    to no memory which inputs share."""
+    """The inputs, with Dynamo's fake tensor in place of each input that is the base of another input. AOTAutograd would
+    give the base the symbolic sizes with which its view was made, and no guard can use these (torch 2.13). Only for
+    programs that do not write to memory shared by inputs."""
     bases = {id(value._base) for value in inputs if isinstance(value, torch.Tensor) and value._base is not None}
     fakes = [metadata(node) for node in module.graph.find_nodes(op="placeholder")]
     pairs = zip(inputs, fakes)
@@ -225,7 +225,7 @@ def _gradient_is_wanted(inputs: Sequence[Any]) -> bool:
 
 
 def _may_be_trained(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
-    """Whether a result of a graph may have a gradient, that of a region with gradients inside included."""
+    """Whether a result may have a gradient, also through a region of the graph that enables gradients."""
     return _gradient_is_wanted(inputs) or any(
         switches(node) or getattr(node.target, "__name__", "") in SWITCHED_REGIONS for node in module.graph.nodes
     )
@@ -233,15 +233,15 @@ def _may_be_trained(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
 
 def _warn_of_gradients(why: str) -> None:
     warnings.warn(
-        "decomp.backend lowers a graph behind autograd only: its gradients are those of PyTorch's ops, lowered, and "
-        f"not those of the rules; because {why}",
+        "decomp.backend lowers a graph only after autograd, so its gradients are lowered from those of PyTorch's ops "
+        f"and not derived from the rules: {why}",
         stacklevel=2,
     )
 
 
 def _in_range(function: Callable[..., Any], names: Sequence[str], dtypes: Mapping[Any, Any]) -> Callable[..., Any]:
-    """The function of a compiled graph, which looks at the integers that it is given: AOTAutograd traces the program
-    and not its look at inputs."""
+    """Wraps a compiled graph in a check that its integer inputs fit their narrow dtypes. AOTAutograd traces the program
+    without the check in its forward method."""
 
     @functools.wraps(function)
     def called(*args: Any) -> Any:
@@ -252,7 +252,7 @@ def _in_range(function: Callable[..., Any], names: Sequence[str], dtypes: Mappin
 
 
 def _name_of(node: fx.Node) -> str:
-    """What an input of Dynamo's graph is called in the program, where it comes from an argument."""
+    """The argument's name in the user's program, from the name of an input of Dynamo's graph."""
     return re.sub(r"^[Ll]_(.*?)_?$", r"\1", str(node.target))
 
 
@@ -266,8 +266,8 @@ def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _without_prims(module: fx.GraphModule) -> fx.GraphModule:
-    """AOTAutograd casts the Python numbers that vary by a prim, and leaves Dynamo's prim of a product and a sum as it
-    is (torch 2.13): here they are spelled in ATen."""
+    """Replaces prims by ATen ops: AOTAutograd casts symbolic Python numbers by a prim, and keeps Dynamo's prim of a
+    fused multiply-add (torch 2.13)."""
     from decomp.capture.dynamo import is_fused_product
 
     for node in list(module.graph.nodes):
@@ -280,7 +280,7 @@ def _without_prims(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _spell_product(node: fx.Node) -> None:
-    """In the place of a · b + c, a call, two calls."""
+    """Splits the call a · b + c into two calls."""
     a, b = (each.meta["val"] if isinstance(each, fx.Node) else each for each in node.args[:2])
     with node.graph.inserting_before(node):
         product = node.graph.call_function(aten.mul.Tensor, node.args[:2])
@@ -299,7 +299,7 @@ def _inner_compiler(
     if given:
         names = " and ".join(f"{name}=" for name in given)
         raise ArgumentError(
-            f"torch.compile was given {names}, which are for Inductor; this backend runs its graphs by {compiler!r}\n"
+            f"torch.compile was given {names}, which are for Inductor; this backend runs graphs with {compiler!r}\n"
             "  to do: leave them out, or use decomp.backend(..., compiler='inductor')"
         )
     if isinstance(compiler, Backend):
@@ -317,7 +317,7 @@ def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _inductor_config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What `mode=` and `options=` mean to Inductor."""
+    """Inductor's configuration for `mode=` and `options=`."""
     from decomp.torch_internals.compiling import list_mode_options, list_options
 
     unknown = sorted(set(given) - {"mode", "options"})
@@ -332,7 +332,7 @@ def _inductor_config(given: Mapping[str, Any]) -> dict[str, Any]:
         config.update(modes[given["mode"]])
     for name, value in (given.get("options") or {}).items():
         if name.replace("-", "_") not in known:
-            raise ArgumentError(f"Inductor has no option {name!r}; torch._inductor.list_options() lists those it has")
+            raise ArgumentError(f"Inductor has no option {name!r}; torch._inductor.list_options() lists its options")
         config[name.replace("-", "_")] = value
     return config
 
@@ -341,7 +341,7 @@ def _inductor(config: dict[str, Any]) -> Callable[[fx.GraphModule, Sequence[Any]
     def compiled(module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool) -> Callable[..., Any]:
         from decomp.torch_internals.compiling import compile_fx_inner, compiler_config, inductor_config
 
-        # Its cache does not tell graphs to which AOTAutograd donates memory from those to which it donates none.
+        # Inductor's cache key ignores whether AOTAutograd donates buffers to the graph; here it never does.
         tag = f"{compiler_config.cache_key_tag}, nothing donated"
         with inductor_config.patch(config), compiler_config.patch(cache_key_tag=tag):
             found: Callable[..., Any] = compile_fx_inner(
@@ -353,8 +353,8 @@ def _inductor(config: dict[str, Any]) -> Callable[[fx.GraphModule, Sequence[Any]
 
 
 def _as_inductor_takes_it(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
-    """Of some ops that a target keeps Inductor has no kernel, only a decomposition, which it expects to have been
-    applied before."""
+    """Decomposes the ops for which Inductor has no kernel, but only a decomposition that it expects to be applied
+    before."""
     from decomp.torch_internals.compiling import select_decomp_table
     from decomp.torch_internals.fakes import detect_fake_mode
     from decomp.torch_internals.graphs import make_fx
@@ -376,8 +376,8 @@ def _as_inductor_takes_it(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.G
 
 
 def _spell_comparisons_of_masks(module: fx.GraphModule) -> None:
-    """Inductor bounds what it compares, and cannot compare the bounds of Booleans that are known (torch 2.13): that
-    masks differ is for it that they are exclusive."""
+    """Rewrites `ne` of masks as `logical_xor` or `logical_not`: Inductor's bounds analysis fails on comparisons of
+    Booleans with known bounds (torch 2.13)."""
     for node in module.graph.nodes:
         if node.target not in (aten.ne.Scalar, aten.ne.Tensor) or not all(map(_is_mask, node.args)):
             continue

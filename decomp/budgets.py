@@ -1,5 +1,5 @@
-"""`budget`: what a lowered program loses against float64, op by op, next to what the program as it is loses; and which
-ops to make cheaper or more accurate."""
+"""`budget`: the error of a lowered program against float64, by op, next to that of the source program in PyTorch; and
+which ops to make cheaper or more accurate."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from decomp.rules.target import Target
 from decomp.validation.error_budget import Error, LevelChoice, Levels, levels_of
 
 GAIN, LOSS = 0.9, 1.05
-"""Another level is advised where it makes the error that many times smaller; or is cheaper, and makes it no larger than
-that."""
+"""Another level is advised if it multiplies the error by less than `GAIN`, or if it is cheaper and multiplies the error
+by at most `LOSS`."""
 
 
 @dataclass(frozen=True)
@@ -40,25 +40,25 @@ class Option:
 
 @dataclass(frozen=True)
 class Loss:
-    """What the calls of one op lose."""
+    """The error due to the calls of one op."""
 
     op: str
     """`aten.gelu`"""
     level: str
     rules: tuple[str, ...]
-    """The rules that serve them; none for an op that the target knows."""
+    """The rules that expand them; none for an op of the target."""
     calls: int
-    """Of the target, that they come to."""
+    """How many calls of the target they expand to."""
     cost: float
     error: float
-    """What is wrong at the outputs if only these calls err: relative, root mean square."""
+    """The error at the outputs if only these calls err: relative, root mean square."""
     own: float
-    """The same by PyTorch's own kernels."""
+    """The same with PyTorch's own kernels."""
     share: float
-    """Of the squared error of the lowered program: with those of all other ops and the interaction they add up to 1. An
-    error that makes up for others has a negative share."""
+    """The share of the squared error of the lowered program. The shares of all ops and the interaction add up to 1. An
+    error that cancels others has a negative share."""
     others: tuple[Option, ...] = ()
-    """Other levels, where they come to other calls."""
+    """The other levels that lead to other calls."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class BudgetAdvice:
     op: str
     level: str
     calls: int
-    """How many calls of the target it adds; fewer than 0 if it saves some."""
+    """How many calls of the target it adds; negative if it saves some."""
     cost: float
     error: float
-    """Of the program with it, if squares of errors add up."""
+    """The program's error at this level, assuming that squared errors add up."""
     before: float
 
     def __str__(self) -> str:
@@ -85,34 +85,34 @@ class BudgetAdvice:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a lowered program loses. Errors are those of its float outputs against float64: relative to the root mean
-    square of each output, and the root mean square over all. `str(budget)` is a table.
+    """The error of a lowered program, by op. Errors are those of its float outputs against float64: relative to the
+    root mean square of each output, and the root mean square over all. `str(budget)` is a table.
 
-    The lowered program runs once in its own dtypes, and what each source op's expansion does wrong there is noted. Then
-    the source runs in float64, once for each op, with the errors of its calls added to their results: what that changes
-    at the outputs is the error vector of this op. The error E of the lowered program is the sum of these vectors and a
-    remainder, the interaction of errors; so are the shares: that of a vector e is ⟨E, e⟩ / ⟨E, E⟩.
+    The lowered program runs once in its own dtypes, and the errors of each source op's expansion are recorded. Then the
+    source runs in float64, once for each op, with the errors of its calls added to their results: the change at the
+    outputs is the error vector of this op. The error E of the lowered program is the sum of these vectors and a
+    remainder, the interaction of errors. The share of a vector e is ⟨E, e⟩ / ⟨E, E⟩.
     """
 
     target: str
     accuracy: str
     error: float
-    """Of the lowered program."""
+    """The error of the lowered program."""
     original: float
-    """Of the program as it is."""
+    """The error of the source program in PyTorch."""
     losses: tuple[Loss, ...]
     """By op, the largest share first."""
     interaction: float
     """The share that is due to no op alone."""
     random: tuple[str, ...] = ()
-    """Ops that draw random numbers; every run has the same, so that they lose nothing here."""
+    """Ops that draw random numbers. All runs draw the same numbers, so these count as exact."""
     unknown: tuple[str, ...] = ()
     """Ops that do not run in float64; they count as exact."""
     advice: tuple[BudgetAdvice, ...] = ()
-    """The change that gains most first."""
+    """Changes of level, the most useful first."""
 
     def __getitem__(self, spelling: Any) -> Loss:
-        """What an op loses, by any spelling. Raises `KeyError` where the program has no call of it."""
+        """The error due to an op, by any spelling. Raises `KeyError` if the program has no call of it."""
         name = str(op_of(spelling))
         for loss in self.losses:
             if loss.op == name:
@@ -121,18 +121,18 @@ class Budget:
 
     @property
     def growth(self) -> float:
-        """The error in units of that of the program as it is."""
+        """The ratio of the error to that of the source program."""
         return self.error / self.original if self.original else 1.0 if not self.error else math.inf
 
     @property
     def calls(self) -> int:
-        """Of the lowered program, of tensor ops that can err."""
+        """The number of calls of the lowered program that can have an error."""
         return sum(loss.calls for loss in self.losses)
 
     @property
     def headline(self) -> str:
-        """`error 1.2e-07 on tinygrad at standard, 0.8 times the 1.6e-07 of the program as it is`."""
-        own = f"{self.growth:.2g} times the {self.original:.2g} of the program as it is"
+        """`error 1.2e-07 on tinygrad at standard, 0.8 times the 1.6e-07 of PyTorch`."""
+        own = f"{self.growth:.2g} times the {self.original:.2g} of PyTorch"
         return f"error {self.error:.2g} on {self.target} at {self.accuracy}, {own}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -158,8 +158,8 @@ def budget(
     dynamic_shapes: Any = None,
     seed: int = 0,
 ) -> Budget:
-    """What a program loses by being lowered: its error against float64 on example inputs, next to its own in PyTorch,
-    by source op, and which levels of accuracy would serve it better. The arguments are those of `lower`; `seed` is for
+    """Return the `Budget` of a lowered program: its error against float64 on example inputs, by source op, next to the
+    error of PyTorch, and which levels of accuracy would be better. The arguments are those of `lower`; `seed` is for
     ops that draw random numbers. Raises `NotLowered`, `CaptureError`, and `AccuracyError` where nothing can be
     measured: without example inputs, without float outputs, in float64."""
     chosen, target = rules_and_target(to, rules, keep)
@@ -192,7 +192,7 @@ def _budget(levels: Levels, accuracy: Accuracy, target: str) -> Budget:
 
 
 def _shares(whole: Error, errors: Mapping[Op, Error]) -> dict[Op, float]:
-    """The share of each op. Where something is broken, those that break it alone share it."""
+    """The share of each op. If outputs are broken (NaN, infinities), the ops that break them have equal shares."""
     if whole.broken:
         broken = [op for op, error in errors.items() if error.broken]
         return {op: 1 / len(broken) if op in broken else 0.0 for op in errors}
@@ -209,7 +209,7 @@ def _loss(levels: Levels, op: Op, choice: LevelChoice, due: Error, share: float)
 
 
 def _advice(error: float, losses: Sequence[Loss]) -> Iterator[BudgetAdvice]:
-    """For each op the level that gains most, if one does: first what makes the program more accurate."""
+    """The best other level of each op, if there is one; those that make the program more accurate come first."""
     found = [advice for loss in losses for option in loss.others if (advice := _advised(error, loss, option))]
     found.sort(key=lambda a: (a.error >= GAIN * error, a.error if a.error < error else a.cost))
     named: set[str] = set()
@@ -232,18 +232,18 @@ def _advised(error: float, loss: Loss, option: Option) -> BudgetAdvice | None:
 # As a table.
 
 HEADINGS = ("op", "error", "calls", "of all", "alone", "PyTorch's", "at other levels")
-"""The share of the squared error; calls of the target, and their share; the error of these calls alone, and that of
-PyTorch's own kernels."""
+"""The columns: the share of the squared error; calls of the target, and their share; the error of these calls alone,
+and that of PyTorch's own kernels; the same at other levels."""
 
 
 def rows_of(found: Budget) -> list[tuple[str, ...]]:
-    """A row of texts for each op that loses something, or could, and one for the interaction."""
+    """A row for each op that has an error, or could have, and one for the interaction."""
     rows = [_row(found, loss) for loss in found.losses if _matters(loss)]
     return [*rows, ("interaction", f"{found.interaction:.0%}", "", "", "", "", "")]
 
 
 def notes_of(found: Budget) -> Iterator[str]:
-    """What the rows do not say."""
+    """The ops that have no row, by reason."""
     exact = [loss.op for loss in found.losses if not _matters(loss)]
     for what, ops in (
         ("without error", exact),

@@ -1,5 +1,4 @@
-"""Where files are kept from one process to the next: the directory that the platform has for caches, or the one that
-`DECOMP_CACHE` names."""
+"""The directory of the disk cache: the platform's directory for caches, or that of `DECOMP_CACHE`."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ _OFF = ("0", "off", "no", "false")
 
 
 def directory() -> Path | None:
-    """The directory of the cache, which need not exist; None if the cache is off."""
+    """The directory of the cache, which may not exist yet; None if the cache is off."""
     wanted = os.environ.get(VARIABLE, "")
     if wanted.lower() in _OFF:
         return None
@@ -26,5 +25,5 @@ def _platform_directory() -> Path | None:
         if sys.platform == "darwin":
             return Path.home() / "Library" / "Caches" / "decomp"
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "decomp"
-    except RuntimeError:  # a user without a home
+    except RuntimeError:  # the user has no home directory
         return None

@@ -1,5 +1,5 @@
-"""What can go wrong, and what to do about it. Every error that leaves this package is made here; its text is part of
-the interface: it names what failed, where (rule, node, the user's own source line) and the remedies in order of ease.
+"""The errors of this package. Their text is part of the interface: it names what failed, where (rule, node, the user's
+own source line) and the remedies, the easiest first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 class DecompError(Exception):
     """Base of every error that this package raises on purpose. It can be pickled, as process pools do, and deep-copied:
-    what cannot travel among its attributes (nodes of graphs, local functions) travels as text."""
+    attributes that cannot be (nodes of graphs, local functions) are replaced by their text."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         carried = {name: _carried(value) for name, value in self.__dict__.items()}
@@ -32,7 +32,7 @@ class DecompError(Exception):
 
 
 class ArgumentError(DecompError, TypeError, ValueError):
-    """A public function was given an argument of another kind than it takes."""
+    """A public function was given an argument of the wrong kind."""
 
 
 class NotPortable(DecompError, TypeError):
@@ -40,7 +40,7 @@ class NotPortable(DecompError, TypeError):
 
 
 class InternalError(DecompError):
-    """Something that nobody foresaw went wrong inside. `stage` is the public function, `__cause__` what happened."""
+    """An unexpected failure inside the package. `stage` is the public function, `__cause__` the original exception."""
 
     def __init__(self, stage: str, error: BaseException) -> None:
         self.stage = stage
@@ -49,9 +49,9 @@ class InternalError(DecompError):
 
 
 def boundary(stage: str, options: Mapping[str, Callable[[str, Any], None]] = {}) -> Callable[[F], F]:
-    """Decorates a public function. Its `options` are checked by name, and every exception that leaves it is a
-    `DecompError`: what nobody foresaw becomes an `InternalError`. What stops a program (interrupts, memory that is used
-    up) passes as it is."""
+    """Decorator of public functions. Checks the arguments named in `options`, and turns every unexpected exception into
+    an `InternalError`, so that callers need to catch only `DecompError`. Interrupts and out-of-memory errors pass
+    unchanged."""
 
     def decorated(function: F) -> F:
         parameters = inspect.signature(function).parameters.values()
@@ -68,7 +68,7 @@ def boundary(stage: str, options: Mapping[str, Callable[[str, Any], None]] = {})
                 raise
             except Exception as error:
                 if isinstance(error, TypeError) and error.__traceback__ and error.__traceback__.tb_next is None:
-                    raise ArgumentError(str(error)) from error  # Python itself could not make the call
+                    raise ArgumentError(str(error)) from error  # the arguments do not fit the signature
                 raise InternalError(stage, error) from error
 
         return cast(F, guarded)
@@ -77,7 +77,7 @@ def boundary(stage: str, options: Mapping[str, Callable[[str, Any], None]] = {})
 
 
 class UnknownOp(DecompError, LookupError):
-    """A spelling in a registration, a target or a query names no known op."""
+    """A name in a registration, a target or a query is not that of a known op."""
 
     def __init__(self, spelling: object, known: Iterable[str] = ()) -> None:
         near = difflib.get_close_matches(str(spelling), list(known), n=3, cutoff=0.6)
@@ -86,7 +86,7 @@ class UnknownOp(DecompError, LookupError):
 
 
 class ReasonMissing(DecompError, TypeError):
-    """`decline` was called without saying why."""
+    """`decline` was called without a reason."""
 
     problem = "declines without a reason"
     remedy = 'say why in one clause: return decomp.decline("only float inputs")'
@@ -96,19 +96,19 @@ class ReasonMissing(DecompError, TypeError):
 
 
 class CostError(DecompError, ValueError):
-    """`cost=` gave something for a call that is no cost."""
+    """`cost=` returned a value that is not a valid cost."""
 
 
 class AccuracyError(DecompError, ValueError):
-    """What a program loses cannot be measured, or is more than was allowed."""
+    """The error of a program cannot be measured, or exceeds the limit."""
 
 
 class BindingError(DecompError, TypeError):
-    """The arguments of a call fit no overload of its op."""
+    """The arguments of a call match no overload of its op."""
 
 
 class ShapeUnknown(BindingError):
-    """What a call means depends on the shape of a tensor, and the program has no metadata."""
+    """The meaning of a call depends on a tensor's shape, and the program has no metadata."""
 
 
 class TargetError(DecompError, ValueError):
@@ -123,15 +123,15 @@ class UnknownOpInFile(UnknownOp, TargetError):
 
 
 class CaptureError(DecompError):
-    """The model could not be turned into a graph, or the graph that was given is malformed."""
+    """The model could not be captured as a graph, or the given graph is malformed."""
 
 
 class InputMismatch(DecompError, ValueError):
-    """A lowered module was called with an input of another shape, dtype, device or kind than it was lowered for, or
-    with another number."""
+    """A lowered module was called with an input whose shape, dtype, device, type or (for numbers) value differs from
+    what it was lowered for."""
 
     def __init__(self, name: str, expected: Any, found: Any, what: str = "shape") -> None:
-        remedy = "this shape, or with dynamic_shapes= where the size is to vary" if what == "shape" else f"this {what}"
+        remedy = "this shape, or with dynamic_shapes= if the size varies" if what == "shape" else f"this {what}"
         remedy = f"lower it with inputs of {remedy}" if expected != "a tensor" else "call it with a tensor here"
         super().__init__(
             f"input {name!r} has {what} {found}, the program was lowered for {expected}\n  to do: {remedy}"
@@ -139,20 +139,20 @@ class InputMismatch(DecompError, ValueError):
 
 
 class AssumptionBroken(InputMismatch):
-    """A lowered module was called with inputs for which something does not hold that torch.export assumed: which branch
-    the model takes, that sizes are equal, or what a size comes to, where it was taken for a number."""
+    """A lowered module was called with inputs that violate an assumption torch.export made: which branch the model
+    takes, that sizes are equal, or the value of a size that was specialised to a number."""
 
     def __init__(self, assumption: str, found: Mapping[str, str]) -> None:
         inputs = " and ".join(f"input {name!r} has {what}" for name, what in found.items())
         DecompError.__init__(
             self,
             f"{inputs}, the program was lowered for {assumption}\n"
-            "  to do: lower it with inputs as these, or export it so that it does not assume this of its sizes",
+            "  to do: lower it with inputs like these, or export it so that it does not assume this about its sizes",
         )
 
 
 class InputMissing(InputMismatch, TypeError):
-    """A lowered module was called without some of its inputs, with more than it takes, or with others."""
+    """A lowered module was called with missing, surplus or unknown inputs."""
 
     def __init__(
         self,
@@ -175,50 +175,50 @@ class GradientLost(InputMismatch):
     def __init__(self, name: str) -> None:
         DecompError.__init__(
             self,
-            f"input {name!r} requires a gradient, and the program was lowered for inference (training=False or "
-            "freeze=True), without what gradients need\n"
+            f"input {name!r} requires a gradient, but the program was lowered for inference (training=False or "
+            "freeze=True), without the ops that gradients need\n"
             "  to do: call it under torch.no_grad(), pass the input's detach(), or lower it without these options",
         )
 
 
 class NotWritable(InputMismatch):
-    """A lowered module that writes one of its inputs was called with a tensor that cannot be written."""
+    """A lowered module that writes to one of its inputs was called with a tensor that cannot be written to."""
 
     def __init__(self, name: str, why: str, remedy: str) -> None:
         DecompError.__init__(
-            self, f"input {name!r} {why}, and the program writes it\n  to do: call it with a clone of it{remedy}"
+            self, f"input {name!r} {why}, and the program writes to it\n  to do: call it with a clone of it{remedy}"
         )
 
 
 class InputsOverlap(InputMismatch):
-    """A lowered module that writes one of its inputs, or its state, was called with tensors that share this memory. It
-    reads all of them before it writes."""
+    """A lowered module that writes to one of its inputs, or to its state, was called with tensors that share that
+    memory. It reads all inputs before it writes, so the other tensor would be read too early."""
 
     def __init__(self, written: str, other: str) -> None:
         DecompError.__init__(
             self,
-            f"{written} and {other} share memory, and the program writes {written}: it would not see its own write in "
+            f"{written} and {other} share memory, and the program writes to {written}: it would not see that write in "
             f"{other}\n  to do: call it with a clone of one of them, or with tensors that do not overlap",
         )
 
 
 class OutOfRange(DecompError, ValueError):
-    """A tensor, or a call, has a number that does not fit the narrow dtype in which a program computes."""
+    """A number in a tensor or a call does not fit the narrow dtype in which the program computes."""
 
     def __init__(self, who: str, number: Any, dtype: str) -> None:
         self.number, self.dtype = number, dtype
         super().__init__(
-            f"{who} {number}, which {dtype} does not hold (narrow=True computes in {dtype})\n"
+            f"{who} {number}, which does not fit {dtype} (narrow=True computes in {dtype})\n"
             f"  to do: keep to numbers within {dtype}, or lower to a target with wider dtypes, without narrow=True"
         )
 
 
 class MutationError(DecompError):
-    """A mutation cannot be followed, so it cannot be made functional."""
+    """A mutation cannot be tracked, and so cannot be functionalized."""
 
 
 class RuleError(DecompError):
-    """A rule did something that a rule may not do. `rule`, `node`, `line` say which and where."""
+    """A rule did something that rules must not do. `rule`, `node` and `line` say which and where."""
 
     def __init__(
         self, rule: object, problem: str, remedy: str = "", node: fx.Node | None = None, line: str | None = None
@@ -227,8 +227,8 @@ class RuleError(DecompError):
         super().__init__(_rule_message(rule, problem, remedy, node, line))
 
     def at(self, node: fx.Node | None = None, line: str | None = None) -> RuleError:
-        """The same error, told about the node of the source program that was being lowered, and the line of the rule
-        (`mine.py:15: u += 1`)."""
+        """The same error with the node of the source program that was being lowered, and the line of the rule
+        (`mine.py:15: u += 1`), where these are not set yet."""
         node, line = self.node or node, self.line or line
         if (node, line) == (self.node, self.line):
             return self
@@ -240,7 +240,7 @@ class MetadataMissing(RuleError):
 
 
 class RuleCycle(RuleError):
-    """Rules call each other in a circle."""
+    """Rules expand into each other in a cycle."""
 
 
 def _rule_message(rule: object, problem: str, remedy: str, node: fx.Node | None, line: str | None) -> str:
@@ -255,12 +255,12 @@ def _rule_message(rule: object, problem: str, remedy: str, node: fx.Node | None,
 
 
 _OF_ANOTHER_KIND = "is for targets that know prims."
-"""How a reason begins that no target of ATen's ops is concerned with."""
+"""The prefix of reasons that do not concern targets of ATen ops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """One op that cannot be reached: where it stands, and what was tried."""
+    """One op that cannot be lowered: where it occurs, and what was tried."""
 
     op: str
     """The op, as `aten.sort`."""
@@ -269,23 +269,23 @@ class Blocker:
     source: str | None
     """The user's own source line, where the program recorded it."""
     tried: tuple[tuple[str, str], ...]
-    """Each rule that was tried, with the reason why it did not serve."""
+    """Each rule that was tried, with the reason why it did not apply."""
     condition: str | None = None
-    """Why the target refuses the call, where it knows the op under a condition."""
+    """Why the target rejects the call, if it accepts the op only under a condition."""
     limitation: str | None = None
-    """Why the op cannot be decomposed in principle, where that is known."""
+    """Why the op cannot be decomposed in principle, if known."""
     needs_metadata: bool = False
-    """Whether more could be said, or done, if the program had shapes and dtypes."""
+    """Whether shapes and dtypes would allow a better answer."""
 
     def lines(self, other_targets: bool = True) -> list[str]:
-        """This blocker as text, one thought a line; with rules that were tried for targets of another kind, or
-        without."""
+        """This blocker as text, one fact a line. `other_targets`: also list the rules that are only for targets with
+        prims."""
         shown = ", ".join(self.nodes[:3]) + (f" and {len(self.nodes) - 3} more" if len(self.nodes) > 3 else "")
         out = [f"{self.op} at {shown}"]
         if self.source:
             out.append(f"    {self.source}")
         if self.condition:
-            out.append(f"    the target knows it under a condition: {self.condition}")
+            out.append(f"    the target accepts it under a condition: {self.condition}")
         if self.limitation:
             out.append(f"    cannot be decomposed: {self.limitation}")
         told = [(rule, why) for rule, why in self.tried if other_targets or not why.startswith(_OF_ANOTHER_KIND)]
@@ -296,16 +296,16 @@ class Blocker:
 
 
 class NotLowered(DecompError):
-    """Some ops of the program do not reach the target. `blockers` holds every one of them; `suggestion()` says what the
-    target would have to know, with which the message opens. It is searched for when the message is read."""
+    """Some ops of the program cannot be lowered to the target. `blockers` holds all of them; `suggestion()` returns
+    what to add to the target; the message begins with it. It is searched for when the message is read."""
 
     def __init__(self, target: str, blockers: Sequence[Blocker], suggest: Callable[[], Any] | None = None) -> None:
         self.target, self.blockers, self._suggest = target, tuple(blockers), suggest
         super().__init__(*(() if suggest is not None else ("\n".join(_not_lowered_lines(target, self.blockers)),)))
 
     def suggestion(self) -> Any:
-        """The smallest additions to the target that would do, a `Suggestion`; None where shapes are missing to tell, or
-        the error has travelled to another process."""
+        """The smallest sufficient additions to the target, a `Suggestion`; None if shapes are missing, or if the error
+        was unpickled in another process."""
         return None if self._suggest is None else self._suggest()
 
     def __str__(self) -> str:
@@ -324,7 +324,7 @@ class NotLowered(DecompError):
     def _advice(self) -> Any:
         try:
             return self.suggestion()
-        except Exception:  # an error that is being shown must not fail
+        except Exception:  # printing an error must not raise another
             return None
 
 
@@ -341,22 +341,22 @@ def _not_lowered_lines(
 
 
 def remedies(blockers: Sequence[Blocker], narrow: bool = False) -> list[str]:
-    """What a user can do about `blockers`, the easiest first; `narrow`: whether narrow dtypes are enough."""
+    """Remedies for `blockers`, the easiest first; `narrow`: whether narrow dtypes are enough."""
     names = ", ".join(sorted({blocker.op for blocker in blockers}))
-    lines = ["compute in the dtypes that the target has: narrow=True"] if narrow else []
+    lines = ["compute in the dtypes of the target: narrow=True"] if narrow else []
     if any(blocker.needs_metadata for blocker in blockers):
         lines.append("pass example inputs (args=...), so that rules know shapes and dtypes")
     lines += [
-        f"keep what your backend can run anyway: keep={{...}} (of {names})",
+        f"keep the ops that your backend can run: keep={{...}} (of {names})",
         "write a rule: @rules.register(op), then rules=rules | decomp_rules.RULES",
         "add the op to the target: target | {op}",
-        "take what can be lowered, with this list in the report: partial=True",
+        "lower the rest, with this list in the report: partial=True",
     ]
     return ["  to do, the easiest first:"] + [f"    {i}. {line}" for i, line in enumerate(lines, 1)]
 
 
 def describe(node: fx.Node) -> str:
-    """`relu (call_function torch.relu)`: a node as a person would name it."""
+    """A node as error messages name it: `node 'relu' (call_function torch.relu)`."""
     target = node.target if isinstance(node.target, str) else spelled(node.target)
     return f"node {node.name!r} ({node.op} {target})"
 
@@ -375,7 +375,7 @@ def spelled(target: Any) -> str:
 
 
 def source_line(node: fx.Node) -> str | None:
-    """The innermost line of the user's code that made this node, if the capture recorded it."""
+    """The innermost line of the user's code that created this node, if the capture recorded it."""
     trace = node.meta.get("stack_trace") or getattr(node, "stack_trace", None)
     lines = [line.strip() for line in trace.splitlines() if line.strip()] if trace else []
     starts = [i for i, line in enumerate(lines) if line.startswith("File ")]
@@ -400,12 +400,12 @@ def located(function: Any) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first, or its name if it says nothing."""
+    """The first line of an error's message, or its class name if the message is empty."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _place_of(error: BaseException) -> str | None:
-    """The innermost line outside torch that an error comes from."""
+    """The innermost frame outside torch in an error's traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if "/torch/" not in frame.filename] or frames
     return f"at {outside[-1].filename.rsplit('/', 1)[-1]}:{outside[-1].lineno}, {outside[-1].name}" if outside else None
@@ -413,10 +413,10 @@ def _place_of(error: BaseException) -> str | None:
 
 def _what_to_do(error: BaseException) -> str:
     if isinstance(error, RecursionError):
-        return "it is nested too deeply for Python's stack: sys.setrecursionlimit(100_000), or make it flatter"
+        return "the program is nested too deeply for Python's stack: sys.setrecursionlimit(100_000), or flatten it"
     return (
         "look at the exception above this one; if the fault is not in a function of yours, report it with the program. "
-        "Until then keep={op} leaves an op as it is, and partial=True lowers the rest"
+        "Until then keep={op} leaves an op unchanged, and partial=True lowers the rest"
     )
 
 
@@ -425,7 +425,7 @@ def _indented(line: str | None) -> list[str]:
 
 
 def pickled(value: Any, what: str, remedy: str) -> bytes:
-    """`value` as bytes. Raises `NotPortable`, which says that `what` cannot be pickled and why, if it cannot be."""
+    """Pickle `value`. Raises `NotPortable`, which says why `what` cannot be pickled."""
     try:
         return pickle.dumps(value)
     except Exception as error:
@@ -433,7 +433,7 @@ def pickled(value: Any, what: str, remedy: str) -> bytes:
 
 
 class _Carried:
-    """A value on its way to another process, where it may not be known: then its text stands for it."""
+    """A pickled value, replaced by its text if it cannot be unpickled in the other process."""
 
     def __init__(self, data: bytes | None, text: str) -> None:
         self.data, self.text = data, text
@@ -468,19 +468,19 @@ def _error_from(kind: type[DecompError], args: tuple[_Carried, ...], attributes:
 
 
 def _error_of(kind: type[DecompError], args: tuple[Any, ...], attributes: dict[str, Any]) -> DecompError:
-    """An error whose message is made already."""
+    """An error whose message is already composed: bypasses `__init__`."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(attributes)
     return error
 
 
-# Between a program and a backend.
+# Errors of backends.
 
 
 class LoadError(DecompError):
-    """A backend cannot run a program. `problems` has a line for each thing that is in the way, `nodes` the first node
-    that has it; nothing has run."""
+    """A backend cannot run a program. `problems` has one line per problem, `nodes` the first node that has it; nothing
+    has run."""
 
     def __init__(
         self, backend: str, problems: Sequence[str], remedies: Sequence[str], nodes: Sequence[fx.Node] = ()
@@ -492,8 +492,8 @@ class LoadError(DecompError):
 
 
 class PrimitiveError(DecompError):
-    """A function of a backend failed while a program ran; `__cause__` is what it raised, `node` the call. `before` says
-    in words which earlier function gave something else than the program has there."""
+    """A function of a backend failed while a program ran; `__cause__` is what it raised, `node` the call. `before`
+    describes the first earlier result that differs from the program's metadata."""
 
     def __init__(self, backend: str, function: Any, node: fx.Node, cause: BaseException, before: str = "") -> None:
         self.backend, self.function, self.node = backend, function, node
@@ -504,8 +504,8 @@ class PrimitiveError(DecompError):
 
 
 class BackendError(DecompError):
-    """What a backend was given beside its functions (`from_torch`, `to_torch`, `jit`) failed, in which case `__cause__`
-    is what it raised; or a result is no tensor of the shape and dtype that it has in the program."""
+    """An option of a backend (`from_torch`, `to_torch`, `jit`) failed, and `__cause__` is what it raised; or a result
+    does not have the shape and dtype that it has in the program."""
 
     def __init__(self, backend: str, problem: str, remedy: str, node: fx.Node | None = None, before: str = "") -> None:
         self.backend, self.node = backend, node
@@ -519,23 +519,23 @@ def _named(function: Any) -> str:
 
 
 def gave(function: Any, node: fx.Node, found: str, expected: str) -> str:
-    """What is said of a function that gave something else than the program has there."""
-    return f"first {_named(function)} gave {found} at {describe(node)}, which is {expected} in the program"
+    """The message for a function whose result differs from the program's metadata."""
+    return f"earlier, {_named(function)} returned {found} at {describe(node)}, which is {expected} in the program"
 
 
 def failed(backend: str, option: str, on: str, cause: BaseException) -> BackendError:
-    """The error of an option of a backend, a function that failed on a value."""
+    """The error for a backend's option, a function, that failed on a value."""
     problem = f"{option}= failed on {on}: {type(cause).__name__}: {first_line(cause)}"
-    return BackendError(backend, problem, f"mend the function that was given as {option}=, so that it takes this")
+    return BackendError(backend, problem, f"fix the function passed as {option}= so that it accepts this")
 
 
 class WrongInputs(InputMismatch):
-    """A loaded program was called with other inputs than it takes: too few, too many, of other sizes, no tensors."""
+    """A loaded program was called with the wrong inputs: too few, too many, wrong sizes, not tensors."""
 
     def __init__(self, inputs: Sequence[str], cause: BaseException) -> None:
         DecompError.__init__(
             self,
-            f"these are not the inputs of the program: {first_line(cause).rstrip(': ')}\n"
+            f"wrong inputs for this program: {first_line(cause).rstrip(': ')}\n"
             f"  it takes: {'; '.join(inputs) or 'nothing'}\n"
-            "  to do: call it as the model that was lowered; lower that with dynamic_shapes= where sizes are to vary",
+            "  to do: call it like the model that was lowered; lower it with dynamic_shapes= if sizes vary",
         )

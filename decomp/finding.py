@@ -1,4 +1,4 @@
-"""`match`: where a program makes the calls of a pattern, without replacing anything."""
+"""`match`: find where a program makes the calls of a pattern, without replacing anything."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Matches(list[Match]):
     def __init__(self, found: Sequence[Match], missed: Sequence[NearMiss]) -> None:
         super().__init__(found)
         self.refused = tuple(missed)
-        """Places where the pattern is and may not be replaced, or nearly is, each with the reason."""
+        """Places where the pattern occurs but cannot be replaced, or nearly matches, each with the reason."""
 
     def __str__(self) -> str:
         refused = [f"not {miss}" for miss in self.refused]
@@ -45,21 +45,21 @@ def match(
     dynamic_shapes: Any = None,
     **modules: type[nn.Module],
 ) -> Matches:
-    """Find a pattern in a program, which is not changed. Returns a list of `Match`es, whose `refused` has the places
-    where it is not quite one, with the reason.
+    """Find a pattern in a program, which is not changed. Returns a list of `Match`es; its `refused` has the near misses
+    with their reasons.
 
     - `program`: an `nn.Module`, `GraphModule` or `ExportedProgram`, captured as `decomp.lower` does, with its `args`,
-      `kwargs`, `tracer_class`, `dynamic_shapes`. Where leaf modules had to be opened, or metadata was added, matches
+      `kwargs`, `tracer_class`, `dynamic_shapes`. Where leaf modules had to be traced, or metadata was added, matches
       name nodes of the captured graph, and `match.sources` those of the program.
-    - `pattern`: a function of free variables, or a `decomp.Pattern`; `modules` are the variables that stand for
-      modules, as in `decomp.Rules.pattern`.
+    - `pattern`: a function of free variables, or a `decomp.Pattern`; `modules` gives the types of the variables that
+      match modules, as in `decomp.Rules.pattern`.
 
     ```python
     for found in decomp.match(exported, lambda x, w, b: F.relu(F.linear(x, w, b))):
         print(found.nodes, found["w"].shape)
     ```
 
-    Raises `ArgumentError` for what is no pattern, and `CaptureError`."""
+    Raises `ArgumentError` if `pattern` is not a pattern, and `CaptureError`."""
     wanted = Pattern.of(pattern, None, **modules)
     rules = Rules()
     rules.pattern(wanted, name=wanted.name)(lambda *values: wanted(*values))

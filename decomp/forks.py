@@ -1,6 +1,6 @@
-"""A process that forks while one of its threads lowers: in the child that thread does not exist, and what it held, or
-had changed for the time being, would stay so. All locks of this project are made here, and made again in the child,
-where what the thread would have put back is put back."""
+"""Safety of forks while another thread lowers. That thread does not exist in the child, so the locks that it held would
+stay locked, and the global state that it had changed temporarily would stay changed. All locks of this project are made
+here, to be replaced in the child, where temporary changes are undone too."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import weakref
 
 _LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()
 _UNDOING: dict[int, list[Callable[[], None]]] = {}
-"""By thread, what puts back what it has changed, in order."""
+"""By thread, functions that undo its temporary changes, in the order of the changes."""
 
 
 class Lock:
-    """A reentrant lock, which is free in a forked process where another thread of the parent held it."""
+    """A reentrant lock that is released in a forked child if another thread of the parent held it."""
 
     def __init__(self) -> None:
         self._lock, self._owner, self._depth = threading.RLock(), 0, 0
@@ -36,15 +36,14 @@ class Lock:
         self._lock.release()
 
     def renew(self) -> None:
-        """Let it be free, unless this thread holds it."""
+        """Replace the lock by a free one, unless this thread holds it."""
         if self._owner != threading.get_ident():
             self._lock, self._owner, self._depth = threading.RLock(), 0, 0
 
 
 @contextlib.contextmanager
 def undone_in_child(undo: Callable[[], None]) -> Iterator[None]:
-    """Within, this thread has changed something of the process for the time being. Where another thread forks, the
-    child calls `undo`."""
+    """While this thread has temporarily changed global state: if another thread forks, the child calls `undo`."""
     mine = _UNDOING.setdefault(threading.get_ident(), [])
     mine.append(undo)
     try:
@@ -57,7 +56,7 @@ def undone_in_child(undo: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Half the cost of building 10⁵ nodes is the collector walking what was just built."""
+    """Pause garbage collection: half the cost of building 10⁵ nodes is the collector walking the new nodes."""
     if not gc.isenabled():
         yield
         return
@@ -75,7 +74,7 @@ def _in_child() -> None:
     for thread in [thread for thread in _UNDOING if thread != threading.get_ident()]:
         for undo in reversed(_UNDOING.pop(thread)):
             undo()
-    # The lock that `torch.compile` holds is taken to lower, and PyTorch does not make it again.
+    # Lowering takes the lock of `torch.compile`, and PyTorch does not replace it after a fork.
     theirs = getattr(sys.modules.get("torch._dynamo.convert_frame"), "compile_lock", None)
     if theirs is not None and not theirs._is_owned():
         theirs._at_fork_reinit()
@@ -84,7 +83,7 @@ def _in_child() -> None:
 
 
 def _renew_cached_properties() -> None:
-    """A `functools.cached_property` holds one lock for all objects while it computes (Python 3.11)."""
+    """Up to Python 3.11 a `functools.cached_property` holds one lock for all objects while it computes."""
     modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in _OURS]
     for cls in {each for module in modules for each in list(vars(module).values()) if isinstance(each, type)}:
         for each in vars(cls).values():

@@ -1,5 +1,5 @@
-"""Programs of every kind as one: a graph with metadata, the module that owns what it names, and what its calls came
-from."""
+"""Loads programs of every kind into one form: a graph with metadata, the module that owns its attributes, and the
+source op of each call."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from decomp.lowering import Lowering
 
 @dataclass(frozen=True)
 class Unlifted:
-    """A program to run or to plan."""
+    """A program to run or to plan, with parameters as attributes instead of inputs."""
 
     root: fx.GraphModule
     source_op: Callable[[fx.Node], str]
-    """Of a call: the op of the source program that it came from, or its own."""
+    """Maps a call to the op of the source program that it came from, or to its own op."""
 
     @property
     def graph(self) -> fx.Graph:
@@ -47,7 +47,7 @@ def load(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | Non
 
 def _module_of(model: nn.Module, program: CapturedProgram, args: Any, kwargs: Any) -> fx.GraphModule:
     if program.exported is None and program.dialect == "torch" and (args is not None or kwargs):
-        # Functions and methods of torch have no forms that write into memory; overloads have.
+        # Overloads have variants that write into given memory; functions and methods of torch do not.
         with contextlib.suppress(CaptureError):
             return unlifted(export(model, args or (), kwargs))
     if program.exported is not None:
@@ -70,16 +70,16 @@ def _by_provenance(lowering: Lowering) -> Callable[[fx.Node], str]:
 
 
 def own_op(node: fx.Node) -> str:
-    """What a call calls, as the program spells it."""
+    """The op of a call, as the program spells it."""
     return spelled(node.target)
 
 
 def computes(node: fx.Node) -> bool:
-    """Whether a node is a call that makes or changes tensors."""
+    """Whether a node is a call that creates or modifies tensors."""
     calls = node.op in CALLS
     return calls and not is_host(node) and not is_projection(node)
 
 
 def varies(value: Any) -> bool:
-    """Whether a tensor has sizes that vary."""
+    """Whether a value is a tensor with dynamic sizes."""
     return isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)

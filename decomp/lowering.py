@@ -1,5 +1,5 @@
-"""The two verbs: `lower` takes a program to a target, `decompose` applies rules wherever one matches. The source is
-never touched, and a failure leaves nothing half done."""
+"""The two main verbs: `lower` lowers a program to a target, `decompose` applies rules wherever one matches. The source
+is never modified, not even when lowering fails."""
 
 from __future__ import annotations
 
@@ -54,40 +54,39 @@ from decomp.validation.plan_prices import PlanPricing
 from decomp.validation.values import measured
 
 if TYPE_CHECKING:
-    # Imported here, for not everybody measures.
     from decomp.validation.choosing_levels import Picked
 
 
 @dataclass
 class Lowering:
-    """What `lower` returns: the new program, and everything about how it came to be."""
+    """What `lower` returns: the lowered program, and a record of how it was lowered."""
 
     result: Any
-    """The lowered program, of the kind that came in."""
+    """The lowered program, of the same kind as the source."""
     target: Target
     plan: Plan
     pieces: tuple[RewrittenGraph, ...] = field(repr=False)
-    """Its lowered graphs, and what they were simplified to: its own, then the bodies of higher-order ops."""
+    """Its graphs, lowered and simplified: the main graph, then the bodies of higher-order ops."""
     proof: Proof | None = field(repr=False)
     """What verification checked; None with `verify=False`."""
     times: dict[str, float] = field(repr=False)
     """Seconds by stage."""
     runs: int
-    """How many times a rule was run; everything else was stamped."""
+    """How many rules were run on proxies; all other expansions came from a cache."""
     returned_program: ReturnedProgram = field(repr=False)
-    """`result` as it was put together, for verification."""
+    """`result` as it was built, for verification."""
     source: CaptureRequest = field(repr=False)
     """What was lowered, and how it was captured."""
     matching: RuleSelection = field(repr=False)
-    """The rules and the target that it was captured for."""
+    """The rules and the target of the lowering."""
     policy: Policy = field(repr=False)
-    """How one of several ways was chosen."""
+    """How alternatives were chosen."""
     program: CapturedProgram = field(repr=False)
-    """The program that came in, as a graph."""
+    """The source program, as a graph."""
     snapshots: tuple[Snapshot, ...] = field(repr=False)
-    """The graphs of `result`, in the order of `pieces`, as they came out."""
+    """The graphs of `result` when it was returned, in the order of `pieces`."""
     verdicts: dict[Any, Any] = field(repr=False)
-    """What measuring found out, by expansion; kept with what planning remembers."""
+    """The results of measuring, by expansion; shared with the planner's cache."""
     picked: Picked | None = field(default=None, repr=False)
     """The levels of accuracy that were picked, with `max_error=`."""
 
@@ -98,12 +97,12 @@ class Lowering:
 
     @property
     def accuracy(self) -> Accuracy:
-        """The level of accuracy that was asked for, op by op."""
+        """The requested levels of accuracy, by op."""
         return self.policy.accuracy
 
     @property
     def model(self) -> Any:
-        """The program that came in."""
+        """The source program."""
         return self.source.model
 
     @property
@@ -114,17 +113,17 @@ class Lowering:
 
     @functools.cached_property
     def derived_to_train(self) -> bool:
-        """Whether what its calls are derived to has their gradients."""
+        """Whether the expansions of its calls have the gradients of these calls."""
         return self.matching.specialise_for_program(self.program).rules.trains
 
     @property
     def given(self) -> fx.Graph:
-        """The graph of the program that came in."""
+        """The graph of the source program."""
         return self.program.graph
 
     @property
     def root(self) -> Any:
-        """Owner of the attributes that this graph names."""
+        """The module that owns the attributes of this graph."""
         return self.program.root
 
     @property
@@ -133,23 +132,23 @@ class Lowering:
         return self.source.args, self.source.kwargs
 
     def flat_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
-        """What the graph that came in takes for a call of the program; None where it cannot be told."""
+        """The inputs of the source graph for a call of the program; None if they cannot be determined."""
         return frontends.all_inputs(self.program, args, kwargs)
 
     @property
     def correspondences(self) -> list[Correspondence]:
-        """How each lowered graph relates to its source, before it was simplified: the program's own, then those of the
-        bodies of higher-order ops."""
+        """How each lowered graph, before simplification, relates to its source: the main graph, then the bodies of
+        higher-order ops."""
         return [piece.correspondence(self.target) for piece in self.pieces]
 
     @property
     def narrower(self) -> Mapping[torch.dtype, torch.dtype]:
-        """By a wide dtype, the one in which results of it are computed; empty without `narrow=True`."""
+        """Maps each wide dtype to the dtype computed in instead; empty without `narrow=True`."""
         own = self.target.narrower
         return {wide: dtype for wide, dtype in NARROWER.items() if (wide.to_real() if wide.is_complex else wide) in own}
 
     def narrow_source(self) -> Any:
-        """The program that came in, its ops as they are, in the narrow dtypes of the target."""
+        """The source program with the same ops, in the narrow dtypes of the target."""
         target = MatchAllTarget("narrow dtypes alone")
         target.narrower = self.narrower
         matching = RuleSelection(_NO_RULES, target, self.matching.training)
@@ -159,12 +158,12 @@ class Lowering:
         return new.result
 
     def graph_of(self, source: Any) -> fx.Graph:
-        """The graph of `source`, captured as the program that came in was. Raises `CaptureError`."""
+        """The graph of `source`, captured with the options of this lowering. Raises `CaptureError`."""
         with lowering_session(self.matching.rules, source, captures=self.source.args is not None):
             return capture_program(replace(self.source, model=source), self.matching).graph
 
     def provenance(self, node: fx.Node | str) -> Provenance:
-        """Where a node of the lowered program comes from. Raises `KeyError` for a node that it does not have."""
+        """Where a node of the lowered program comes from. Raises `KeyError` for an unknown node."""
         name = node if isinstance(node, str) else node.name
         return self._records[name]
 
@@ -189,23 +188,23 @@ class Lowering:
     def __reduce__(self) -> tuple[Any, ...]:
         raise NotPortable(
             "a Lowering cannot be pickled: its plan and its provenance hold nodes of your program\n"
-            "  to do: pickle lowering.report(); save lowering.result by torch.export.save where it is an "
-            "ExportedProgram, or pickle it where it is a GraphModule"
+            "  to do: pickle lowering.report(); save lowering.result by torch.export.save if it is an "
+            "ExportedProgram, or pickle it if it is a GraphModule"
         )
 
     def __copy__(self) -> Lowering:
         return replace(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Lowering:
-        # torch 2.13 drops hooks when it copies a GraphModule and renames inputs of an ExportedProgram, so that a copy
-        # would not be the program that was proved: deep-copy `result` for a program of your own.
+        # torch 2.13 drops hooks when it copies a GraphModule and renames inputs of an ExportedProgram, so a copy would
+        # not be the program that was verified. Users who want a separate program deep-copy `result`.
         return replace(self)
 
     def __repr__(self) -> str:
         return f"<{self.report().headline}; the program is .result, the rest print(lowering.report())>"
 
     def report(self) -> Report:
-        """Ops before and after, rules used, expansions run and stamped, time by stage, what verification checked."""
+        """Ops before and after, rules used, expansions traced and inserted, time by stage, what was verified."""
         return report_of(self)
 
 
@@ -231,47 +230,47 @@ def lower(
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
 ) -> Lowering:
-    """Lower a program to a target: calls that the target knows are kept, all others are expanded by rules.
+    """Lower a program to a target: calls that are legal in the target are kept, all others are expanded by rules.
 
     - `model`: an `nn.Module`, `fx.GraphModule` or `ExportedProgram`. `result` is of the same kind (a GraphModule for a
       module); the model itself is not changed.
     - `args`, `kwargs`: example inputs. With them a module is captured by `torch.export` (with `dynamic_shapes`),
-      without them by `tracer_class`, and rules that ask for shapes or dtypes cannot run.
-    - `rules`: by default the library's, `decomp_rules.RULES`. `keep`: ops that stay as they are.
+      without them by `tracer_class`, and rules that need shapes or dtypes cannot run.
+    - `rules`: by default the library's, `decomp_rules.RULES`. `keep`: ops that are not expanded.
     - `accuracy`: "exact", "standard" (float32 within 4 ULP for normal numbers, extremes and gradients right) or "fast"
       (textbook forms, for neural networks); or a dict of levels by op, with `...` for all other ops:
-      `{"softmax": "exact", ...: "fast"}`. The level of an op of the program holds for all that it is derived to.
-      Of the rules that reach the level the cheapest is taken, and at "exact" the first.
-    - `cost(call)`: what a call costs on the target; one, by default. With it, rules compete at "exact" too, and so do
-      rules without a level.
-    - `max_error`: picks the cheapest levels, op by op, with which the error of the program on the example inputs, held
-      against float64, is at most so many times its own: 1.0 is as good as PyTorch. For ops that `accuracy` names by
-      a dict, that level is kept. The report says what was picked.
-    - `max_ulp`: a number, or numbers by op: `{"gelu": 16, ...: 4}`. In the place of a level, it takes the cheapest way,
-      of any level, whose certificate on this target (or the worst of those measured) is within so many ULP, or within
+      `{"softmax": "exact", ...: "fast"}`. The level of an op of the program also applies to all calls it expands to.
+      Of the rules that reach the level the cheapest is used; at "exact", the first.
+    - `cost(call)`: the cost of a call on the target; 1 by default. With it, the cheapest rule is used at "exact" too,
+      and rules without a level are considered.
+    - `max_error`: picks the cheapest level for each op such that the program's error against float64 on the example
+      inputs is at most this many times the error of PyTorch: 1.0 is as good as PyTorch. Levels that `accuracy` gives by
+      op are kept. The report lists the levels picked.
+    - `max_ulp`: a number, or numbers by op: `{"gelu": 16, ...: 4}`. Instead of a level: takes the cheapest alternative
+      of any level whose certificate on this target (or the worst of those measured) is within this many ULP, or within
       the error of PyTorch's own kernel. Rules without a certificate are their author's responsibility.
     - `partial`: lower what can be lowered, and list the rest in the report, instead of raising `NotLowered`.
-    - `simplify`: the lowered program is simplified (see `decomp.simplify`): common subexpressions, dead code, copies
-      and casts and views that change nothing, and chains of them. No result changes by a bit, nor does a gradient but
-      for the order in which autograd adds.
-    - `training`: None keeps what only gradients need, such as `detach`, where an input or a parameter may require one;
-      False removes it, for programs that are run for inference alone, and the target need not know it; True keeps it.
-      Whether gradients are on while `lower` runs does not matter, as the program outlives that.
-    - `freeze`: parameters and buffers that are not written are taken as they are now, and what depends on nothing else
-      is computed once, into buffers of the result. The program does not train any more.
-    - `narrow`: compute in int32 where the program has int64, and in float32 where it has float64, as far as the dtypes
-      of the target lack the wide ones. Inputs, parameters and results keep theirs, and are cast where they come in and
-      go out. Numbers that do not fit are refused by name; sums and products may overflow.
-    - `verify`: True or "structure" checks the new program node by node (see `decomp.verify`); "full" hands the whole
-      graph to networkx as well; "values" also runs each distinct expansion, and the program on `args`, and compares
+    - `simplify`: simplify the lowered program (see `decomp.simplify`): common subexpressions, dead code, copies, casts
+      and views that change nothing, and chains of them. Results are bitwise the same, and so are gradients, except for
+      the order in which autograd adds.
+    - `training`: None keeps the ops that only gradients need, such as `detach`, where an input or a parameter may
+      require one; False removes them, for inference only, so the target need not have them; True keeps them. The
+      current grad mode is ignored, as the program outlives it.
+    - `freeze`: treat parameters and buffers that are never written as constants, and compute what depends on them alone
+      once, into buffers of the result. The result cannot be trained.
+    - `narrow`: compute in int32 instead of int64 and in float32 instead of float64 where the target lacks the wide
+      dtypes. Inputs, parameters and outputs keep their dtypes, and are cast at the boundary. Numbers that do not fit
+      raise `OutOfRange`; sums and products may overflow.
+    - `verify`: True or "structure" checks the new program node by node (see `decomp.verify`); "full" also checks the
+      whole graph with networkx; "values" also runs each distinct expansion, and the program on `args`, and compares
       values and gradients; False checks nothing.
 
-    Raises `NotLowered` with every op that does not reach the target, `CaptureError`, `RuleError`, `MutationError`,
-    `VerificationError`, `OutOfRange` for a number that does not fit with `narrow`, and `AccuracyError` where no levels
+    Raises `NotLowered` with every op that cannot be lowered, `CaptureError`, `RuleError`, `MutationError`,
+    `VerificationError`, `OutOfRange` for a number that does not fit with `narrow`, and `AccuracyError` if no levels
     keep within `max_error`.
     """
     if max_error is not None and max_ulp is not None:
-        raise ArgumentError("max_error= picks levels, and max_ulp= takes their place: give one of both")
+        raise ArgumentError("max_error= picks levels and max_ulp= replaces them: pass only one of the two")
     source = CaptureRequest(model, args, kwargs, tracer_class, dynamic_shapes)
     settings = settings_of(simplify, training, freeze)
     matching = RuleSelection(*rules_and_target(to, rules, keep, narrow), _training(training, freeze))
@@ -292,9 +291,9 @@ def decompose(
     verify: bool | str = True,
     dynamic_shapes: Any = None,
 ) -> Any:
-    """Apply rules wherever one matches, to a fixed point, and return a program of the kind that came in. Where a rule
-    calls its own op, that call is kept. `rules`: `Rules`, or a dict from op to function; the other arguments are those
-    of `lower`. Raises `RuleCycle` if rules expand into each other without end, and what `lower` raises."""
+    """Apply rules wherever one matches, to a fixed point, and return a program of the same kind. Where a rule calls its
+    own op, that call is kept. `rules`: `Rules`, or a dict from op to function; the other arguments are those of
+    `lower`. Raises `RuleCycle` if rules expand into each other endlessly, and what `lower` raises."""
     source = CaptureRequest(model, args, kwargs, tracer_class, dynamic_shapes)
     policy = Policy(Accuracy.of(accuracy).within(max_ulp))
     return _lowered(source, RuleSelection(as_rules(rules), _EVERYTHING), policy, partial=True, verify=verify).result
@@ -329,7 +328,7 @@ def plan(
 
 
 def _answering(planned: PlannedProgram, program: CapturedProgram, matching: RuleSelection, policy: Policy) -> Plan:
-    """The plan, which finds out what it costs, and what the target lacks, when it is asked."""
+    """The plan; its costs and its suggestions for the target are computed on first access."""
     pricing, suggesting = PlanPricing(planned, program, matching, policy), Suggesting(program, matching, policy)
     return replace(planned.plan, pricing=pricing, suggesting=suggesting)
 
@@ -341,15 +340,15 @@ _NO_RULES = Rules()
 def rules_and_target(
     to: Target, rules: Rules | Mapping[Any, Any] | None, keep: Iterable[Any], narrow: bool = False
 ) -> tuple[Rules, Target]:
-    """The rules and the target of a call, the library's rules being the default. Raises `TargetError` where the target
-    is to be narrow, and says nothing of dtypes."""
+    """The rules (by default the library's) and the target of a call. Raises `TargetError` for narrow=True with a target
+    that declares no dtypes."""
     target = _keeping(_narrowed(to) if narrow else to, keep)
     return as_rules(rules) if rules is not None else library(), target
 
 
 @functools.lru_cache(maxsize=64)
 def _narrowed(target: Target) -> Target:
-    """The same object for the same target, so that what was planned is remembered."""
+    """The same object for the same target, so that planning caches, keyed by target, hit."""
     return target.narrowed()
 
 
@@ -359,7 +358,7 @@ def _kept(target: Target, keep: tuple[Any, ...]) -> Target:
 
 
 def settings_of(simplify: bool, training: bool | None, freeze: bool) -> Settings | None:
-    """What is asked of simplification; None where nothing is. Raises `ArgumentError` where it cannot be had."""
+    """The settings of simplification; None without it. Raises `ArgumentError` for contradictory options."""
     training = _training(training, freeze)
     if freeze and not simplify:
         raise ArgumentError("freeze=True is part of simplification: leave out simplify=False")
@@ -367,14 +366,14 @@ def settings_of(simplify: bool, training: bool | None, freeze: bool) -> Settings
 
 
 def _training(training: bool | None, freeze: bool) -> bool | None:
-    """Whether what only gradients need is kept. Raises `ArgumentError` where a frozen program is to train."""
+    """Whether ops that only gradients need are kept. Raises `ArgumentError` for freeze=True with training=True."""
     if freeze and training:
-        raise ArgumentError("freeze=True makes constants of parameters, which cannot train: leave out training=True")
+        raise ArgumentError("freeze=True makes parameters constants, which cannot train: leave out training=True")
     return False if freeze else training
 
 
 def _keeping(target: Target, keep: Iterable[Any]) -> Target:
-    """The target with the kept ops; the same object for the same ops, so that what was planned is remembered."""
+    """The target with the kept ops; the same object for the same ops, so that planning caches hit."""
     ops = (keep,) if isinstance(keep, str) or callable(keep) else tuple(keep)
     return _kept(target, tuple(sorted({op_of(k) for k in ops}, key=str))) if ops else target
 
@@ -405,7 +404,7 @@ def _lowered(
 
 
 def again(lowering: Lowering, settings: Settings | None, verify: bool = True) -> Lowering:
-    """The same lowering, simplified otherwise, or not; what was planned is remembered."""
+    """The same lowering with other simplification settings, or none; reuses cached plans."""
     source, matching, program = lowering.source, lowering.matching, lowering.program
     with resumed_session(program, matching.rules) as sizes:
         new = _through(source, program, matching, lowering.policy, True, verify, settings, _Clock())
@@ -417,7 +416,7 @@ def _affordable(
     program: CapturedProgram, matching: RuleSelection, source: CaptureRequest, policy: Policy, max_error: float
 ) -> Picked:
     """The cheapest levels for the ops whose level the user has not named."""
-    # Imported here, for not everybody measures.
+    # Deferred: only max_error= needs it.
     from decomp.validation.choosing_levels import cheapest_levels
     from decomp.validation.error_budget import levels_of
 
@@ -435,7 +434,7 @@ def _through(
     settings: Settings | None,
     clock: _Clock,
 ) -> Lowering:
-    """The stages behind the capture."""
+    """The stages after capture."""
     target = matching.target
     with clock.stage("plan"):
         planned = plan_program(program, matching, policy, partial)
@@ -478,8 +477,8 @@ def _through(
 
 
 def _mark(result: Any, target: Target) -> None:
-    """Let a program in narrow dtypes say so to backends that load it, from a file too: of the metadata of a program
-    `torch.export.save` keeps what is "custom"."""
+    """Mark a program as narrowed, for backends that load it. The mark is in `meta["custom"]`, the only metadata of a
+    program that `torch.export.save` keeps."""
     if target.narrower:
         module = result if isinstance(result, fx.GraphModule) else result.graph_module
         narrower = {name_of(wide): name_of(narrow) for wide, narrow in target.narrower.items()}

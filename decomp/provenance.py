@@ -1,4 +1,4 @@
-"""Provenance: one immutable record for each node of a lowered program, kept beside the program and not in it."""
+"""Provenance: one immutable record for each node of a lowered program, kept outside the program."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Provenance:
     source: str
     """Name of the node of the source program."""
     op: str
-    """What that node calls, as the source spells it."""
+    """The op that this node calls, as the source spells it."""
     line: str | None
     """The user's own source line, if the capture recorded it."""
     module: str
     """Qualified name of the module it belongs to; empty if unknown."""
     chain: tuple[tuple[str, str], ...]
-    """The rules that made the node, outermost first, each with its file and line; empty for a copied node."""
+    """The rules that created the node, outermost first, each with its file and line; empty for a copied node."""
     sources: tuple[str, ...] = ()
-    """Names of all nodes of the source program that it stands for: several, where a pattern was replaced."""
+    """Names of all nodes of the source program that it replaces: several for a pattern."""
     pattern: str | None = None
-    """File and line of the pattern that these are; None if no pattern was replaced."""
+    """File and line of the pattern that they matched; None if no pattern was replaced."""
 
     def __str__(self) -> str:
         rules = " → ".join(f"{name} ({where})" for name, where in self.chain) or "copied"
@@ -42,8 +42,8 @@ class Provenance:
 def record(
     source: fx.Node, chain: tuple[Any, ...], sources: tuple[fx.Node, ...] = (), pattern: str | None = None
 ) -> Provenance:
-    """The record of a node that came from `source` by the rules of `chain`; from all `sources`, where these are the
-    pattern that is defined at `pattern`."""
+    """The record of a node that the rules of `chain` derived from `source`, or from all `sources`, which matched the
+    pattern defined at `pattern`."""
     return Provenance(
         source=source.name,
         op=spelled(source.target),

@@ -1,5 +1,5 @@
-"""The report of a lowering: what was there, what is there now, how it came about; as a table and as data. The phrases
-of the table are properties, so that every way of showing a report says the same."""
+"""The report of a lowering: the program before and after, and how it was lowered; as a table and as data. The phrases
+of the table are properties, so that all renderings of a report agree."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CheckedPart:
 
 @dataclass(frozen=True)
 class Report:
-    """`str(report)` is a table, its long columns cut short; `as_dict()` has everything, for machines."""
+    """`str(report)` is a table whose long columns are cut; `as_dict()` has everything, for machines."""
 
     target: str
     before: dict[str, int]
@@ -49,11 +49,11 @@ class Report:
     modules: dict[str, tuple[int, int]]
     """Calls before and after by module, in the order of the program."""
     rules: dict[str, int]
-    """How often each rule served a call of the source, the most frequent first."""
+    """How many calls of the source each rule expanded, the most frequent first."""
     runs: int
-    """Rules run on proxies in this lowering; what earlier ones found out is remembered."""
+    """Rules run on proxies in this lowering; results of earlier ones are cached."""
     stamped: int
-    """Expansions put into the program."""
+    """Expansions inserted into the program."""
     expansions: int
     """Distinct expansions among them."""
     seconds: dict[str, float]
@@ -63,20 +63,20 @@ class Report:
     blockers: tuple[dict[str, Any], ...]
     """What was not lowered (with `partial=True`)."""
     effects: dict[str, int] = field(default_factory=dict)
-    """What the lowered program holds beside calls that a target must know: assertions, regions, control flow,
+    """What the lowered program has besides calls that the target must support: assertions, regions, control flow,
     write-backs."""
     proved: int = 0
-    """Assertions of the source that metadata proves, and that were dropped."""
+    """Assertions of the source that metadata proves true, and that were dropped."""
     picked: str = ""
-    """The levels of accuracy that `max_error=` picked, and what the program loses with them."""
+    """The levels of accuracy that `max_error=` picked, and the error of the program at these."""
     unsimplified: int = 0
-    """How many calls there were before the lowered program was simplified, sizes and results of several included."""
+    """How many calls the lowered program had before simplification, counting sizes and projections of results too."""
     removed: dict[str, int] = field(default_factory=dict)
-    """How many of them each pass of `decomp.simplify` removed, the most first."""
+    """How many of them each pass of `decomp.simplify` removed, the largest first."""
     verified: tuple[CheckedPart, ...] = ()
     """What was checked, part by part; `checks` has all of it."""
     notes: tuple[str, ...] = ()
-    """What became of complex numbers on a target that leaves them out, and where they come in and go out."""
+    """How complex numbers are represented on a target without them, and where they are converted."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
@@ -92,8 +92,8 @@ class Report:
 
     @property
     def effort(self) -> str:
-        """`27 stamped, 14 of them distinct; 88 rules run`."""
-        return f"{self.stamped} stamped, {self.expansions} of them distinct; {_counted(self.runs, 'rule')} run"
+        """`27 inserted, 14 of them distinct; 88 rules run`."""
+        return f"{self.stamped} inserted, {self.expansions} of them distinct; {_counted(self.runs, 'rule')} run"
 
     @property
     def besides(self) -> str:
@@ -121,7 +121,7 @@ class Report:
 
 
 def folded(counts: Mapping[str, int], rows: int) -> list[tuple[str, int]]:
-    """The first `rows` of `counts`; if there are more, the last row sums up the rest."""
+    """The first `rows` of `counts`; if there are more, the last row is the sum of the rest."""
     items = list(counts.items())
     if len(items) <= rows:
         return items
@@ -130,7 +130,7 @@ def folded(counts: Mapping[str, int], rows: int) -> list[tuple[str, int]]:
 
 
 def folded_modules(modules: Mapping[str, tuple[int, int]], rows: int) -> list[tuple[str, int, int]]:
-    """Modules with their calls before and after, folded alike, the largest first."""
+    """Modules with their calls before and after, folded in the same way, the largest first."""
     after = dict(sorted(((name, counts[1]) for name, counts in modules.items()), key=lambda item: -item[1]))
     before = {name: modules[name][0] for name in after}
     return [(name, a, b) for (name, a), (_, b) in zip(folded(before, rows), folded(after, rows))]
@@ -235,7 +235,7 @@ def _structure(lowering: Lowering) -> str:
 
 
 def _asked_of_targets(graph: fx.Graph, effects: Counter[str]) -> list[fx.Node]:
-    """The nodes of a graph without those that no target is asked for, which are counted in `effects`."""
+    """The nodes that the target must support; all others are counted in `effects`."""
     found = effects_in(graph)
     effects.update(kind for kind in found.values() if kind != WRITE_BACK)
     return [node for node in graph.nodes if node not in found]

@@ -1,5 +1,5 @@
-"""What the verbs of `decomp` return, for annotations and `isinstance`. Each is imported when it is asked for, as most
-programs need none."""
+"""The classes that the verbs of `decomp` return, for annotations and `isinstance`. Each is imported on first access, as
+most programs need none."""
 
 from __future__ import annotations
 

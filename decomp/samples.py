@@ -1,4 +1,4 @@
-"""Sample calls: an op with concrete arguments. Certificates, explanations and benchmarks run ops on these."""
+"""Sample calls: an op with concrete arguments, for certificates, explanations and benchmarks."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ from decomp.torch_internals import pytree
 
 @dataclass(frozen=True, slots=True)
 class UnspecifiedBehaviour:
-    """What an op leaves open: which of several equal values an index points at, the signs of singular vectors. Results
-    are brought to a normal form before they are compared, so that equally good ones compare equal."""
+    """Behaviour that an op leaves unspecified: which of several equal values an index points to, the signs of singular
+    vectors. Results are brought to a normal form before they are compared, so that equally valid ones compare equal."""
 
     results: Callable[[Sample, Sequence[torch.Tensor]], Sequence[torch.Tensor]]
     """The normal form of the results of a call, given the call with its tensors. Differentiable where the results are.
-    An invalid result (an index out of range) has a form of its own and raises nothing."""
+    Must not raise for an invalid result (an index out of range), but keep it different from valid ones."""
     gradients: Callable[[Sample, Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None
-    """The normal form of the gradients with respect to the float tensors of the call, where equal values share one."""
+    """The normal form of the gradients of the call's float tensors, where equal values share a gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One call of an op, and what to call it with."""
+    """One call of an op with concrete arguments."""
 
     overload: Any
-    """An ATen overload, or any function that spells the op."""
+    """An ATen overload, or any function that maps to the op."""
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     exact: str = "float64"
-    """What results are compared with: "float64", the op on float64 arguments; "own", the op as called, where the dtype
-    is part of what it computes (`nextafter`); "shape", only shape and dtype, where values are undefined (`empty`)."""
+    """The reference of results: "float64", the op on float64 arguments; "own", the op as called, if its result depends
+    on the dtype (`nextafter`); "shape", only shape and dtype, if values are undefined (`empty`)."""
     elementwise: bool = False
     """Whether it computes element by element though PyTorch does not tag it as pointwise. It is then measured on points
     of the whole domain."""
     leeway: UnspecifiedBehaviour | None = None
-    """What the op leaves open, if anything."""
+    """Behaviour that the op leaves unspecified, if any."""
     documented: Callable[..., Any] | None = None
-    """A function that computes what the op is documented to compute, where PyTorch has no kernel for it on this device:
-    results are compared with those of this function instead."""
+    """A function that computes what the op is documented to compute, for ops without a kernel on this device: it is
+    then the reference."""
     differentiable: Callable[..., Any] | None = None
-    """A function of the same arguments with the right gradients, where PyTorch's own gradients of the op are wrong."""
+    """A function of the same arguments with correct gradients, for ops whose gradients in PyTorch are wrong."""
     parameters: tuple[int, ...] = ()
-    """Positions of the tensors that are weights, which are not tried with NaN and infinities."""
+    """Positions of the tensors that are weights, which are not tested with NaN and infinities."""
     fixed: tuple[int, ...] = ()
     """Positions of the tensors whose values must not be replaced: scales, edges in ascending order."""
     saved: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
     """Recomputes the positional arguments that depend on others: what the forward op saved for a backward op."""
     domain: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None
-    """Maps points of the whole range of the dtype to arguments that the op can be run on, one tensor for each: a
-    polynomial of degree 10³⁰ takes PyTorch's own kernel years."""
+    """Maps points of the whole range of the dtype to arguments that the op can be run on, a tensor for each argument:
+    PyTorch's own kernel would need years for a polynomial of degree 10³⁰."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -74,11 +74,11 @@ class Sample:
     def of(
         cls, spelling: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> Sample:
-        """A call of an op by any spelling: the first overload that takes these arguments. Raises `ArgumentError`, a
+        """A call of an op by any spelling: the first overload that accepts these arguments. Raises `ArgumentError`, a
         `ValueError`, if none does."""
         packet = op_of(spelling).packet
         if packet is None:
-            raise ArgumentError(f"{spelling} is no registered operator; pass decomp.Sample(function, args)")
+            raise ArgumentError(f"{spelling} is not a registered operator; pass decomp.Sample(function, args)")
         try:
             bound = bind_function(packet, args, kwargs or {}, kind_of)
         except BindingError as error:
@@ -86,7 +86,7 @@ class Sample:
         return cls(getattr(packet, bound.overload or "default"), args, kwargs or {}, **options)
 
     def run(self) -> Any:
-        """The result of the op, or of `documented` where that is given."""
+        """The result of the op, or of `documented` if given."""
         return (self.documented or self.overload)(*self.args, **self.kwargs)
 
     @property
@@ -100,12 +100,12 @@ class Sample:
 
     @property
     def pointwise(self) -> bool:
-        """Whether it computes element by element, and draws no random numbers."""
+        """Whether it computes element by element and draws no random numbers."""
         tags = self.tags
         return (self.elementwise or torch.Tag.pointwise in tags) and torch.Tag.nondeterministic_seeded not in tags
 
     def completed(self) -> Sample:
-        """The same call with what a forward op saved recomputed from the other arguments."""
+        """The same call with the arguments that a forward op saved recomputed from the others."""
         return self if self.saved is None else replace(self, args=self.saved(self.args))
 
     def replaced(self, new: Callable[[Any], Any]) -> Sample:
@@ -148,13 +148,13 @@ def program_of(sample: Sample) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]
 
 
 def samples_of(rule: Rule, given: Any = None) -> tuple[Sample, ...]:
-    """The sample calls of a rule's op: those given (`Sample`s, or tuples of arguments), else those of the library.
+    """The sample calls of a rule's op: the given ones (`Sample`s, or tuples of arguments), or those of the library.
     Raises `ArgumentError`, a `ValueError`, if there are none."""
     found = tuple(_sample(rule, one) for one in given) if given is not None else _from_library(rule)
     if not found:
         raise ArgumentError(
-            f"there are no sample calls of {rule.op}; pass samples=[(torch.randn(3, 4), 1), …], the arguments of a "
-            "call each, or decomp.Sample(overload, args, kwargs)"
+            f"there are no sample calls of {rule.op}; pass samples=[(torch.randn(3, 4), 1), …], each the arguments of "
+            "a call, or decomp.Sample(overload, args, kwargs)"
         )
     return found
 
@@ -176,7 +176,7 @@ def _sample(rule: Rule, given: Any) -> Sample:
 
 
 def _detached(leaf: Any) -> Any:
-    """A value without its history: weights of modules among them."""
+    """A value detached from autograd, as weights of modules require gradients."""
     return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
 

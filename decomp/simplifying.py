@@ -1,5 +1,5 @@
-"""`simplify`: the verb. A program is captured, each of its graphs simplified, and rebuilt as what it was; a lowering is
-simplified anew."""
+"""`simplify`: a program is captured, each of its graphs is simplified, and it is rebuilt as the same kind of program; a
+`Lowering` is simplified again with other settings."""
 
 from __future__ import annotations
 
@@ -43,30 +43,30 @@ def simplify(
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
 ) -> Any:
-    """A simpler program that computes the same: of the same kind (a GraphModule for a module), with never more calls.
+    """Return a program that computes the same with fewer calls, or as many: of the same kind (a GraphModule for a
+    module).
 
-    - `program`: a module, GraphModule or ExportedProgram, which is not changed; or a `Lowering`, of which another one
-      is made that is simplified so.
+    - `program`: a module, GraphModule or ExportedProgram, which is not changed; or a `Lowering`, for which a new
+      `Lowering` is returned.
     - `passes`: some of "dead_code", "common_subexpressions", "no_ops" (copies, casts, views, sums and products that
-      change nothing), "chains" (a view of a view as one), "sinking" (views below what is computed element by element,
-      or along dimensions that they leave alone, where that makes fewer calls), "broadcasting" (operands that the op
-      expands by itself), "scalars" (numbers for tensors full of one) and "constants" (what is computed from factories
-      alone, such as masks and positions, as tensors of up to 65,536 elements); all, unless given. They run as one, and
-      their order does not matter. All but the first two work on calls of ATen with shapes: those of an ExportedProgram,
-      or of a module with `args`. (A GraphModule that calls functions of PyTorch can be exported first.)
-    - `to`: calls that are made new are legal in this target; any are, by default. A lowering has its own.
-    - `freeze`: parameters and buffers that are not written are taken as they are now: what depends on them alone is
-      computed once, by the same kernels, into buffers of the result.
-    - `exact`: no result changes by a bit, nor does a gradient, but for the order in which autograd adds where a value
-      has several uses. False allows what is equal but for rounding, for the sign of zero, or for such sums.
-    - `training`: None keeps what only gradients need wherever an input or a parameter may require one; False removes
-      it, `detach` above all; True keeps it.
+      change nothing), "chains" (views of views merged), "sinking" (views moved below pointwise ops, or ops along
+      dimensions that they leave alone, where that saves calls), "broadcasting" (expands that the op does by itself),
+      "scalars" (numbers instead of constant-filled tensors) and "constants" (values computed from factories alone, such
+      as masks and positions, folded into tensors of up to 65,536 elements); by default all. They run as one, and their
+      order does not matter. All but the first two need calls of ATen with shapes: those of an ExportedProgram, or of a
+      module with `args`. (A GraphModule that calls functions of PyTorch can be exported first.)
+    - `to`: new calls are legal in this target; by default any are. A `Lowering` has its own target.
+    - `freeze`: treat parameters and buffers that are never written as constants: what depends on them alone is computed
+      once, by the same kernels, into buffers of the result.
+    - `exact`: results are bitwise the same, and so are gradients, except for the order in which autograd adds where a
+      value has several uses. False also allows changes in rounding, in the sign of zero, and in such sums.
+    - `training`: None keeps the ops that only gradients need where an input or a parameter may require one; False
+      removes them, mainly `detach`; True keeps them.
     - `args`, `kwargs`, `tracer_class`, `dynamic_shapes`: as for `lower`.
 
-    What was done is in `meta["simplified"]` of the result (of `result.graph_module`, for an ExportedProgram): calls
-    before and after, how many each pass removed, how often each law was applied. That of a lowering is in its report.
-    The result is checked against the program, node by node. Raises `ArgumentError`, `CaptureError`,
-    `VerificationError`.
+    `meta["simplified"]` of the result (of `result.graph_module`, for an ExportedProgram) has the number of calls before
+    and after, how many each pass removed, and how often each law was applied. For a `Lowering` see its report. The
+    result is checked against the program, node by node. Raises `ArgumentError`, `CaptureError`, `VerificationError`.
     """
     settings = _settings(passes, freeze, exact, training)
     if isinstance(program, Lowering):
@@ -97,12 +97,12 @@ def _settings(passes: Iterable[str] | None, freeze: bool, exact: bool, training:
     if unknown is not None:
         raise ArgumentError(f"no pass {unknown!r}; there are {', '.join(PASSES)}")
     if freeze and training:
-        raise ArgumentError("freeze=True makes constants of parameters, which cannot train: leave out training=True")
+        raise ArgumentError("freeze=True makes parameters constants, which cannot train: leave out training=True")
     return Settings(frozenset(chosen), exact, False if freeze else training, freeze)
 
 
 class _Simplification:
-    """The graphs of one program, on their way."""
+    """Simplifies the graphs of one program."""
 
     def __init__(self, program: CapturedProgram, target: Target, settings: Settings) -> None:
         self.program, self.target, self.settings = program, target, settings
@@ -112,7 +112,7 @@ class _Simplification:
         self.before = 0
 
     def result(self) -> Any:
-        """The program put together again, and checked."""
+        """The simplified program, rebuilt and checked."""
         program = self.program
         parts, found = self._parts(program.graph, program.root, program.exported, self.settings)
         result, exported = frontends.rebuild(program, parts)
@@ -143,7 +143,7 @@ class _Simplification:
     def _parts(
         self, graph: fx.Graph, root: nn.Module, exported: Any, settings: Settings
     ) -> tuple[Parts, Simplified | None]:
-        """A graph simplified, with what it needs, its sub-programs first."""
+        """A simplified graph with its constants and submodules; sub-programs are simplified first."""
         bodies = _bodies(graph, root)
         submodules: dict[str, nn.Module] = {}
         for name, body in bodies.items():

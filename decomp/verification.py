@@ -1,5 +1,5 @@
-"""`verify`: whether one program is a faithful lowering of another. Of a `Lowering` everything is proved from its
-provenance; of two plain programs, what needs none; and, on request, values and gradients are measured."""
+"""`verify`: check that one program is a faithful lowering of another. A `Lowering` is checked in full, by its
+provenance; two plain programs, by the checks that need no provenance. On request, values and gradients are measured."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def verify(
     kwargs: Mapping[str, Any] | None = None,
     full: bool = False,
 ) -> Proof:
-    """Check that `lowered` is a faithful lowering of `source`, and return what was checked, phrase by phrase.
+    """Check that `lowered` is a faithful lowering of `source`, and return a `Proof`: what was checked, in phrases.
 
-    If `lowered` is a `Lowering`, its `result` is checked as it is now: every node is a copy of a source node or of a
-    node of a recorded expansion, with the same operands; signature, state, hooks and write-backs are the recorded ones;
-    `source` is the program that was lowered (a module without a graph is captured again). If it is another program
-    (`GraphModule`, `Graph`, `ExportedProgram`), what can be checked without provenance: order, references,
+    If `lowered` is a `Lowering`, the current state of its `result` is checked: every node is a copy of a source node or
+    of a node of a recorded expansion, with the same operands; signature, state, hooks and write-backs are the recorded
+    ones; `source` is the program that was lowered (a module without a graph is captured again). For any other program
+    (`GraphModule`, `Graph`, `ExportedProgram`) the checks are those that need no provenance: order, references,
     placeholders, outputs, codegen, effects, signature, and which inputs each result depends on.
 
-    Of a `GraphModule`, and of those inside it, the code that it runs must be that of its graph.
+    The code of a `GraphModule`, and of those inside it, must be that of its graph.
 
     `level="values"` also compares values and gradients: of each distinct expansion, on operands made for its signature,
-    with the op's own kernel and float64; and of the whole program on `args`, `kwargs` (of a `Lowering`, by default its
-    example inputs). `full` also hands the whole lowered graph to networkx and `Graph.lint`.
+    with the op's own kernel and float64; and of the whole program on `args`, `kwargs` (for a `Lowering`, by default its
+    example inputs). `full` also checks the whole lowered graph with networkx and `Graph.lint`.
 
     Raises the `VerificationError` of the first check that fails.
     """
@@ -78,7 +78,7 @@ def _of_programs(source: Any, lowered: Any, full: bool) -> Proof:
     checks = _well_formed(lowered, full)
     hooks = ReturnedProgram.hooks_of(source)
     require_no_more_hooks(lowered, [hook for kind in hooks for hook in kind])
-    # A graph that takes parameters as inputs and one that holds them have nothing in common but what they compute.
+    # A graph with parameters as inputs and one with parameters as attributes can be compared only by their values.
     if not _without_graph(source) and isinstance(source, ExportedProgram) is isinstance(lowered, ExportedProgram):
         pair = _pair(source, lowered)
         checks += [invariant(pair) for invariant in BETWEEN_PROGRAMS]
@@ -87,7 +87,7 @@ def _of_programs(source: Any, lowered: Any, full: bool) -> Proof:
 
 
 def _well_formed(program: Any, full: bool) -> list[str]:
-    """The checks of every graph of a program, sub-programs included, on its own."""
+    """The checks of each single graph of a program, including sub-programs."""
     invariants = OF_ONE_GRAPH + (WHOLE_GRAPH if full else ())
     checks: list[str] = []
     for _, graph in graphs_of(program):
@@ -97,14 +97,14 @@ def _well_formed(program: Any, full: bool) -> list[str]:
 
 
 def _own_code(program: Any) -> list[str]:
-    """Every module runs the code of its graph."""
+    """Check that every module runs the code of its graph."""
     modules = program.named_modules() if isinstance(program, nn.Module) else ()
     graphs = [(name, module) for name, module in modules if isinstance(module, fx.GraphModule)]
     for name, module in graphs:
         if is_replaced(module) or module.code != module.graph.python_code("self").src:
-            raise StaleCode(f"{repr(name) if name else 'the module'} runs other code than that of its graph")
+            raise StaleCode(f"{repr(name) if name else 'the module'} runs code that is not that of its graph")
     for hook in global_hooks() if graphs else ():
-        raise HooksChanged(f"there is {hook}: what the program computes may change")
+        raise HooksChanged(f"there is {hook}, which can change what the program computes")
     return ["the code is that of the graph"] if graphs else []
 
 
@@ -123,7 +123,7 @@ def _constants(program: Any) -> set[str]:
 
 
 def _returned(program: Any, graph: fx.Graph) -> Any:
-    """What a program returns, without what it writes back."""
+    """The results of a program, without the values that it writes back."""
     results = output_of(graph).args[0]
     signature = getattr(program, "graph_signature", None)
     if signature is None:

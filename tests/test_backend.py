@@ -401,7 +401,7 @@ def test_an_input_and_a_view_of_it_have_sizes_that_can_be_guarded() -> None:
 
 
 @NEEDS_COMPILER
-@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph behind autograd only")
+@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph only after autograd")
 def test_inductor_compares_masks_that_are_known() -> None:
     class Table(nn.Module):
         def __init__(self) -> None:

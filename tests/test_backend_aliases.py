@@ -54,7 +54,7 @@ def test_a_write_to_one_input_is_seen_in_another_that_shares_its_memory(target):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph behind autograd only")
+@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph only after autograd")
 def test_gradients_go_through_a_write_to_an_input_that_is_returned_as_a_view():
     def function(x):
         y = x * 3
@@ -94,7 +94,7 @@ def test_one_of_several_results_that_changes_its_shape_in_place():
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph behind autograd only")
+@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph only after autograd")
 @pytest.mark.parametrize("compiler", ["eager", backends.numpy])
 def test_an_input_that_was_written_unseen_hands_on_gradients(compiler):
     def function(x):
@@ -187,7 +187,7 @@ def same_after_a_write(function, backend, x, **options):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph behind autograd only")
+@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph only after autograd")
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("tracked", [False, True])
 @pytest.mark.parametrize("function", SHARING)
@@ -216,7 +216,7 @@ def test_outputs_share_memory_of_kernels_that_inductor_compiles():
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph behind autograd only")
+@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph only after autograd")
 def test_a_view_of_an_input_is_of_the_one_that_is_given_wherever_that_begins():
     torch.compiler.reset()
     compiled = torch.compile(one_of_several_views_of_an_input, backend=decomp.backend(to=targets.tinygrad))
@@ -242,7 +242,7 @@ def test_inputs_that_share_memory_may_be_views_of_a_larger_tensor_than_before(co
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph behind autograd only")
+@pytest.mark.filterwarnings("ignore:decomp.backend lowers a graph only after autograd")
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
 @pytest.mark.parametrize("tracked", [False, True])
 def test_a_view_of_all_of_a_tensor_keeps_its_shape_where_the_tensor_is_turned_in_place(target, tracked):

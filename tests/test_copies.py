@@ -141,7 +141,7 @@ def test_a_program_on_a_backend_says_what_to_do_instead():
     with pytest.raises(decomp.errors.NotPortable) as said:
         copy.deepcopy(loaded)
     assert str(said.value) == (
-        "a program on the backend numpy cannot be copied with its arrays\n  to do: load the lowered program once more"
+        "a program on the backend numpy cannot be copied with its arrays\n  to do: load the lowered program again"
     )
 
 

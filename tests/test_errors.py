@@ -77,7 +77,7 @@ def test_not_lowered_lists_every_blocker_and_the_remedies():
             "      cannot be decomposed: depends on data",
             "  ",
             "  aten.convolution at conv",
-            "      the target knows it under a condition: groups is 1",
+            "      the target accepts it under a condition: groups is 1",
             "      tried conv (convolution.py:3): needs shapes; pass args=",
             "  ",
             *remedies([sort, conv]),
@@ -90,10 +90,10 @@ def test_remedies_come_in_order_of_ease():
     assert remedies([tried]) == [
         "  to do, the easiest first:",
         "    1. pass example inputs (args=...), so that rules know shapes and dtypes",
-        "    2. keep what your backend can run anyway: keep={...} (of aten.sort)",
+        "    2. keep the ops that your backend can run: keep={...} (of aten.sort)",
         "    3. write a rule: @rules.register(op), then rules=rules | decomp_rules.RULES",
         "    4. add the op to the target: target | {op}",
-        "    5. take what can be lowered, with this list in the report: partial=True",
+        "    5. lower the rest, with this list in the report: partial=True",
     ]
     assert len(remedies([Blocker("aten.sort", ("sort",), None, ())])) == 5
 

@@ -87,10 +87,10 @@ def test_the_message_word_for_word() -> None:
         "      no rule is registered for it\n"
         "\n"
         "  to do, the easiest first:\n"
-        "    1. keep what your backend can run anyway: keep={...} (of aten.relu)\n"
+        "    1. keep the ops that your backend can run: keep={...} (of aten.relu)\n"
         "    2. write a rule: @rules.register(op), then rules=rules | decomp_rules.RULES\n"
         "    3. add the op to the target: target | {op}\n"
-        "    4. take what can be lowered, with this list in the report: partial=True"
+        "    4. lower the rest, with this list in the report: partial=True"
     )
 
 
@@ -123,7 +123,7 @@ def test_a_condition_on_arguments_decides_call_by_call() -> None:
     (blocker,) = caught.value.blockers
     assert blocker.nodes == ("conv2d_1",)
     assert blocker.condition == "groups must be 1"
-    assert "the target knows it under a condition: groups must be 1" in str(caught.value)
+    assert "the target accepts it under a condition: groups must be 1" in str(caught.value)
 
 
 def test_a_condition_on_the_place_decides_node_by_node() -> None:

@@ -55,7 +55,7 @@ def test_expansions_run_are_told_from_those_stamped():
     first, again = (decomp.lower(Twice(), to=target, args=(torch.ones(3),), rules=rules).report() for _ in range(2))
     assert (first.runs, first.stamped, first.expansions) == (1, 2, 1)
     assert (again.runs, again.stamped, again.expansions) == (0, 2, 1)
-    assert first.effort == "2 stamped, 1 of them distinct; 1 rule run"
+    assert first.effort == "2 inserted, 1 of them distinct; 1 rule run"
 
 
 def test_every_stage_has_its_time(mlp):
@@ -132,7 +132,7 @@ lowered to chip: 3 calls of 2 ops became 5 of 3
   linear (linear.py:19)         2
   gelu (activation.py:47)       1
 
-  expansions  3 stamped, 2 of them distinct; 2 rules run
+  expansions  3 inserted, 2 of them distinct; 2 rules run
   time        251 ms: capture 250, plan 1.2
   verified    ✓ structure   9 nodes as recorded
               – rules       none was used"""

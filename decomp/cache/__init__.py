@@ -1,1 +1,1 @@
-"""What planning found out, kept on disk for the next process."""
+"""The disk cache of the planner's results."""

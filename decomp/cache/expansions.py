@@ -1,4 +1,4 @@
-"""Derivations kept on disk: what one process has planned, the next one reads. There is one file for each set of rules,
+"""The disk cache of derivations: later processes reuse what one has planned. There is one file for each set of rules,
 target and version; it is written once, at the end of a lowering."""
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from decomp.metadata.fakes import Fakes
 from decomp.rules.rules import Rule, Rules
 
 SHARE = 16
-"""One in so many of the kept expansions that are found is recorded again, and compared."""
+"""One in this many cached expansions that are used is recorded again, and compared."""
 _DRAWING = random.SystemRandom()
 
 
 class Segment:
-    """What is kept for one set of rules and target, of a dialect and a cost."""
+    """The cache for one set of rules, target, dialect and cost."""
 
     def __init__(self, name: str | None, rules: Rules) -> None:
-        """`name`: differs where anything does that what is kept depends on; None if nothing can be kept, because that
-        is not known."""
+        """`name`: a fingerprint of everything that the cached values depend on; None if that is unknown, so that
+        nothing can be cached."""
         self.name, self.rules = name, tuple(rules)
         self.places = {rule: place for place, rule in enumerate(self.rules)}
         self.tensors: dict[str, torch.Tensor] = {}
-        """Constants of rules by name: one that several expansions share is one attribute of the lowered program."""
+        """Constants of rules by name: one shared by several expansions becomes one attribute of the lowered program."""
         self.names: dict[int, str] = {}
         self.is_doubtful = False
-        """Whether something in it was not what is recorded here: then all of it is recorded again."""
+        """Whether a cached value differed from a new recording: then all of them are recorded again."""
 
 
 class ExpansionCache:
-    """A segment while one program is planned."""
+    """A segment during the planning of one program."""
 
     def __init__(self, segment: Segment, place: Path, fakes: Fakes, composite: Callable[[str], Any]) -> None:
-        """In a directory; `composite` makes PyTorch's composite kernel of a name, as a rule."""
+        """`composite` returns PyTorch's composite kernel of a name, as a rule."""
         self.segment, self.fakes, self.composite = segment, fakes, composite
         self.store = Store(place / f"{segment.name}{places.SUFFIX}") if segment.name is not None else None
         self.depth = 0
-        """So many derivations deep are calls whose decisions are kept."""
+        """The depth of nested derivations of the calls being decided."""
         self._new: dict[str, Record] = {}
         self._gone: list[str] = []
 
     def find(self, signature: Signature, node: fx.Node, level: str) -> Record | None:
-        """What is kept for a call, if anything is."""
+        """The cached record of a call, if any."""
         try:
             text = self.store.find(_digest(signature, node, level)) if self.store is not None else None
             return None if text is None else portable.loaded(text, self.fakes, self._rule_at, self._constant_at)
@@ -63,17 +63,17 @@ class ExpansionCache:
             return None
 
     def note(self, signature: Signature, node: fx.Node, level: str, record: Record) -> None:
-        """Keep a derivation, when this is over."""
+        """Cache a derivation, at the end."""
         if self.store is not None:
             with contextlib.suppress(NotSerialisable):
                 self._new[_digest(signature, node, level)] = record
 
     def is_drawn(self) -> bool:
-        """Whether what was found is to be recorded again."""
+        """Whether a cached value must be recorded again."""
         return self.segment.is_doubtful or not _DRAWING.randrange(SHARE)
 
     def confirm(self, found: Record, signature: Signature, node: fx.Node, level: str, recorded: Record | None) -> bool:
-        """Whether what is kept for a call is what is recorded now; where it is not, it is dropped with a warning."""
+        """Whether the cached value of a call equals a new recording; if not, it is dropped with a warning."""
         key = _digest(signature, node, level)
         if recorded is not None and self._is_kept(key, recorded):
             self._new.pop(key, None)
@@ -93,7 +93,7 @@ class ExpansionCache:
         return kept is not None and portable.comparable(kept) == portable.comparable(text)
 
     def close(self) -> None:
-        """Write what is new."""
+        """Write new values."""
         if self.store is None:
             return
         texts = {}
@@ -137,9 +137,9 @@ class ExpansionCache:
 
 
 _CHANGED = (
-    "the expansion of {op} by {rule} that was kept on disk is not what the rule records now: it was dropped, and what "
-    "is recorded now is used\n  to do: give Rules(version=...) another version when a rule changes, or what it reads; "
-    "`decomp cache clear` deletes all that is kept"
+    "the cached expansion of {op} by {rule} is not what the rule records now: it was dropped, and the new recording is "
+    "used\n  to do: change the version of Rules(version=...) when a rule changes, or what it reads; "
+    "`decomp cache clear` deletes the cache"
 )
 
 

@@ -1,7 +1,7 @@
-"""What an expansion depends on beside its call. What a function does cannot be known from its text: it reads globals,
-objects and files that may be others in the next process. So only that is kept on disk which follows from code that is
-installed as a whole: this package and its library, whose content is hashed, PyTorch, whose version is, and rules whose
-author gives them a version. Everything else belongs to this process: the user's own."""
+"""Fingerprints of everything that an expansion depends on besides its call. The behaviour of a function does not follow
+from its text: it can read globals, objects and files that differ in the next process. So only expansions by installed
+code are cached on disk: this package and its library, whose content is hashed, PyTorch, whose version is, and rules
+with a version from their author. Everything else, the user's own functions, is valid only in this process."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Condition, MatchAllTarget, Target
 
 FORMAT = 2
-"""The form of what is kept."""
+"""The version of the cache format."""
 SHIPPED = ("decomp", "decomp_rules")
 """Packages whose content is hashed, file by file."""
 _VERSIONED = ("torch", "builtins", "_operator", "math")
-"""Modules and packages that are known by the versions of PyTorch and Python."""
+"""Modules and packages identified by the versions of PyTorch and Python."""
 _LEFT_OUT = ("__pycache__", "certificates")
-"""Directories of a package in which nothing is that a rule reads."""
+"""Directories of a package with nothing that a rule reads."""
 _STARTED = time.time()
-"""Files that have changed since may not be what was imported."""
+"""Files that were changed later may differ from what was imported."""
 _MOST_FILES = 2000
 
 Source = tuple[str, str | None]
-"""A module, and the file of its code where that is known."""
+"""A module, and the file of its code if known."""
 
 
 class NoFingerprint(Exception):
-    """A value that is not the same in every process, or code that has no source."""
+    """A value that differs between processes, or code without a source."""
 
 
 @dataclass(frozen=True)
 class Origins:
-    """Where the functions of rules and of a target come from."""
+    """The origins of the functions of rules and of a target."""
 
     data: tuple[Any, ...]
-    """All of them, those that are the user's own by their places alone."""
+    """Data on all of them; on the user's own functions, only their location."""
     sources: frozenset[Source]
-    """The code that the others are defined in."""
+    """The code that defines the others."""
     own: tuple[Callable[..., Any], ...]
-    """Functions of which nobody knows whether they are the same in the next process."""
+    """The user's own functions, which may differ in the next process."""
     own_ops: frozenset[Op]
-    """Ops that have such a rule, limitation or condition."""
+    """Ops with such a rule, limitation or condition."""
     own_rules: frozenset[Rule]
 
     @classmethod
     def of(cls, rules: Rules, target: Target) -> Origins:
-        """Those of rules and of a target."""
+        """The origins for rules and a target."""
         if rules.origins is None:
             rules.origins = _joined([*map(_of_entry, rules.entries)])
         if target not in _TARGETS:
@@ -71,8 +71,8 @@ class Origins:
         return _joined([rules.origins, _TARGETS[target]])
 
     def name(self, rules: Rules, target: Target, dialect: str, cost: Any) -> str | None:
-        """Hexadecimal digits that differ where anything does that an expansion depends on, without what is the user's
-        own; None if that cannot be said."""
+        """A hash of everything that an expansion depends on, except the user's own functions; None if that is
+        unknown."""
         if type(rules) is not Rules or type(target) not in (Target, MatchAllTarget):
             return None
         describing = _Describing()
@@ -90,15 +90,14 @@ class Origins:
 
 
 def fingerprint(rules: Rules, target: Target, dialect: str, cost: Any) -> str | None:
-    """Hexadecimal digits that differ where anything does that an expansion depends on; None if that cannot be said, as
-    where a function is the user's own."""
+    """A hash of everything that an expansion depends on; None if that is unknown, as for the user's own functions."""
     origins = Origins.of(rules, target)
     return None if origins.own else origins.name(rules, target, dialect, cost)
 
 
 _TARGETS: weakref.WeakKeyDictionary[Target, Origins] = weakref.WeakKeyDictionary()
 _ENTRIES: weakref.WeakKeyDictionary[Rule | Limitation, Origins] = weakref.WeakKeyDictionary()
-"""A rule never changes, and most collections are made of the same ones."""
+"""Rules are immutable, and most collections share them, so their origins are cached."""
 _OWN = "own"
 
 
@@ -145,7 +144,7 @@ def _of_condition(op: Op, condition: Condition) -> Origins:
 def _described(
     op: Op, plain: tuple[Any, ...], what: Any, function: Any, rule: Rule | None = None, version: str | None = None
 ) -> Origins:
-    """The origin of one function, with all that is known of it."""
+    """The origin of one function, with related data."""
     describing = _Describing()
     try:
         found = describing.of(what)
@@ -158,17 +157,17 @@ def _described(
 
 
 class _Describing:
-    """Values as plain data that is equal where they are alike, in every process."""
+    """Describes values as plain data that is equal for equal values, in every process."""
 
     def __init__(self) -> None:
         self.sources: set[Source] = set()
-        """The code that was met."""
+        """The code that was visited."""
         self._open: list[Any] = []
-        """The functions that are being described."""
+        """The functions being described."""
 
     @property
     def is_shipped(self) -> bool:
-        """Whether all of that is in packages whose content is hashed."""
+        """Whether all visited code is in packages whose content is hashed."""
         return all(module.partition(".")[0] in SHIPPED for module, _ in self.sources)
 
     def of(self, value: Any) -> Any:
@@ -201,14 +200,14 @@ class _Describing:
         raise NoFingerprint(value)
 
     def _of_function(self, function: types.FunctionType) -> Any:
-        """The code that a function is defined in, and the data that it closes over."""
-        # By its globals: `functools.wraps` gives a wrapper the `__module__` of what it wraps.
+        """The code that defines a function, and the data that it closes over."""
+        # By its globals, as `functools.wraps` sets `__module__` of a wrapper to that of the wrapped function.
         module = function.__globals__.get("__name__", "")
         if getattr(sys.modules.get(module), "__dict__", None) is not function.__globals__:
             raise NoFingerprint(function)
         self._met(module, function.__code__.co_filename)
         if function in self._open:
-            return (module, function.__qualname__)  # it calls itself
+            return (module, function.__qualname__)  # recursive
         self._open.append(function)
         cells = [self.of(cell.cell_contents) for cell in function.__closure__ or ()]
         defaults = self.of(function.__defaults__), self.of(function.__kwdefaults__)
@@ -249,7 +248,7 @@ def _of_code(code: types.CodeType) -> Any:
 def _of_constant(constant: Any) -> Any:
     if isinstance(constant, types.CodeType):
         return _of_code(constant)
-    if isinstance(constant, frozenset):  # whose order is another in each process
+    if isinstance(constant, frozenset):  # its order differs between processes
         return sorted(map(repr, constant))
     return [*map(_of_constant, constant)] if isinstance(constant, tuple) else repr(constant)
 
@@ -258,7 +257,7 @@ def _of_constant(constant: Any) -> Any:
 
 
 def _content(source: Source) -> Any:
-    """The hash of the package, and of the file, that a module is in."""
+    """The hash of a module's package, and of its file."""
     module, file = source
     package = module.partition(".")[0]
     if package in SHIPPED:

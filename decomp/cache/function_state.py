@@ -1,7 +1,7 @@
-"""What functions of the user's read beside their arguments, as a value that is compared: globals, closure cells,
-defaults, the object of a method, attributes of modules and classes that they name, and the same of the functions that
-they call. A rule that reads something else than when it was run is run again. What it reads through PyTorch, a file or
-the time is not seen."""
+"""The state that the user's functions read besides their arguments, as a comparable value: globals, closure cells,
+defaults, the object of a method, attributes of modules and classes that they name, and the same for the functions that
+they call. A rule whose state has changed since it ran is run again. Reads through PyTorch, files or the time are not
+tracked."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ import torch
 from decomp.ops import aten
 
 MOST = 5000
-"""So many values are looked at for one function; one that reaches more is run again each time."""
+"""The most values tracked for one function; one that reads more is run again each time."""
 _LARGEST = 1 << 20
-"""Bytes of an array whose data is compared; a rule that reads a larger one is run again each time."""
+"""The most bytes of an array whose data is compared; a rule that reads a larger one is run again each time."""
 _PASSED_OVER = (sys.stdlib_module_names | {"torch", "decomp", "decomp_rules", "numpy"}) - {"os", "__main__"}
-"""Packages whose functions are taken to read nothing that changes."""
+"""Packages whose functions are assumed to read only constant state."""
 _NUMBERS, _ROWS = {int, float, bool}, {list, tuple}
 _DEEPEST = 8
-"""Dimensions of a table that is read as a whole. (A list may be part of itself.)"""
+"""The most dimensions of a table that is compared as a whole. (A list can contain itself.)"""
 _PLAIN = (int, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _BY_IDENTITY = (
     enum.Enum,
@@ -45,16 +45,16 @@ _BY_IDENTITY = (
     type(aten),
 )
 _SMALL = 256
-"""Elements of a tensor whose data is compared: it may be written in ways of which its version says nothing."""
+"""The most elements of a tensor whose data is compared, as some writes do not change its version."""
 
 
 def state_of(functions: Iterable[Callable[..., Any]]) -> tuple[Any, ...]:
-    """What they read, equal as long as that is; never equal where that cannot be said."""
+    """The state that functions read: equal while unchanged; never equal if it cannot be determined."""
     return tuple(_Reader().read(function, ()) for function in functions)
 
 
 class _Same:
-    """An object that is equal to itself alone; held, so that nothing else has its identity later."""
+    """An object compared by identity; kept alive, so that its id is not reused."""
 
     __slots__ = ("value",)
 
@@ -69,7 +69,7 @@ class _Same:
 
 
 class _TooMuch(Exception):
-    """More is read than is looked at."""
+    """The function reads more values than are tracked."""
 
 
 class _Reader:
@@ -77,11 +77,11 @@ class _Reader:
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
-        """Numbers of the objects that are being read, or were: they may be part of themselves."""
+        """Numbers of the visited objects, which may contain themselves."""
         self._left = MOST
 
     def read(self, value: Any, names: tuple[str, ...]) -> Any:
-        """The state of a value, of which code reads the attributes of these names."""
+        """The state of a value, of which code reads attributes with these names."""
         try:
             return self._read(value, names)
         except (_TooMuch, RecursionError):
@@ -94,7 +94,7 @@ class _Reader:
         if isinstance(value, _PLAIN):
             return (type(value), value)
         if isinstance(value, (float, complex)):
-            return (type(value), repr(value))  # of which NaN and −0 are values, too
+            return (type(value), repr(value))  # by repr, which distinguishes NaN and −0
         if isinstance(value, _BY_IDENTITY):
             return _Same(value)
         number = self._seen.get(id(value))
@@ -142,11 +142,11 @@ class _Reader:
     def _cell(self, cell: types.CellType, names: tuple[str, ...]) -> Any:
         try:
             return self._read(cell.cell_contents, names)
-        except ValueError:  # which is empty as yet
+        except ValueError:  # the cell is still empty
             return None
 
     def _attributes(self, owner: Any, names: tuple[str, ...]) -> Iterator[Any]:
-        """What code reads of a module or a class, by the names in it."""
+        """The state that code reads of a module or a class, by the names in the code."""
         name = owner.__name__ if isinstance(owner, types.ModuleType) else owner.__module__
         if _package(name) in _PASSED_OVER:
             return
@@ -163,7 +163,7 @@ class _Reader:
         return (function.__name__, self._read(owner, names)) if is_bound else _Same(function)
 
     def _opaque(self, value: Any, names: tuple[str, ...]) -> Any:
-        """An object: its attributes; or, of one that has none, what would be pickled of it."""
+        """The state of an object: its attributes, or, if it has none, its pickled state."""
         found = tuple(self._instance(value, names))
         if found:
             return (_Same(value), *found)
@@ -174,11 +174,11 @@ class _Reader:
             return _Same(value)
         try:
             return (_Same(type(value)), pickle.dumps(value)) if getattr(value, "nbytes", 0) <= _LARGEST else object()
-        except Exception:  # which one depends on the class
+        except Exception:  # any exception, depending on the class
             return object()
 
     def _instance(self, value: Any, names: tuple[str, ...]) -> Iterator[Any]:
-        """The attributes of an object, and those of its class that code reads."""
+        """The attributes of an object, and the attributes of its class that code reads."""
         space = getattr(value, "__dict__", None)
         if isinstance(space, dict):
             yield self._read(space, names)
@@ -189,7 +189,7 @@ class _Reader:
 
 
 def is_table(value: Iterable[Any]) -> bool:
-    """Whether there are numbers alone in it, or rows of them, or rows of rows: such a table may be long, and is read as
+    """Whether it contains only numbers, or rows of them, or rows of rows: such a table can be long, and is compared as
     a whole."""
     level = list(value)
     for _ in range(_DEEPEST):
@@ -211,10 +211,10 @@ def _package(name: str | None) -> str:
 
 
 def _tensor(tensor: torch.Tensor) -> Any:
-    """Which tensor it is, how often it was written, and the data of a small one."""
+    """The identity of a tensor, its version, and its data if it is small."""
     try:
         version = tensor._version
-    except RuntimeError:  # an inference tensor counts nothing
+    except RuntimeError:  # inference tensors have no version
         version = -1
     data = None
     if type(tensor) is torch.Tensor and tensor.device.type == "cpu" and tensor.numel() <= _SMALL:
@@ -224,6 +224,6 @@ def _tensor(tensor: torch.Tensor) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> tuple[str, ...]:
-    """Globals and attributes that code reads, with the functions in it."""
+    """Names of the globals and attributes that code reads, including nested functions."""
     inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
     return tuple(dict.fromkeys([*code.co_names, *(name for each in inner for name in _names(each))]))

@@ -1,4 +1,4 @@
-"""What a directory with the cache of expansions holds; the least recently used goes first."""
+"""The content of a cache directory, and its eviction: the least recently used files are deleted first."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pathlib import Path
 
 SUFFIX = ".decomp-cache"
 MOST = 512 * 2**20
-"""So many bytes are kept; beyond, what has not been used for longest is deleted."""
+"""The capacity in bytes; beyond it, the least recently used files are deleted."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a cache holds."""
+    """The content of a cache."""
 
     directory: Path
     files: int
-    """One for each set of rules, target and version that programs were lowered with."""
+    """The number of files: one for each set of rules, target and version."""
     size: int
     """In bytes."""
 
 
 def contents(place: Path) -> Contents:
-    """What is in a cache directory."""
+    """The content of a cache directory."""
     sizes = [stat.st_size for path in _files(place) if (stat := _stat(path)) is not None]
     return Contents(place, len(sizes), sum(sizes))
 
 
 def clear(place: Path) -> Contents:
-    """Delete the files of a cache, and say what it held. Other files in its directory stay."""
+    """Delete the files of a cache, and return its former content. Other files in its directory are kept."""
     held = contents(place)
     for path in _files(place):
         path.unlink(missing_ok=True)
@@ -38,14 +38,13 @@ def clear(place: Path) -> Contents:
 
 
 def trim(place: Path, most: int | None = None) -> None:
-    """Delete the files of a cache that have not been used for longest, until the others take at most `most` bytes
-    (`MOST`)."""
+    """Delete the least recently used files of a cache, until the others take at most `most` bytes (`MOST`)."""
     found = [(stat.st_mtime, stat.st_size, path) for path in _files(place) if (stat := _stat(path)) is not None]
     left = MOST if most is None else most
     for _, size, path in sorted(found, reverse=True):
         left -= size
         if left < 0:
-            with contextlib.suppress(OSError):  # another process has it open, or was faster
+            with contextlib.suppress(OSError):  # another process has it open, or has deleted it
                 path.unlink(missing_ok=True)
 
 

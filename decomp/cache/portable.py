@@ -1,5 +1,5 @@
-"""Stamps as text and back. The text is data: the ops in it are looked up among the registered ones, and nothing in it
-is run. What has no such form is not kept."""
+"""Serialisation of expansions as text. The text is data: its ops are looked up among the registered ones, and nothing
+in it is executed. Values that cannot be serialised are not cached."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from decomp.ir.signature import Signature, described
 from decomp.metadata.fakes import Fakes
 
 LARGEST_CONSTANT = 1 << 14
-"""Bytes of a tensor that is made in a rule, above which an expansion is not kept."""
+"""The most bytes of a constant tensor of a rule; an expansion with a larger one is not cached."""
 
 
 class NotSerialisable(Exception):
-    """A value that has no form as text, or a text that is none."""
+    """A value that cannot be serialised, or malformed text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A derivation: what a call is replaced by."""
+    """A derivation: the replacement of a call."""
 
     rule: Any
-    """A number among the rules, or the name of a composite kernel."""
+    """The index of a rule, or the name of a composite kernel."""
     stamp: ExpansionTemplate
     passed_over: tuple[tuple[str, str], ...]
     results: Any
@@ -48,7 +48,7 @@ def key_of(signature: Signature, node: fx.Node, level: str) -> str:
 
 
 def _pattern(value: Any) -> Any:
-    """Part of a signature: what prints alike is alike."""
+    """A part of a signature: values with the same text are equal."""
     if isinstance(value, (tuple, list)):
         return [_pattern(item) for item in value]
     if value is None or type(value) in (bool, int, float, str):
@@ -63,8 +63,8 @@ def _pattern(value: Any) -> Any:
 
 
 def dumped(record: Record, rule_of: Callable[[Any], Any], name_of: Callable[[torch.Tensor], str]) -> bytes:
-    """A record as text; `rule_of` gives the number or the name of a rule, `name_of` the name of a constant, which it
-    has in all records. Raises `NotSerialisable`."""
+    """A record as text; `rule_of` returns the index or the name of a rule, `name_of` the name of a constant, which is
+    the same in all records. Raises `NotSerialisable`."""
     stamp, nodes = record.stamp, []
     index: dict[fx.Node, int] = {}
     storages: dict[int, int] = {}
@@ -95,7 +95,7 @@ def dumped(record: Record, rule_of: Callable[[Any], Any], name_of: Callable[[tor
 
 
 def loaded(text: bytes, fakes: Fakes, rule_at: Callable[[Any], Any], constant_at: Callable[[Any], Any]) -> Record:
-    """The record of a text. Raises `NotSerialisable` for one that is none."""
+    """The record of a text. Raises `NotSerialisable` for malformed text."""
     try:
         nodes, output, constants, rule, passed_over, results, price = json.loads(text)
         tensors = {name: constant_at(constant) for name, constant in constants}
@@ -109,7 +109,7 @@ def loaded(text: bytes, fakes: Fakes, rule_at: Callable[[Any], Any], constant_at
 
 
 def comparable(text: bytes) -> Any:
-    """What the text of a record says of its expansion: not what else was tried, nor how its constants are called."""
+    """The part of a record's text on its expansion, without rejected alternatives and the names of constants."""
     nodes, output, constants, rule, _, results, price = json.loads(text)
     return [nodes, output, [[target, data] for target, (_, *data) in constants], rule, results, price]
 
@@ -192,7 +192,7 @@ _NAMED: dict[str, type] = {"dtype": torch.dtype, "layout": torch.layout, "memory
 
 
 def _written(value: Any, index: dict[fx.Node, int]) -> Any:
-    """An argument as JSON: numbers, strings and None are themselves, all else is a list that begins with its kind."""
+    """An argument as JSON: numbers, strings and None unchanged, everything else a list that begins with its kind."""
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -233,7 +233,7 @@ def _read(value: Any, made: list[fx.Node]) -> Any:
         return tuple(items) if kind == "tuple" else items
     if kind == "dict":
         if not all(isinstance(key, str) and key.isidentifier() for key, _ in rest):
-            raise NotSerialisable(value)  # the code of a graph has the names of keyword arguments in it as they are
+            raise NotSerialisable(value)  # keyword names appear unquoted in generated code
         return {key: _read(item, made) for key, item in rest}
     if kind == "slice":
         return slice(*[_read(item, made) for item in rest])
@@ -257,7 +257,7 @@ def _constant(tensor: torch.Tensor) -> Any:
 
 
 def constant(given: Any) -> torch.Tensor:
-    """The tensor of such data. Raises `ValueError` or `RuntimeError` if it is none."""
+    """The tensor of such data. Raises `ValueError` or `RuntimeError` for malformed data."""
     shape, dtype, data = given
     raw = base64.b64decode(data, validate=True)
     found = torch.tensor(list(raw), dtype=torch.uint8).view(_dtype(dtype))

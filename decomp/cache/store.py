@@ -1,6 +1,6 @@
-"""A file of the cache: texts by key, each with a digest. It is a database of SQLite, so that processes may read and
-write it side by side and only what is asked for is read. Nothing that goes wrong with a file is an error: what cannot
-be read is not there, and a file that is no cache is replaced."""
+"""A file of the cache: texts by key, each with a digest. It is an SQLite database, so that several processes can read
+and write it concurrently, and only requested keys are read. Damaged files are not errors: unreadable entries count as
+missing, and a file that is not a cache is replaced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sqlite3
 from typing import Literal
 
 _WAIT = 5.0
-"""Seconds for another process to finish writing."""
+"""Seconds to wait for another process to finish writing."""
 _TABLE = "CREATE TABLE IF NOT EXISTS expansions (key TEXT PRIMARY KEY, digest BLOB NOT NULL, text BLOB NOT NULL)"
 
 
@@ -23,10 +23,10 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._reading: sqlite3.Connection | Literal[False] | None = None
-        """False where the file cannot be read, None where that has not been tried."""
+        """False if the file cannot be read, None if it has not been opened yet."""
 
     def find(self, key: str) -> bytes | None:
-        """What is kept under a key and is as it was written."""
+        """The text of a key, if it matches its digest."""
         try:
             if self._reading is None:
                 self._reading = self._opened("ro") if self.path.is_file() else False
@@ -42,18 +42,18 @@ class Store:
         return row[1] if intact else None
 
     def close(self) -> None:
-        """Let go of the file until it is read again."""
+        """Close the file until it is read again."""
         if self._reading:
             self._reading.close()
         self._reading = None
 
     def add(self, entries: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
-        """Keep texts under keys, and drop those under others, in one transaction."""
+        """Write texts by key, and delete other keys, in one transaction."""
         rows, dropped = [(key, _digest(key, text), text) for key, text in entries.items()], [(key,) for key in gone]
         try:
             self._written(rows, dropped)
         except sqlite3.OperationalError:
-            pass  # another process writes for long, or the disk is full or read-only
+            pass  # another process holds the lock, or the disk is full or read-only
         except sqlite3.DatabaseError:
             with contextlib.suppress(OSError, sqlite3.Error):
                 self.path.unlink(missing_ok=True)
@@ -62,7 +62,7 @@ class Store:
             pass
 
     def _mark_as_used(self) -> None:
-        """Of several files, those are deleted first that have not been used for longest."""
+        """Mark the file as used: the least recently used are deleted first."""
         with contextlib.suppress(OSError):
             os.utime(self.path)
 

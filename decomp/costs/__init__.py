@@ -1,5 +1,4 @@
-"""Ready-made costs: what a call costs on a target, as values that `cost=` takes. Each is imported when it is asked
-for."""
+"""Ready-made cost models, as values for `cost=`. Each is imported on first access."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ __all__ = [
     "total",
 ]
 NAMED = ("calls", "flops", "bytes", "peak_memory", "fused", "measured")
-"""The costs that have a name and take no file."""
+"""The cost models that need no file."""
 
 
 def __getattr__(name: str) -> Any:

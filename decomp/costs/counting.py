@@ -1,4 +1,4 @@
-"""Costs that are counted from the metadata of a call: calls, floating-point operations, bytes read and written."""
+"""Costs counted from the metadata of a call: calls, floating-point operations, bytes read and written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from decomp.ir.op_facts import FACTORIES
 
 @dataclass(frozen=True)
 class Calls(CostModel):
-    """One a call, views included: the shortest program."""
+    """1 for each call, including views: the cheapest program is the shortest."""
 
     unit = "calls"
 
@@ -30,8 +30,8 @@ class Calls(CostModel):
 
 @dataclass(frozen=True)
 class Bytes(CostModel):
-    """Bytes that a call reads and writes. A view moves none; an operand that is given twice, or whose elements are
-    repeated by a stride of 0, is read once; of what a call gathers from, it reads no more than it gives."""
+    """Bytes that a call reads and writes. A view moves none; an operand that is passed twice, or whose elements are
+    repeated by a stride of 0, is read once; a gather reads only as much as it returns."""
 
     unit = "bytes"
 
@@ -50,9 +50,9 @@ class Bytes(CostModel):
 
 @dataclass(frozen=True)
 class Flops(CostModel):
-    """Operations of a call: two for a multiplication and addition of a product of matrices, a convolution or an
-    attention; of any other op, one an element of its result or of its largest operand, whichever is more, be it an
-    addition or a logarithm (`decomp.costs.table` tells them apart). What only moves, repeats or makes numbers is free.
+    """Operations of a call: two for each multiply-add of a matrix product, a convolution or an attention; for any other
+    op, one for each element of its result or of its largest operand, whichever is more, no matter if an addition or a
+    logarithm (`decomp.costs.table` distinguishes them). Ops that only move, repeat or create numbers are free.
     """
 
     unit = "operations"
@@ -86,7 +86,7 @@ _MOVES = (
         "tril triu diag_embed split_copy unfold_copy nonzero lift_fresh_copy".split()
     )
 )
-"""Ops that compute no number."""
+"""Ops that do no arithmetic."""
 
 
 def _elementwise(call: Call) -> int:
@@ -94,7 +94,7 @@ def _elementwise(call: Call) -> int:
 
 
 def _tensor(call: Call, *names: str) -> torch.Tensor | None:
-    """The first of the arguments of these names that is a tensor."""
+    """The first argument with one of these names that is a tensor."""
     found = (call.argument(name) for name in names if name in call.arguments)
     return next((value for value in found if isinstance(value, torch.Tensor)), None)
 
@@ -104,7 +104,7 @@ def _written(call: Call) -> int:
 
 
 def _product(*names: str, added: bool = False) -> Callable[[Call], int | None]:
-    """Of a product whose inner dimension is the last of the first matrix; `added`: to a third operand."""
+    """For a product whose inner dimension is the last of the first matrix; `added`: plus a third operand."""
 
     def count(call: Call) -> int | None:
         left = _tensor(call, *names)
@@ -117,7 +117,7 @@ def _product(*names: str, added: bool = False) -> Callable[[Call], int | None]:
 
 
 def _reducing_product(call: Call) -> int | None:
-    """Products that are added up over a batch as well (`addbmm`)."""
+    """For products that are also summed over a batch (`addbmm`)."""
     left = _tensor(call, "batch1")
     return None if left is None else 2 * _written(call) * size(left.shape[0]) * size(left.shape[-1])
 
@@ -149,14 +149,14 @@ def _pooling(call: Call) -> int | None:
 
 
 def _sorting(call: Call) -> int | None:
-    """n log₂ n of each row, n being the length of the last dimension."""
+    """n log₂ n for each row, where n is the length of the last dimension."""
     given = _tensor(call, "self")
     rows = size(given.shape[-1]) if given is not None and given.dim() else 1
     return None if given is None else numel(given) * max(math.ceil(math.log2(max(rows, 2))), 1)
 
 
 def _fourier(call: Call) -> int:
-    """5 n log₂ n, by which transforms are compared (http://www.fftw.org/speed/)."""
+    """5 n log₂ n, the usual measure of transforms (http://www.fftw.org/speed/)."""
     count = _elementwise(call)
     return 5 * count * math.ceil(math.log2(max(count, 2)))
 
@@ -194,4 +194,4 @@ _COUNTED: Mapping[str, Callable[[Call], int | None]] = {
         "_linalg_svd _linalg_eigh linalg_eig _linalg_solve_ex linalg_solve_triangular triangular_solve _linalg_det",
     ),
 }
-"""By op, how its operations are counted; None where the arguments are not of that form."""
+"""By op, the function that counts its operations; it returns None for arguments of another form."""

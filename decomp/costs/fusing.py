@@ -1,4 +1,4 @@
-"""What calls cost under a compiler that fuses: arithmetic, and no memory."""
+"""The cost of calls under a fusing compiler: arithmetic, but no memory traffic."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from decomp.costs.sizes import gives_view, numel, results
 from decomp.ir.call import Call
 from decomp.ir.op_facts import FACTORIES
 
-# Additions that one takes as long as, as Inductor makes it of torch 2.13: vectorised, AVX512, float32, one thread,
-# operands in cache, without what other calls hide of it. Of ops that are not here it is one.
+# The time of each op in additions, as compiled by Inductor of torch 2.13: vectorised, AVX512, float32, one thread,
+# operands in cache, not overlapped with other calls. Other ops take 1.
 _ADDITIONS = {
     "trunc": 3,
     "floor": 3,
@@ -55,14 +55,14 @@ _GATHERS = frozenset(
     "index_add".split()
 )
 _GATHERED = 100
-"""The same of an element that is gathered or scattered, which is not vectorised."""
+"""The same for an element that is gathered or scattered, which is not vectorised."""
 
 
 @dataclass(frozen=True)
 class FusedCost(CostModel):
-    """Time in the kernels of a compiler that fuses, in additions of one element, as was measured under Inductor: there
-    a power of two takes as long as 28 of them, where every call costs alike if it is a kernel of its own. Products of
-    matrices are two operations a multiplication; views and constants are free, and so are reads and writes of memory.
+    """Time in the kernels of a fusing compiler, in additions of one element, as measured under Inductor: an exp2 takes
+    as long as 28 of them, while all pointwise calls cost the same if each is a kernel of its own. Matrix products take
+    two operations for each multiplication; views and constants are free, and so are reads and writes of memory.
     """
 
     unit = "additions"

@@ -1,4 +1,4 @@
-"""What the machine is on which something is measured."""
+"""Describes the machine that measurements run on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def described(device: torch.device) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """As the system calls it."""
+    """The processor's name."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(errors="replace").splitlines():

@@ -1,5 +1,5 @@
-"""What calls take on this machine: each is timed once, at its shapes, dtypes and strides, on operands that are made up,
-and remembered in a file by the machine, so that the next process prices alike."""
+"""The time of calls on this machine: each is timed once, at its shapes, dtypes and strides, on random operands, and
+stored in a file for the machine, so that the next process has the same prices."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from decomp.ir.dtypes import name_of
 from decomp.metadata.ambient_modes import neutral
 
 WARM_UP, SAMPLES, LEAST = 3, 15, 5
-"""Calls before the first that counts; measurements, and how many are taken of a call however long it takes."""
+"""Warm-up calls; measurements of a call; the least number of measurements, however long they take."""
 SAMPLE = 2e-4
-"""Seconds that a measurement takes at least: shorter calls are repeated in it."""
+"""The least time of a measurement in seconds: shorter calls are repeated."""
 PATIENCE = 1.0
-"""Seconds after which no further measurement of a call begins."""
+"""The time in seconds after which no further measurement of a call begins."""
 
 
 @dataclass(frozen=True)
 class Measured(CostModel):
     """Microseconds that PyTorch takes for a call on this machine, eager and without gradients: the median of several
-    measurements, warm. The time to dispatch a call is in it, of a view too. Measured once for each machine, number of
-    threads and version of torch, and kept in a file there.
+    warm measurements. It includes the dispatch, also for views. Measured once for each machine, number of threads and
+    version of torch, and cached in a file.
 
     A call is timed on the device that the program is on. Floats are drawn between 1/2 and 3/2; integers are ones, or
     zeros where ones are out of range."""
 
     directory: str | None = None
-    """Where the times are kept; by default where expansions are, and in memory alone with `DECOMP_CACHE=off`."""
+    """The directory of the times; by default that of the disk cache, or only memory with `DECOMP_CACHE=off`."""
 
     unit = "µs"
 
@@ -70,7 +70,7 @@ def _times(directory: Path | None, device: torch.device, threads: int) -> _Times
 
 
 class _Times:
-    """The times on one machine. The file has one line a call, and those of another process are read when it opens."""
+    """The times on one machine. The file has one line per call; it is read once, when it is opened."""
 
     def __init__(self, path: Path | None, machine: str, device: torch.device) -> None:
         self.path, self.machine, self.device = path, machine, device
@@ -87,7 +87,7 @@ class _Times:
             return self.known[key]
 
     def _append(self, entry: dict[str, Any]) -> None:
-        """A cache that cannot be written costs the next process the time, and this one nothing."""
+        """Append to the file. Failures are ignored: the next process measures again."""
         if self.path is None:
             return
         with contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ class _Times:
 
 
 def _read(path: Path) -> Iterator[tuple[str, float]]:
-    """The times that a file has; lines that two processes wrote at once are left out."""
+    """The times in a file, without malformed lines, which two processes may write at once."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -121,7 +121,7 @@ def call_as_text(call: Call) -> str:
 
 
 class _Text(str):
-    """What stands for a node."""
+    """The text of a node."""
 
     __repr__ = str.__str__
 
@@ -144,13 +144,13 @@ def _as_text(value: Any) -> str:
 
 
 def _seconds(call: Call, device: torch.device) -> float:
-    """What one call takes. Raises `CostError` where it does not run."""
+    """The time of one call. Raises `CostError` if it does not run."""
     with neutral(), torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
         return _median(_running(call, device), device)
 
 
 def _running(call: Call, device: torch.device) -> Callable[[], Any]:
-    """A function that runs the call, tried once."""
+    """A function that runs the call, after a first successful run."""
     assert call.place is not None
     node, failed = call.place, CostError("")
     for integer in (1, 0):
@@ -163,7 +163,7 @@ def _running(call: Call, device: torch.device) -> Callable[[], Any]:
             return run
         except (MemoryError, torch.OutOfMemoryError):
             raise
-        except Exception as error:  # whatever a kernel has against operands that are made up
+        except Exception as error:  # kernels may reject random operands in any way
             failed = CostError(
                 f"{call_as_text(call)} cannot be timed here: {type(error).__name__}: {first_line(error)}\n"
                 "  to do: price it in a table, decomp.costs.table"
@@ -178,7 +178,7 @@ def _made(value: Any, integer: int, device: torch.device) -> Any:
     if not isinstance(value, torch.Tensor):
         return size(value) if isinstance(value, torch.SymInt) else value
     if value.layout is not torch.strided:
-        raise ValueError(f"operands of layout {value.layout} are not made up")
+        raise ValueError(f"operands of layout {value.layout} are not supported")
     made = torch.empty_strided(
         [size(s) for s in value.shape], [size(s) for s in value.stride()], dtype=value.dtype, device=device
     )
@@ -190,7 +190,7 @@ def _made(value: Any, integer: int, device: torch.device) -> Any:
 
 
 def _filled(made: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-    """`made` with these numbers; elements that share memory get one of them."""
+    """`made` filled with these numbers; elements that share memory get the same."""
     if 0 in made.stride():
         index = tuple(slice(None) if stride else slice(1) for stride in made.stride())
         shown = made[index]
@@ -217,7 +217,7 @@ def _median(run: Callable[[], Any], device: torch.device) -> float:
 
 
 def _timed(run: Callable[[], Any], repeats: int, device: torch.device) -> float:
-    """Seconds a call, the mean of `repeats`."""
+    """Seconds per call, the mean of `repeats`."""
     _wait(device)
     began = time.perf_counter()
     for _ in range(repeats):

@@ -1,5 +1,5 @@
-"""The most memory that a program holds at once. It is no sum over calls: it is found by a walk over a graph, from the
-first call to the last, of what is alive."""
+"""The peak memory of a program. It is not a sum over calls, but found by a walk over the graph that tracks the values
+alive at each call."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from decomp.ir.call import Call, is_host, is_projection, metadata
 
 @dataclass(frozen=True)
 class PeakMemory(CostModel):
-    """Bytes alive at the widest point of an expansion, beyond its arguments and the constants: results and what is
-    computed on the way, each from the call that makes it to the last that uses it; a view lives in its base.
+    """Peak bytes alive in an expansion, beyond its arguments and the constants: results and intermediate values, each
+    from the call that computes it to its last use; a view lives in its base.
 
-    Each op takes the derivation of the least peak, and so does each call within a derivation. That is the least peak
-    of the program, if no argument of a call dies before the call's expansion ends (the caller holds it) and the results
-    of all alternatives are alike in what they share memory with. Where an argument dies within an expansion, the peak
-    of the flat program is no more than that, and other choices may come still lower. Calls run in the order of the
-    graph; results that one call gives together are freed together.
+    Each op gets the derivation with the lowest peak, and so does each call within a derivation. This minimises the peak
+    of the program if no argument of a call dies before the call's expansion ends (the caller holds it) and the results
+    of all alternatives share memory with the same values. If an argument dies within an expansion, the peak of the flat
+    program is at most this, and other choices may be lower still. Calls run in the order of the graph; several results
+    of a call are freed together.
     """
 
     unit = "bytes"
     additive = False
 
     def __call__(self, call: Call) -> float:
-        """What the results of one call take."""
+        """The bytes of the results of one call."""
         return 0.0 if gives_view(call) else float(sum(map(nbytes, results(call))))
 
     def of_graph(self, graph: fx.Graph) -> float:
@@ -44,8 +44,8 @@ PEAK_MEMORY = PeakMemory()
 
 
 def peak(graph: fx.Graph) -> int:
-    """Bytes alive at the widest point of a graph, beyond its inputs and attributes; with the peaks of bodies of
-    higher-order ops while those run. Raises `CostError`."""
+    """Peak bytes alive in a graph, beyond its inputs and attributes; includes the peaks of bodies of higher-order ops
+    while those run. Raises `CostError`."""
     homes = homes_in(graph)
     dies = last_uses(graph, homes)
     sizes: dict[fx.Node, int] = {}
@@ -64,15 +64,16 @@ def peak(graph: fx.Graph) -> int:
 
 
 def shared_with(node: fx.Node) -> list[fx.Node]:
-    """The nodes whose memory a node surely shares: of which it is a view or a part, or which it writes and returns."""
+    """The nodes whose memory a node certainly shares: of which it is a view or a part, or which it writes and
+    returns."""
     return node.all_input_nodes[:1] if is_projection(node) else [*sure_view_bases(node), *mutated_args(node)]
 
 
 def homes_in(
     graph: fx.Graph, shared: Callable[[fx.Node], Iterable[fx.Node]] = shared_with
 ) -> dict[fx.Node, tuple[fx.Node, ...]]:
-    """By node, the nodes in whose memory its value is; its own, unless it is a view or one of several results. `shared`
-    says with which other nodes one shares memory; with itself among them, it may have memory of its own as well."""
+    """By node, the nodes that own the memory of its value: itself, unless it is a view or one of several results.
+    `shared` returns the nodes that a node shares memory with; if it includes itself, it may own memory as well."""
     homes: dict[fx.Node, tuple[fx.Node, ...]] = {}
     for node in graph.nodes:
         of = (homes[base] if base is not node else (node,) for base in shared(node))
@@ -81,7 +82,7 @@ def homes_in(
 
 
 def last_uses(graph: fx.Graph, homes: dict[fx.Node, tuple[fx.Node, ...]]) -> dict[fx.Node, list[fx.Node]]:
-    """By node, whose memory is used there for the last time. What is returned does not die."""
+    """By node, the values whose memory is used there for the last time. Returned values are never freed."""
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         used: Iterable[fx.Node] = (node, *node.all_input_nodes)

@@ -1,5 +1,5 @@
-"""What a cost is: a function of one call, in any unit. A `CostModel` is one that is a value: two that are equal give
-equal prices, so that what planning found out by one is kept for the next program."""
+"""Costs: a cost is a function of one call, in any unit. A `CostModel` is a cost that is a value: equal models return
+equal prices, so that plans made with one can be cached."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from decomp.errors import CostError, DecompError, first_line
 from decomp.ir.call import Call, call_if_bound, is_host, is_projection
 
 Cost = Callable[[Call], float]
-"""What a call of an op that the target knows costs, in any unit; it is not negative."""
+"""The cost of a call of an op of the target, in any unit; not negative."""
 
 
 class CostModel:
-    """A cost as a frozen, hashable value. What several calls cost together is the sum of their prices, unless
-    `of_graph` says otherwise."""
+    """A cost as a frozen, hashable value. The cost of several calls is the sum of their prices, unless `of_graph` is
+    overridden."""
 
     unit: str = ""
-    """What it counts, for tables."""
+    """The unit, for tables."""
     additive: bool = True
     """Whether what several calls cost together is the sum of their prices."""
 
     def __call__(self, call: Call) -> float:
-        """What one call costs."""
+        """The cost of one call."""
         raise NotImplementedError
 
     def of_graph(self, graph: fx.Graph) -> float:
-        """What the calls of a graph cost together, without those of the bodies of its higher-order ops."""
+        """The cost of all calls of a graph, without those in bodies of its higher-order ops."""
         return price_of_calls(self, calls_in(graph))
 
 
 def price_of_graph(cost: Cost, graph: fx.Graph) -> float:
-    """What the calls of a graph cost together. Raises `CostError`."""
+    """The cost of all calls of a graph. Raises `CostError`."""
     return cost.of_graph(graph) if isinstance(cost, CostModel) else price_of_calls(cost, calls_in(graph))
 
 
 def is_value(cost: Cost | None) -> bool:
-    """Whether an equal cost will price alike whenever it is asked; nobody knows what a function of the user reads."""
+    """Whether equal costs always return equal prices; not known of a user's function, which may read other state."""
     return cost is None or isinstance(cost, CostModel)
 
 
@@ -50,14 +50,14 @@ def is_additive(cost: Cost | None) -> bool:
 
 
 def calls_in(graph: fx.Graph) -> Iterable[Call]:
-    """The calls of a graph that have a price: those of tensor ops."""
+    """The calls of a graph that have a cost: those of tensor ops."""
     calls = (node for node in graph.nodes if node.op in ("call_function", "call_method"))
     bound = (call_if_bound(node) for node in calls if not is_host(node) and not is_projection(node))
     return (call for call in bound if call is not None)
 
 
 def price_of_calls(cost: Cost, calls: Iterable[Call]) -> float:
-    """What calls cost, added up. Raises `CostError`."""
+    """The sum of the costs of calls. Raises `CostError`."""
     return sum(_price_of(cost, call) for call in calls)
 
 
@@ -70,6 +70,6 @@ def _price_of(cost: Cost, call: Call) -> float:
         raise CostError(f"cost= failed on {call.op} with {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(found, numbers.Real) or not math.isfinite(found) or found < 0:
         raise CostError(
-            f"cost= gives {found!r} for a call of {call.op}\n  to do: return a finite number that is not negative"
+            f"cost= returned {found!r} for a call of {call.op}\n  to do: return a finite number that is not negative"
         )
     return float(found)

@@ -1,4 +1,4 @@
-"""What a plan costs, op by op, and what other levels of accuracy would have cost; as values, and as phrases."""
+"""The costs of a plan, by op, and its costs at other levels of accuracy; as values and as text."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """One way for some calls of an op: what it comes to on the target, all of them together."""
+    """One alternative for some calls of an op: its total cost on the target."""
 
     level: str
-    """The level of accuracy that was asked for."""
+    """The requested level of accuracy."""
     rule: str
     calls: int
     cost: float
     ulp: float | None
-    """The largest error, in units of the last place, that the committed certificate of the rule has for this target,
-    level and dtype; None where there is none."""
+    """The largest error in ULP in the committed certificate of the rule for this target, level and dtype; None if there
+    is none."""
     own: float | None = None
-    """That of PyTorch's own kernel on the same operands, where it was measured."""
+    """The error of PyTorch's own kernel on the same operands, if measured."""
 
     @property
     def accuracy(self) -> str:
-        """` at 2.9`, in ULP; where that is much and PyTorch's own kernel is no better, as in the tail of GELU, so it is
-        said."""
+        """` at 2.9`, in ULP; or ` at PyTorch's own error` if it is large and PyTorch's own kernel is not better, as in
+        the tail of GELU."""
         if self.ulp is None:
             return ""
         no_worse = self.own is not None and _MUCH < self.ulp <= self.own
@@ -32,18 +32,18 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The calls of an op that one rule serves."""
+    """The calls of an op that one rule expands."""
 
     op: str
     """`aten.gelu`"""
     count: int
-    """Of the calls of the source."""
+    """The number of calls of the source."""
     chosen: Price
     others: tuple[Price, ...]
-    """What the same calls come to at other levels, where that is something else; the most accurate first."""
+    """The same calls at other levels that expand them differently; the most accurate first."""
 
     def __str__(self) -> str:
-        """`21 calls at 2.9 ULP; fast: 12 at 41; exact: 50 at 2.1`, for each call of the source where they are alike."""
+        """`21 calls at 2.9 ULP; fast: 12 at 41; exact: 50 at 2.1`, per call of the source if all are alike."""
         alike = all(price.calls % self.count == 0 for price in (self.chosen, *self.others))
         by = self.count if alike else 1
         calls = self.chosen.calls // by
@@ -55,39 +55,39 @@ class Priced:
 
 
 _MUCH = 64
-"""ULP beyond what any level allows but by comparison with PyTorch's own kernel."""
+"""More ULP than this are allowed only by comparison with PyTorch's own kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanCosts:
-    """What a plan costs."""
+    """The costs of a plan."""
 
     target: str
     cost: str
-    """What calls cost by: `decomp.costs.calls`."""
+    """The name of the cost model: `decomp.costs.calls`."""
     derived: tuple[Priced, ...]
-    """The calls that rules serve, the dearest first."""
+    """The calls that rules expand, the costliest first."""
     legal: float
-    """What the calls cost that the target knows as they are."""
+    """The cost of the calls that are legal."""
 
     @property
     def total(self) -> float:
-        """What the lowered program costs."""
+        """The cost of the lowered program."""
         return self.legal + sum(each.chosen.cost for each in self.derived)
 
     @property
     def priced(self) -> bool:
-        """Whether calls have other prices than one each."""
+        """Whether some call has a cost other than 1."""
         return any(price.cost != price.calls for each in self.derived for price in (each.chosen, *each.others))
 
     def lines(self) -> list[str]:
-        """A line an op and rule, the most frequent first."""
+        """One line per op and rule, the most frequent first."""
         common_first = sorted(self.derived, key=lambda each: -each.count)
         named = (f"{each.count:5d} × {each.op} by {each.chosen.rule}" for each in common_first)
         return [f"{name}: {each}{self._price(each)}" for name, each in zip(named, common_first)]
 
     def _price(self, each: Priced) -> str:
-        """The price, where it is not the number of calls."""
+        """The cost, if it is not the number of calls."""
         prices = (each.chosen, *each.others)
         if all(price.cost == price.calls for price in prices):
             return ""

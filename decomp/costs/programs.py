@@ -1,4 +1,4 @@
-"""What a whole program costs."""
+"""The cost of a whole program."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from decomp.ir.call import calls, graphs_of
 
 @boundary("total")
 def total(program: Any, cost: Cost) -> float:
-    """What the calls of a program (a GraphModule, Graph or ExportedProgram) cost together, by any cost; those that no
-    target is asked for are free. The bodies of higher-order ops count as if they ran once. Raises `CostError`."""
+    """The cost of all calls of a program (a GraphModule, Graph or ExportedProgram); those that a target need not
+    support are free. Bodies of higher-order ops count once. Raises `CostError`."""
     if not isinstance(program, (fx.Graph, nn.Module, ExportedProgram)):
         raise CostError(f"{type(program).__name__} has no graph; pass a GraphModule, a Graph or an ExportedProgram")
     if isinstance(cost, PeakMemory):

@@ -1,4 +1,4 @@
-"""What calls read and write, from metadata: elements and bytes. Symbolic sizes count as they were in the example
+"""The elements and bytes that calls read and write, from metadata. Symbolic sizes have their values in the example
 inputs."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from decomp.metadata.symbolic_sizes import size_hint
 from decomp.torch_internals.pytree import tensors_in
 
 OF_DATA = 64
-"""What a size is taken to be that only the running program knows."""
+"""The assumed value of a size that is known only at run time."""
 
 
 def size(value: Any) -> int:
@@ -30,7 +30,7 @@ def numel(tensor: torch.Tensor) -> int:
 
 
 def nbytes(tensor: torch.Tensor) -> int:
-    """How many bytes of memory the elements of a tensor take: an element that is repeated by a stride of 0 is one."""
+    """The bytes of a tensor's elements, where an element that is repeated by a stride of 0 counts once."""
     if tensor.layout is not torch.strided:
         return numel(tensor) * int(tensor.element_size())
     apart = (
@@ -41,31 +41,31 @@ def nbytes(tensor: torch.Tensor) -> int:
 
 
 def tensors_of(node: fx.Node, call: Call | None = None) -> list[torch.Tensor]:
-    """The tensors that a node stands for. Raises `CostError` where the program has no metadata for it."""
+    """The tensors of a node's value. Raises `CostError` if the program has no metadata for it."""
     found = metadata(node)
     if found is None:
         of = f"a call of {call.op}" if call is not None else f"{node.name}"
         raise CostError(
-            f"what {of} costs depends on shapes, and the program has no metadata for {node.name}\n  to do: pass args="
+            f"the cost of {of} depends on shapes, and the program has no metadata for {node.name}\n  to do: pass args="
         )
     return tensors_in(found)
 
 
 def operands(call: Call) -> list[torch.Tensor]:
-    """The tensors that a call is given, each once. Raises `CostError`."""
+    """The tensor arguments of a call, each once. Raises `CostError`."""
     return [tensor for node in dict.fromkeys(call.inputs) for tensor in tensors_of(node, call)]
 
 
 def results(call: Call) -> list[torch.Tensor]:
-    """The tensors that a call gives. Raises `CostError`."""
+    """The tensors that a call returns. Raises `CostError`."""
     return tensors_of(call.place, call) if call.place is not None else []
 
 
 def sure_view_bases(node: fx.Node) -> list[fx.Node]:
-    """The nodes whose memory the result of a node surely shares."""
+    """The nodes whose memory the result of a node certainly shares."""
     return [base for base in view_bases(node) if is_view(node, base)]
 
 
 def gives_view(call: Call) -> bool:
-    """Whether a call computes nothing: its result is memory that is there."""
+    """Whether a call computes nothing: its result is existing memory."""
     return call.place is not None and not call.inplace and bool(sure_view_bases(call.place))

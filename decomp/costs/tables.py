@@ -1,10 +1,10 @@
-"""Costs as a table, in a TOML file: by op, a number or a formula without expressions.
+"""Costs as a table in a TOML file: by op, a number or a linear formula.
 
 ```toml
 [costs]
-default = 1                                     # of any other op; without it, such an op is an error
-exp2 = 300                                      # a call
-add = { per_call = 100, per_element = 0.25 }    # an element of the result
+default = 1                                     # for any other op; without it, such an op is an error
+exp2 = 300                                      # per call
+add = { per_call = 100, per_element = 0.25 }    # per element of the result
 "sum.dim_IntList" = { per_call = 100, per_byte = 0.1 }
 mm = { per_call = 500, per_flop = 0.001 }       # bytes and operations as `decomp.costs` counts them
 ```
@@ -35,23 +35,23 @@ else:
     import tomli as tomllib
 
 Key = tuple[Op, str | None]
-"""An op, and the overload if only that one is meant."""
+"""An op, and an overload, or None for all overloads."""
 DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """What a call costs: a sum of numbers, each times what it is of."""
+    """The cost of a call as a linear formula."""
 
     per_call: float = 0.0
     per_element: float = 0.0
-    """Of the results."""
+    """Per element of the results."""
     per_flop: float = 0.0
     per_byte: float = 0.0
-    """Read and written."""
+    """Per byte read or written."""
 
     def of(self, call: Call) -> float:
-        """What this call costs."""
+        """The cost of this call."""
         found = self.per_call
         if self.per_element:
             found += self.per_element * sum(map(numel, results(call)))
@@ -70,10 +70,10 @@ class Table(CostModel):
     """Prices by op."""
 
     name: str
-    """Of the file that it was read from."""
+    """The name of the file that it was read from."""
     prices: tuple[tuple[Key, Formula], ...]
     default: Formula | None = None
-    """Of ops that the table does not name."""
+    """The formula for ops that the table does not have."""
 
     unit = "by the table"
 
@@ -117,8 +117,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def errors_name(path: Path) -> Iterator[None]:
-    """Within, what is wrong with a TOML file, or with what it says, is raised with the name of the file: as
-    `TargetError`, or as `UnknownOpInFile`."""
+    """Context manager: errors of a TOML file or its content are raised with the name of the file, as `TargetError` or
+    `UnknownOpInFile`."""
     try:
         yield
     except OSError as error:
@@ -134,7 +134,7 @@ def errors_name(path: Path) -> Iterator[None]:
 
 
 def table_of(entries: Any, name: str) -> Table:
-    """The table that `[costs]` holds. Raises `CostError` and `UnknownOp`, which name the key."""
+    """The table of `[costs]`. Raises `CostError` and `UnknownOp`, which name the key."""
     if not isinstance(entries, Mapping):
         raise CostError("'costs' must be a table: [costs]")
     prices: dict[Key, Formula] = {}

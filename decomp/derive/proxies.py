@@ -323,7 +323,7 @@ class ValueProxy(fx.Proxy):
     __int__ = __float__ = __index__ = __complex__ = _no_number  # type: ignore[assignment]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.tracer.fail("writes into a tensor (x[...] = ...)", "use torch.where, slice_scatter or index_put")
+        self.tracer.fail("writes to a tensor (x[...] = ...)", "use torch.where, slice_scatter or index_put")
 
     def __delitem__(self, index: Any) -> None:
         self.tracer.fail("deletes items of a tensor (del x[...])", "use slices, torch.cat or index_select")

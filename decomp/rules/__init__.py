@@ -1,1 +1,1 @@
-"""What a rule and a target are, and what may be said and done in them."""
+"""Rules and targets: how they are declared, and what rules may do."""

@@ -1,4 +1,4 @@
-"""Levels of accuracy: which of several ways to compute an op are good enough, and by what they are compared."""
+"""Levels of accuracy: which alternatives for an op are accurate enough, and how the best is chosen."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from decomp.errors import ArgumentError
 from decomp.ir.ops import Op, op as op_of
 
 LEVELS = ("exact", "standard", "fast")
-"""From the strictest to the loosest. What each promises:
+"""From the strictest to the loosest. Their guarantees:
 
 - *exact*: at most 2 ULP, or twice the error of PyTorch's own kernel, over all inputs; gradients at kinks, infinities,
   subnormals and signs of zero included.
 - *standard*: float32 within 4 ULP (special functions and long sums: within four times the error of PyTorch's own
   kernel) for every normal input with a normal result; NaN, infinities, overflow and underflow right; first and second
   gradients right where the op is smooth.
-- *fast*: textbook forms, within 64 ULP, or 16 ε, where neural networks live (|x| ≤ 10); no NaN from a number
-  of ordinary size (0, or between 2⁻²⁴ and 10,000); half types are computed as they are.
+- *fast*: textbook formulas, within 64 ULP, or 16 ε, in the range of neural networks (|x| ≤ 10); no NaN from a number
+  of ordinary size (0, or between 2⁻²⁴ and 10,000); half types are computed without upcasts.
 """
 DEFAULT = "standard"
 Spec = Union[str, Mapping[Any, str], "Accuracy"]
@@ -32,8 +32,8 @@ Limits = float | Mapping[Any, float]
 
 @dataclass(frozen=True, order=True)
 class Within:
-    """In the place of a level: whatever rule, at whatever level, whose certificate keeps within so many ULP, or within
-    the error of PyTorch's own kernel. Rules without a certificate do, and so must what they call."""
+    """A limit instead of a level: accepts rules of any level whose certificate is within this many ULP, or within the
+    error of PyTorch's own kernel. Rules without a certificate are accepted; the ops they call are checked in turn."""
 
     ulp: float
 
@@ -52,21 +52,21 @@ def require_level(value: Any, name: str) -> str:
 
 
 def reaches(level: str | None, wanted: str) -> bool:
-    """Whether a rule of this level is good enough where `wanted` is asked for. One without a level always is: its
-    author vouches for it."""
+    """Whether a rule of this level is accurate enough for the level `wanted`. A rule without a level always is: its
+    accuracy is its author's responsibility."""
     return level is None or LEVELS.index(level) <= LEVELS.index(wanted)
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The level that is asked for, op by op. The level of an op of the program holds for all that it is derived to."""
+    """The requested level of each op. The level of an op of the program applies to all calls it expands to."""
 
     default: Level = DEFAULT
     by_op: tuple[tuple[Op, Level], ...] = ()
 
     @classmethod
     def of(cls, spec: Spec) -> Accuracy:
-        """What a user means by `accuracy=`. Raises `ArgumentError`, `UnknownOp`."""
+        """Parses `accuracy=`. Raises `ArgumentError`, `UnknownOp`."""
         if isinstance(spec, Accuracy):
             return spec
         if not isinstance(spec, Mapping):
@@ -76,7 +76,7 @@ class Accuracy:
         return cls(default, tuple(sorted(((op_of(key), level) for key, level in levels.items()), key=str)))
 
     def within(self, limits: Limits | None) -> Accuracy:
-        """The same with limits in the place of levels, by op or for all ops that have no level of their own. Raises
+        """The same with limits instead of levels, by op or for all ops without a level of their own. Raises
         `UnknownOp`."""
         if limits is None:
             return self
@@ -85,14 +85,14 @@ class Accuracy:
         return replace(self, default=default).also({op_of(key): Within(float(ulp)) for key, ulp in by_op.items()})
 
     def level(self, op: Op) -> Level:
-        """The level for a call of `op`. That of an op holds for its other forms too: that of softmax for the kernel
-        `_softmax`, and for the backward of both; unless these are named themselves."""
+        """The level for a call of `op`. The level of an op also applies to its variants, unless they have their own:
+        that of softmax applies to the kernel `_softmax`, and to the backward of both."""
         own = next((level for named, level in self.by_op if named == op), None)
         kin = (level for named, level in self.by_op if _stem(named.short) == _stem(op.short))
         return own or next(kin, self.default)
 
     def names(self, op: Op) -> bool:
-        """Whether the user gave a level for this op, or for another form of it."""
+        """Whether the user gave a level for this op, or for a variant of it."""
         return any(named == op or _stem(named.short) == _stem(op.short) for named, _ in self.by_op)
 
     def also(self, levels: Mapping[Op, Level]) -> Accuracy:
@@ -110,14 +110,14 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Policy:
-    """How one of several ways is chosen: those that are accurate enough compete by cost."""
+    """How alternatives are chosen: the cheapest of those that are accurate enough."""
 
     accuracy: Accuracy = Accuracy()
     cost: Cost | None = None
-    """What a call of an op that the target knows costs. None: each costs one at the levels standard and fast; at the
-    level exact the first way that reaches the target is taken."""
+    """The cost of a call of an op of the target. None: each costs 1 at the levels standard and fast; at the level exact
+    the first alternative that reaches the target is used."""
     freeze: bool = False
-    """Whether weights are constants, so that what depends on them alone costs nothing where patterns are priced."""
+    """Whether weights are constants: calls that depend on them alone then cost nothing when patterns are priced."""
 
 
 _FORMS = re.compile(
@@ -127,7 +127,7 @@ _FORMS = re.compile(
 
 @functools.cache
 def _stem(name: str) -> str:
-    """What the names of the forms of one op have in common."""
+    """The common stem of the names of an op's variants."""
     return _FORMS.sub("", name)
 
 

@@ -1,6 +1,6 @@
-"""`isinstance(x, torch.Tensor)` in a rule. A rule runs on proxies, of which it is false, so that a rule that asks takes
-the way for numbers without a word. It cannot be made true: torch's own C++ asks the same question and then reads the
-memory of what says yes (torch 2.13). So the question is found in the code of a rule when the rule is registered."""
+"""Detects `isinstance(x, torch.Tensor)` in rules. Rules run on proxies, for which it is false, so such a rule would
+silently take its branch for numbers. Proxies cannot pass as tensors: torch's C++ makes the same check, and then reads
+the memory of the tensor (torch 2.13). So the check is found in the bytecode of a rule when it is registered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from decomp.rules.rule_lines import code_of, written
 
 
 def require_no_tensor_checks(rule: Any, function: Callable[..., Any]) -> None:
-    """Raises `RuleError` where the code of a rule asks whether something is a tensor, and not whether it is a proxy."""
+    """Raise `RuleError` if a rule checks whether something is a tensor, but not whether it is a proxy."""
     code = code_of(function)
     if code is None or "isinstance" not in code.co_names:
         return
@@ -26,24 +26,24 @@ def require_no_tensor_checks(rule: Any, function: Callable[..., Any]) -> None:
         if torch.Tensor in kinds and fx.Proxy not in kinds:
             raise RuleError(
                 rule,
-                "asks isinstance(..., torch.Tensor), which is false of the proxies that a rule runs on",
-                "ask isinstance(x, (int, float, complex)) for numbers; every other operand is a tensor",
+                "calls isinstance(..., torch.Tensor), which is false for the proxies that a rule runs on",
+                "check isinstance(x, (int, float, complex)) for numbers; every other operand is a tensor",
                 line=written(code, line),
             )
 
 
 def _names(function: Callable[..., Any]) -> dict[str, Any]:
-    """What the names in a function's code stand for, but its own variables."""
+    """The values of the names in a function's code, except local variables."""
     inner = inspect.unwrap(function)
     try:
         found = inspect.getclosurevars(inner) if inspect.isfunction(inner) else None
-    except ValueError:  # a cell that is still empty
+    except ValueError:  # an empty closure cell
         return dict(getattr(inner, "__globals__", {}))
     return {**found.builtins, **found.globals, **found.nonlocals} if found is not None else {}
 
 
 def _checks(code: Any, names: dict[str, Any]) -> Iterator[tuple[int, list[Any]]]:
-    """Each call of isinstance: its line, and the objects that are named among its arguments."""
+    """Each call of isinstance: its line, and the objects that its arguments name."""
     line: int = 0
     kinds: list[Any] | None = None
     lines = dict(dis.findlinestarts(code))

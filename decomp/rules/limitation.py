@@ -1,5 +1,5 @@
-"""Limitations: what cannot be decomposed in principle, declared beside the rules with the reason. One declaration is
-what the error prints, what the tests expect and what the documentation lists."""
+"""Limitations: ops that cannot be decomposed in principle, declared next to the rules with the reason. Errors, tests
+and documentation all use the same declaration."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from decomp.rules.target import Target
 
 @dataclass(frozen=True, eq=False)
 class Limitation:
-    """An op that no rule can take to a target, and why."""
+    """An op that no rule can decompose, and why."""
 
     op: Op
     reason: str
     """One clause, as "the shape of the result depends on data"."""
     needs: Needs = ()
-    """Ops that a target must know for the op to be reached: for a target that knows them all there is no limitation.
-    Without any, it holds for every target that does not know the op itself."""
+    """Ops that a target must have for the op to be decomposed: the limitation does not apply to a target that has them
+    all. If empty, it applies to every target without the op itself."""
     when: Callable[[Call], bool] | None = None
-    """Which calls are meant; all, if None."""
+    """The calls it applies to; all, if None."""
 
     def holds(self, call: Call, target: Target) -> bool:
-        """Whether `call`, which `target` does not know, is beyond reach for this reason."""
+        """Whether the limitation applies to `call`, which is not legal in `target`."""
         return self.concerns(target) and (self.when is None or self._meant(self.when, call))
 
     def _meant(self, when: Callable[[Call], bool], call: Call) -> bool:
@@ -40,10 +40,10 @@ class Limitation:
             raise
         except Exception as error:
             problem = f"when= of its limitation failed with {type(error).__name__}: {first_line(error)}"
-            raise RuleError(self.op, problem, "return whether the limitation is about this call", call.place) from error
+            raise RuleError(self.op, problem, "return whether the limitation is for this call", call.place) from error
 
     def concerns(self, target: Target) -> bool:
-        """Whether some call of the op is beyond reach of `target`."""
+        """Whether some call of the op cannot be lowered to `target`."""
         if self.needs:
             return missing_ops(self.needs, target) is not None
         return self.when is not None or not target.knows(self.op)
@@ -66,20 +66,20 @@ class Limitation:
 
 
 def first(limitations: Iterable[Limitation], call: Call, target: Target) -> str | None:
-    """The reason of the first limitation that holds for `call`, if any does."""
+    """The reason of the first limitation that applies to `call`, if any."""
     return next((limitation.reason for limitation in limitations if limitation.holds(call, target)), None)
 
 
 def library_place(entry: Any) -> tuple[Op, int, str] | None:
-    """Where the library has this very rule or limitation: its op, its place there, and what it is. Many of its rules
-    are made by other functions, and could not be pickled by name."""
+    """A reference to this rule or limitation of the library: its op, its index there, and its text. Many rules of the
+    library are closures, which cannot be pickled by name."""
     loaded = getattr(sys.modules.get("decomp_rules"), "RULES", None)
     known = loaded.entries_of(entry.op) if loaded is not None else ()
     return next(((entry.op, i, str(entry)) for i, each in enumerate(known) if each is entry), None)
 
 
 def from_library(op: Op, place: int, text: str) -> Any:
-    """The rule or limitation of the library at that place. Raises `NotPortable` where another version has others."""
+    """The rule or limitation of the library at that index. Raises `NotPortable` if this version has another there."""
     known = library().entries_of(op)
     if place >= len(known) or str(known[place]) != text:
         raise NotPortable(f"this library has no {text} for {op}; it was pickled with another version")

@@ -1,5 +1,5 @@
-"""The linter: a rule's parameters held against the schema of its op. What a call can say and a rule cannot hear, or
-hears as something else, is found here without running anything."""
+"""The linter compares a rule's parameters with the schema of its op. It finds arguments that a rule does not take, or
+takes as something else, without running anything."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from decomp.rules.torch_tables import entries
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong with a rule."""
+    """A problem of a rule."""
 
     rule: str
-    """The rule and where it stands, as `softplus (activation.py:12)`."""
+    """The rule and its location: `softplus (activation.py:12)`."""
     op: str
     """The op or overload whose schema it contradicts."""
     problem: str
@@ -35,11 +35,11 @@ class Finding:
 
 @boundary("lint")
 def lint(rules: Rules | Mapping[Any, Callable[..., Any]]) -> tuple[Finding, ...]:
-    """What is wrong with the parameters of rules, or with those of a decomposition table of PyTorch's form (functions
-    by overload): names that the op does not have, another order or other defaults than its own, arguments that a call
-    may give and that are not taken. Empty if nothing is. Raises `UnknownOp` for a key that is no op.
+    """Return the problems of rules' parameters, or of those of a decomposition table in PyTorch's format (functions by
+    overload): names that the op does not have, an order or defaults that differ from the op's, and arguments of calls
+    that are not taken. Empty if there are none. Raises `UnknownOp` for a key that is not an op.
 
-    Rules are bound by name and so are in no danger from order; an entry of a table is called by position."""
+    The order matters only for tables, whose entries are called by position; rules are bound by name."""
     if not isinstance(rules, Mapping):
         rules = as_rules(rules)
     if not isinstance(rules, Rules):
@@ -51,12 +51,12 @@ def lint(rules: Rules | Mapping[Any, Callable[..., Any]]) -> tuple[Finding, ...]
 
 
 def _code(rule: Rule) -> Any:
-    """What is one piece of code: a function that serves several ops, or several closures of one function."""
+    """The code of a rule, which several ops may share: one function for all, or closures of one function."""
     return getattr(rule.function, "__code__", rule.function)
 
 
 def _of_rule(rule: Rule, served: list[Op]) -> Iterator[Finding]:
-    """Findings on a rule whose code serves all of `served`: a parameter is wanted if one of them has it."""
+    """Findings on a rule whose code serves all of `served`: a parameter is valid if one of them has it."""
     if rule.overload is not None:
         yield from _of_entry(rule.overload, rule.function)
         return
@@ -81,7 +81,7 @@ def _own(served: list[Op], name: str) -> list[Parameter | None]:
 
 
 def _agree(parameter: inspect.Parameter, served: list[Op], name: str) -> bool:
-    """Whether the default is that of some overload. A default for what others lack or require is the rule's own."""
+    """Whether the default is that of some overload. Any default is fine where an overload has none."""
     if parameter.default is parameter.empty:
         return True
     own = _own(served, name)
@@ -93,7 +93,7 @@ def _defaults(served: list[Op], name: str) -> str:
 
 
 def _of_entry(overload: torch._ops.OpOverload, function: Callable[..., Any]) -> Iterator[Finding]:
-    """An entry is called as the schema says: by position, and by name behind the star."""
+    """Findings on an entry, which is called as its schema says: by position, and by name after the star."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -153,14 +153,14 @@ def _by_default(parameter: Parameter, own: inspect.Parameter) -> Iterator[str]:
 
 
 _PLACEMENT = {*spellings.IGNORED, "layout", "pin_memory", "memory_format", "device"}
-"""Arguments that say where and how a result lies, whose defaults are spelled in several ways."""
+"""Arguments for the placement and layout of a result, whose defaults are spelled differently."""
 
 
 def _same_default(own: Any, parameter: Parameter) -> bool:
-    """Whether two defaults mean the same: a lone number stands for a list, a list for a tuple, 0 for False."""
+    """Whether two defaults mean the same: a single number is a list of it, a list equals a tuple, 0 equals False."""
     theirs = parameter.default
     if own is None or parameter.name in _PLACEMENT:
-        return True  # None stands for "not given", whatever the op then does
+        return True  # None means "not given", whatever the op then does
     if isinstance(theirs, (list, tuple)) or isinstance(own, (list, tuple)):
         return bool(_listed(own, parameter) == _listed(theirs, parameter))
     if isinstance(own, str) and parameter.name == "reduction":
@@ -169,7 +169,7 @@ def _same_default(own: Any, parameter: Parameter) -> bool:
 
 
 def _listed(value: Any, parameter: Parameter) -> Any:
-    """A default as a list; `[0]` stands for as many as there are."""
+    """A default as a list; `[0]` is repeated to the length of the schema's list."""
     if isinstance(value, (list, tuple)):
         return list(value) * (parameter.length or 1) if len(value) == 1 else list(value)
     return [value] * (parameter.length or 1)

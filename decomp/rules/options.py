@@ -1,5 +1,5 @@
-"""What the public functions take for their options. Each is checked where it comes in, before anything is done, so that
-a wrong one is told by its name and not by what it breaks later."""
+"""Checks of the options of public functions. Options are checked before anything is done, so that a wrong value is
+reported with the option's name, and not by what it breaks later."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _target(name: str, value: Any) -> None:
 
 
 def _by_name(name: str) -> str:
-    """What to pass in the place of the name of a target, which may be misspelt."""
+    """What to pass instead of a target's name, which may be misspelt."""
     known = [target.name for target in _library.shipped_targets()]
     near = [name] if name in known else difflib.get_close_matches(name, known, n=1)
     if near:
@@ -73,7 +73,7 @@ def _ops(name: str, value: Any) -> None:
 
 def _function(name: str, value: Any) -> None:
     if value is not None and not callable(value):
-        _refuse(name, value, "a function of a call, that returns a number")
+        _refuse(name, value, "a function of a call that returns a number")
 
 
 def _accuracy(name: str, value: Any) -> None:

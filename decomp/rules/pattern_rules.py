@@ -1,4 +1,4 @@
-"""Rules for patterns: a function that computes what several calls of a program compute together."""
+"""Rules for patterns: functions that replace several calls of a program together."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from decomp.rules.requirements import Needs
 from decomp.rules.rule import Rule
 
 Where = Callable[[Match], Any]
-"""Whether a match is meant: true; or false, or a reason why not as a string."""
+"""Whether a match is accepted: true; or false, or the reason as a string."""
 
 
 @dataclass(frozen=True, eq=False)
 class PatternRule(Rule):
-    """One way to compute what a pattern computes. It is a rule for that pattern alone."""
+    """A function that computes what a pattern computes; a rule for that pattern alone."""
 
     pattern: Pattern = field(kw_only=True)
     where: Where | None = field(default=None, kw_only=True)
     by_name: bool = field(default=True, kw_only=True)
-    """Whether its function takes the variables of the pattern by their names; by position, where names differ."""
+    """Whether its function takes the variables of the pattern by name; otherwise by position."""
 
     def __str__(self) -> str:
         elsewhere = "" if self.pattern.location == self.location else f", for the pattern at {self.pattern.location}"
         return f"{self.name} ({self.location}){elsewhere}"
 
     def accept(self, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
-        """What the variables of the pattern stand for, in order."""
+        """The values of the pattern's variables, in order."""
         return list(bound.arguments.values()), {}
 
     @property
     def on_accepted(self) -> Callable[..., Any]:
-        """The function of values of the variables."""
+        """The function, taking the values of the variables in order."""
         pattern, names = self.pattern, {parameter.name for parameter in self.parameters or ()}
 
         @functools.wraps(self.function)
@@ -56,14 +56,14 @@ class PatternRule(Rule):
         return replaced
 
     def why_not(self, match: Match) -> str | None:
-        """Why a match is not meant, by the condition of the rule; None if it is. Raises `RuleError`."""
+        """Why the rule's condition rejects a match; None if it accepts it. Raises `RuleError`."""
         if self.where is None:
             return None
         try:
             found = self.where(match)
         except Exception as error:
             text = f"the condition where= failed with {type(error).__name__}: {first_line(error)}"
-            raise RuleError(self, text, 'match["x"] is the metadata of what x stands for, or a number') from error
+            raise RuleError(self, text, 'match["x"] is the metadata of the value of x, or a number') from error
         if isinstance(found, (str, Declined)):
             return found if isinstance(found, str) else found.reason
         return None if found else "the condition where= does not hold"
@@ -88,14 +88,14 @@ def pattern_rule(
     needs: Needs,
     level: str | None,
 ) -> PatternRule:
-    """The rule that replaces a pattern by what `function` gives. Raises `ArgumentError`, `RuleError`."""
+    """The rule that replaces a pattern by the result of `function`. Raises `ArgumentError`, `RuleError`."""
     names = (name, getattr(function, "__name__", _LAMBDA), getattr(pattern, "__name__", _LAMBDA))
     title = re.sub(r"\W", "_", next((each for each in names if each and each != _LAMBDA), "pattern"))
     own = Pattern.of(pattern, title, **modules)
     own = own.named(title) if own is pattern else own
     try:
         signature: inspect.Signature | None = inspect.signature(function)
-    except (TypeError, ValueError):  # a builtin says what it takes when it is called
+    except (TypeError, ValueError):  # a builtin without a signature checks its arguments when it is called
         signature = None
     by_name = signature is not None and signature.parameters.keys() <= own.parameters.keys()
     rule = PatternRule(
@@ -107,6 +107,6 @@ def pattern_rule(
     except TypeError:
         assert signature is not None
         takes, has = ", ".join(signature.parameters), ", ".join(own.parameters)
-        problem = f"takes ({takes}), and the pattern has ({has})"
-        raise RuleError(rule, problem, "name the parameters as the pattern does, or take all of them") from None
+        problem = f"takes ({takes}), but the pattern has ({has})"
+        raise RuleError(rule, problem, "name the parameters as in the pattern, or take all of them") from None
     return rule

@@ -1,4 +1,4 @@
-"""What a way, or a limitation, asks of a target: ops that it must know, each of them alone or one of several."""
+"""Requirements of rules and limitations on a target: ops that it must have, or one of several."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from decomp.rules.target import Target
 
 
 class Absent(tuple[Op, ...]):
-    """Ops of which a target must know none."""
+    """Ops that a target must not have."""
 
     __slots__ = ()
 
 
 Needs = tuple[tuple[Op, ...], ...]
-"""A target must know one op of each group, and none of those that are to be absent."""
+"""A target must have one op of each group, and none of the `Absent` ops."""
 
 
 def needs_of(spellings: Iterable[Any], unless: Iterable[Any] = ()) -> Needs:
-    """The groups that are meant by spellings of ops, and by tuples of them; those of `unless` are to be absent. Raises
-    `UnknownOp`."""
+    """The groups for spellings of ops, or tuples of them; the ops of `unless` must be absent. Raises `UnknownOp`."""
     groups = (each if isinstance(each, tuple) else (each,) for each in spellings)
     absent = tuple(map(op_of, unless))
     return (*(tuple(map(op_of, group)) for group in groups), *((Absent(absent),) if absent else ()))
 
 
 def missing_ops(needs: Needs, target: Target) -> str | None:
-    """What `target` would have to know, as text: the first group of which it knows no op, or should know none; None if
-    it has what is asked for."""
+    """The first requirement that `target` does not meet, as text; None if it meets all."""
     for group in needs:
         known = any(map(target.knows, group))
         if known and isinstance(group, Absent):

@@ -1,5 +1,5 @@
-"""What a rule may not do, as a function of one call that it makes: write into a tensor, read data, mix in values of
-another run. Rules are recorded once and stamped many times, so each of these would silently mean something else."""
+"""Calls that a rule must not make: those that write to a tensor, read data, or use values of another run. A rule is
+traced once and its expansion inserted many times, so each of these would silently go wrong."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.pytree import tree_leaves
 
 Refusal = tuple[str, str]
-"""What the rule did, and what to do instead."""
+"""The forbidden action, and what to do instead."""
 
 LEAKED: Refusal = (
     "uses a value of another run (a tensor that is cached in a rule?)",
-    "make it outside the rule as a concrete tensor, or anew in each run",
+    "make it outside the rule as a concrete tensor, or again in each run",
 )
 SWITCHED: Refusal = (
     "switches inference mode or autocast",
-    "use .detach() on what has no gradient and .to(dtype) on what has another dtype",
+    "use .detach() for values without a gradient, and .to(dtype) for another dtype",
 )
 _NEW = "return a new tensor instead"
 _READS = "a rule is recorded once for all data: compute with tensors"
 
 
 def refusal_of_call(target: Any, kwargs: dict[str, Any]) -> Refusal | None:
-    """Why a rule may not call `target`, or None. Judged by names and schemas, so that it holds without metadata."""
+    """Why a rule must not call `target`, or None. Decided by names and schemas, so it needs no metadata."""
     name = _name(target)
     if kwargs.get("out") is not None or kwargs.get("inplace") is True:
-        return f"writes into a tensor ({name})", _NEW
+        return f"writes to a tensor ({name})", _NEW
     if kwargs.get("max_norm") is not None and name.startswith("embedding"):
-        return f"writes into a tensor ({name} with max_norm)", "scale the rows that are looked up instead"
+        return f"writes to a tensor ({name} with max_norm)", "scale the looked-up rows instead"
     if name.endswith("_") and not name.endswith("__") and getattr(target, "__module__", "") != "_operator":
-        return f"mutates a tensor ({name})", f"call {name[:-1]} and use what it returns"
+        return f"mutates a tensor ({name})", f"call {name[:-1]} and use its result"
     if name in ("__setitem__", "__delitem__", "setitem", "delitem"):
-        return "writes into a tensor (x[...] = ...)", "use torch.where, slice_scatter or index_put"
+        return "writes to a tensor (x[...] = ...)", "use torch.where, slice_scatter or index_put"
     if name == "__set__":
         return "assigns to an attribute of a tensor", "compute a new tensor instead"
     if name in AUGMENTED or name.strip("_") in _IN_PLACE_OPERATORS and name.startswith(("i", "__i")):
         sign = AUGMENTED[name if name in AUGMENTED else f"__{name}__"]
         return augmented(sign)
     if _is_mutable(target):
-        return f"mutates a tensor ({name})", "use the functional op and return what it gives"
+        return f"mutates a tensor ({name})", "use the functional op and return its result"
     if name in ("item", "tolist", "numpy"):
         return f"reads data ({name})", _READS
     return None
@@ -53,7 +53,7 @@ def refusal_of_call(target: Any, kwargs: dict[str, Any]) -> Refusal | None:
 
 def augmented(sign: str) -> Refusal:
     """The refusal of `x += y`, given `+`."""
-    return f"mutates a tensor (x {sign}= y)", f"write `x = x {sign} y`, which makes a new tensor"
+    return f"mutates a tensor (x {sign}= y)", f"write `x = x {sign} y`, which creates a new tensor"
 
 
 AUGMENTED = {
@@ -87,14 +87,14 @@ def _is_mutable(target: Any) -> bool:
 
 
 def writes_seen(args: Any) -> Callable[[], bool]:
-    """Whether any of the fake tensors in `args` has been written since, whatever function did it and however."""
+    """A function that returns whether any fake tensor in `args` has been written to since, in any way."""
     tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, FakeTensor)]
     versions = [tensor._version for tensor in tensors]
     return lambda: versions != [tensor._version for tensor in tensors]
 
 
 def switches() -> tuple[bool, ...]:
-    """What a context manager may switch without a call that could be seen."""
+    """The state that a context manager can change without a visible call."""
     devices = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     return torch.is_inference_mode_enabled(), "cpu" in devices, "cuda" in devices
 
@@ -134,7 +134,7 @@ def _found_in(value: Any, kinds: type | tuple[type, ...]) -> Iterator[Any]:
 
 
 def _of_numbers(value: Any) -> bool:
-    """Whether a list holds numbers alone, or lists of them: told without a walk, as tables have ten thousands."""
+    """Whether a list holds only numbers, or lists of them. Checked without a full walk: tables have ten thousands."""
     kinds = {*map(type, value)}
     while kinds == {list}:
         value = [*itertools.chain.from_iterable(value)]

@@ -1,5 +1,5 @@
-"""A rule: a plain Python function over tensors that computes one op from others, and how the arguments of a call become
-those of the function."""
+"""Rules: a rule is a plain Python function over tensors that computes one op from others. Here the arguments of a call
+are bound to those of the function."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from decomp.rules.requirements import Needs
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """One way to compute one op."""
+    """A function that computes one op; one alternative of possibly several."""
 
     op: Op
     function: Callable[..., Any]
@@ -33,19 +33,19 @@ class Rule:
     texts: bool = False
     """Whether it takes `reduction` as a string ("mean"), as `torch.nn.functional` does, not as the schema's number."""
     needs: Needs = ()
-    """Ops that a target must know, or must not, for this rule to be tried."""
+    """Ops that a target must have, or must not have, for this rule to be tried."""
     overload: torch._ops.OpOverload | None = None
-    """The overload that it is the decomposition of, if it comes from a decomposition table: it is for that alone, and
-    is run on fake tensors under a tracing mode instead of on proxies."""
+    """The overload that it decomposes, if it comes from a decomposition table: it is used for that overload only, and
+    runs on fake tensors under a tracing mode instead of on proxies."""
     spelled: tuple[tuple[str, str | None, Any], ...] = ()
-    """Parameters of the Python function that it was registered with: name, the schema's name if it has one, default."""
+    """Parameters of the Python function it was registered for: name, the schema's name if there is one, default."""
     level: str | None = None
-    """The level of accuracy that it reaches, as its certificate shows. None if its author vouches for it: it then is
-    good enough wherever it is asked."""
+    """The level of accuracy that it reaches, as its certificate shows. None: its accuracy is its author's
+    responsibility, and it is used at every level."""
     forward_only: bool = False
-    """Whether it is for programs that are not trained: its values are right, and its gradient need not be."""
+    """Whether it is for inference only: its values are correct, but its gradient need not be."""
     version: str | None = None
-    """Where it is the same, the rule does the same: its author's word."""
+    """The author's promise that the rule behaves the same wherever this is the same."""
     parameters: tuple[inspect.Parameter, ...] | None = field(init=False)
     takes_rest: bool = field(init=False)
     """Whether it has `**kwargs`."""
@@ -57,17 +57,17 @@ class Rule:
         object.__setattr__(self, "takes_rest", found != named)
 
     def name_of(self, parameter: str, known: set[str]) -> str | None:
-        """The schema's name for a parameter, which may have the name that the registered function gives it."""
+        """The schema's name for a parameter, which may have the name it has in the registered function."""
         own = next((schema for name, schema, _ in self.spelled if name == parameter), None)
         return own or known_as(parameter, known)
 
     def beyond_schema(self, parameter: inspect.Parameter) -> bool:
-        """Whether it is a parameter of the function that it was registered with, and of no schema (`inplace`)."""
+        """Whether only the function it was registered for has the parameter, and no schema (`inplace`)."""
         return any(name == parameter.name and schema is None for name, schema, _ in self.spelled)
 
     @property
     def on_accepted(self) -> Callable[..., Any]:
-        """The function, for the arguments that `accept` gives."""
+        """The function, for the arguments that `accept` returns."""
         return self.function
 
     @property
@@ -94,7 +94,7 @@ class Rule:
         return self
 
     def accept(self, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
-        """The positional and keyword arguments to call the function with, or `Declined` if it does not take them."""
+        """The positional and keyword arguments for the function, or `Declined` if it does not take them."""
         if self.overload is not None:
             fits = _means(self.overload, bound)
             return _as_written(bound) if fits else Declined(f"is for {self.overload}", applicable=False)
@@ -111,7 +111,7 @@ def _rule_from(
 
 @dataclass(frozen=True)
 class _Overload:
-    """An overload, or packet, by name: torch 2.13 cannot pickle them."""
+    """An overload or packet by name, as torch 2.13 cannot pickle them."""
 
     name: str
 
@@ -130,7 +130,7 @@ def _means(overload: torch._ops.OpOverload, bound: Bound) -> bool:
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
-    """The parameters of `function`, or None if it takes whatever the call has (builtins, `*args`)."""
+    """The parameters of `function`, or None if it takes any arguments (builtins, `*args`)."""
     if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return None
     try:
@@ -143,10 +143,10 @@ def _parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] |
 
 
 def _if_it_fits(rule: Rule, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | Declined:
-    """The arguments as the schema has them, for a rule that takes them by place; or why it cannot."""
+    """The arguments in the form of the schema, for a rule that takes them by position; or why it cannot."""
     try:
         signature = inspect.signature(rule.function)
-    except (TypeError, ValueError):  # a builtin says what it takes when it is called
+    except (TypeError, ValueError):  # a builtin without a signature checks its arguments when it is called
         return args, kwargs
     try:
         signature.bind(*args, **kwargs)
@@ -181,7 +181,7 @@ def check_arity(rule: Rule) -> None:
         raise RuleError(
             rule,
             f"takes ({takes}), which matches no call of {rule.op} ({has})",
-            "name the parameters as the op does, and give defaults to those that not every call has",
+            "use the op's parameter names, and give defaults to parameters that not every call has",
         )
 
 
@@ -228,7 +228,7 @@ def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Dec
 
 
 def _matched(rule: Rule, order: tuple[str, ...]) -> list[tuple[str | None, inspect.Parameter]]:
-    """Each parameter of the rule with the schema's name for it: its own, or that of its place."""
+    """Each parameter of the rule with the schema's name for it: its own, or the one at its position."""
     assert rule.parameters is not None
     known = {*names(rule.op), *order}
     own = {p.name: rule.name_of(p.name, known) for p in rule.parameters}
@@ -243,8 +243,8 @@ def _matched(rule: Rule, order: tuple[str, ...]) -> list[tuple[str | None, inspe
 
 
 def _by_place(rule: Rule, parameter: inspect.Parameter, name: str) -> bool:
-    """Whether a parameter of another name takes the argument of its place. `inplace=False` of `F.relu`, which serves as
-    a rule for `gelu`, does not stand for `approximate`."""
+    """Whether a parameter of another name takes the argument at its position. (`inplace=False` of `F.relu`, used as a
+    rule for `gelu`, does not take `approximate`.)"""
     if parameter.kind is parameter.KEYWORD_ONLY:
         return False
     tensors = {p.name for _, params in overloads(rule.op) for p in params if p.type.startswith("Tensor")}
@@ -252,7 +252,7 @@ def _by_place(rule: Rule, parameter: inspect.Parameter, name: str) -> bool:
 
 
 def known_as(name: str, known: set[str]) -> str | None:
-    """The schema's name for a parameter of a rule: its own, or what Python calls otherwise (`from_` is `from`)."""
+    """The schema's name for a parameter of a rule: its own, or without Python's underscore (`from_` is `from`)."""
     if name in known:
         return name
     other = spellings.KEYWORDS.get(name, name.rstrip("_")) if name != "x" else None
@@ -260,7 +260,7 @@ def known_as(name: str, known: set[str]) -> str | None:
 
 
 def _listed(parameter: Parameter | None, value: Any) -> Any:
-    """A lone number where the schema has a list, as the list that it stands for."""
+    """A single number as a list, where the schema has a list."""
     if parameter is not None and parameter.type in ("int[]", "SymInt[]") and isinstance(value, (int, torch.SymInt)):
         return [value] * (parameter.length or 1)
     return value
@@ -273,7 +273,7 @@ def _as_rule_means(rule: Rule, name: str, value: Any) -> Any:
 
 
 def _negligible(parameter: Parameter | None, name: str, value: Any, bound: Bound) -> bool:
-    """Whether a rule may leave this argument alone: it is at its default, or cannot change a value."""
+    """Whether a rule can ignore this argument: it has its default, or cannot change a value."""
     if name not in bound.given or name in spellings.IGNORED or name == "memory_format":
         return True
     if value is None or (name == "layout" and value is torch.strided):

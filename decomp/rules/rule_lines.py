@@ -1,4 +1,4 @@
-"""Which line of a rule an error comes from: the innermost frame of the rule's own code in the traceback."""
+"""Finds the line of a rule that raised an error: the innermost frame of the rule's own code in the traceback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def line_of(function: Callable[..., Any], error: BaseException) -> str | None:
 
 
 def written(code: CodeType, number: int) -> str:
-    """`mine.py:15: u += 1`: a line of some code."""
+    """A line of code with its location: `mine.py:15: u += 1`."""
     text = linecache.getline(code.co_filename, number).strip()
     return f"{code.co_filename.rsplit('/', 1)[-1]}:{number}" + (f": {text}" if text else "")
 

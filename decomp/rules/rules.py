@@ -1,5 +1,5 @@
-"""Collections of rules, several of which may serve one op. A collection is a value: composed with `|` and `-`, passed
-in, never global."""
+"""Collections of rules, with several alternatives for an op. A collection is a value: composed with `|` and `-`, passed
+as an argument, never global."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Entry = Rule | Limitation
 
 
 class Rules:
-    """Rules by op, the alternatives of one op in order of registration.
+    """Rules by op; the alternatives of an op are in order of registration.
 
     ```python
     rules = Rules()
@@ -45,9 +45,9 @@ class Rules:
     ) -> None:
         """`rules`: a dict from op (any spelling) to a function or a list of functions, or `Rule`s and `Limitation`s.
         With `composites`, an op without a rule is expanded by tracing PyTorch's own composite kernel, if it has one.
-        `level`: of the functions that are registered without one. `version`: that of the functions that are registered
-        here, as "1.3"; a promise that they record the same calls in every process in which it is the same, so that what
-        they record is kept on disk. Without it, they are run in each process. Raises `ArgumentError`."""
+        `level`: the default level of functions registered here. `version`: the version of these functions, as "1.3"; a
+        promise that with the same version they record the same calls, so that their expansions are cached on disk.
+        Without it, they run in each process. Raises `ArgumentError`."""
         self._rules: dict[Op, tuple[Rule, ...]] = {}
         self._limitations: dict[Op, tuple[Limitation, ...]] = {}
         self._patterns: tuple[PatternRule, ...] = ()
@@ -55,11 +55,11 @@ class Rules:
         self.level = level and require_level(level, "level=")
         self.version = _require_version(version)
         self.memory: dict[Any, Any] = {}
-        """A cache of what planning with these rules found, by target; cleared when a rule is added."""
+        """The planner's cache for these rules, by target; cleared when a rule is added."""
         self.origins: Any = None
-        """Where the functions of all entries come from, once that has been asked for."""
+        """The origins of all entries' functions, cached on first use."""
         self.trains = True
-        """Whether programs that are planned with them may be trained."""
+        """Whether programs planned with these rules can be trained."""
         self._forward_only: Rules | None = None
         if isinstance(rules, Mapping):
             for spelling, functions in rules.items():
@@ -72,7 +72,7 @@ class Rules:
     @classmethod
     def from_torch(cls, table: Mapping[Any, Callable[..., Any]]) -> Rules:
         """Rules from a decomposition table, `{torch.ops.aten.addcdiv.default: function}`. Each entry is a rule for its
-        own overload, and is traced once for each signature. Raises `UnknownOp`.
+        overload only, and is traced once for each signature. Raises `UnknownOp`.
 
         ```python
         theirs = Rules.from_torch(torch._decomp.core_aten_decompositions())
@@ -93,15 +93,15 @@ class Rules:
         forward_only: bool = False,
         when: Any = True,
     ) -> Callable[[F], F]:
-        """A decorator that registers a function as a rule for one op or several, by any spelling. With `needs`, the
-        rule is tried only for targets that know each of these ops, or at least one op of a tuple, as in `["exp",
-        ("softmax", "_softmax")]`: where these would be expanded in turn, it is poor. With `unless`, only for those that
-        know none of these. `level`: the accuracy that it reaches, "exact", "standard" or "fast". Rules with one compete
-        by cost, among those that are accurate enough; of rules without one the first that serves is taken.
-        `forward_only`: for programs that are not trained (`training=False`) alone, as its gradient is not the op's.
-        `when`: false leaves the rule out, as where the installed PyTorch means something else by the op
-        (`when=not changes.ties_share_gradients`, of `decomp.ops.changes`). Raises `UnknownOp`, `RuleError` if no call
-        of the op has the function's parameters, `ArgumentError`."""
+        """A decorator that registers a function as a rule for one or more ops, by any spelling. With `needs`, the rule
+        is tried only for targets that have each of these ops, or at least one op of a tuple, as in `["exp", ("softmax",
+        "_softmax")]`: it would be a poor choice if these had to be expanded too. With `unless`, only for targets that
+        have none of these. `level`: the accuracy that it reaches, "exact", "standard" or "fast". Of the rules with a
+        level that are accurate enough the cheapest is used; of rules without a level, the first that applies.
+        `forward_only`: only for programs that are not trained (`training=False`), as its gradient is not the op's.
+        `when`: registers nothing if false, for an op whose meaning differs in the installed PyTorch
+        (`when=not changes.ties_share_gradients`, of `decomp.ops.changes`). Raises `UnknownOp`, `RuleError` if no call of
+        the op has the function's parameters, `ArgumentError`."""
         if not spellings_:
             raise ArgumentError("register() needs an op: @rules.register(F.relu)")
         found = [(spelling, op_of(spelling)) for spelling in spellings_]
@@ -110,7 +110,7 @@ class Rules:
 
         def registered(function: F) -> F:
             if not callable(function):
-                raise ArgumentError(f"a rule is a function over tensors, not {function!r}")
+                raise ArgumentError(f"a rule must be a function over tensors, not {function!r}")
             for spelling, op in found if when else ():
                 own = python_parameters(spelling, op)
                 order = tuple(schema or python for python, schema, _ in own) or None
@@ -146,7 +146,7 @@ class Rules:
         level: str | None = None,
         **modules: type[nn.Module],
     ) -> Callable[[F], F]:
-        """A decorator that registers a function as what replaces a pattern: calls that together mean one thing.
+        """A decorator that registers a function as the replacement of a pattern, several calls that belong together.
 
         ```python
         @rules.pattern(lambda x, w, b: F.relu(F.linear(x, w, b)))
@@ -154,21 +154,22 @@ class Rules:
             return torch.ops.npu.linear_relu(x, w, b)
         ```
 
-        `pattern`: a function of free variables, written as ordinary PyTorch, or a `decomp.Pattern`. It is found in any
-        spelling. A variable stands for any value, the same one wherever it is used; a number is to be that number. One
+        `pattern`: a function of free variables, written in ordinary PyTorch, or a `decomp.Pattern`. It matches calls in
+        any spelling. A variable matches any value, the same one at each use; a number matches that number. A variable
         with the default None may be absent. One annotated with a module class, or named in `modules`
-        (`conv=nn.Conv2d`), stands for any call of it, not training, and the function reads `conv.weight`,
+        (`conv=nn.Conv2d`), matches any call of such a module in eval mode, and the function reads `conv.weight`,
         `conv.stride`, …. The function takes the variables by name, or all of them in order.
 
-        `where(match)`: a condition; `match["x"]` is the metadata of x, or a number. It is true, or false, or says why
-        not. `name`, `needs`, `unless` and `level` are those of `register`. A match is taken where the function reaches
-        the target and costs less than the calls that it replaces. Raises `ArgumentError`, `RuleError`, `UnknownOp`."""
+        `where(match)`: a condition; `match["x"]` is the metadata of x, or a number. It returns True, False, or the
+        reason as a string. `name`, `needs`, `unless` and `level` are those of `register`. A match is replaced if the
+        function can be lowered to the target and costs less than the calls. Raises `ArgumentError`, `RuleError`,
+        `UnknownOp`."""
         needed = needs_of(needs, unless)
         reached = self.level if level is None else require_level(level, "level=")
 
         def registered(function: F) -> F:
             if not callable(function):
-                raise ArgumentError(f"what replaces a pattern is a function over tensors, not {function!r}")
+                raise ArgumentError(f"the replacement of a pattern must be a function over tensors, not {function!r}")
             rule = pattern_rule(pattern, modules, function, where, name, needed, reached)
             require_no_tensor_checks(rule, function)
             self._add(rule)
@@ -189,7 +190,7 @@ class Rules:
         self, *spellings_: Any, reason: str, needs: Iterable[Any] = (), when: Callable[[Call], bool] | None = None
     ) -> None:
         """Declare that no rule can decompose an op, or those calls of it for which `when(call)` is true. `reason` is
-        what the error says. With `needs`, this holds for targets that lack one of these ops, or all ops of a tuple.
+        printed in the error. With `needs`, it applies to targets that lack one of these ops, or all ops of a tuple.
         Raises `UnknownOp`.
 
         ```python
@@ -206,7 +207,7 @@ class Rules:
         return tuple(limitation for declared in self._limitations.values() for limitation in declared)
 
     def limitation(self, call: Call, target: Target) -> str | None:
-        """The declared reason why no rule can take `call` to `target`, or None."""
+        """The declared reason why no rule can lower `call` to `target`, or None."""
         return first(self._limitations.get(call.op, ()), call, target)
 
     @property
@@ -234,7 +235,7 @@ class Rules:
         self._rules[rule.op] = (*self._rules.get(rule.op, ()), rule)
 
     def of(self, op: Op) -> tuple[Rule, ...]:
-        """The rules for `op`, in the order in which they are tried; perhaps none."""
+        """The rules for `op`, in the order in which they are tried; possibly none."""
         return self._rules.get(op, ())
 
     def __getitem__(self, spelling: Any) -> tuple[Rule, ...]:
@@ -267,8 +268,8 @@ class Rules:
 
     @property
     def forward_only(self) -> Rules:
-        """These rules for programs that are not trained: there `detach` is its argument, wherever the target does not
-        know it. They share what planning finds out."""
+        """These rules for programs that are not trained: `detach` is replaced by its argument unless the target has it.
+        Cached, so that planning caches are shared."""
         if not self.trains:
             return self
         if self._forward_only is None:
@@ -303,7 +304,7 @@ class Rules:
 
 
 def _entries(rules: Any) -> list[Entry]:
-    """The entries of what stands for rules. Raises `ArgumentError` for anything else."""
+    """The entries of rules in any accepted form. Raises `ArgumentError` for anything else."""
     wanted = "rules are a dict from op to function, or a sequence of rules"
     if not isinstance(rules, Iterable) or isinstance(rules, (str, bytes, nn.Module, Tensor)):
         raise ArgumentError(f"{wanted}, not {type(rules).__name__}\n  to do: Rules({{F.relu: function}})")
@@ -315,13 +316,12 @@ def _entries(rules: Any) -> list[Entry]:
 
 
 def undetached(x: Any) -> Any:
-    """x, where there are no gradients for it to be detached from."""
+    """x itself: without gradients there is nothing to detach."""
     return x
 
 
 def _title(function: Any, op: Op) -> str:
-    """What a rule is called that was given no name: as its function is; one that a function makes for several ops, and
-    that is called no more than `rule`, as its op."""
+    """The default name of a rule: that of its function, or that of its op if the function is named just `rule`."""
     title = getattr(function, "__name__", None) or spelled(function)
     return op.short if title == "rule" else title
 
@@ -332,7 +332,7 @@ def _rules_from(entries: Iterable[Entry], composites: bool, level: str | None, v
 
 def _require_version(version: Any) -> str | None:
     if version is not None and not (isinstance(version, str) and version):
-        raise ArgumentError(f'version= is a text, as "1.3", not {version!r}')
+        raise ArgumentError(f'version= must be a string such as "1.3", not {version!r}')
     return version
 
 

@@ -1,5 +1,5 @@
-"""Targets: the ops that a backend knows, each legal, legal under a condition, or not. Targets are values that compose
-with `|`, `&` and `-`; they can be written in Python or as a TOML file."""
+"""Targets: the ops that a backend has, each legal always or under a condition. Targets are values that compose with
+`|`, `&` and `-`; they can be written in Python or as a TOML file."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from decomp.ir.ops import Op, Spelling, meant_overload, resolve
 from decomp.metadata.symbolic_sizes import SYMBOLIC, Undecided, decided_at_every_size, of_two_or_more, strides_of
 
 Key = tuple[Op, str | None]
-"""An op, and the overload if only that one is meant."""
+"""An op, and an overload, or None for all overloads."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold of a call for it to be legal, and the words for it in errors."""
+    """A condition under which a call is legal, and its text in errors."""
 
     holds: Predicate
     reason: str
     remark: Callable[[Call], str] | None = None
-    """What is to be added to the reason for a call of which it does not hold."""
+    """Text to append to the reason for a call that violates it."""
 
     @property
     def of_all(self) -> bool:
-        """Whether it is a condition on all calls, whatever the op."""
+        """Whether it is a condition on the calls of all ops."""
         return isinstance(self.holds, _OfAnyTensor)
 
     def why(self, call: Call) -> str:
@@ -45,7 +45,7 @@ class Condition:
 
 @dataclass(frozen=True, eq=False)
 class _OfAnyTensor:
-    """Whether the tensor arguments of a call and its results, where they are known, have a dtype of these names."""
+    """Whether the tensor arguments of a call and its results, if known, have a dtype of these names."""
 
     names: tuple[str, ...]
 
@@ -55,7 +55,7 @@ class _OfAnyTensor:
 
 @dataclass(frozen=True, eq=False)
 class _Outside:
-    """Which dtype of a call is not among these names."""
+    """Text on the dtype of a call that is not among these names."""
 
     names: tuple[str, ...]
 
@@ -68,7 +68,7 @@ class _Outside:
 
 
 def _dtypes_are(names: tuple[str, ...]) -> Condition:
-    """What `with_dtypes` asks of every call."""
+    """The condition of `with_dtypes` on every call."""
     return Condition(_OfAnyTensor(names), f"its tensors are {' or '.join(names)}", _Outside(names))
 
 
@@ -79,7 +79,7 @@ def _outside(call: Call, names: tuple[str, ...]) -> Iterator[torch.dtype]:
 
 
 class OpenCondition(str):
-    """What a target says of a call that it cannot judge, because the program has no metadata."""
+    """The reason of a target for a call that it cannot decide on, because the program has no metadata."""
 
 
 Alternatives = tuple[tuple[Condition, ...], ...]
@@ -90,7 +90,7 @@ _DETACH = Op("aten.detach")
 
 
 class Target:
-    """The set of ops that a backend knows.
+    """The set of ops that a backend has.
 
     ```python
     chip = Target("mychip", ["add", "mul", torch.exp, F.conv2d, torch.ops.aten.sum.dim_IntList])
@@ -107,15 +107,15 @@ class Target:
         dtypes: Iterable[torch.dtype | str] | None = None,
     ) -> None:
         """`ops`: ops by any spelling (`"add"`, `torch.exp`, `F.conv2d`); an overload (`"sum.dim_IntList"`) means that
-        overload alone. `dtypes`: those that tensors may have, as in `with_dtypes`; by default all. Raises `UnknownOp`,
-        and `TargetError` for a dtype that there is not."""
+        overload only. `dtypes`: those that tensors may have, as in `with_dtypes`; by default all. Raises `UnknownOp`,
+        and `TargetError` for an unknown dtype."""
         self.name, self.description = name, description
         self.dtypes: tuple[str, ...] | None = None
-        """Names or kinds of the dtypes that tensors may have; None if nothing is said of them."""
+        """Names or kinds of the dtypes that tensors may have; None if the target declares none."""
         self.costs: CostModel | None = None
-        """What calls cost on this target, where its file says so."""
+        """The cost model of this target, if its file has one."""
         self.narrower: Mapping[torch.dtype, torch.dtype] = {}
-        """Dtypes that tensors may not have, each with the one that takes its place; see `narrowed`."""
+        """Maps dtypes that tensors may not have to the narrower ones that replace them; see `narrowed`."""
         self._entries: dict[Key, Alternatives] = {_key(spelling): ALWAYS for spelling in _listed(ops)}
         if dtypes is not None:
             limited = self.with_dtypes(dtypes)
@@ -145,12 +145,12 @@ class Target:
         from decomp.rules.target_files import read
 
         if not isinstance(path, (str, Path)):
-            raise TargetError(f"a target is read from a path, not from {type(path).__name__}")
+            raise TargetError(f"the path of a target must be a string or Path, not {type(path).__name__}")
         return read(Path(path))
 
     def legal_if(self, spelling: Any, predicate: Predicate, reason: str) -> Target:
-        """A copy of this target in which an op is legal only if `predicate(call)` is true, in addition to the
-        conditions that it has. `reason` is for errors: "groups must be 1". Raises `UnknownOp`."""
+        """A copy of this target in which an op is legal only if `predicate(call)` is true, in addition to its existing
+        conditions. `reason` is for errors: "groups must be 1". Raises `UnknownOp`."""
         (op, overload), condition = _key(spelling), Condition(predicate, reason)
         meant = [key for key in self._entries if key[0] == op and overload in (None, key[1])]
         entries = dict(self._entries)
@@ -160,11 +160,11 @@ class Target:
         return self._with(self.name, entries)
 
     def with_dtypes(self, dtypes: Iterable[torch.dtype | str]) -> Target:
-        """A copy of this target on which a call is legal only if all tensors that it takes and gives have one of these
+        """A copy of this target on which a call is legal only if all its tensor arguments and results have one of these
         dtypes: `torch.float32` or "float32", or a kind, one of "float", "complex", "integer" and "bool". `detach`
-        computes nothing and stays legal on any, and so do ops that are added to the target later. Where complex numbers
-        are left out, programs with complex numbers are lowered with pairs of real ones in their place. Raises
-        `TargetError` for a dtype that there is not."""
+        computes nothing and stays legal on all dtypes, and so do ops that are added to the target later. Without
+        complex dtypes, programs with complex numbers are lowered to pairs of real numbers. Raises `TargetError` for an
+        unknown dtype."""
         names = tuple(dict.fromkeys(map(name_of, [dtypes] if isinstance(dtypes, (str, torch.dtype)) else dtypes)))
         wrong = unknown_in(names)
         if wrong is not None:
@@ -178,8 +178,8 @@ class Target:
         return self._of(self.name, entries, self.description, self.costs, known, self.narrower)
 
     def with_more_dtypes(self, dtypes: Iterable[torch.dtype]) -> Target:
-        """A copy of this target on which tensors may have these dtypes too: every call that is legal but for them is
-        legal."""
+        """A copy of this target on which tensors may also have these dtypes: calls that were illegal only because of
+        them become legal."""
         more = tuple(map(name_of, dtypes))
 
         def wider(condition: Condition) -> Condition:
@@ -192,7 +192,7 @@ class Target:
         return self._of(self.name, entries, self.description, self.costs, known, narrower)
 
     def unknown_dtypes(self, call: Call) -> frozenset[torch.dtype]:
-        """The dtypes of tensors that a call takes or gives, and that tensors may not have here."""
+        """The dtypes of a call's tensor arguments and results that this target does not have."""
         return frozenset() if self.dtypes is None else frozenset(_outside(call, self.dtypes)) - self.narrower.keys()
 
     def knows_dtype(self, dtype: torch.dtype) -> bool:
@@ -200,12 +200,12 @@ class Target:
         return self.dtypes is None or is_of(dtype, self.dtypes)
 
     def narrowed(self) -> Target:
-        """A copy of this target for which programs are lowered in narrow dtypes: int32 in the place of int64, float32
-        in that of float64, complex64 in that of complex128, each where it does not know the wide one and knows the
-        other. Raises `TargetError` where nothing is said of dtypes."""
+        """A copy of this target for which programs are lowered in narrow dtypes: int32 instead of int64, float32
+        instead of float64, complex64 instead of complex128, each if the target has the narrow one but not the wide one.
+        Raises `TargetError` if the target declares no dtypes."""
         if self.dtypes is None:
             raise TargetError(
-                f"target {self.name} says nothing of dtypes, so that none is too wide for it: say what it knows, by "
+                f"target {self.name} declares no dtypes, which narrow=True needs: declare them by "
                 'target.with_dtypes(["float32", "int32", "bool"])'
             )
         known = self.knows_dtype
@@ -217,12 +217,12 @@ class Target:
         return self._with(name, self._entries)
 
     def with_costs(self, costs: CostModel | None) -> Target:
-        """A copy of this target on which calls cost what `costs`, one of `decomp.costs`, says."""
+        """A copy of this target with the cost model `costs`, one of `decomp.costs`."""
         return self._of(self.name, self._entries, self.description, costs, self.dtypes, self.narrower)
 
     def why_illegal(self, call: Call) -> str | None:
-        """None if the call is legal; otherwise the reason of the condition that does not hold, or "" if the target does
-        not have the op."""
+        """None if the call is legal; otherwise the reason of a violated condition, or "" if the target does not have
+        the op."""
         alternatives = self._entries.get((call.op, call.overload))
         if alternatives is None:
             alternatives = self._entries.get((call.op, None))
@@ -244,7 +244,7 @@ class Target:
         return found is not None and () in found
 
     def surely_legal_on(self, op: Op, overload: str | None) -> frozenset[torch.dtype]:
-        """Every call of this overload is legal if all its tensors have one of these dtypes; none if nothing is sure."""
+        """Dtypes such that every call of this overload on tensors of them is legal; empty if that is not certain."""
         found = self._entries.get((op, overload), self._entries.get((op, None), ()))
         for conditions in found:
             on = [each.holds.names for each in conditions if isinstance(each.holds, _OfAnyTensor)]
@@ -253,15 +253,15 @@ class Target:
         return frozenset()
 
     def sure(self, op: Op, overload: str | None) -> bool | frozenset[torch.dtype]:
-        """Whether every call of this overload is legal, or on which dtypes it surely is."""
+        """Whether every call of this overload is legal, or the dtypes on which every call is."""
         return self.surely_legal(op, overload) or self.surely_legal_on(op, overload)
 
     def spellings(self) -> tuple[Key, ...]:
-        """Each op that it may know, with the overload where only that one is meant."""
+        """Each op of the target, also those under a condition, with the overload if only one is legal."""
         return tuple(self._entries)
 
     def knows(self, spelling: Any) -> bool:
-        """Whether the target has the op, perhaps under a condition."""
+        """Whether the target has the op, possibly under a condition."""
         key = _key(spelling)
         if key[1] is None:
             return key[0] in self._known
@@ -274,7 +274,7 @@ class Target:
         return frozenset(op for (op, _), alternatives in self._entries.items() if alternatives)
 
     def conditions(self) -> list[tuple[str, str]]:
-        """Each op by name, with the condition under which it is legal; "" if it always is."""
+        """Each op by name, with the condition under which it is legal; "" if it is always legal."""
         said = {_shown(key): _said(alternatives) for key, alternatives in self._entries.items() if alternatives}
         return sorted(said.items())
 
@@ -354,8 +354,8 @@ def _broken_of(alternatives: Alternatives | None, call: Call) -> str | None:
 
 
 def _broken(condition: Condition, call: Call, env: Any) -> str | None:
-    """None if the condition holds; otherwise its reason. A condition on symbolic sizes (of `env`) must hold for every
-    value of them, or else for every value but 0 and 1, as `torch.export` takes sizes to be."""
+    """None if the condition holds; otherwise its reason. A condition on symbolic sizes (of `env`) must hold for all
+    values, or else for all values except 0 and 1, as `torch.export` assumes of sizes."""
     try:
         try:
             with decided_at_every_size(env):
@@ -364,11 +364,11 @@ def _broken(condition: Condition, call: Call, env: Any) -> str | None:
             with of_two_or_more(env), decided_at_every_size(env):
                 return None if condition.holds(call) else condition.why(call)
     except Undecided:
-        return f"{condition.reason}, which is open: it depends on a size or value that is known when the program runs"
+        return f"{condition.reason}, which is undecided: it depends on a size or value that is known only at run time"
     except (AttributeError, TypeError, LookupError) as error:
         if _has_unknown(call):
             return OpenCondition(
-                f"{condition.reason}, which is open: the program has no metadata for an argument; pass args="
+                f"{condition.reason}, which is undecided: the program has no metadata for an argument; pass args="
             )
         raise TargetError(f"the condition {condition.reason!r} failed on {call.op}: {error}") from error
 

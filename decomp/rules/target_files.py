@@ -10,11 +10,11 @@ reason = "negative padding is a slice"    # optional
 ```
 
 The checks are `equals`, `differs`, `one_of`, `at_least` and `at_most` (of each element, if it is a list), `length`,
-`given` (written, and no empty list), `tensors` (how many elements of a list are tensors) and `rank` (the dimensions of
-a tensor, a number or a list of them), each of one `argument`. `dtype` and `result` hold what dtypes tensor arguments
-(one `argument`, if it is named) and results may have: kinds (float, complex, integer, bool) or names (float32). `op`
-may be a list of ops. Conditions of one op add up. `dtypes`, beside `ops`, holds what dtypes tensors may have in any
-call but `detach`. `[costs]` says what calls cost (`decomp.costs.table`)."""
+`given` (passed, and not an empty list), `tensors` (how many elements of a list are tensors) and `rank` (the dimensions
+of a tensor, a number or a list of them), each of one `argument`. `dtype` and `result` list the dtypes that tensor
+arguments (or only `argument`, if given) and results may have: kinds (float, complex, integer, bool) or names (float32).
+`op` may be a list of ops. All conditions of an op must hold. `dtypes`, next to `ops`, lists the dtypes that tensors may
+have in any call except `detach`. `[costs]` is the cost model (`decomp.costs.table`)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _target(data: dict[str, Any], stem: str) -> Target:
 
 
 def _each_op(entry: Any) -> list[Any]:
-    """A `[[when]]`, once for each of the ops that it names."""
+    """A `[[when]]`, split into one for each of its ops."""
     ops = entry.get("op") if isinstance(entry, dict) else None
     return [{**entry, "op": op} for op in ops] if isinstance(ops, list) else [entry]
 
@@ -76,7 +76,7 @@ def _each_op(entry: Any) -> list[Any]:
 def _priced(target: Target, data: dict[str, Any], file: str) -> Target:
     if "costs" not in data:
         return target
-    from decomp.costs.tables import table_of  # of the targets that ship with the project, most have no prices
+    from decomp.costs.tables import table_of  # deferred: most shipped targets have no costs
 
     return target.with_costs(table_of(data["costs"], file))
 
@@ -91,7 +91,7 @@ def _names(data: dict[str, Any], key: str) -> list[str]:
 def _text(data: dict[str, Any], key: str, default: str) -> str:
     found = data.get(key, default)
     if not isinstance(found, str):
-        raise TargetError(f"{key!r} must be a text")
+        raise TargetError(f"{key!r} must be a string")
     return found
 
 
@@ -115,7 +115,7 @@ def _with_tag(tag: torch.Tag) -> tuple[Key, ...]:
 
 
 def _registered(namespace: str) -> list[Key]:
-    """Every op that is registered in a library, as `prims`."""
+    """Every op that is registered in a namespace, as `prims`."""
     schemas = (schema.name.split("::") for schema in all_schemas())
     found = sorted({name for owner, name in schemas if owner == namespace})
     if not found:
@@ -137,7 +137,7 @@ _CHECKS: dict[str, tuple[type | tuple[type, ...], str, Callable[[Any], Test]]] =
     "tensors": (int, "{argument} has tensors: {value}", lambda value: lambda v: len(_tensors(v)) == value),
     "rank": ((int, list), "{argument} has rank {value}", lambda value: lambda v: v is None or v.dim() in _items(value)),
 }
-"""By name: the type of the value in the file, how to say it, and the test that an argument must pass."""
+"""By name: the type of the value in the file, the text of the condition, and the check of an argument."""
 
 
 def _with_condition(target: Target, entry: Any) -> Target:
@@ -159,7 +159,7 @@ def _argument_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[
     argument, known = entry.get("argument"), names(op_of(entry["op"]))
     if argument is None:
         raise TargetError(f"[[when]] of {entry['op']}: the check {check!r} needs an 'argument'")
-    if known and argument not in known:  # of an op that this PyTorch lacks, no argument is known
+    if known and argument not in known:  # unknown if this PyTorch lacks the op
         raise TargetError(f"[[when]] of {entry['op']}: no argument {argument!r}; it has {', '.join(known)}")
     types, said, _ = _CHECKS[check]
     if not isinstance(value, types):
@@ -170,7 +170,7 @@ def _argument_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[
 
 @dataclass(frozen=True, eq=False)
 class _OfArgument:
-    """Whether an argument of a call passes a check. It can be pickled, as a function made here could not."""
+    """Whether an argument of a call passes a check. A class, because a closure could not be pickled."""
 
     check: str
     argument: str
@@ -182,7 +182,7 @@ class _OfArgument:
 
 
 def _dtype_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[Predicate, str]:
-    """A condition on the dtypes of the tensor arguments, or of the result. It fails where they are unknown."""
+    """A condition on the dtypes of the tensor arguments, or of the result. It fails if they are unknown."""
     kinds, argument = value if isinstance(value, list) else [value], entry.get("argument")
     _check_kinds(f"[[when]] of {entry['op']}", kinds)
     if argument is not None and argument not in names(op_of(entry["op"])):
@@ -193,7 +193,7 @@ def _dtype_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[Pre
 
 
 def _check_kinds(where: str, kinds: list[str]) -> None:
-    """Raise `TargetError` for what is neither a kind of dtypes nor the name of one."""
+    """Raise `TargetError` for a name that is neither a kind of dtype nor a dtype."""
     wrong = unknown_in(kinds)
     if wrong is not None:
         raise TargetError(f"{where}: unknown dtype {wrong!r}; known are {', '.join(KINDS)}, and names as float32")

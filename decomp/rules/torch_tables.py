@@ -1,6 +1,6 @@
-"""Rules from decomposition tables as `torch._decomp` has them: functions by overload. Such a function is no rule: it
-asks whether its arguments are tensors, mutates what it has made, and leaves ops below autograd. It is therefore traced
-once a signature, with mutation removed, and the trace is what is recorded."""
+"""Rules from decomposition tables such as those of `torch._decomp`: functions by overload. They cannot run on proxies:
+they check whether arguments are tensors, mutate their intermediate results, and call ops below autograd. Such a
+function is therefore traced once for each signature, functionalized, and the trace is recorded."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Entry = tuple[torch._ops.OpOverload, Callable[..., Any]]
 
 
 def rules_of(table: Mapping[Any, Callable[..., Any]]) -> list[Rule]:
-    """A rule for each entry of `table` that computes its result; entries that write into `out=` or in place say nothing
-    that the functional overload does not. Raises `UnknownOp` for a key that is no op."""
+    """A rule for each functional entry of `table`; in-place and `out=` entries are skipped, as the functional overload
+    covers them. Raises `UnknownOp` for a key that is not an op."""
     return [_rule(overload, function) for overload, function in entries(table) if _functional(overload)]
 
 
 def entries(table: Mapping[Any, Callable[..., Any]]) -> Iterable[Entry]:
-    """Overload and function, a packet standing for its overloads; higher-order ops are left out."""
+    """Pairs of overload and function, with packets split into their overloads; without higher-order ops."""
     for key, function in table.items():
         if isinstance(key, torch._ops.OpOverload):
             yield key, function
@@ -53,8 +53,8 @@ def _rule(overload: torch._ops.OpOverload, function: Callable[..., Any]) -> Rule
 def traced(
     function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], mode: FakeTensorMode
 ) -> tuple[fx.GraphModule, list[Any], dict[str, Any]] | Declined:
-    """What `function` does with these arguments (fake tensors, numbers), as a graph of their tensors, which follow;
-    or why it does not serve them."""
+    """Trace `function` on these arguments (fake tensors, numbers): a graph with the tensors as inputs, and the
+    arguments; or why it does not support them."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
@@ -65,12 +65,13 @@ def traced(
         result = function(*positional, **named)
         if result is NotImplemented:
             raise NotImplementedError("it returns NotImplemented")
-        return tuple(result) if isinstance(result, (list, tuple)) else result  # named tuples cannot be spelled in code
+        # Generated code cannot construct named tuples.
+        return tuple(result) if isinstance(result, (list, tuple)) else result
 
     try:
         with torch.no_grad(), mode:
             graph = make_fx(torch.func.functionalize(of_tensors, remove="mutations"))(*tensors)
-    except Exception as error:  # somebody else's function: what goes wrong in it is a reason to ask the next
+    except Exception as error:  # a failure in third-party code means: try the next rule
         said = str(error).strip().splitlines()
         return Declined(f"cannot be traced: {type(error).__name__}: {said[0] if said else ''}")
     return graph, tensors, {}

@@ -1,1 +1,1 @@
-"""Lowered programs on a backend: a table of functions, one a primitive, and the programs that run on it."""
+"""Run lowered programs on a backend: tables of functions, one for each primitive, and programs that use them."""

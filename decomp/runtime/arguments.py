@@ -1,4 +1,4 @@
-"""What the function of a backend is given for a call: arguments bound by the schema, defaults left out."""
+"""The arguments of a backend's function for a call: bound by the schema, without defaults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from decomp.ir.schema import MISSING, Parameter, parameters
 from decomp.ir.spellings import IGNORED
 
 _OF_MEMORY = frozenset({"device", "layout", "memory_format", "implicit"}) | IGNORED
-"""Arguments that say where and how a tensor lies, and not what it is."""
+"""Arguments for the placement and layout of a tensor, which do not affect its values."""
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -25,7 +25,7 @@ class UnknownDtype(Exception):
 
 
 def arguments_of(call: Call, dtypes: Mapping[torch.dtype, Any] | None) -> Arguments:
-    """Positional arguments and keywords for a call; nodes stand for arrays. Raises `UnknownDtype`."""
+    """Positional and keyword arguments of a call, with nodes in place of arrays. Raises `UnknownDtype`."""
     packet, node = call.op.packet, call.place
     if packet is None:
         assert node is not None
@@ -65,7 +65,7 @@ def _dtype(dtype: torch.dtype, dtypes: Mapping[torch.dtype, Any] | None) -> Any:
 
 
 def refused(function: Any, arguments: Arguments) -> str | None:
-    """Why a Python function cannot take these arguments; None if it can, or cannot be asked."""
+    """Why a Python function cannot take these arguments; None if it can, or has no signature."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

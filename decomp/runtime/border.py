@@ -1,5 +1,5 @@
-"""Complex numbers at the border of a program that has none inside. A backend without them is given real views of
-complex inputs, parameters and buffers, and what it returns for a complex result is taken for one."""
+"""Complex numbers at the boundary of a program that has none inside. A backend without complex dtypes gets real views
+of complex inputs, parameters and buffers, and its real results are viewed as complex."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from decomp.runtime.tables import Backend
 
 @dataclass(frozen=True)
 class Border:
-    """What PyTorch does for a backend, before its first call and after its last."""
+    """Conversions that PyTorch does for a backend, before its first call and after its last."""
 
     leaves: dict[fx.Node, fx.Node] = field(default_factory=dict)
-    """Complex tensors that the program reads, of which the backend has real views, each with a call that makes one."""
+    """Complex tensors that the program reads, of which the backend has real views, each with a call that views it."""
     apart: frozenset[fx.Node] = frozenset()
-    """The calls that make these views."""
+    """The calls that create these views."""
     together: frozenset[fx.Node] = frozenset()
-    """The calls that make complex results."""
+    """The calls that create complex results."""
 
     @classmethod
     def of(cls, graph: fx.Graph, backend: Backend) -> Border:
-        """The border of a graph, as far as the backend has no functions for it."""
+        """The border of a graph: the conversions for which the backend has no functions."""
         written = {node for node, kind in effects_in(graph).items() if kind == "write-back"}
         outside = {*written, graph.output_node()}
         leaves: dict[fx.Node, fx.Node] = {}
@@ -47,7 +47,7 @@ class Border:
         return cls(leaves, frozenset(apart), frozenset(together))
 
     def __iter__(self) -> Iterator[fx.Node]:
-        """The nodes that are complex in the graph, and not for the backend."""
+        """The nodes that are complex in the graph, but real in the backend."""
         yield from self.leaves
         yield from self.together
 
@@ -56,13 +56,13 @@ class Border:
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """What a backend is given for a complex tensor."""
+    """The real view of a complex tensor, which the backend gets."""
     return torch.view_as_real(tensor.resolve_conj())
 
 
 def as_complex(tensor: torch.Tensor) -> torch.Tensor:
-    """The complex tensor that a backend gave as a real one."""
-    # By way of a vector: the strides of dimensions without elements, or of one, may be any in memory of somebody else.
+    """The complex tensor for a real result of the backend."""
+    # Via a vector: dimensions of size 0 or 1 may have any strides in foreign memory, which `view_as_complex` rejects.
     pairs = tensor.reshape(-1).view(tensor.numel() // 2, 2)
     return torch.view_as_complex(pairs).view(tensor.shape[:-1])
 

@@ -1,5 +1,4 @@
-"""From a graph to the calls of a backend's functions. All that is in the way is collected, so that one error names
-it."""
+"""Translates a graph to calls of a backend's functions. All problems are collected, so that one error lists them."""
 
 from __future__ import annotations
 
@@ -30,25 +29,25 @@ from decomp.torch_internals.pytree import tensors_in
 
 
 class Problems:
-    """What keeps a backend from running a program, each kind with its number of calls."""
+    """The reasons why a backend cannot run a program, each with the nodes concerned."""
 
     def __init__(self) -> None:
         self.missing: dict[str, list[fx.Node]] = {}
         self.listed: set[str] = set()
-        """Of ops among those: what the target takes all the same."""
+        """Missing ops that the target accepts nevertheless."""
         self.conditions: dict[str, str] = {}
-        """Of ops among those: for which calls there are functions."""
+        """By missing op: the conditions of its functions, which serve other calls."""
         self.dtypes: dict[str, list[fx.Node]] = {}
         self.modules: dict[str, list[fx.Node]] = {}
-        """Calls of modules, which a lowering would have taken apart."""
+        """Calls of modules, which lowering would have expanded."""
         self.others: dict[str, list[fx.Node]] = {}
 
     def raise_any(self, backend: Backend) -> None:
         """Raises `LoadError` if there are any."""
-        only = {op: f", but for other calls: {reason}" for op, reason in self.conditions.items()}
-        only |= {op: f", though {backend.target.name} lists it" for op in self.listed - self.conditions.keys()}
+        only = {op: f", only for other calls: {reason}" for op, reason in self.conditions.items()}
+        only |= {op: f", although {backend.target.name} lists it" for op in self.listed - self.conditions.keys()}
         lines = [f"{op}{_where(nodes)}: not implemented{only.get(op, '')}" for op, nodes in self.missing.items()]
-        lines += [f"{dtype}{_where(nodes)}: no dtype of this backend" for dtype, nodes in self.dtypes.items()]
+        lines += [f"{dtype}{_where(nodes)}: not a dtype of this backend" for dtype, nodes in self.dtypes.items()]
         named = {**self.modules, **self.others}
         lines += [f"{problem}{_where(nodes)}" for problem, nodes in named.items()]
         if not lines:
@@ -59,18 +58,18 @@ class Problems:
             remedies.append("lower the program to backend.target: decomp.lower(model, to=backend.target, args=...)")
         if self.missing:
             name = (ops or [*self.missing])[0].removeprefix("aten.").removeprefix("higher_order.")
-            remedies.append(f'implement what is missing: @backend.implements("{name}"), for instance')
+            remedies.append(f'implement the missing ops: @backend.implements("{name}"), for instance')
         if len(ops) < len(self.missing):
             remedies.append(
-                "write branches as torch.where, and loops of a known length as loops of Python, which are "
-                "captured step by step"
+                "write branches as torch.where, and loops of a known length as Python loops, which are "
+                "unrolled when captured"
             )
         if self.dtypes:
             remedies.append("convert the model before it is lowered (model.float()), or add the dtype to dtypes=")
         if self.others:
             remedies.append(
-                "let the functions of the backend take these calls, or make them illegal in the target, "
-                "by a condition, so that they are lowered further"
+                "extend the backend's functions to these calls, or make the calls illegal in the target by a "
+                "condition, so that they are lowered further"
             )
         nodes = [each[0] for table in (self.missing, self.dtypes, named) for each in table.values()]
         raise LoadError(backend.name, lines, remedies, nodes)
@@ -90,24 +89,24 @@ class Building:
         problems: Problems,
         narrower: Mapping[torch.dtype, torch.dtype] = MappingProxyType({}),
     ) -> None:
-        """`narrower`: dtypes that the backend lacks, each with that in which it holds their tensors."""
+        """`narrower`: maps each dtype that the backend lacks to the dtype that it uses instead."""
         self.backend, self.root, self.problems, self.narrower = backend, root, problems, narrower
         known = backend.dtypes
         self.dtypes = known and {**known, **{wide: known[narrow] for wide, narrow in narrower.items()}}
         self.now: dict[fx.Node, Any] = {}
-        """What stands for a node from here on: a body, or what was written into an input."""
+        """The current value of a node if it is not the node itself: a body, or the value written to an input."""
         self.inputs: list[fx.Node] = []
         self.state: dict[fx.Node, torch.Tensor] = {}
-        """The tensors that the graph names."""
+        """The attributes of the graph that are tensors."""
         self.written: dict[fx.Node, fx.Node] = {}
-        """By an input or a tensor of the module: the value that it has in the end."""
+        """By an input or a tensor of the module that is written to: its final value."""
         self.steps: list[GeneratedStep] = []
         self.results: Any = None
         self.border = Border()
-        """Where complex numbers come in and go out, for a backend that has none."""
+        """The conversions of complex inputs and results, for a backend without complex dtypes."""
 
     def build(self, graph: fx.Graph) -> Building:
-        """Go through a graph."""
+        """Translate a graph."""
         effects = effects_in(graph)
         self.border = Border.of(graph, self.backend)
         for node in graph.nodes:
@@ -129,16 +128,16 @@ class Building:
         return self
 
     def _leaves(self, node: fx.Node) -> bool:
-        """Whether a result is no array that the backend has, but is made of one."""
+        """Whether a result is not an array of the backend but PyTorch's conversion of one."""
         return node in self.border or self._is_cast(node)
 
     def _is_cast(self, node: fx.Node) -> bool:
-        """Whether a call only casts between a dtype that the backend lacks and that in which it holds it."""
+        """Whether a call only casts between a dtype that the backend lacks and the dtype used instead."""
         call = call_if_bound(node) if self.narrower and node.op.startswith("call") else None
         return call is not None and is_between(call, self.narrower)
 
     def array_of(self, node: fx.Node) -> fx.Node:
-        """The node whose array a result is: of a complex one, the pair."""
+        """The node whose array represents a result: for a complex one, its real pair."""
         found: fx.Node = self.now.get(node, node)
         return found
 
@@ -172,12 +171,12 @@ class Building:
     def _body(self, module: fx.GraphModule) -> Code:
         inner = Building(self.backend, module, self.problems, self.narrower).build(module.graph)
         for node in inner.written:
-            self._problem("a body of a higher-order op that writes its inputs", node)
+            self._problem("a body of a higher-order op that writes to its inputs", node)
         held = {}
         for node, each in inner.state.items():
             value = known_value(each)
             if value is None:
-                self._problem("a body of a higher-order op with a tensor without numbers (the meta device)", node)
+                self._problem("a body of a higher-order op with a tensor without values (the meta device)", node)
             else:
                 held[node] = narrowed(str(node.target), value.detach(), self.narrower)
         constants = {node: self.backend.from_torch(tensor) for node, tensor in held.items()}
@@ -185,7 +184,7 @@ class Building:
         return Code(tuple(inner.inputs), tuple(inner.steps), results, constants)
 
     def _effect(self, node: fx.Node, kind: str) -> None:
-        """What no target is asked for: write-backs, and assertions and markers, which compute nothing."""
+        """Nodes that the target need not support: write-backs, and assertions and markers, which compute nothing."""
         if kind != "write-back":
             return
         if "copy_" not in spelled(node.target):  # the detach before it
@@ -211,7 +210,7 @@ class Building:
         self.steps.append(GeneratedStep(node, function, self._current(tuple(args)), self._current(dict(kwargs)), False))
 
     def _region(self, node: fx.Node) -> None:
-        """Regions whose body runs once: it is called."""
+        """A region whose body runs once: a call of the body."""
         args = self._current(node.args)
         place = next(i for i, each in enumerate(args) if isinstance(each, GeneratedBody))
         self._host(node, args[place], args[place + 1 :], {})
@@ -222,13 +221,13 @@ class Building:
             return self._primitive(node)
         found = host_function(node, self.backend)
         if found is None:
-            return self._problem(f"{spelled(node.target)}: reads what arrays of a backend do not have", node)
+            return self._problem(f"{spelled(node.target)}: reads a property that arrays of a backend do not have", node)
         self._host(node, found, node.args, node.kwargs)
 
     def _primitive(self, node: fx.Node) -> None:
         call = call_if_bound(node)
         if call is None:
-            return self._problem(f"{spelled(node.target)}: its arguments fit no overload", node)
+            return self._problem(f"{spelled(node.target)}: its arguments match no overload", node)
         found = self.backend.implementation(NarrowCall.of(call, self.narrower) if self.narrower else call)
         if found is None or call.inplace:
             name = f"{call.op}.{call.overload}" if call.overload not in (None, "default") else str(call.op)
@@ -256,7 +255,7 @@ def _is_region(node: fx.Node) -> bool:
 
 
 class _Projection:
-    """Takes one of several results, or a few of them."""
+    """Selects one of several results, or a slice of them."""
 
     def __init__(self, node: fx.Node) -> None:
         self.node, self.__name__ = node, "result"
@@ -266,7 +265,7 @@ class _Projection:
 
 
 def host_function(node: fx.Node, backend: Backend) -> Callable[..., Any] | None:
-    """The Python function behind host code: sizes come from `backend.shape`; None if there is none."""
+    """The Python function for a node of host code, with sizes from `backend.shape`; None if there is none."""
     target = node.target
     if target is getattr:
         return (lambda x, _: tuple(backend.shape(x))) if node.args[1] == "shape" else None
@@ -303,4 +302,4 @@ _SIZES: dict[str, Callable[[Backend], Callable[..., Any]]] = {
     **dict.fromkeys(("_local_scalar_dense", "item"), _item),
     "sym_storage_offset": lambda _: lambda x: 0,
 }
-"""What is asked of a tensor and is no tensor."""
+"""Host functions of a tensor that return sizes and numbers."""

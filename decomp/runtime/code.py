@@ -24,29 +24,29 @@ class GeneratedStep:
     """One call."""
 
     node: fx.Node
-    """Whose value it computes; among the arguments, nodes stand for values."""
+    """The node that it computes. In the arguments, nodes represent values."""
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     primitive: bool
-    """Whether it is an op of the backend, and not host code (sizes, projections, regions)."""
+    """Whether it is an op of the backend and not host code (sizes, projections, regions)."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """A straight line of calls."""
+    """A sequence of calls."""
 
     inputs: tuple[fx.Node, ...]
     steps: tuple[GeneratedStep, ...]
     results: Any
-    """Nested, with nodes for values."""
+    """The results, nested, with nodes for values."""
     constants: Mapping[fx.Node, Any] = field(default_factory=dict)
-    """Values that are no inputs."""
+    """Values of nodes that are neither inputs nor computed."""
 
     @functools.cached_property
     def source(self) -> tuple[str, dict[str, Any], tuple[GeneratedStep, ...]]:
-        """Python text of a function `run`, the values that it names, and the step of each of its lines (the first of
-        which is line 2)."""
+        """The Python source of a function `run`, the values of its global names, and the step of each line (starting
+        at line 2)."""
         return _Writer(self).written()
 
     @functools.cached_property
@@ -60,7 +60,7 @@ class Code:
 
     @functools.cached_property
     def filename(self) -> str:
-        """What tracebacks call the generated code."""
+        """The file name of the generated code in tracebacks."""
         return f"<lowered program {next(_numbers)}>"
 
     def step_at(self, line: int) -> GeneratedStep | None:
@@ -69,7 +69,7 @@ class Code:
         return steps[line - 2] if 0 <= line - 2 < len(steps) else None
 
     def walk(self, values: Sequence[Any], visit: Visit | None = None) -> Any:
-        """Run call by call; `visit(node, args, kwargs, result)` is told of each call of a primitive."""
+        """Run call by call; `visit(node, args, kwargs, result)` is called after each call of a primitive."""
         env: dict[fx.Node, Any] = {**self.constants, **dict(zip(self.inputs, values, strict=True))}
         last = self.last_uses()
         for i, step in enumerate(self.steps):
@@ -84,7 +84,7 @@ class Code:
         return substituted(self.results, env.__getitem__)
 
     def last_uses(self) -> dict[int, list[fx.Node]]:
-        """By the number of a step: the values of steps that nothing after it reads."""
+        """By the number of a step: the values that no later step reads."""
         kept, found = set(nodes_in(self.results)), dict[fx.Node, int]()
         for i, step in enumerate(self.steps):
             found[step.node] = i
@@ -110,7 +110,7 @@ class GeneratedBody:
 
 
 class _Writer:
-    """Writes the text of some code."""
+    """Writes code as Python source."""
 
     def __init__(self, code: Code) -> None:
         self.code = code
@@ -158,6 +158,6 @@ class _Writer:
 
 
 def _joined(items: Iterable[str]) -> str:
-    """`a, b`, and `a,` of one: the inside of a tuple."""
+    """The inside of a tuple: `a, b`, or `a,` for one item."""
     found: Iterator[str] = iter(items)
     return "".join(f"{item}, " for item in found).rstrip(" ")

@@ -1,4 +1,4 @@
-"""The call that is being computed, for functions that want to know more of it than their arguments."""
+"""The call that is being computed, for functions that need to know more about it than their arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NODE: contextvars.ContextVar[fx.Node | None] = contextvars.ContextVar("decomp_n
 
 @contextlib.contextmanager
 def computing(node: fx.Node) -> Iterator[None]:
-    """Within it, `node` is what is computed."""
+    """Context manager: `node` is being computed."""
     token = _NODE.set(node)
     try:
         yield
@@ -22,12 +22,12 @@ def computing(node: fx.Node) -> Iterator[None]:
 
 
 def is_walking() -> bool:
-    """Whether a program is run node by node here."""
+    """Whether a program is being run node by node in this context."""
     return _NODE.get() is not None
 
 
 def node_now() -> fx.Node:
-    """What is computed now. Raises `LookupError`."""
+    """The node being computed. Raises `LookupError`."""
     node = _NODE.get()
     if node is None:
         raise LookupError("no call is being computed: nodes are known while Loaded.walk runs a program")

@@ -1,5 +1,5 @@
-"""Inputs in other layouts than a graph was made for. Where a program writes memory that its inputs share, AOTAutograd
-hands on the tensor that they are views of, and nobody guards on its layout (torch 2.13)."""
+"""Inputs whose layout differs from that of the example inputs. If a program writes to memory that its inputs share,
+AOTAutograd passes the base of these views to the compiled graph, without guards on the base's layout (torch 2.13)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ Function = Callable[[list[Any]], Any]
 def for_every_layout(
     made: Callable[[fx.GraphModule, Sequence[Any]], Function], module: fx.GraphModule, examples: Sequence[Any]
 ) -> Function:
-    """What is `made` of a graph with metadata and its example inputs: a function that takes a list. For inputs of which
-    a size or stride is not the number that the metadata gives, what is made of the same graph with theirs."""
+    """The function that `made` returns for a graph with metadata and its example inputs. When it is called with inputs
+    whose sizes or strides differ from the static ones in the metadata, `made` is called again for the layout of
+    these."""
     graph = copy_graph(module.graph).graph
     recorded = [_Recorded(metadata(node)) for node in graph.find_nodes(op="placeholder")]
     first, others = made(module, examples), dict[Any, Function]()
@@ -39,7 +40,7 @@ def for_every_layout(
 
 
 class _Recorded:
-    """The sizes and strides of an input as far as they are numbers."""
+    """The static sizes and strides of an input."""
 
     def __init__(self, value: Any) -> None:
         parts = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else ()

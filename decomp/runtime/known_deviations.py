@@ -1,5 +1,5 @@
-"""Departures: where a runtime computes otherwise than PyTorch by its own design, stated beside the functions of its
-backend with the reason. One statement is what bring-up goes by, what its reports show and what users can read."""
+"""Departures: results of a runtime that differ from PyTorch by design, declared next to the functions of its backend
+with the reason. Bring-up, its reports and users all read the same declaration."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 import torch
 
 Where = Callable[..., Any]
-"""From what PyTorch gives and the tensors among the operands: a mask over the results, or a bool for all of them."""
+"""From PyTorch's results and the tensors among the operands: a mask over the results, or a bool for all of them."""
 
 
 @dataclass(frozen=True)
 class KnownDeviation:
-    """Results of an op that are by design not PyTorch's."""
+    """Results of an op that differ from PyTorch's by design."""
 
     reason: str
-    """One sentence, as "ReduceMax leaves open what NaN gives"."""
+    """One sentence, as "the result of ReduceMax for NaN is undefined"."""
     where: Where | None = None
-    """The results that are meant; all, if None."""
+    """The results that differ; all, if None."""
     epsilons: float = 0.0
-    """They may be off by so many of the distances between 1 and the next number of their dtype."""
+    """The allowed error in multiples of their dtype's machine epsilon."""
     ulp: float = 0.0
-    """Or by so many units in the last place of each. With neither bound they may be anything."""
+    """The allowed error in units in the last place of each result. If neither bound is set, any result is allowed."""
 
     def excuses(
         self, found: torch.Tensor, own: torch.Tensor, unit: torch.Tensor, operands: Sequence[torch.Tensor]
     ) -> torch.Tensor:
-        """A mask of the results that this is about. `own`: PyTorch's results; `unit`: the ULP of each."""
+        """A mask of the results that this allows. `own`: PyTorch's results; `unit`: the ULP of each."""
         meant = torch.ones(own.shape, dtype=torch.bool)
         if self.where is not None:
             meant &= torch.as_tensor(self.where(own, *operands), dtype=torch.bool)

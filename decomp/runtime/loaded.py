@@ -46,29 +46,29 @@ from decomp.torch_internals.pytree import tree_map_only
 
 @dataclass
 class Leaf:
-    """Something that a program reads and does not compute."""
+    """A value that a program reads and does not compute."""
 
     name: str
-    """As the program has it: `layers.0.weight`, or the name of an input."""
+    """Its name in the program: `layers.0.weight`, or the name of an input."""
     kind: str
     """ "parameter", "buffer", "constant" or "input"."""
     value: Any
-    """The array that it is now; None for inputs, and for what has no numbers, as on the meta device."""
+    """Its current array; None for inputs, and for tensors without values, as on the meta device."""
     meta: Any
-    """A tensor that tells shape and dtype, perhaps a fake one with symbolic sizes; or a number, or None if unknown."""
+    """A tensor with its shape and dtype, possibly a fake one with symbolic sizes; or a number, or None if unknown."""
     node: fx.Node = field(repr=False)
     as_real: bool = False
     """Whether it is a complex tensor, of which the backend has the real view."""
 
 
 class Loaded:
-    """A program on a backend. Called as the lowered program is, with torch tensors, it returns torch tensors; what it
-    writes is kept (buffers) or written back (inputs)."""
+    """A program loaded on a backend. It is called like the lowered program, with torch tensors, and returns torch
+    tensors; writes to buffers persist, and writes to inputs are copied back to them."""
 
     def __init__(
         self, backend: Backend, root: fx.GraphModule, narrower: Mapping[torch.dtype, torch.dtype] = MappingProxyType({})
     ) -> None:
-        """`narrower`: by a wide dtype, the narrow one in which the program computes. Raises `LoadError`, and
+        """`narrower`: maps each wide dtype to the one the program computes in instead. Raises `LoadError`, and
         `OutOfRange` for a tensor whose values do not fit."""
         problems = Problems()
         known = backend.dtypes or {}
@@ -81,13 +81,13 @@ class Loaded:
             *_state(backend, root, built.state, built.border, self.narrower),
             *(_input(node, built.border) for node in built.inputs),
         )
-        """Parameters, buffers and constants, and then the inputs, in order."""
+        """Parameters, buffers and constants, then the inputs, in order."""
         inputs = [leaf.meta for leaf in self.leaves if leaf.kind == "input"]
         self._is_of_meta = any(isinstance(meta, torch.Tensor) and meta.device.type == "meta" for meta in inputs)
         self._absent = [leaf for leaf in self.leaves if leaf.kind != "input" and leaf.value is None]
         by_node = {leaf.node: leaf.name for leaf in self.leaves}
         self.writes: tuple[str, ...] = tuple(by_node[node] for node in built.written)
-        """Names of the leaves that have another value after a run."""
+        """Names of the leaves that a run writes to."""
         self._returned = list(dict.fromkeys(nodes_in(built.results)))
         self._complex = frozenset(built.border)
         flat = (*built.written.values(), *map(built.array_of, self._returned))
@@ -105,7 +105,7 @@ class Loaded:
     def __deepcopy__(self, memo: Any) -> Loaded:
         raise NotPortable(
             f"a program on the backend {self.backend.name} cannot be copied with its arrays\n  to do: load the lowered "
-            "program once more"
+            "program again"
         )
 
     @property
@@ -116,7 +116,7 @@ class Loaded:
     @functools.cached_property
     def function(self) -> Any:
         """The program as a function of one array (or number) for each of `leaves`. It returns a flat tuple: the values
-        of `writes`, then the results. It changes nothing, and is compiled by the backend's `jit` if it has one."""
+        of `writes`, then the results. It has no side effects, and is compiled by the backend's `jit` if it has one."""
         plain = self._code.function
         if self.backend.jit is None:
             return plain
@@ -125,18 +125,18 @@ class Loaded:
         except Exception as error:
             raise failed(self.backend.name, "jit", "the program", error) from error
         if not callable(compiled):
-            raise ArgumentError(f"jit= of {self.backend.name} must return a function, and returned {compiled!r}")
+            raise ArgumentError(f"jit= of {self.backend.name} must return a function, but returned {compiled!r}")
         return compiled
 
     @property
     def text(self) -> str:
-        """The generated Python of `function`."""
+        """The generated Python source of `function`."""
         return self._code.source[0]
 
     def walk(self, *values: Any, visit: Visit | None = None) -> tuple[Any, ...]:
-        """As `function`, call by call, uncompiled. Meanwhile `backend.node` is the node that is computed;
-        `visit(node, args, kwargs, result)` is told of each call of a primitive. Raises `ArgumentError` for another
-        number of values than there are leaves, and what a function of the backend raises."""
+        """Run like `function`, but call by call and uncompiled. Meanwhile `backend.node` is the node being computed;
+        `visit(node, args, kwargs, result)` is called after each call of a primitive. Raises `ArgumentError` if there is
+        not one value for each leaf, and any exception that a function of the backend raises."""
         if len(values) != len(self.leaves):
             names = ", ".join(leaf.name for leaf in self.leaves)
             raise ArgumentError(f"walk() takes {len(self.leaves)} values: {names}; not {len(values)}")
@@ -146,12 +146,12 @@ class Loaded:
     @boundary("Loaded")
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on torch tensors. Raises `InputMismatch` for inputs that the program was not lowered for,
-        `PrimitiveError` where a function of the backend fails, and `BackendError` where a conversion does, or where a
-        result has another shape or dtype than in the program."""
+        `PrimitiveError` if a function of the backend fails, and `BackendError` if a conversion fails, or a result does
+        not have its shape and dtype in the program."""
         return self._called(args, kwargs, True)
 
     def unchecked(self, *args: Any) -> Any:
-        """As a call, whatever the shapes and dtypes of the results are."""
+        """Like a call, without checks of the results' shapes and dtypes."""
         return self._called(args, {}, False)
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], checked: bool) -> Any:
@@ -164,38 +164,38 @@ class Loaded:
         values = (*state, *moved)
         found = self._run(values)
         self._write(dict(zip(self.writes, found)), given)
-        # Programs without derived calls run on other inputs as well, for which their metadata does not speak.
+        # Programs without expanded calls also run on inputs of other shapes, for which their metadata is wrong.
         checked = checked and all(fits(value, leaf.meta) for value, leaf in zip(given, inputs))
         return self._returned_from(found[len(self.writes) :], values if checked else None)
 
     def require_numbers(self) -> None:
-        """Raise `LoadError` if there are parameters, buffers or constants without numbers: they were on the meta device
-        or fake when the program was loaded, and nothing has given them values since."""
+        """Raise `LoadError` if there are parameters, buffers or constants without values: they were on the meta device
+        or fake when the program was loaded, and have not been set since."""
         if self._absent:
             first, rest = self._absent[0], len(self._absent) - 1
             others = f" and {rest} more" if rest else ""
-            problem = f"there are no numbers in {first.kind} {first.name!r}{others} (the meta device, or fake tensors)"
-            remedies = ("give them values by load_state_dict({name: tensor})", "lower the model with its weights")
+            problem = f"no values for {first.kind} {first.name!r}{others} (meta or fake tensors)"
+            remedies = ("set them by load_state_dict({name: tensor})", "lower the model with its weights")
             raise LoadError(self.backend.name, (problem,), remedies)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters, buffers and constants as they are now, as tensors. Raises `LoadError` where one has none."""
+        """The current parameters, buffers and constants, as tensors. Raises `LoadError` if one has no values."""
         self.require_numbers()
         kept = (leaf for leaf in self.leaves if leaf.kind != "input")
         return {leaf.name: self._tensor(leaf.value, leaf.as_real, leaf.name, leaf.meta) for leaf in kept}
 
     def load_state_dict(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Give parameters and buffers other values, by name. Raises `CaptureError` for a name that the program does not
-        have, or a tensor of another shape or dtype than it has, and `ArgumentError` for what are no tensors by name."""
+        """Set parameters and buffers, by name. Raises `CaptureError` for an unknown name, or a tensor of the wrong
+        shape or dtype, and `ArgumentError` if `tensors` is not a dict of tensors by name."""
         if not isinstance(tensors, Mapping) or not all(isinstance(each, torch.Tensor) for each in tensors.values()):
-            raise ArgumentError("load_state_dict() takes tensors by name, as state_dict() gives them")
+            raise ArgumentError("load_state_dict() takes a dict of tensors by name, as state_dict() returns it")
         known = {leaf.name: leaf for leaf in self.leaves if leaf.kind != "input"}
         for name, tensor in tensors.items():
             if name not in known:
                 raise CaptureError(f"the program has no {name!r}; it has {', '.join(known)}")
             own, given = known[name].meta, as_real(tensor) if known[name].as_real and tensor.is_complex() else tensor
             if (own.shape, own.dtype) != (given.shape, given.dtype):
-                raise CaptureError(f"{name!r} is {described(own)}, and cannot be {described(given)}")
+                raise CaptureError(f"{name!r} is {described(own)} and cannot be set to {described(given)}")
             known[name].value = self._moved(tensor, known[name])
         self._absent = [leaf for leaf in self._absent if leaf.value is None]
 
@@ -209,7 +209,7 @@ class Loaded:
         return _on(self.backend, narrowed(f"{leaf.kind} {leaf.name!r}", found, self.narrower), leaf.kind, leaf.name)
 
     def _tensor(self, array: Any, is_complex: bool, name: str, meta: Any) -> torch.Tensor:
-        """A value as a tensor, in the dtype that it has in the program where that is computed in a narrow one."""
+        """A value as a tensor, in its dtype in the program if it is computed in a narrow one."""
         try:
             found = self.backend.to_torch(array)
         except Exception as error:
@@ -230,7 +230,7 @@ class Loaded:
                 hook(self._root, placed, *([by_name] if key in self._root._forward_pre_hooks_with_kwargs else []))
             if check is not None and check not in hooks.values():
                 check(self._root, placed, by_name)
-        except (RuntimeError, TypeError, ValueError) as error:  # of torch.export's hook, which knows no more than this
+        except (RuntimeError, TypeError, ValueError) as error:  # raised by torch.export's input check, without details
             if isinstance(error, DecompError):
                 raise
             found = [leaf for leaf in self.leaves if leaf.kind == "input"]
@@ -246,7 +246,9 @@ class Loaded:
             takes = f"{len(names)} input{'s' if len(names) != 1 else ''}: {', '.join(names)}"
             other = ", ".join(key for key in kwargs if key not in names)
             given = f"{len(args)} by position" + (f", {', '.join(kwargs)} by name" if kwargs else "")
-            raise ArgumentError(f"the program takes {takes}; {f'it has no {other}' if other else f'given are {given}'}")
+            raise ArgumentError(
+                f"the program takes {takes}; {f'it has no {other}' if other else f'you passed {given}'}"
+            )
         return [named[name] for name in names]
 
     def _run(self, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -264,7 +266,7 @@ class Loaded:
         return first_misfit(self._code, values, lambda value, meta: self._tensor(value, False, "a value", meta))
 
     def _failed(self, error: Exception) -> GeneratedStep | None:
-        """The step in which an error was raised."""
+        """The step that raised an error."""
         frames = traceback.extract_tb(error.__traceback__)
         line = next((frame.lineno for frame in frames if frame.filename == self._code.filename), None)
         return None if line is None else self._code.step_at(line)
@@ -290,16 +292,16 @@ class Loaded:
         return codegen.process_outputs(results) if isinstance(codegen, PyTreeCodeGen) else results
 
     def _result(self, node: fx.Node, value: Any, meta: Any, given: Sequence[Any] | None) -> Any:
-        """A value of the program as a tensor; of a call with several results, each. It is checked where it is known
-        what the program was given."""
+        """A value of the program as a tensor; for a call with several results, each as a tensor. It is checked if the
+        inputs are known."""
         if isinstance(meta, (list, tuple)):
             return [self._result(node, each, of, given) for each, of in zip(value, meta)]
         found = self._tensor(value, node in self._complex, f"result {node.name!r}", meta)
         if given is not None and not fits(found, meta):
-            problem = f"result {node.name!r} is {described(found)}, and in the program {described(meta)}"
+            problem = f"result {node.name!r} is {described(found)}, but {described(meta)} in the program"
             before = self._first_misfit(given)
             search = f'decomp.bring_up({self.backend.name}, models={{"this": (model, args)}}) finds the function'
-            remedy = "mend that function" if before else search
+            remedy = "fix that function" if before else search
             raise BackendError(self.backend.name, problem, remedy, node, before)
         return found
 
@@ -316,7 +318,7 @@ def _on(backend: Backend, tensor: torch.Tensor, kind: str, name: str) -> Any:
 
 
 def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
-    """What stands for an input of a program of the meta device where inputs are checked: it runs on others as well."""
+    """A stand-in on the meta device for checking an input: a program lowered on that device runs on others too."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
@@ -327,7 +329,7 @@ def _state(
     border: Border,
     narrower: Mapping[torch.dtype, torch.dtype],
 ) -> list[Leaf]:
-    """The tensors that a program names, each moved once."""
+    """The tensor attributes of a program, each converted once."""
     parameters = {id(tensor) for tensor in root.parameters()}
     buffers = {id(tensor) for tensor in root.buffers()}
     moved: dict[int, tuple[Any, torch.Tensor]] = {}
@@ -352,17 +354,17 @@ def _input(node: fx.Node, border: Border) -> Leaf:
 
 
 def load(backend: Backend, program: Any) -> Loaded:
-    """A lowered program on a backend. Raises `LoadError`, and `CaptureError` for what is no program."""
+    """Load a lowered program on a backend. Raises `LoadError`, and `CaptureError` if it is not a program."""
     if not isinstance(program, (Lowering, fx.GraphModule, torch.export.ExportedProgram)):
         raise CaptureError(
-            f"cannot load {type(program).__name__}; pass what decomp.lower returns, an ExportedProgram or a GraphModule"
+            f"cannot load {type(program).__name__}; pass a Lowering, an ExportedProgram or a GraphModule"
         )
-    with unset_fake_temporarily():  # torch.compile hands graphs over under a fake mode, and constants are real
+    with unset_fake_temporarily():  # torch.compile calls backends under a fake mode, but constants are real
         return Loaded(backend, program_of(program, None, None, None).root, _narrower(program))
 
 
 def _narrower(program: Any) -> Mapping[torch.dtype, torch.dtype]:
-    """The narrow dtypes in which a program computes, as `lower` noted them."""
+    """The narrow dtypes in which a program computes, as recorded by `lower`."""
     if isinstance(program, Lowering):
         return program.target.narrower
     module = program if isinstance(program, fx.GraphModule) else program.graph_module

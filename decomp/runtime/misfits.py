@@ -1,5 +1,5 @@
-"""Which function of a backend first gave something else than the program has there. A wrong value may go a long way
-before a function fails on it, or a result shows it."""
+"""Finds the function of a backend whose result first differs from the program's metadata. A wrong value may pass
+through many calls before a function fails on it, or a result shows it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from decomp.ir.dtypes import name_of
 from decomp.runtime.code import Code, GeneratedStep
 
 Read = Callable[[Any, Any], torch.Tensor]
-"""A value of the backend as a tensor, given the tensor that the program has there."""
+"""Converts a value of the backend to a tensor, given its metadata."""
 
 
 def fits(value: Any, meta: Any) -> bool:
-    """Whether a tensor has the dtype and the sizes that are known of one; of other values nothing is known."""
+    """Whether a tensor has the dtype and the known sizes of its metadata; other values always fit."""
     if not isinstance(value, torch.Tensor) or not isinstance(meta, torch.Tensor):
         return True
     if value.dtype is not meta.dtype or value.dim() != meta.dim():
@@ -28,18 +28,18 @@ def fits(value: Any, meta: Any) -> bool:
 
 
 def described(meta: Any) -> str:
-    """Dtype and sizes of a tensor; another value as it is."""
+    """Dtype and sizes of a tensor as text; for another value, its text."""
     if not isinstance(meta, torch.Tensor):
         return repr(meta)
     return f"{name_of(meta.dtype)} ({', '.join(map(str, meta.shape))})"
 
 
 def first_misfit(code: Code, values: Sequence[Any], read: Read) -> str:
-    """Run code call by call until a value is no tensor of the dtype and sizes that it has in the program, and say which
-    function gave it; empty if none does, if a function fails before, or if values cannot be read on the way."""
+    """Run code call by call until a value does not have its dtype and sizes in the program. Returns a message that
+    names the function; empty if there is none, if a function fails first, or if values cannot be converted."""
     steps = {step.node: step for step in code.steps}
     if not all(_has_form(value, metadata(node), read) for node, value in zip(code.inputs, values)):
-        return ""  # the conversion is to blame, or these are no inputs that the program knows
+        return ""  # the conversion is at fault, or the inputs do not match the metadata
 
     def visit(node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         step = steps.get(node)
@@ -51,7 +51,7 @@ def first_misfit(code: Code, values: Sequence[Any], read: Read) -> str:
         code.walk(values, visit)
     except _Misfit as found:
         return str(found)
-    except Exception:  # of the function that failed before
+    except Exception:  # the original failure, raised again
         pass
     return ""
 
@@ -66,7 +66,7 @@ def _has_form(value: Any, meta: Any, read: Read) -> bool:
 
 
 def _misfits(value: Any, meta: Any, read: Read) -> Iterator[tuple[str, str]]:
-    """What values are, and what they are in the program, where these differ."""
+    """Descriptions of a value and of its metadata, where these differ."""
     if isinstance(meta, (list, tuple)):
         if not isinstance(value, (list, tuple)) or len(value) != len(meta):
             yield kind_in_words(value), f"{len(meta)} results"
@@ -76,14 +76,14 @@ def _misfits(value: Any, meta: Any, read: Read) -> Iterator[tuple[str, str]]:
     elif isinstance(meta, torch.Tensor):
         try:
             found = read(value, meta) if not isinstance(value, (list, tuple)) else None
-        except Exception:  # whatever a conversion raises for what it does not know
+        except Exception:  # conversions may raise anything for an unknown type
             found = None
         if found is None or not fits(found, meta):
             yield kind_in_words(value) if found is None else described(found), described(meta)
 
 
 def kind_in_words(value: Any) -> str:
-    """What kind of thing a value is, in words."""
+    """A description of a value's type."""
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of {len(value)}"
     name = type(value).__name__

@@ -1,6 +1,6 @@
-"""Outputs in the layout that a graph recorded for them. AOTAutograd views an input as an output was traced, by sizes,
-strides and offset of the tensor that the compiled graph returns; a lowered graph returns a copy, whose strides are its
-own."""
+"""Restores the recorded layout of outputs. To replay an output that is a view of an input, AOTAutograd uses the sizes,
+strides and offset of the tensor that the compiled graph returns; a lowered graph may return a copy with other
+strides."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from decomp.runtime.shared_outputs import outputs_of
 
 @dataclass(frozen=True)
 class _Layout:
-    """Sizes, strides and offset, in numbers and expressions of symbols."""
+    """Sizes, strides and offset, as numbers or symbolic expressions."""
 
     size: tuple[Any, ...]
     stride: tuple[Any, ...]
     offset: Any
 
     def at(self, sizes: Mapping[Any, int]) -> _Layout:
-        """In numbers."""
+        """The layout with symbols replaced by numbers."""
         size, stride = (tuple(_number(part, sizes) for part in parts) for parts in (self.size, self.stride))
         return _Layout(size, stride, _number(self.offset, sizes))
 
@@ -35,15 +35,15 @@ class _Layout:
         return (tensor.shape, tensor.stride(), tensor.storage_offset()) == (self.size, self.stride, self.offset)
 
     def put(self, tensor: torch.Tensor, with_values: bool) -> torch.Tensor:
-        """A tensor of this layout, with the values of `tensor` if these are asked for."""
+        """A tensor of this layout, with the values of `tensor` if `with_values`."""
         last = sum((size - 1) * stride for size, stride in zip(self.size, self.stride))
         memory = tensor.new_empty(self.offset + last + 1 if tensor.numel() else self.offset)
         found = memory.as_strided(self.size, self.stride, self.offset)
         return found.copy_(tensor) if with_values and not overlaps_itself(found) else found
 
     def seen_in(self, base: torch.Tensor, dtype: torch.dtype, recorded: _Layout) -> torch.Tensor:
-        """The tensor of this layout and dtype in the memory of `base`, which was recorded with a layout of its own: an
-        input may begin elsewhere in its memory."""
+        """The tensor of this layout and dtype in the memory of `base`. Offsets are relative to the recorded layout of
+        `base`, as an input may have another storage offset than when it was recorded."""
         every = base.untyped_storage().nbytes() // base.element_size()
         memory = base.as_strided((every,), (1,), 0)
         memory = memory if dtype == base.dtype else memory.view(dtype)
@@ -54,9 +54,9 @@ class _Layout:
 def with_layouts(
     function: Any, graph: fx.Graph, views: Collection[int], whole: Collection[int], shown: Mapping[int, int], count: int
 ) -> Any:
-    """`function`, a lowered `graph` that takes a list, with outputs laid out as recorded: of those at `views` the
-    layout is all that is read, those at `shown` are views of another output each, perhaps of one behind the results
-    that are asked for, which end at `count`, or of an input, of which -1 is the first."""
+    """Wraps `function`, a lowered `graph` that takes a list, so that outputs have their recorded layouts. Of outputs in
+    `views` only the layout is read. `shown` maps outputs that are views to their bases: an output, also one after the
+    `count` results that are returned, or an input, of which -1 is the first."""
     places = {*views, *whole, *shown, *shown.values()}
     layouts = {i: layout for i in places if (layout := _recorded(graph, i)) is not None}
     if not layouts:
@@ -71,7 +71,7 @@ def with_layouts(
         results = list(function(arguments))
         found = {i: layout.at(sizes) for i, layout in layouts.items()}
         for i in found.keys() - shown.keys() - inputs:
-            # A base of its own would be taken for the base that the output was traced with.
+            # AOTAutograd would take the `_base` of such a result for the base that was traced.
             if not found[i].is_of(results[i]) or i in views and results[i]._base is not None:
                 results[i] = found[i].put(results[i], i in copied)
         for i, place in shown.items():
@@ -86,15 +86,14 @@ def with_layouts(
 
 
 def _symbols(graph: fx.Graph) -> dict[Any, int]:
-    """The symbols of a graph's sizes, and which of its inputs each is."""
+    """The symbols of a graph's sizes, each with the index of the input that it is."""
     inputs = graph.find_nodes(op="placeholder")
     given = {expression(metadata(node)): i for i, node in enumerate(inputs) if isinstance(metadata(node), torch.SymInt)}
     return {symbol: i for symbol, i in given.items() if getattr(symbol, "is_symbol", False)}
 
 
 def _recorded(graph: fx.Graph, index: int) -> _Layout | None:
-    """The layout of an output of the graph, or of an input (-1 is the first), if its sizes are known when it is
-    called."""
+    """The layout of an output of the graph, or of an input (-1 is the first), if inputs determine its symbols."""
     result = outputs_of(graph)[index] if index >= 0 else graph.find_nodes(op="placeholder")[-1 - index]
     value = metadata(result) if isinstance(result, fx.Node) else None
     if not isinstance(value, torch.Tensor):

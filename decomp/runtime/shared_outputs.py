@@ -1,5 +1,6 @@
-"""Outputs that share memory with an input or with one another. A program that Dynamo cuts into several graphs may write
-one of them in the next graph and read the other there; a target without such a view computes a copy."""
+"""Outputs that share memory with an input or with each other. If Dynamo splits a program into several graphs, the next
+graph may write to one of them and read the other, so sharing must survive even if the target lacks the view and
+computes a copy."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from decomp.ir.call import metadata
 from decomp.ops import aten
 
 Pair = tuple[int, int]
-"""Two outputs by their number, the first one before the second; or an input, of which -1 is the first one and -2 the
-second, and an output."""
+"""The numbers of two outputs, in ascending order; or of an input, of which -1 is the first and -2 the second, and an
+output."""
 
 
 def shared_pairs(graph: fx.Graph) -> frozenset[Pair]:
-    """The pairs that have an element in common, of a graph with metadata whose outputs are flat."""
+    """The pairs that share an element, in a graph with metadata and flat outputs."""
     by_memory: dict[Any, list[tuple[int, Place]]] = defaultdict(list)
     for number, node in _numbered(graph):
         found = place(metadata(node))
@@ -37,13 +38,13 @@ def shared_pairs(graph: fx.Graph) -> frozenset[Pair]:
 
 
 def merged_pairs(source: fx.Graph, lowered: fx.Graph) -> frozenset[Pair]:
-    """The pairs that are one tensor in a lowered graph and two in its source, as a tensor and a view of all of it are:
-    who turns the one in place would turn the other."""
+    """The pairs that are one tensor in a lowered graph but two in its source (a tensor and a view of all of it): an
+    in-place change of the metadata of one, such as `t_`, would change the other."""
     return _same(lowered) - _same(source)
 
 
 def kept_apart(source: fx.Graph, lowered: fx.Graph) -> None:
-    """Makes a view of what is one tensor in the lowered graph with an input or an output before it, and was none."""
+    """Replaces the second of each merged pair by a view, so that it is a tensor of its own again."""
     results, own = outputs_of(source), list(outputs_of(lowered))
     views: dict[fx.Node, fx.Node] = {}
     with lowered.inserting_before(lowered.output_node()):
@@ -56,8 +57,8 @@ def kept_apart(source: fx.Graph, lowered: fx.Graph) -> None:
 
 
 def shown_in(graph: fx.Graph, outputs: Collection[int]) -> dict[int, int]:
-    """For each of these outputs that is a view, the number of the input, counted as in a pair, or of the output that it
-    is seen in; what the graph computes becomes one, behind the others, if it is none yet."""
+    """Maps each of these outputs that is a view to the number of its base: an input, counted as in a pair, or an
+    output. A computed base that is not an output becomes one, appended to the others."""
     inputs, results = graph.find_nodes(op="placeholder"), list(outputs_of(graph))
     shown = {}
     for i in sorted(outputs):
@@ -75,7 +76,7 @@ def shown_in(graph: fx.Graph, outputs: Collection[int]) -> dict[int, int]:
 
 
 def outputs_of(graph: fx.Graph) -> Sequence[Any]:
-    """The outputs of a graph that gives a flat list."""
+    """The outputs of a graph that returns a flat list."""
     found = graph.output_node().args[0]
     assert isinstance(found, (list, tuple))
     return found
@@ -96,5 +97,5 @@ def _same(graph: fx.Graph) -> frozenset[Pair]:
 
 
 def _computed(node: fx.Node) -> fx.Node:
-    """The tensor that a chain of views begins with."""
+    """The base of a chain of views."""
     return [each for each in view_chain(node) if isinstance(metadata(each), torch.Tensor)][-1]

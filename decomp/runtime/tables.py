@@ -1,4 +1,4 @@
-"""`Backend`: what a runtime implements, one function a primitive."""
+"""`Backend`: the primitives that a runtime implements, as a table of functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Key = tuple[Op, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """A function of a backend, and the calls that it serves."""
+    """A function of a backend, and the calls that it implements."""
 
     key: Key
     function: Callable[..., Any]
@@ -37,8 +37,8 @@ class Implementation:
 
 
 class Backend:
-    """A runtime as a table: one function for each op that it has, on its own arrays. The functions may compute at once
-    (NumPy), record (a lazy runtime), or emit into another graph: nothing here presumes which.
+    """A runtime as a table: one function for each op that it has, on its own arrays. The functions can compute eagerly
+    (NumPy), record (a lazy runtime), or emit into another graph.
 
     ```python
     chip = decomp.Backend("mychip", targets.tinygrad, from_torch=lambda x: x.numpy(), to_torch=torch.from_numpy)
@@ -53,10 +53,10 @@ class Backend:
 
     A function is called with the arguments of the op's schema. Those without a default come by position, in the order
     of the schema: arrays, Python numbers, lists of either, None. Those with a default come by keyword, by the name in
-    the schema, and only where a call gives something else than the default: `aten.sum.dim_IntList(x, [0], True)` calls
-    `sum(x, [0], keepdim=True)`. Where and how memory lies (`device`, `layout`, `memory_format`, `pin_memory`,
-    `non_blocking`) is never passed. Of several results it returns a tuple. Bodies of `cond` and the like are functions
-    of arrays.
+    the schema, and only if they differ from the default: `aten.sum.dim_IntList(x, [0], True)` calls
+    `sum(x, [0], keepdim=True)`. Placement and layout (`device`, `layout`, `memory_format`, `pin_memory`,
+    `non_blocking`) are never passed. Several results are returned as a tuple. Bodies of `cond` and the like are passed
+    as functions of arrays.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class Backend:
         shape: Callable[[Any], Sequence[Any]] | None = None,
     ) -> None:
         """- `target`: what programs are lowered to; by default the ops that are implemented, on `dtypes`.
-        - `from_torch`, `to_torch`: a tensor (detached) as an array, and back.
-        - `dtypes`: what the backend calls each dtype that it has. Arguments that are dtypes arrive so, and programs
-          with another dtype are refused when they are loaded. By default dtypes arrive as PyTorch's own.
+        - `from_torch`, `to_torch`: convert a (detached) tensor to an array, and back.
+        - `dtypes`: maps PyTorch's dtypes to the backend's. Dtype arguments are converted by it, and programs with
+          another dtype are refused when they are loaded. By default PyTorch's dtypes are passed.
         - `jit(function)`: compiles a function of arrays that returns a tuple of arrays; applied to whole programs.
         - `shape(array)`: the sizes of an array; by default `array.shape`.
 
-        Raises `ArgumentError` for what is none of these."""
+        Raises `ArgumentError` for arguments of another kind."""
         if target is not None and not isinstance(target, Target):
-            raise ArgumentError(f"target= takes a decomp.Target, as decomp_rules.targets.tinygrad, not {target!r}")
+            raise ArgumentError(f"target= takes a decomp.Target such as decomp_rules.targets.tinygrad, not {target!r}")
         functions = {"from_torch": from_torch, "to_torch": to_torch, "jit": jit, "shape": shape}
         for option, function in functions.items():
             if not callable(function) and (function is not None or option.endswith("torch")):
@@ -105,13 +105,13 @@ class Backend:
 
     @boundary("Backend.implements")
     def implements(self, *ops: Any, when: Predicate | None = None, reason: str = "") -> Callable[[F], F]:
-        """Decorates the function of one op or several, written as in the list of a target: `"add"` means all overloads
-        that have no function of their own, `"sum.dim_IntList"` the one; a key of another table is taken too. With
-        `when`, it serves the calls of which the predicate is true, in words `reason` ("groups must be 1"); a later
-        function is asked first. Raises `UnknownOp`, `TargetError` for a condition without words, and
-        `ArgumentError` for no op or no function."""
+        """Decorator of the function for one or more ops, spelled as in a target: `"add"` means all overloads without a
+        function of their own, `"sum.dim_IntList"` that one; a key of another table is accepted too. With `when`, it is
+        used for the calls for which the predicate is true; `reason` describes it ("groups must be 1"). Of several
+        functions the last one is tried first. Raises `UnknownOp`, `TargetError` for a condition without a reason, and
+        `ArgumentError` if there is no op or no function."""
         if when is not None and not reason:
-            raise TargetError('when= needs reason=, its words for errors: reason="groups must be 1"')
+            raise TargetError('when= needs reason=, its text in errors: reason="groups must be 1"')
         if not ops:
             raise ArgumentError('implements() needs the op that the function computes: implements("add")')
         keys = [_key(spelling) for spelling in ops]
@@ -130,25 +130,25 @@ class Backend:
     def departs(
         self, *ops: Any, reason: str, where: Where | None = None, epsilons: float = 0.0, ulp: float = 0.0
     ) -> None:
-        """State that results of some ops (spelled as for `implements`) are by the runtime's own design not PyTorch's:
-        bring-up then shows them as "by design", with the reason, and not as wrong.
+        """Declare that results of some ops (spelled as for `implements`) differ from PyTorch's by the runtime's design:
+        bring-up then reports them as "by design", with the reason, and not as wrong.
 
-        `where(expected, *tensors)`: a mask of the results that are meant, or a bool for all of a call; `epsilons` (of
-        the dtype) and `ulp` (of each result): how far they may be off, by default without bound. Raises
-        `TargetError` for a statement that says neither where nor how far, and `UnknownOp`."""
+        `where(expected, *tensors)`: a mask of the results that differ, or a bool for all of a call; `epsilons` (of the
+        dtype) and `ulp` (of each result): the allowed error, by default any. Raises `TargetError` if none of the three
+        is given, and `UnknownOp`."""
         if where is None and not epsilons and not ulp:
             raise TargetError("departs() takes where=, epsilons= or ulp=: which results differ, or by how much")
         for spelling in ops:
             self._departures.setdefault(_key(spelling), []).append(KnownDeviation(reason, where, epsilons, ulp))
 
     def departures(self, op: Any) -> tuple[KnownDeviation, ...]:
-        """What is stated of an op, or of one overload of it. Raises `UnknownOp`."""
+        """The departures declared for an op, or for one overload of it. Raises `UnknownOp`."""
         name, overload = _key(op)
         of_overload = self._departures.get((name, overload), ()) if overload is not None else ()
         return (*of_overload, *self._departures.get((name, None), ()))
 
     def stated(self) -> set[str]:
-        """The ops, as a target lists them, of which something is stated."""
+        """The ops with declared departures, as a target lists them."""
         return {f"{op}.{overload}" if overload else str(op) for op, overload in self._departures}
 
     def __iter__(self) -> Iterator[Implementation]:
@@ -157,7 +157,7 @@ class Backend:
 
     @property
     def target(self) -> Target:
-        """What programs are to be lowered to."""
+        """The target that programs must be lowered to."""
         if self._target is not None:
             return self._target
         if self._made is None:
@@ -168,13 +168,13 @@ class Backend:
         made = Target(self.name)
         for each in self:
             if each.key[0].name.startswith("higher_order."):
-                continue  # these are no ops that a target is asked for
+                continue  # a target need not have these
             one = Target(self.name, [each.key])
             made |= one if each.when is None else one.legal_if(each.key, each.when, each.reason)
         return (made if self.dtypes is None else made.with_dtypes(self.dtypes)).named(self.name)
 
     def missing(self) -> tuple[str, ...]:
-        """The ops of the target that no function serves."""
+        """The ops of the target without a function."""
         return tuple(name for name in self.target if not self._serves(*_key(name)))
 
     def _serves(self, op: Op, overload: str | None) -> bool:
@@ -190,20 +190,20 @@ class Backend:
         return None
 
     def conditions(self, call: Call) -> tuple[str, ...]:
-        """For which calls of the op of a call there are functions, in words."""
+        """The conditions of the functions for the op of a call, as text."""
         keys = ((call.op, call.overload), (call.op, None))
         return tuple(dict.fromkeys(each.reason for key in keys for each in self._table.get(key, ()) if each.reason))
 
     @property
     def node(self) -> fx.Node:
-        """While a function runs under `Loaded.walk`: the call that it computes, with metadata in `node.meta["val"]`.
+        """While a function runs under `Loaded.walk`: the call being computed, with metadata in `node.meta["val"]`.
         Raises `LookupError` at any other time."""
         return node_now()
 
     def load(self, program: Any) -> Loaded:
-        """A lowered program (a `Lowering`, an ExportedProgram or a GraphModule) on this backend. Its parameters are
-        moved now, once. Raises `LoadError`, which names everything that the backend has no function for."""
-        from decomp.runtime.loaded import load  # which knows backends
+        """Load a lowered program (a `Lowering`, an ExportedProgram or a GraphModule) on this backend. Its parameters
+        are converted once, now. Raises `LoadError`, which lists everything that the backend has no function for."""
+        from decomp.runtime.loaded import load  # deferred: it imports this module
 
         return load(self, program)
 

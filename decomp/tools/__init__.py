@@ -1,1 +1,1 @@
-"""What stands on the library: certification, benchmarks, the terminal. Nothing below imports it."""
+"""Tools that use the library: certification, benchmarks, bring-up, the command line. No module below imports them."""

@@ -1,4 +1,4 @@
-"""Explaining one op: which rules there are for it, and how sample calls of it reach a target, or why they do not."""
+"""Explains one op: its rules, and how sample calls of it are lowered to a target, or why they are blocked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from decomp.samples import Sample, program_of
 
 @dataclass
 class DerivationStep:
-    """A rule of a derivation: the rules that it leads to, and how many calls of the target it emits itself."""
+    """A rule of a derivation: the rules that expand its calls, and how many calls of the target it emits itself."""
 
     rules: dict[str, DerivationStep] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class DerivationStep:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How one call reaches a target."""
+    """How one call is lowered to a target."""
 
     call: str
     """`aten.mm.default(float32[4, 4], float32[4, 4])`"""
@@ -33,7 +33,7 @@ class Route:
     """"legal", "derived" or "blocked"."""
     derivation: DerivationStep
     reasons: tuple[str, ...]
-    """For a blocked call, why; for a derived one, why earlier alternatives were passed over."""
+    """For a blocked call, why; for a derived one, why earlier alternatives were not used."""
     cost: float = 0.0
     """What the calls that it becomes cost; of a call that the target knows, 0."""
 
@@ -66,17 +66,17 @@ def _of_others(the_plan: Plan) -> Decision:
 
 def _judged(decision: Decision) -> tuple[str, DerivationStep, tuple[str, ...]]:
     if isinstance(decision, Blocked):
-        condition = [f"the target knows it under a condition: {decision.condition}"] if decision.condition else []
+        condition = [f"the target accepts it under a condition: {decision.condition}"] if decision.condition else []
         tried = [f"tried {rule}: {reason}" for rule, reason in decision.tried]
         return "blocked", DerivationStep(), tuple(condition + (tried or ["no rule is registered for it"]))
     if isinstance(decision, Derived):
-        passed = tuple(f"passed over {rule}: {reason}" for rule, reason in decision.passed_over)
+        passed = tuple(f"skipped {rule}: {reason}" for rule, reason in decision.passed_over)
         return "derived", _derivation(decision), passed
     return "legal", DerivationStep(), ()
 
 
 def _derivation(decision: Derived) -> DerivationStep:
-    """The rules of a derivation as a tree; what it emits hangs from the rule that emits it."""
+    """The rules of a derivation as a tree, with the calls that each rule emits."""
     root = DerivationStep()
     for entry in decision.stamp.entries:
         if entry.op != "call_function":

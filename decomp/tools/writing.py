@@ -1,5 +1,5 @@
-"""Files are written whole or not at all: a file that was there stays as it is until the new one is complete. Records
-are JSON with one row a line, so that a difference between two versions shows the rows that changed."""
+"""Atomic writes: an existing file is replaced only when the new one is complete. Records are JSON with one row a line,
+so that a diff between two versions shows the rows that changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A path beside `path`, with its suffix, to write to; what is there at the end takes the place of `path`."""
+    """A temporary path next to `path`, with its suffix, to write to; at the end it replaces `path`."""
     unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
     try:
         yield unfinished
@@ -24,7 +24,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def one_row_a_line(records: Any) -> str:
-    """JSON in which each item of a list, and each entry of a dict that holds lists, has a line of its own."""
+    """JSON with one line for each item of a list, and for each entry of a dict that holds lists."""
     return f"{_written(records)}\n"
 
 
@@ -45,8 +45,8 @@ def _compact(value: Any) -> str:
 
 
 class Unfailing(io.FileIO):
-    """A new file for writers that cannot bear a failure: PyTorch's (2.13) ends the process where the disk is full. What
-    cannot be written is remembered, and told at the end."""
+    """A new file for writers that must not see an error: PyTorch's (2.13) ends the process if the disk is full. The
+    first failed write is recorded, to be raised at the end."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "w")
@@ -63,6 +63,6 @@ class Unfailing(io.FileIO):
         return size
 
     def tell_failure(self) -> None:
-        """Raise the `OSError` of the first thing that could not be written."""
+        """Raise the `OSError` of the first failed write."""
         if self.failure is not None:
             raise self.failure

@@ -1,1 +1,1 @@
-"""Values and gradients, measured against the op itself and float64."""
+"""Measures values and gradients of lowered programs against the source op and float64."""

@@ -1,4 +1,4 @@
-"""The cheapest levels of accuracy, op by op, with which a program loses no more than it may."""
+"""Chooses the cheapest level of accuracy for each op such that the program's error stays within a limit."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from decomp.rules.accuracy import LEVELS, Accuracy, Level
 from decomp.validation.error_budget import LevelChoice, Levels
 
 TIGHTER = 0.8
-"""Where the errors come to more than their squares let expect, so much less is allowed the next time."""
+"""The factor on the limit for the next attempt, if the error exceeds the estimate from the sum of squares."""
 TRIES = 16
 
 
 @dataclass(frozen=True)
 class Picked:
-    """Levels by op, and what the program loses with them."""
+    """Levels by op, and the error of the program at these."""
 
     levels: Mapping[Op, Level]
-    """Of the ops that reach the target in several ways."""
+    """The levels of the ops with several alternatives on the target."""
     growth: float
-    """The error with them, in units of the error of the program as it is."""
+    """The error at these levels, as a multiple of the source program's."""
     allowed: float
 
     def __str__(self) -> str:
@@ -33,10 +33,9 @@ class Picked:
 
 
 def cheapest_levels(levels: Levels, allowed: float, named: Accuracy = Accuracy()) -> Picked:
-    """The cheapest levels with which the error at the outputs grows by no more than a factor. Each op is measured
-    alone, and the squares of errors are taken to add up; what is picked by that is run, and held against what is
-    allowed. Ops that `named` names have their levels. Raises `AccuracyError` where not even the most accurate levels
-    do."""
+    """The cheapest levels such that the error at the outputs grows by at most a factor. Each op is measured alone, and
+    squared errors are assumed to add up; the picked levels are then run together and checked against the limit. Ops in
+    `named` keep their levels. Raises `AccuracyError` if not even the most accurate levels suffice."""
     known = {op: [str(named.level(op))] if named.names(op) else levels.levels(op) for op in levels.nodes}
     choices = {op: [levels.choice(op, level) for level in found] for op, found in known.items() if found}
     worthwhile = {op: _worthwhile(found) for op, found in choices.items()}
@@ -55,23 +54,23 @@ def cheapest_levels(levels: Levels, allowed: float, named: Accuracy = Accuracy()
 
 
 def _of(levels: Levels, op: Op) -> list[Level]:
-    """The levels that have names, of those at which an op reaches the target."""
+    """The named levels at which an op can be lowered to the target."""
     return [level for level in levels.levels(op) if level in LEVELS]
 
 
 def _differ(one: LevelChoice, other: LevelChoice) -> bool:
-    """Whether two levels come to different calls: those that do not are measured once."""
+    """Whether two levels lead to different calls: those that do not are measured once."""
     return one.error is not other.error
 
 
 def growth(error: float, levels: Levels) -> float:
-    """An error in units of that of the program as it is."""
+    """An error as a multiple of the source program's."""
     own = levels.original.size
     return error / own if own else 1.0 if error == 0 else math.inf
 
 
 def _worthwhile(choices: Sequence[LevelChoice]) -> list[LevelChoice]:
-    """The choices that are not both dearer and less accurate than another, the cheapest first."""
+    """The choices that are not both costlier and less accurate than another, the cheapest first."""
     found: list[LevelChoice] = []
     for choice in sorted(choices, key=lambda choice: (choice.cost, choice.error.size)):
         if not found or choice.error.size < found[-1].error.size:
@@ -80,8 +79,9 @@ def _worthwhile(choices: Sequence[LevelChoice]) -> list[LevelChoice]:
 
 
 def _within(choices: Mapping[Op, Sequence[LevelChoice]], target: float) -> dict[Op, LevelChoice]:
-    """The cheapest choices whose squared errors add up to no more than `target`, or the most accurate: from the
-    cheapest of each op, the step that gains most for its price is taken until that is so."""
+    """The cheapest choices whose squared errors add up to at most `target`, or else the most accurate. Greedy: starts
+    with the cheapest choice of each op, and takes the step with the best gain for its price until the sum is small
+    enough."""
     picked = {op: found[0] for op, found in choices.items()}
     while not _square(picked) <= target:
         steps = [(op, other) for op, found in choices.items() for other in found[found.index(picked[op]) + 1 :]]
@@ -97,7 +97,8 @@ def _square(picked: Mapping[Op, LevelChoice]) -> float:
 
 
 def _gain(now: LevelChoice, then: LevelChoice) -> tuple[float, float]:
-    """How much of the squared error a step takes away for its price; what mends NaN or infinity comes first."""
+    """The reduction of the squared error by a step, relative to its price; steps that fix NaN or infinity come
+    first."""
     gained = now.error.size**2 - then.error.size**2 if math.isfinite(then.error.size) else 0.0
     return gained / max(then.cost - now.cost, 1e-300), -then.cost
 

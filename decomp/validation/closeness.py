@@ -1,6 +1,6 @@
-"""How far a result may be from the op itself in float64: by the ULP that the rule promises, plus a few times the error
-of the op's own kernel, plus a few times the effect of perturbing the operands in their last place, because no kernel is
-more precise than its operands."""
+"""Decides whether a result is close enough to the op in float64. The allowed error is the ULP that the rule promises,
+plus a multiple of the error of the op's own kernel, plus a multiple of the effect of perturbing the operands in their
+last place, because no kernel is more precise than its operands."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from decomp.validation.ties import TieBreak, Ties
 from decomp.validation.ulp import spacing
 
 Call = Callable[[Sequence[Any]], list[torch.Tensor]]
-"""From operands to the tensors that a call gives, flat."""
+"""Maps operands to the tensors that a call returns, flat."""
 KERNEL_ERROR_FACTOR = 8.0
-"""How many times the op's own error, or the effect of a perturbation, a result may be off by."""
+"""The factor on the op's own error, and on the effect of a perturbation, that a result may be off by."""
 BLURRED = 1e5
-"""Results that a perturbation moves by more ULP than this are not judged."""
+"""Results that a perturbation changes by more ULP than this are not compared: they are ill-conditioned."""
 PERTURBATIONS = 2
-"""How many perturbations of the operands are tried."""
+"""The number of perturbations of the operands."""
 
 
 @dataclass(frozen=True)
@@ -33,39 +33,38 @@ class ErrorJudgement:
     ulp: float
     """In ULP of the exact value, or of the largest element where the op does not compute element by element."""
     fault: str | None = None
-    """What is wrong, in one clause."""
+    """The fault, in one clause."""
     error: float = 0.0
-    """The same, absolute."""
+    """The absolute error."""
 
 
 @dataclass(frozen=True)
 class CallReference:
-    """The reference for a call on some operands: in float64, and with what may differ: operands perturbed in their last
-    place, and other choices among equal elements."""
+    """The reference for a call on some operands: results in float64, and acceptable variations: results for operands
+    perturbed in their last place, and other choices among equal elements."""
 
     own: list[torch.Tensor]
     wide: list[torch.Tensor] | None
-    """None where the op does not run in float64."""
+    """None if the op does not run in float64."""
     moved: Sequence[list[torch.Tensor]]
     operands: Sequence[Any] = ()
-    """What it was computed from, where that is known."""
+    """The operands, if known."""
     choices: Sequence[TieBreak | None] = ()
-    """Of results that are places of elements, which of those are equal; none is known of a whole program."""
+    """For results that are indices, which elements are equal; empty for a whole program."""
     perturbed: Callable[[], list[list[torch.Tensor]]] | None = None
-    """Computes `moved`, which is wanted only where a result differs without."""
+    """Computes the variations `moved`, needed only for a result that differs."""
     noise: Sequence[float] = ()
-    """Of gradients, the size of the terms that they may be added up of: next to it, rounding errors are as good as
-    0."""
+    """For gradients, the magnitude of the terms that they sum: errors are compared with this as well."""
 
 
 def truth_of(call: Call, wide_call: Call, operands: Sequence[Any], *, signs: bool = False) -> CallReference:
-    """Computes the reference for a call; `signs`: with other ones of vectors. Raises whatever the op itself raises on
+    """Computes the reference for a call; `signs`: also with other signs of vectors. Raises what the op itself raises on
     these operands."""
     own = call(operands)
     try:
         with Ties() as ties:
             wide, reals = in_float64(wide_call, operands)
-    except Exception:  # the op has no float64 kernel, or mixes its dtypes by hand
+    except Exception:  # the op has no float64 kernel, or mixes dtypes explicitly
         return CallReference(own, None, [])
     if [t.shape for t in wide] != [t.shape for t in own]:
         return CallReference(own, None, [])
@@ -75,20 +74,20 @@ def truth_of(call: Call, wide_call: Call, operands: Sequence[Any], *, signs: boo
 
 
 def _perturbed(wide_call: Call, operands: Sequence[Any], others: Sequence[int]) -> list[list[torch.Tensor]]:
-    """What the call gives on operands perturbed in their last place, and with other choices."""
+    """The results of the call for operands perturbed in their last place, and with other choices."""
     try:
         moved = [wide_call(widened(_moved(operands, seed))) for seed in range(PERTURBATIONS)]
         for other in others:
             with Ties(other):
                 moved.append(wide_call(widened(operands)))
-    except Exception:  # the kernel refuses them
+    except Exception:  # the kernel rejects them
         return []
     return moved
 
 
 def in_float64(call: Callable[[Any], Any], operands: Any) -> tuple[Any, Any]:
-    """What a call gives in float64, and its operands. Where the call still gives narrower floats, as of integers, these
-    are made floats before, rounded as the call rounds them."""
+    """The results of a call in float64, and its operands. If results are still narrower floats, as for integer
+    operands, the integers are first converted to floats, rounded as the call rounds them."""
     found = call(widened(operands))
     narrow = next((leaf.dtype for leaf in tensors_in(found) if leaf.dtype in _WIDER), None)
     if narrow is None or not any(map(_is_exact, tensors_in(operands))):
@@ -96,26 +95,26 @@ def in_float64(call: Callable[[Any], Any], operands: Any) -> tuple[Any, Any]:
     reals = tree_map(lambda leaf: leaf.to(narrow) if _is_tensor(leaf) and _is_exact(leaf) else leaf, operands)
     try:
         return call(widened(reals)), reals
-    except Exception:  # its integers are places
+    except Exception:  # its integers are indices
         return found, operands
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What results may be off by."""
+    """The allowed error of results."""
 
     ulp: float
     """In ULP of the exact value, or of the largest element where the op does not compute element by element."""
     floor: float = 0.0
-    """Errors of smaller results are counted in ULP of this one, where it does."""
+    """If it does, errors of smaller results are counted in ULP of this value."""
     slack: float = 0.0
-    """ε that results may be off by beyond that, where it does."""
+    """If it does, ε that results may be off by in addition."""
 
 
 def judge(
     found: Sequence[torch.Tensor], truth: CallReference, allowed: Allowance | float, *, pointwise: bool
 ) -> ErrorJudgement:
-    """Compares results with the reference. A number that is allowed is so in ULP."""
+    """Compares results with the reference. A plain number as the allowed error is in ULP."""
     allowed = allowed if isinstance(allowed, Allowance) else Allowance(allowed)
     judged = _judge(found, truth, allowed, pointwise)
     if judged.fault is None or truth.perturbed is None:
@@ -156,7 +155,7 @@ def _judge(found: Sequence[torch.Tensor], truth: CallReference, allowed: Allowan
 
 
 def _is_noise(mine: torch.Tensor, wide: torch.Tensor, size: float) -> bool:
-    """Whether terms of this size cancel: both, each in its dtype, are nothing but rounding errors."""
+    """Whether terms of this magnitude cancel: both results, each in its dtype, are only rounding errors."""
     return all(
         bool((each.abs() <= KERNEL_ERROR_FACTOR * torch.finfo(each.dtype).eps * size).all()) for each in (mine, wide)
     )
@@ -173,8 +172,8 @@ def _is_exact(own: torch.Tensor) -> bool:
 def _exactly(
     mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: list[torch.Tensor], choice: TieBreak | None
 ) -> ErrorJudgement:
-    """Integers and bools are equal, except where they change with operands that are perturbed, or are places of equal
-    elements."""
+    """Compares integers and bools, which must be equal, except where they change with perturbed operands, or are
+    indices of equal elements."""
     wrong = mine != own if choice is None else ~choice.allows(mine)
     for other in (wide, *moved) if choice is None else ():
         if other.shape == own.shape and not other.is_complex():
@@ -198,7 +197,7 @@ def _closely(
     real = dtype.to_real() if dtype.is_complex else dtype
     mine64, own64 = mine.double(), own.double()
     finite = own64.isfinite() & wide.isfinite()
-    # At special values PyTorch's kernels differ by instruction set and layout: float64's answer is right as well.
+    # At special values PyTorch's kernels differ by instruction set and layout: float64's result is accepted too.
     wrong = _is_other(mine64, own64) & _is_other(mine64, wide.to(real).double()) & ~(finite & mine64.isfinite())
     for each in moved:
         wrong &= each.to(real).isfinite() == wide.to(real).isfinite()
@@ -217,11 +216,11 @@ def _closely(
     beyond: Any = allowed.slack * torch.finfo(real).eps if pointwise else 0.0
     if lost is not None:
         beyond = beyond + torch.where(wide == 0, lost, 0.0)
-    # Where the last place of an operand decides all digits of a result, no result is wrong; nor below the normal
-    # numbers.
+    # Where the last place of an operand determines all digits of a result, any result is accepted; so is any below the
+    # normal numbers.
     error = torch.where((slack > BLURRED * unit) & pointwise, 0.0, error)
     excess = error - (allowed.ulp * unit + KERNEL_ERROR_FACTOR * slack + beyond + torch.finfo(real).tiny)
-    # Where the op is ill-conditioned, an error in ULP of the result says nothing of the rule.
+    # Where the op is ill-conditioned, the error in ULP of the result does not measure the rule.
     ulp = float(torch.where((slack <= 4 * unit) | (not pointwise), error / unit, 0.0).max())
     if bool((excess > 0).any()):
         at = tuple((excess == excess.max()).nonzero()[0].tolist())
@@ -232,8 +231,8 @@ def _closely(
 
 
 def _lost_at_zero(operands: Sequence[Any], own: torch.Tensor) -> torch.Tensor | None:
-    """What float64 itself may have lost where it gives 0: a last place of the largest operand of the element, as
-    1 + tanh(x) does at -20. None where operands do not tell."""
+    """The possible error of float64 itself where its result is 0 by cancellation, as for 1 + tanh(x) at -20: one unit
+    in the last place of the element's largest operand. None if it cannot be determined from the operands."""
     reals = [
         leaf.abs().double()
         for leaf in tree_leaves(list(operands))
@@ -249,7 +248,7 @@ def _lost_at_zero(operands: Sequence[Any], own: torch.Tensor) -> torch.Tensor | 
 
 
 def _is_other(mine: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Where only one of both is NaN, or mine is an infinity and the other is not that."""
+    """Where only one of the two is NaN, or mine is an infinity that the other is not."""
     return (mine.isnan() != expected.isnan()) | (mine.isinf() & (mine != expected))
 
 
@@ -258,7 +257,7 @@ def _zero_unless(error: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
 
 
 def _parts(value: torch.Tensor) -> torch.Tensor:
-    """Real and imaginary part side by side; in float64 where it is wide."""
+    """Real and imaginary parts side by side; in float64 if `wide`."""
     value = value.detach()
     return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
@@ -281,12 +280,12 @@ def _wide(value: Any) -> Any:
 
 
 def widened(value: Any) -> Any:
-    """The same with float tensors, and dtypes among the arguments, in float64."""
+    """The same call with float tensors and float dtypes among the arguments replaced by float64."""
     return tree_map(lambda leaf: _WIDER.get(leaf, leaf) if isinstance(leaf, torch.dtype) else _wide(leaf), value)
 
 
 def _moved(operands: Sequence[Any], seed: int) -> Any:
-    """The operands, each float moved by about one unit in the last place, up or down at random."""
+    """The operands, each float changed by about one unit in the last place, up or down at random."""
     draw = torch.Generator().manual_seed(seed)
 
     def moved(leaf: Any) -> Any:

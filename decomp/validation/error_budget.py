@@ -1,5 +1,5 @@
-"""What a lowered program loses against float64, op by op: the error at the outputs that is due to the calls of one op,
-next to that of PyTorch's own kernels; at each level of accuracy, with what that costs."""
+"""The error of a lowered program against float64, by op: the error at the outputs due to the calls of one op, next to
+that of PyTorch's own kernels, at each level of accuracy, with its cost."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from decomp.validation.error_sources import Experiment, Place, Traced
 
 @dataclass(frozen=True)
 class Error:
-    """What is wrong at the outputs, in one vector: each output in units of the root mean square of its exact values, so
-    that all count alike."""
+    """The error at the outputs, as one vector: each output in units of the root mean square of its exact values, so
+    that all have equal weight."""
 
     parts: tuple[torch.Tensor, ...] = field(repr=False)
     broken: bool
-    """Whether NaN or an infinity stands where the exact value is a number."""
+    """Whether there is a NaN or an infinity where the exact value is finite."""
 
     @classmethod
     def of(cls, found: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> Error:
-        """Of some outputs. Positions where the exact value is no number are left out."""
+        """The error of some outputs, without positions where the exact value is not finite."""
         pairs = [(_real(a), _real(b)) for a, b in zip(found, exact) if _has_numbers(b)]
         parts: list[torch.Tensor] = []
         broken = False
@@ -72,16 +72,16 @@ class LevelChoice:
 
     level: Level
     calls: int
-    """Of the target, that they come to."""
+    """The number of calls of the target that they expand to."""
     cost: float
     error: Error = field(repr=False)
-    """At the outputs, due to these calls alone."""
+    """The error at the outputs due to these calls alone."""
     rules: tuple[str, ...]
-    """The rules that serve them; none for an op that the target knows."""
+    """The rules that expand them; none for an op of the target."""
 
 
 class Levels:
-    """A program planned at several levels of accuracy, and run to see what each op costs and loses at each."""
+    """A program planned at several levels of accuracy, and run to find the cost and the error of each op at each."""
 
     def __init__(
         self,
@@ -91,16 +91,16 @@ class Levels:
         seed: int = 0,
         narrower: Collection[torch.dtype] = (),
     ) -> None:
-        """`plans`: by level, of one program. `narrower`: dtypes that stand at the border alone, the program computes in
-        narrow ones. Raises `AccuracyError` if nothing that it returns has an error."""
+        """`plans`: the plans of one program, by level. `narrower`: wide dtypes that occur only at the boundary, as the
+        program computes in narrow ones. Raises `AccuracyError` if nothing that it returns can have an error."""
         self.plans, self.cost = plans, cost
         self.experiment = Experiment(next(iter(plans.values())).graphs, inputs, seed)
         self._as_it_is = self.experiment.traced({})
         self.original = Error.of(self._as_it_is.outputs, self.experiment.exact)
-        """Of the program as it is."""
+        """The error of the source program in PyTorch."""
         _require_errors(self._as_it_is.outputs, narrower)
         self.nodes: dict[Op, dict[Place, fx.Node]] = {}
-        """By op, its calls that the inputs reach."""
+        """By op, its calls that depend on inputs."""
         for place, node in self.experiment.calls():
             self.nodes.setdefault(_op_of(node), {})[place] = node
         self._decisions = {level: _decisions(planned) for level, planned in plans.items()}
@@ -108,7 +108,7 @@ class Levels:
         self._traced: dict[Level, Traced] = {}
 
     def require(self, accuracy: Accuracy, target: str) -> None:
-        """Raise `NotLowered` unless each call reaches the target at the level that is asked for."""
+        """Raise `NotLowered` unless each call can be lowered at the requested level."""
         for op in self.nodes:
             level = str(accuracy.level(op))
             if level not in self.levels(op):
@@ -121,7 +121,7 @@ class Levels:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The ops that have no kernel for float64."""
+        """The ops without a float64 kernel."""
         return self._named(self.experiment.own_only)
 
     def _named(self, places: Collection[Place]) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ class Levels:
         return tuple(dict.fromkeys(str(_op_of(node)) for node in nodes))
 
     def levels(self, op: Op) -> list[Level]:
-        """The levels at which each call of an op reaches the target."""
+        """The levels at which each call of an op can be lowered to the target."""
         return [
             level
             for level, decisions in self._decisions.items()
@@ -155,16 +155,16 @@ class Levels:
         return self.due(op, self._as_it_is)
 
     def run(self, levels: Mapping[Op, Level]) -> Traced:
-        """The program with each op at its level."""
+        """A run of the program with each op at its level."""
         stamps = {place: d.stamp for op, level in levels.items() for place, d in self._derived(op, level).items()}
         return self.experiment.traced(stamps)
 
     def error(self, traced: Traced) -> Error:
-        """What is wrong with a run."""
+        """The error of a run."""
         return Error.of(traced.outputs, self.experiment.exact)
 
     def due(self, op: Op, traced: Traced) -> Error:
-        """What of the error of a run is due to the calls of an op."""
+        """The part of a run's error that is due to the calls of an op."""
         errors = {place: traced.errors.get(place, ()) for place in self.nodes[op]}
         wrong = any(each is not None for results in errors.values() for call in results for each in call)
         found = self.experiment.with_errors(errors) if wrong else self.experiment.exact
@@ -175,7 +175,7 @@ class Levels:
         return {place: decision for place, decision in found.items() if isinstance(decision, Derived)}
 
     def _error(self, op: Op, level: Level) -> Error:
-        """Measured once for all levels that come to the same calls."""
+        """Measured once for all levels with the same expansions."""
         stamps = {place: decision.stamp for place, decision in self._derived(op, level).items()}
         key = op, tuple((place, *((entry.target, entry.chain) for entry in s.entries)) for place, s in stamps.items())
         if key not in self._errors:
@@ -198,7 +198,7 @@ class Levels:
 def levels_of(
     program: CapturedProgram, matching: RuleSelection, source: CaptureRequest, policy: Policy, seed: int = 0
 ) -> Levels:
-    """A captured program at each level of accuracy, and at those of the policy, on its example inputs. Raises
+    """A captured program at each level of accuracy, and at the policy's levels, on its example inputs. Raises
     `AccuracyError`."""
     inputs, cost, accuracy = _inputs(program, source), policy.cost, policy.accuracy
     known = dict.fromkeys((*LEVELS, accuracy.default, *(level for _, level in accuracy.by_op)))
@@ -211,10 +211,10 @@ def _inputs(program: CapturedProgram, source: CaptureRequest) -> list[object]:
     if args is None and kwargs is None:
         args, kwargs = getattr(source.model, "example_inputs", None) or (None, None)
     if args is None and kwargs is None:
-        raise AccuracyError("what a program loses is measured by running it: pass args=(...)")
+        raise AccuracyError("the error of a program is measured by running it: pass args=(...)")
     found = all_inputs(program, tuple(args or ()), dict(kwargs or {}))
     if found is None:
-        raise AccuracyError("the program does not take these inputs: pass args= (and kwargs=) as it is called")
+        raise AccuracyError("the program does not accept these inputs: pass args= (and kwargs=) as in a call")
     return found
 
 
@@ -227,9 +227,9 @@ def _op_of(node: fx.Node) -> Op:
 
 
 def _require_errors(outputs: Sequence[torch.Tensor], narrower: Collection[torch.dtype]) -> None:
-    """Raise `AccuracyError` unless something that the program returns is rounded."""
+    """Raise `AccuracyError` unless the program returns floats narrower than float64."""
     floats = [each for each in outputs if _has_numbers(each)]
     if not floats:
-        raise AccuracyError("the program returns no floats, whose errors could be measured")
+        raise AccuracyError("the program returns no floats, so it has no error to measure")
     if all(each.dtype in {torch.float64, torch.complex128}.difference(narrower) for each in floats):
-        raise AccuracyError("the program computes in float64: nothing more exact is there to hold it against")
+        raise AccuracyError("the program computes in float64, and there is no more exact reference")

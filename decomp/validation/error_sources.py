@@ -1,6 +1,6 @@
-"""Where a program loses accuracy. It runs in its own dtypes, and what each call does wrong on the operands that it is
-given is noted; then it runs in float64, but with the errors of some of its calls added to their results. What then is
-wrong at the outputs is theirs alone, and what all calls do wrong adds up to what is wrong with the program."""
+"""Attributes the error of a program to its calls. The program runs in its own dtypes, and the error of each call on its
+actual operands is recorded; then it runs in float64 with the errors of some calls added to their results. The error at
+the outputs is then due to these calls alone, and the errors of all calls add up to that of the program."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from decomp.validation.closeness import widened
 from decomp.validation.running_programs import call_node, forked_random_state, run_graph
 
 Place = tuple[int, str]
-"""A call of a program: the number of the graph that it stands in, and its name there."""
+"""A call of a program: the number of its graph, and its name there."""
 Way = ExpansionTemplate | None
 """How a call is computed: by an expansion, or by PyTorch's own kernel (None)."""
 _OF_BITS = frozenset(("view_dtype", "nextafter", "frexp"))
-"""Ops that mean the digits of a dtype: in float64 they are other functions."""
+"""Ops that depend on a dtype's representation: in float64 they are other functions."""
 
 
 Errors = Sequence[torch.Tensor | None]
-"""What is wrong with the results of one call, flat; None for integers and bools."""
+"""The errors of the results of one call, flat; None for integers and bools."""
 
 
 @dataclass(frozen=True)
@@ -39,24 +39,24 @@ class Traced:
 
     outputs: list[torch.Tensor]
     errors: Mapping[Place, Sequence[Errors]]
-    """What each call did wrong on the operands that it was given in this run, each time that it ran: the difference to
-    the same in float64."""
+    """The errors of each call on its operands in this run, for each time that it ran: the difference to the same call
+    in float64."""
 
 
 class Experiment:
-    """A program on its inputs. Random numbers are drawn once, by PyTorch's own kernels; each run has the same."""
+    """A program on its inputs. Random numbers are drawn once, by PyTorch's own kernels, and reused in each run."""
 
     def __init__(self, graphs: Sequence[PlannedGraph], inputs: Sequence[Any], seed: int = 0) -> None:
-        """`graphs`: the program's own first; `inputs`: what that takes."""
+        """`graphs`: the main graph first; `inputs`: its inputs."""
         self.graphs, self.inputs, self.seed = graphs, list(inputs), seed
         self.random: dict[Place, list[Any]] = {}
-        """What each call that draws random numbers gave, each time that it ran."""
+        """The results of each call that draws random numbers, for each time that it ran."""
         self.own_only: set[Place] = set()
-        """Calls that have no kernel for float64, or mean something else there: they count as exact."""
+        """Calls without a float64 kernel, or with another meaning there: they count as exact."""
         self.given: dict[Place, Any] = {}
-        """The dtypes of what each call is given, in containers like those of its arguments."""
+        """The dtypes of each call's arguments, in containers like those of the arguments."""
         self.containers: dict[Place, Any] = {}
-        """The structure of what each call gives."""
+        """The structure of each call's results."""
         self._number = {graph.owner: number for number, graph in enumerate(graphs)}
         self._effects = [EffectTable(graph.owner) for graph in graphs]
         self.drawn_before = False
@@ -67,7 +67,7 @@ class Experiment:
         """The outputs of the program in float64."""
 
     def traced(self, ways: Mapping[Place, Way]) -> Traced:
-        """A run in which some calls take an expansion, everything in its own dtype."""
+        """A run in which some calls are replaced by expansions, all in their own dtypes."""
         errors: dict[Place, list[Errors]] = {}
 
         def call(place: Place, node: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -100,7 +100,7 @@ class Experiment:
     # One run.
 
     def _run(self, call: _Compute, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """The tensors that the program returns; not what it writes to its state."""
+        """The tensors that the program returns, without those written to its state."""
         with torch.no_grad(), forked_random_state(self.seed):
             results = _ProgramRun(self, call, wide=inputs is not self.inputs).graph(0, inputs)
         return pytree.tensors_in(list(results)[self._written :] if self._written else results)
@@ -115,7 +115,7 @@ class Experiment:
     # One call.
 
     def _first(self, place: Place, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        """By its own kernel, taking note of what it is given, and of what it draws."""
+        """Run a call by its own kernel, and record its arguments and the random numbers it draws."""
         result = self._by(place, node, None, args, kwargs)
         if self._effects[place[0]].of(node).most:
             self.random.setdefault(place, []).append(result)
@@ -124,7 +124,7 @@ class Experiment:
         return result
 
     def _by(self, place: Place, node: fx.Node, way: Way, args: Any, kwargs: Any) -> Any:
-        """By an expansion, or by its own kernel."""
+        """Run a call by an expansion, or by its own kernel."""
         if way is None:
             return call_node(node, self.graphs[place[0]].owner, args, kwargs)
         made = dict(_operands((node.args, node.kwargs), (args, kwargs)))
@@ -133,7 +133,7 @@ class Experiment:
         return pytree.tree_unflatten(tensors, like) if like.num_leaves == len(tensors) else found
 
     def _wide(self, place: Place, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        """In float64; by the kernel of its own dtype where it has none for that."""
+        """Run a call in float64, or in its own dtype if it has no float64 kernel."""
         if place not in self.own_only and not _is_of_bits(node):
             try:
                 return widened(self._by(place, node, None, *widened((args, kwargs))))
@@ -143,14 +143,14 @@ class Experiment:
         return widened(self._by(place, node, None, *self._narrowed(place, (args, kwargs))))
 
     def _narrowed(self, place: Place, arguments: Any) -> Any:
-        """Arguments in the dtypes that the program has them in; a dtype among them is one of its own."""
+        """Arguments in their dtypes in the program; a dtype argument is unchanged."""
         leaves, spec = pytree.tree_flatten(arguments)
         dtypes = pytree.tree_leaves(self.given[place])
         return pytree.tree_unflatten([_in_dtype(leaf, dtype) for leaf, dtype in zip(leaves, dtypes)], spec)
 
 
 _Compute = Callable[[Place, fx.Node, Any, Any], Any]
-"""What one call gives."""
+"""Computes the results of one call."""
 
 
 class _ProgramRun:
@@ -159,10 +159,10 @@ class _ProgramRun:
     def __init__(self, experiment: Experiment, compute: _Compute, wide: bool) -> None:
         self.experiment, self.compute, self.wide = experiment, compute, wide
         self.drawn: dict[Place, int] = {}
-        """How often each call that draws random numbers has run."""
+        """How many times each call that draws random numbers has run."""
 
     def graph(self, number: int, inputs: Sequence[Any]) -> Any:
-        """What one of the graphs gives."""
+        """The results of one of the graphs."""
         planned = self.experiment.graphs[number]
         return run_graph(planned.graph, planned.owner, inputs, call=functools.partial(self._call, number))
 
@@ -204,7 +204,7 @@ def _operands(nodes: Any, values: Any) -> Iterator[tuple[fx.Node, Any]]:
 
 
 def _is_structure(node: fx.Node) -> bool:
-    """Whether a node computes no number that could be wrong: sizes, parts of several results, calls of bodies."""
+    """Whether a node computes no numbers itself: sizes, projections, calls of bodies."""
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return True
     return node.op == "get_attr" or is_host(node) or is_projection(node)

@@ -1,5 +1,5 @@
-"""Laws of simplification, run: what a law replaced and what it was replaced by, on the same operands, random ones and
-special values. Each distinct application is run once, and has to give the same to the last bit."""
+"""Runs laws of simplification: the calls that a law replaced and their replacement run on the same operands, random
+ones and special values. Each distinct application is run once, and results must be bitwise equal."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ from decomp.validation.operands import NoOperands, unusual_operand
 from decomp.validation.running_programs import call_node
 
 LIMIT = 64
-"""How many calls may lie between what a law gives and what it started from."""
+"""The most calls between the result of a law and its operands."""
 NEAR = 16
-"""How many calls above an image are searched for one operand of it that is computed from another."""
+"""How many calls above an image are searched for an operand that is computed from another."""
 ELEMENTS = 1024
-"""How many elements of each operand an application is run on, in at least three and at most 64 turns."""
+"""The number of elements of each operand to run an application on, in 3 to 64 turns."""
 
 
 @dataclass(frozen=True)
 class Application:
-    """One use of laws: a node, the calls that it was computed by, and what stands for it."""
+    """One application of laws: a node, the calls that computed it, and its image, the value that replaces it."""
 
     node: fx.Node
     laws: tuple[str, ...]
     calls: tuple[fx.Node, ...]
-    """What computes the node from the operands of its image, in order."""
+    """The calls that compute the node from the operands of its image, in order."""
     image: Term
     images: Mapping[fx.Node, Term]
     lowered: Collection[fx.Node]
-    """The nodes below which views sank: what they give is a view of what was put above them."""
+    """The nodes below which views were moved: their value is a view of a value computed above them."""
     is_call: bool
-    """Whether the image is the call that laws made of the node, and not a value that is there already."""
+    """Whether the image is a new call, and not an existing value."""
     above: Sequence[Term]
-    """The calls that laws put above the image, the uppermost first."""
+    """The calls that laws inserted above the image, the uppermost first."""
     root: Any
     derived: Sequence[Term] = ()
-    """Operands of the image that are computed from others of them, as a view of one is, and what lies between."""
+    """Operands of the image that are computed from other operands, such as views, and the calls between."""
 
     def key(self) -> Any:
-        """What two applications have in common that compute the same by the same laws."""
+        """A key that is equal for applications that compute the same by the same laws."""
         names: dict[Term, str] = {}
         leaves = self._leaves()
 
@@ -91,13 +91,13 @@ class Application:
 
     @property
     def turns(self) -> int:
-        """How often it is to be run: small operands have few special values at a time."""
+        """The number of turns: small operands hold few special values at a time."""
         shapes = [getattr(term.value, "shape", ()) for term in self._leaves()]
         smallest = min((math.prod(size_hint(size) or 1 for size in shape) for shape in shapes), default=ELEMENTS)
         return max(3, min(64, ELEMENTS // max(smallest, 1)))
 
     def outcome(self, turn: int) -> tuple[Any, Any]:
-        """What the node gives by its calls, and by its image. Raises `NoOperands`, and what kernels raise."""
+        """The results of the node's calls, and of its image. Raises `NoOperands`, and what kernels raise."""
         values = self._operands(turn)
         found = dict(values)
         for node in self.calls:
@@ -112,7 +112,7 @@ class Application:
         return mine, values[self.image]
 
     def _operands(self, turn: int) -> dict[Term, Any]:
-        """Values of the operands of the image: made up, but for those that others of them determine."""
+        """Values of the operands of the image: random, except those that are computed from others."""
         values: dict[Term, Any] = {}
         inner = [operand for each in self.derived for operand in each.operands]
         for i, term in enumerate(dict.fromkeys([*self._leaves(), *inner])):
@@ -127,7 +127,7 @@ class Application:
         return _leaves(self.image, self.is_call, self.above)
 
     def _value(self, operand: fx.Node, found: dict[Term, Any]) -> Any:
-        """The value of an operand; what the image does not depend on may be anything."""
+        """The value of an operand; arbitrary if the image does not depend on it."""
         term = self.images[operand]
         if term not in found:
             for view in _views_from(found, term, self.lowered):
@@ -138,7 +138,7 @@ class Application:
 
 
 class _Name:
-    """A name that is spelled without quotes."""
+    """A name whose repr has no quotes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -148,7 +148,7 @@ class _Name:
 
 
 def _leaves(image: Term, is_call: bool, above: Sequence[Term]) -> Sequence[Term]:
-    """The values from which an image is computed, by way of what is `above` it."""
+    """The values from which an image is computed, through the calls `above` it."""
     if not is_call:
         return (image,)
     operands = (operand for each in (*above, image) for operand in each.operands)
@@ -156,7 +156,7 @@ def _leaves(image: Term, is_call: bool, above: Sequence[Term]) -> Sequence[Term]
 
 
 def _derived_from(leaves: Sequence[Term]) -> tuple[Term, ...]:
-    """The terms that are computed from others of them, and the calls between, in order."""
+    """The terms that are computed from other terms, and the calls between, in order."""
     near = dict.fromkeys(leaves)
     for term in (waiting := list(near) if len(leaves) > 1 else []):
         more = [operand for operand in _operands_of(term) if operand not in near][: max(0, NEAR - len(waiting))]
@@ -165,7 +165,7 @@ def _derived_from(leaves: Sequence[Term]) -> tuple[Term, ...]:
     found: dict[Term, None] = {}
 
     def is_derived(term: Term) -> bool:
-        """Whether a term is computed from one of the terms; it is added to those found."""
+        """Whether a term is computed from one of the terms; if so, it is recorded."""
         below = [each for each in _operands_of(term) if each in near] if term not in found else []
         if any([is_derived(each) or each in leaves for each in below]):
             found[term] = None
@@ -177,12 +177,12 @@ def _derived_from(leaves: Sequence[Term]) -> tuple[Term, ...]:
 
 
 def _operands_of(term: Term) -> Sequence[Term]:
-    """Those of a call that can be run again; none of inputs, and of what has effects."""
+    """The operands of a call that can be run again; none for inputs and calls with effects."""
     return term.operands if term.op == "call_function" and term.target is not None else ()
 
 
 def laws_run(simplified: Iterable[Simplified | None]) -> list[str]:
-    """Runs the laws by which graphs were simplified. Returns a phrase, or none where no laws were applied. Raises
+    """Run the laws by which graphs were simplified. Returns a phrase, or none if no laws were applied. Raises
     `ValuesDiffer`."""
     known: dict[Any, str | None] = {}
     for found in simplified:
@@ -192,8 +192,8 @@ def laws_run(simplified: Iterable[Simplified | None]) -> list[str]:
 
 
 def _run_laws(found: Simplified, known: dict[Any, str | None]) -> None:
-    """Runs each application of laws in a graph that is not among those `known`, where it leaves why it could not be
-    run, or None. Raises `ValuesDiffer`."""
+    """Run each application of laws in a graph that is not in `known`, and record there why it could not be run, or
+    None. Raises `ValuesDiffer`."""
     images = ReplayedRewrites(found)
     laws = found.settings.laws.by_name
     for node in found.subject.graph.nodes:
@@ -222,7 +222,7 @@ def _run_laws(found: Simplified, known: dict[Any, str | None]) -> None:
 
 
 def _views_from(known: Collection[Term], term: Term, lowered: Collection[fx.Node]) -> list[Term]:
-    """The views below what was put above a node by which a term shows a value that is known; none if it shows none."""
+    """The views through which a term shows a known value computed above a node; none if it shows none."""
     found: list[Term] = []
     while term.owner in lowered and term.target in (aten.view.default, aten.permute.default):
         found.insert(0, term)
@@ -233,7 +233,7 @@ def _views_from(known: Collection[Term], term: Term, lowered: Collection[fx.Node
 
 
 def _calls_between(node: fx.Node, leaves: set[Term], images: ReplayedRewrites) -> Iterator[fx.Node]:
-    """The calls that compute a node from the operands of its image, and from what has effects, in order."""
+    """The calls that compute a node from the operands of its image and from calls with effects, in order."""
     seen, waiting = {node}, [node]
     for current in waiting:
         operands = current.all_input_nodes if len(seen) < LIMIT else ()
@@ -247,15 +247,15 @@ def _calls_between(node: fx.Node, leaves: set[Term], images: ReplayedRewrites) -
 
 
 def _run(application: Application) -> str | None:
-    """Why an application could not be run; None if it was. Raises `ValuesDiffer` where it gives something else."""
+    """Why an application could not be run; None if it was. Raises `ValuesDiffer` if results differ."""
     with neutral(), unset_fake_temporarily(), torch.no_grad():
         for turn in range(application.turns):
             try:
                 mine, other = application.outcome(turn)
             except NoOperands as reason:
                 return str(reason)
-            except Exception as error:  # a kernel refuses made-up operands
-                return f"a kernel refuses made-up operands: {first_line(error)}"
+            except Exception as error:  # a kernel rejects random operands
+                return f"a kernel rejects random operands: {first_line(error)}"
             if not same_bits(mine, other):
                 laws = " and ".join(map(repr, application.laws))
                 raise ValuesDiffer(f"the law {laws} changes bits of {application.node.name!r}", None, application.node)
@@ -263,7 +263,7 @@ def _run(application: Application) -> str | None:
 
 
 def _told(known: Mapping[Any, str | None]) -> str:
-    """A phrase: how many were run, and why others were not."""
+    """A phrase on how many were run, and why others were not."""
     left = Counter(reason for reason in known.values() if reason is not None)
     parts = [f"{len(known) - left.total()} of {len(known)} distinct applications of laws run, the same to the last bit"]
     return ", ".join([*parts, *(f"{count} not run: {reason}" for reason, count in left.items())])

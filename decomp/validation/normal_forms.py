@@ -1,5 +1,5 @@
-"""What an op leaves open, by what the library knows of it: which of equal elements an index points at, the signs of
-singular vectors, memory that nobody writes. Results that differ there are compared in a normal form."""
+"""Behaviour that an op leaves unspecified, as declared by the library: which of equal elements an index points to, the
+signs of singular vectors, uninitialised memory. Results that differ there are compared in a normal form."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Function = Callable[[Sequence[Any]], list[torch.Tensor]]
 
 @dataclass(frozen=True)
 class CallNormalForm:
-    """The normal form of the results of a call, whose operands are those of a node of a program."""
+    """The normal form of the results of a node of a program."""
 
     node: fx.Node
     bound: Call
 
     def of_results(self, function: Function) -> Function:
-        """A function of the operands whose results are in normal form. It raises where some of them are left out."""
+        """A function of the operands whose results are in normal form. It raises if results are omitted."""
         return lambda operands: self._formed(operands, function(operands), "results")
 
     def of_gradients(self, function: Function) -> Function:
-        """The same for a function that gives gradients by the float operands."""
+        """The same for a function that returns the gradients of the float operands."""
         return lambda operands: self._formed(operands, function(operands), "gradients")
 
     def _formed(self, operands: Sequence[Any], found: list[torch.Tensor], what: str) -> list[torch.Tensor]:
@@ -41,7 +41,7 @@ class CallNormalForm:
 
 
 def normal_form(node: fx.Node) -> CallNormalForm | None:
-    """The normal form of the results of a call; None if its op leaves nothing open."""
+    """The normal form of the results of a call; None if its op leaves nothing unspecified."""
     bound = bound_call(node)
     if bound is None or bound.op.packet is None or not bound.overload:
         return None
@@ -49,7 +49,7 @@ def normal_form(node: fx.Node) -> CallNormalForm | None:
 
 
 def _call(node: fx.Node, bound: Call, operands: Sequence[Any]) -> tuple[Sample, UnspecifiedBehaviour | None]:
-    """A call of a program on these operands, as a sample, and what it leaves open."""
+    """A call of a program on these operands, as a sample, and the behaviour that its op leaves unspecified."""
     overload = getattr(bound.op.packet, bound.overload or "default")
     values = dict(zip(node.all_input_nodes, operands))
     given: Any = fx.node.map_arg(bound.arguments, values.__getitem__)
@@ -60,8 +60,9 @@ def _call(node: fx.Node, bound: Call, operands: Sequence[Any]) -> tuple[Sample, 
 
 
 def as_stated(stated: Any, found: list[torch.Tensor], own: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Results as the op's kernel gives them where they are as `stated` by metadata and the kernel's are not: statistics
-    of `_batch_norm_with_update_functional` in half types, and what `_embedding_bag` saves of them (torch 2.13)."""
+    """Results converted to those of the op's kernel, where they match the `stated` metadata and the kernel's do not:
+    statistics of `_batch_norm_with_update_functional` in half types, and saved values of `_embedding_bag` (torch
+    2.13)."""
     if list(map(_kind, found)) == list(map(_kind, own)) or len(found) != len(own):
         return found
     values = pytree.tensors_in(stated)

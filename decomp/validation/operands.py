@@ -1,5 +1,5 @@
-"""Concrete operands for a call of which only the metadata is known: random numbers, the special values of the dtype,
-and integers within the range that the call's own kernel accepts."""
+"""Concrete operands for a call with known metadata: random numbers, the special values of the dtype, and integers in
+the range that the call's own kernel accepts."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from decomp.metadata.symbolic_sizes import size_hint
 from decomp.torch_internals import pytree
 
 LARGEST = 1 << 24
-"""The most elements of an operand that is made, so that measuring does not cost more than running the program."""
+"""The most elements of a generated operand, so that measuring is not costlier than running the program."""
 
 
 class NoOperands(Exception):
-    """No operands are known that the call takes; the message says why."""
+    """No operands could be generated that the call accepts; the message says why."""
 
 
 def concrete_size(size: Any) -> Any:
-    """A size as a number: the one in the example inputs. Raises `NoOperands` for sizes that depend on data."""
+    """A size as a number: its value in the example inputs. Raises `NoOperands` for sizes that depend on data."""
     if not isinstance(size, SYMBOLIC):
         return size
     found = size_hint(size)
     if found is None:
-        raise NoOperands("its sizes are data")
+        raise NoOperands("its sizes depend on data")
     return found
 
 
@@ -42,7 +42,7 @@ def random_operands(node: fx.Node, seed: int = 0) -> Iterator[list[Any]]:
         raise NoOperands("the program has no metadata")
     integers = any(is_integer(leaf) for leaf in pytree.tensors_in(values))
     if integers and not _checks_its_integers(node):
-        raise NoOperands("what its integers may be is not known")
+        raise NoOperands("the valid range of its integers is not known")
     sizes = [concrete_size(size) for leaf in pytree.tensors_in(values) for size in leaf.shape]
     sizes = [size for size in sizes if size > 0] or [1]
     ranges = [(-8, 9), (0, max(sizes)), (0, min(sizes)), (0, 1)] if integers else [(0, 1)]
@@ -52,8 +52,8 @@ def random_operands(node: fx.Node, seed: int = 0) -> Iterator[list[Any]]:
 
 
 def large_operands(node: fx.Node) -> Iterator[list[Any]]:
-    """Operands of either sign and of sizes from 1/2 to 32, as chance rarely draws them. Raises `NoOperands` where the
-    call has no float operands."""
+    """Operands of either sign with magnitudes from 1/2 to 32, which random numbers rarely have. Raises `NoOperands` if
+    the call has no float operands."""
     values = _float_operands(node)
     draw = torch.Generator().manual_seed(0)
     yield [_made(value, lambda like: _large(like, draw)) for value in values]
@@ -61,8 +61,8 @@ def large_operands(node: fx.Node) -> Iterator[list[Any]]:
 
 def edge_operands(node: fx.Node, numbers: Sequence[float], turn: int) -> Iterator[list[Any]]:
     """Operands where branches of a formula meet: the numbers that it compares with and their neighbours, halves, both
-    zeros, small and large numbers, and operands that are equal; of few elements other ones in each `turn`. Raises
-    `NoOperands` where the call has no float operands."""
+    zeros, small and large numbers, and equal operands; small operands differ in each `turn`. Raises `NoOperands` if the
+    call has no float operands."""
     values = _float_operands(node)
     marks = dict.fromkeys(size for n in numbers if abs(n) <= _FAR for size in (n, -n))
     near = [each for n in marks for each in (n, n * (1 + 2**-9) + 2**-12, n * (1 - 2**-9) - 2**-12)]
@@ -84,13 +84,13 @@ def edge_operands(node: fx.Node, numbers: Sequence[float], turn: int) -> Iterato
 
 
 _FAR = 1e4
-"""Numbers farther away are none that operands of usual sizes are compared with."""
+"""Constants beyond this are not thresholds for operands of usual magnitude."""
 
 
 def variants(node: fx.Node, seen: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Operands that a run of the program rarely has, made of those that it had: equal, large, sorted and in ties,
-    negative, all masked. Integers stay as they are, unless the kernel refuses those out of range: then they repeat, or
-    are in another order."""
+    """Operands that are rare in runs of the program, derived from those of one run: equal, large, sorted with ties,
+    negative, all masked. Integers are unchanged, unless the kernel checks their range: then they are repeated or
+    reversed."""
     leaves = pytree.tensors_in(list(seen))
     floats = sum(leaf.is_floating_point() for leaf in leaves)
     for name, change in _VARIANTS.items() if floats else ():
@@ -110,17 +110,17 @@ def _is_bool(leaf: torch.Tensor) -> bool:
 
 
 def _repeated(leaf: torch.Tensor) -> torch.Tensor:
-    """Its first element in all places."""
+    """The first element in all places."""
     return leaf.flatten()[:1].expand(leaf.shape).clone() if leaf.numel() else leaf
 
 
 def _in_ties(leaf: torch.Tensor) -> torch.Tensor:
-    """Sorted downwards along the last dimension, in few distinct numbers."""
+    """Sorted in descending order along the last dimension, with few distinct numbers."""
     return (leaf * 1.5).round().sort(-1, descending=True).values
 
 
 def _masked(leaf: torch.Tensor) -> torch.Tensor:
-    """Its last line −∞, as scores are of what is masked as a whole."""
+    """With −∞ in the last row, like scores of a fully masked row."""
     if leaf.dim() < 2:
         return torch.full_like(leaf, -math.inf)
     found = leaf.clone()
@@ -144,21 +144,21 @@ def _changed(seen: Sequence[Any], change: Callable[[torch.Tensor], torch.Tensor]
 
 
 def numbers_compared(graph: fx.Graph) -> list[float]:
-    """The numbers among the arguments of the calls of an expansion: where its branches meet is among them."""
+    """The numeric arguments of the calls of an expansion, which include its thresholds."""
     found = (arg for node in graph.nodes if node.op == "call_function" for arg in (*node.args, *node.kwargs.values()))
     return [float(arg) for arg in dict.fromkeys(arg for arg in found if type(arg) in (int, float)) if abs(arg) < _FAR]
 
 
 def special_operands(node: fx.Node) -> Iterator[list[Any]]:
-    """Operands with NaN, infinities, zero, the smallest and largest numbers, in other combinations for each
-    operand. Raises `NoOperands` where the call has no float operands."""
+    """Operands with NaN, infinities, zero, the smallest and largest numbers, in different combinations. Raises
+    `NoOperands` if the call has no float operands."""
     values = _float_operands(node)
     turn = iter(range(1, 100))
     yield [_made(value, lambda like: _specials(like, next(turn))) for value in values]
 
 
 def _float_operands(node: fx.Node) -> list[Any]:
-    """The metadata of the operands. Raises `NoOperands` where none are floats, or some are integers."""
+    """The metadata of the operands. Raises `NoOperands` if none are floats, or some are integers."""
     values = [metadata(given) for given in node.all_input_nodes]
     leaves = pytree.tensors_in(values)
     if any(map(is_integer, leaves)) or not any(leaf.is_floating_point() for leaf in leaves):
@@ -167,8 +167,8 @@ def _float_operands(node: fx.Node) -> list[Any]:
 
 
 def unusual_operand(value: Any, turn: int) -> Any:
-    """A concrete value with the metadata of `value`: special values, both zeros among them, and random ones;
-    others in each `turn`. Raises `NoOperands`."""
+    """A concrete value with the metadata of `value`: special values, including both zeros, and random ones; different
+    in each `turn`. Raises `NoOperands`."""
     draw = torch.Generator().manual_seed(turn)
 
     def made(like: torch.Tensor) -> torch.Tensor:
@@ -209,7 +209,7 @@ def _made(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         raise NoOperands(f"it has operands of layout {value.layout} on {value.device}")
     shape, strides = [concrete_size(s) for s in value.shape], [concrete_size(s) for s in value.stride()]
     if torch.Size(shape).numel() > LARGEST:
-        raise NoOperands("its operands are too large to be made up")
+        raise NoOperands("its operands are too large to be generated")
     made = torch.empty_strided(shape, strides, dtype=value.dtype, device=_device(value))
     with torch.no_grad():
         return _fill(made, make(made))
@@ -244,8 +244,8 @@ def _large(like: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
 
 
 def _specials(like: torch.Tensor, turn: int) -> torch.Tensor:
-    """The special values of the dtype, repeated; those of another operand in another order, so that they meet. (Not the
-    negative zero: what is divided by it is infinite with a sign that no rule promises.)"""
+    """The special values of the dtype, repeated; in a different order for each operand, so that all pairs occur. (Not
+    the negative zero: no rule promises the sign of the infinity that a division by it gives.)"""
     if not like.is_floating_point():
         return torch.zeros(like.shape, dtype=like.dtype)
     info = torch.finfo(like.dtype)
@@ -257,7 +257,7 @@ def _specials(like: torch.Tensor, turn: int) -> torch.Tensor:
 
 
 def from_run(values: Sequence[Any]) -> list[Any]:
-    """Copies of operands seen in a run of the program."""
+    """Copies of the operands from a run of the program."""
     return pytree.tree_map(_apart, list(values))  # type: ignore[no-any-return]
 
 
@@ -265,13 +265,13 @@ def _apart(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     if value.numel() > LARGEST:
-        raise NoOperands("its operands are too large to be measured twice")
+        raise NoOperands("its operands are too large to be copied")
     return value.detach().clone()
 
 
 def off_kinks(operands: Sequence[Any]) -> list[Any]:
-    """The operands, floats moved by about a thousandth of what is usual among them: none are equal then, and none 0,
-    as half of what `relu` gives is, or next to it, where a rule may take subnormal numbers for 0."""
+    """The operands, floats perturbed by about a thousandth of their usual magnitude, so that none are equal, and none
+    are 0 (as half the results of `relu`) or close to it, where a rule may flush subnormal numbers to 0."""
     draw = torch.Generator().manual_seed(0)
 
     def off(leaf: Any) -> Any:

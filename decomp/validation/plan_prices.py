@@ -1,5 +1,5 @@
-"""What a plan costs, and what it would have cost at other levels of accuracy: planned on the same program, next to what
-the committed certificates say of the error."""
+"""The cost of a plan, and its cost at other levels of accuracy, planned on the same program; each with the error from
+the committed certificates."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from decomp.rules.rules import Rule
 from decomp.torch_internals.pytree import tensors_in
 
 Place = tuple[int, str]
-"""A call: the number of the graph that it stands in, and its name there."""
+"""A call: the number of its graph, and its name there."""
 
 
 @dataclass(frozen=True)
 class PlanPricing:
-    """Prices the plan of one program; the other levels are planned when somebody asks."""
+    """Prices the plan of one program; other levels are planned on demand."""
 
     planned: PlannedProgram
     program: CapturedProgram
@@ -39,7 +39,7 @@ class PlanPricing:
     policy: Policy
 
     def __call__(self) -> PlanCosts:
-        """What the plan costs. Raises `CostError`."""
+        """The costs of the plan. Raises `CostError`."""
         with resumed_session(self.program, self.matching.rules):
             others = {level: self._at(level) for level in LEVELS}
         cost, own = self.policy.cost or self.matching.target.costs or CALLS, dict(_decisions(self.planned))
@@ -96,7 +96,7 @@ def _priced(
 
 
 def _price(level: str, nodes: Mapping[Place, fx.Node], decided: Decided, target: str, cost: Cost) -> Price | None:
-    """What some calls come to in a plan at some level; None where one of them is not derived there."""
+    """The price of some calls in a plan at some level; None if one of them is not derived there."""
     found = [decided[place][1] for place in nodes if place in decided]
     derived = [decision for decision in found if isinstance(decision, Derived)]
     if len(derived) < len(nodes):
@@ -111,8 +111,8 @@ def _price(level: str, nodes: Mapping[Place, fx.Node], decided: Decided, target:
 
 
 def _errors(derived: Derived, target: str, node: fx.Node) -> tuple[float, float] | None:
-    """The largest error that the certificate of the rule has for the dtype of a call's result, and that of PyTorch's
-    own kernel; -1 where that is not known."""
+    """The largest error in the certificate of the rule for the dtype of a call's result, and that of PyTorch's own
+    kernel; -1 if unknown."""
     certificate = certificate_of(derived.rule) if isinstance(derived.rule, Rule) else None
     way = certificate.way(target, derived.level) if certificate is not None else None
     floats = [t.dtype for t in tensors_in(metadata(node)) if t.is_floating_point() or t.is_complex()]

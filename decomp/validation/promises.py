@@ -1,4 +1,4 @@
-"""What is promised of a rule: the errors that its certificate measured for this target. A rule without a certificate
+"""The promise of a rule: the errors that its certificate measured for this target. A rule without a certificate
 promises only that it computes its op."""
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from decomp.rules.accuracy import DEFAULT, LEVELS
 from decomp.rules.rules import undetached
 
 UNMEASURED = 256.0
-"""ULP for a rule that was not measured: textbook formulas lose as much at large arguments, wrong ones lose more."""
+"""ULP for a rule without a certificate: textbook formulas are this far off at large arguments, wrong ones further."""
 MEASURED = 4.0
-"""The least ULP for a rule that was measured, as it was measured on other operands."""
+"""The least ULP for a rule with a certificate, as that was measured on other operands."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What a rule may be off by."""
+    """The allowed error of a rule."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
-    """The largest error by dtype, in ULP; empty if it was not measured."""
+    """The largest error by dtype, in ULP; empty without a certificate."""
     slopes: float = 0.0
-    """The largest error of gradients in float32, in ULP, where that was measured."""
+    """The largest error of gradients in float32, in ULP, if measured."""
     special_values: bool = False
-    """Whether NaN, infinities and the largest numbers are promised to be right."""
+    """Whether results for NaN, infinities and the largest numbers are promised to be correct."""
 
     gradients: bool = True
-    """Whether PyTorch's own gradients are right, to be compared with."""
+    """Whether PyTorch's own gradients are correct, and so can be the reference."""
     reach: tuple[float, float] = (-math.inf, math.inf)
-    """The least and the largest operand for which this holds."""
+    """The smallest and the largest operand for which this holds."""
     floor: float = 0.0
-    """Where an op computes element by element, errors of smaller results are counted in ULP of this one."""
+    """For pointwise ops: errors of smaller results are counted in ULP of this value."""
     slack: float = 0.0
-    """ε that gradients of such an op may be off by, whatever their size."""
+    """For pointwise ops: ε that gradients may be off by, whatever their magnitude."""
     kinks: bool = True
-    """Whether gradients are the op's own where it is not smooth, as between equal maxima."""
+    """Whether gradients are those of the op where it is not smooth, as between equal maxima."""
 
     def ulp(self, results: Sequence[torch.Tensor]) -> float:
-        """For results of these dtypes."""
+        """The allowed error for results of these dtypes."""
         if not self.figures:
             return UNMEASURED
         names = {name_of(result.dtype) for result in results}
@@ -53,9 +53,9 @@ class Promise:
 
 
 def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
-    """What is promised of a rule on a target, at a level of accuracy; on a target that was not measured, the worst of
-    those that were. Where the level has no measurement of its own, the calls that a rule makes may still come to others
-    than were measured: then as much is promised as the level is about."""
+    """The promise of a rule on a target at a level of accuracy; for a target that was not measured, the worst of those
+    that were. If the level has no measurement of its own, calls of the rule may still be lowered differently than when
+    it was measured: then the promise is that of the level."""
     certificate = certificate_of(rule) if hasattr(rule, "function") else None
     right = not (hasattr(rule, "op") and has_wrong_gradients(rule.op.short))
     reach = range_of(rule.op.short, level) if hasattr(rule, "op") else (-math.inf, math.inf)

@@ -1,5 +1,5 @@
-"""Running programs without side effects, on copies of inputs and state, and collecting all that a caller could observe:
-results, inputs and buffers that were written, and gradients."""
+"""Runs programs without side effects, on copies of inputs and state, and collects all that a caller can observe:
+results, inputs and buffers that were written to, and gradients."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from decomp.validation.closeness import in_float64, widened
 
 @dataclass(frozen=True)
 class ObservedRun:
-    """What a caller can observe of one run: tensors by name."""
+    """Everything that a caller can observe of one run: tensors by name."""
 
     values: dict[str, torch.Tensor]
-    """Results, then inputs and state that were written."""
+    """Results, then inputs and state that were written to."""
     gradients: dict[str, torch.Tensor]
-    """Of a randomly weighted sum of the results, by each parameter and input that requires a gradient."""
+    """Gradients of a randomly weighted sum of the results, for each parameter and input that requires one."""
 
 
 @contextlib.contextmanager
 def forked_random_state(seed: int = 0) -> Iterator[None]:
-    """Seeds the random generator inside, and restores the caller's generator afterwards."""
+    """Context manager: seeds the random generator, and restores its state at the end."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def callable_of(program: Any) -> nn.Module:
-    """A program as a module to be called, with plain tensors. Raises `ArgumentError` for what cannot be run."""
+    """A program as a module that takes plain tensors. Raises `ArgumentError` if it cannot be run."""
     if isinstance(program, ExportedProgram):
         return program.module(check_guards=False)
     if isinstance(program, nn.Module):
@@ -53,7 +53,7 @@ def callable_of(program: Any) -> nn.Module:
 
 
 def without_numbers(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Which of a program's tensors have no numbers to run it on, as a phrase; None if all have them."""
+    """Which of a program's tensors have no values, as a phrase; None if all have."""
     module = callable_of(program)
     state = dict((*module.named_parameters(), *module.named_buffers()))
     inputs = {f"input{path}": leaf for path, leaf in _named((tuple(args), dict(kwargs)))}
@@ -62,7 +62,7 @@ def without_numbers(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     if not missing:
         return None
     others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    return f"there are no numbers in {missing[0]}{others} (the meta device, or fake tensors)"
+    return f"there are no values for {missing[0]}{others} (meta or fake tensors)"
 
 
 def run(
@@ -76,8 +76,8 @@ def run(
     moved: Callable[[Any], Any] | None = None,
     mode: TorchDispatchMode | None = None,
 ) -> ObservedRun:
-    """Runs a module on copies. `wide`: in float64, which calls that name a dtype mean too. `moved` changes inputs and
-    state before. `mode` is one to run in. `plain`: without a mode."""
+    """Run a module on copies. `wide`: in float64, including calls with an explicit dtype. `moved` changes inputs and
+    state first. `mode`: a mode to run under. `plain`: without a mode."""
     given = _copies((tuple(args), dict(kwargs or {})))
     state = _copies(dict((*module.named_parameters(), *module.named_buffers())))
     if moved is not None:
@@ -106,7 +106,7 @@ def _named(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _copies(value: Any) -> Any:
-    """Copies of all tensors; one tensor that stands in several places, or shares memory, does so again."""
+    """Copies of all tensors, which share memory, or are the same, exactly where the originals do."""
     memo: dict[int, Any] = {}
 
     def copied_leaf(leaf: Any) -> Any:
@@ -150,15 +150,15 @@ def _gradients(results: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.T
 
 
 def named_as(source: nn.Module, found: ObservedRun, module: nn.Module) -> ObservedRun:
-    """A run of a module with gradients under the names of the source: of a parameter that has several, which comes
-    first depends on the order of modules."""
+    """A run of a module with gradients under the names of the source: which of several names of a parameter comes first
+    depends on the order of modules."""
     theirs, own = _names(module), _names(source)
     names = {name: [n for one in theirs.get(name, (name,)) for n in own.get(one, (one,))] for name in found.gradients}
     return ObservedRun(found.values, {n: found.gradients[name] for name, every in names.items() for n in every})
 
 
 def _names(module: nn.Module) -> dict[str, list[str]]:
-    """For each name of a parameter, all that the same parameter has, as gradients are named."""
+    """By name of a parameter's gradient, all names of the same parameter's gradient."""
     groups: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         groups.setdefault(id(parameter), []).append(f"parameter {name}")
@@ -166,7 +166,7 @@ def _names(module: nn.Module) -> dict[str, list[str]]:
 
 
 def weights_for(result: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
-    """Weights of a result in the sum whose gradients are compared."""
+    """The weights of a result in the sum whose gradients are compared."""
     return torch.randn(result.shape, generator=draw, dtype=torch.float64).to(result)
 
 
@@ -182,7 +182,7 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 class _Wide(TorchDispatchMode):
-    """A mode in which calls that name a narrower float dtype, or make floats of integers, compute in float64."""
+    """A mode in which calls with an explicit narrower float dtype, or that turn integers into floats, use float64."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.is_mutable:
@@ -191,7 +191,7 @@ class _Wide(TorchDispatchMode):
 
 
 class Flushing(TorchDispatchMode):
-    """A mode in which numbers that are computed are 0 below the normal numbers."""
+    """A mode that flushes subnormal results to zero."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
@@ -200,7 +200,7 @@ class Flushing(TorchDispatchMode):
 
 
 def flushed(value: Any) -> Any:
-    """The same with zeros in the place of subnormal numbers."""
+    """The same tensor with subnormal numbers replaced by zeros."""
 
     def flush(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
@@ -216,8 +216,8 @@ Visit = Callable[[fx.Node, Mapping[fx.Node, Any]], None]
 
 
 def call_node(node: fx.Node, root: Any, args: Any, kwargs: Any) -> Any:
-    """What one node gives on these arguments. `root` owns attributes; modules are run as copies. A call on the meta
-    device is made on the host, where its numbers are known."""
+    """The value of one node for these arguments. `root` owns attributes; modules are run as copies. Calls with the meta
+    device as an argument run on the CPU, so that their values are known."""
     if node.op == "get_attr":
         name = str(node.target)
         found = root[name] if isinstance(root, Mapping) else attribute(root, name)
@@ -235,8 +235,8 @@ def run_graph(
     visit: Visit | None = None,
     call: Callable[[fx.Node, Any, Any, Any], Any] = call_node,
 ) -> Any:
-    """Runs a graph call by call, without making code of it. `root` owns its attributes. `visit(node, values)` is called
-    before each call; `call` is what gives the value of a node."""
+    """Run a graph call by call, without generating code. `root` owns its attributes. `visit(node, values)` is called
+    before each call; `call` computes the value of a node."""
     values: dict[fx.Node, Any] = {}
     given = iter(inputs)
     left = {node: len(node.users) for node in graph.nodes}
@@ -258,20 +258,19 @@ def run_graph(
 
 @dataclass(frozen=True)
 class Narrow:
-    """What a program in narrow dtypes is held against: the source in these, whose error is what they cost."""
+    """The reference for a program in narrow dtypes: the source in these dtypes, whose error is that of the dtypes."""
 
     source: Any
     narrower: Mapping[torch.dtype, torch.dtype]
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A result in the dtype that it was computed in, if that has fractions; whole numbers are compared as they
-        are."""
+        """A float result in the dtype that it was computed in; integers are compared unchanged."""
         exact = not (tensor.is_floating_point() or tensor.is_complex())
         return tensor if exact else tensor.to(self.narrower.get(tensor.dtype, tensor.dtype))
 
 
 def nudged(seed: int, narrower: Mapping[torch.dtype, torch.dtype] = MappingProxyType({})) -> Any:
-    """A function that moves each float to the next one, up or down at random; to the next narrow one, of wide ones."""
+    """A function that changes each float to the next one, up or down at random, in the narrow dtype if it is wide."""
 
     def change(value: Any) -> Any:
         draw = torch.Generator().manual_seed(seed)
@@ -291,7 +290,7 @@ def nudged(seed: int, narrower: Mapping[torch.dtype, torch.dtype] = MappingProxy
 
 
 def branches(program: Any) -> bool:
-    """Whether a program has control flow. (Under a mode, `torch.cond` fails and cannot be run any more in the process,
+    """Whether a program has control flow. (Under a mode, `torch.cond` fails, also in all later runs in the process;
     torch 2.13.)"""
     higher = torch._ops.HigherOrderOperator
     return any(isinstance(node.target, higher) for _, graph in graphs_of(program) for node in graph.nodes)

@@ -1,4 +1,4 @@
-"""Ties: some ops select among equal elements, and PyTorch leaves open which; others give vectors of either sign."""
+"""Ties: PyTorch leaves unspecified which of several equal elements some ops select, and the signs of some vectors."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from decomp.ops import aten
 from decomp.torch_internals.modes import TorchDispatchMode
 
 _OPEN = {aten.sort, aten.topk, aten.kthvalue, aten.mode, aten.median, aten.nanmedian}
-"""Ops whose documentation leaves open which of several equal elements is given; of `max`, `min`, `argmax` and `argmin`
-it is the first."""
+"""Ops whose documentation does not specify which of several equal elements is returned; for `max`, `min`, `argmax` and
+`argmin` it is the first."""
 
 
 _VECTORS = {aten._linalg_svd.default: (0, 2), aten._linalg_eigh.default: (1, None)}
-"""Ops whose vectors have signs (complex ones, phases) that PyTorch leaves open: the places of the results that hold
-them in columns, and in rows."""
+"""Ops that return vectors with unspecified signs (or phases, if complex): the positions of the results that hold them
+in columns, and in rows."""
 SIGNS = 2
-"""How many other choices of signs are tried: together they change all."""
+"""The number of other choices of signs to try: together they change all signs."""
 
 
 @dataclass(frozen=True)
 class TieBreak:
-    """A call that gives the places of elements of `x` along a dimension, of equal ones that of any."""
+    """A call that returns indices of elements of `x` along a dimension, any of several equal ones."""
 
     x: torch.Tensor
     dim: int
     places: torch.Tensor
 
     def allows(self, places: torch.Tensor) -> torch.Tensor:
-        """Where other places are those of elements equal to the ones at `self.places`, and none is there twice."""
+        """Where other indices point to elements equal to those at `self.places`, without duplicates."""
         inside = (0 <= places) & (places < self.x.shape[self.dim])
         found, own = (_taken(self.x, self.dim, each) for each in (torch.where(inside, places, 0), self.places))
         allowed = inside & _is_same(found, own)
@@ -41,7 +41,7 @@ class TieBreak:
         return allowed & places.sort(dim=self.dim).values.diff(dim=self.dim).all(self.dim, keepdim=True)
 
     def other(self) -> torch.Tensor:
-        """The place of the next equal element instead; after the last of them, of the first."""
+        """The index of the next equal element instead; after the last, that of the first."""
         ordered, order = self.x.detach().sort(dim=self.dim, stable=True)
         shape = [-1 if dim == self.dim % self.x.dim() else 1 for dim in range(self.x.dim())]
         ranks = torch.arange(self.x.shape[self.dim], device=self.x.device).view(shape).expand(self.x.shape)
@@ -53,19 +53,19 @@ class TieBreak:
 
 
 class Ties(TorchDispatchMode):
-    """A mode that sees choices among equal elements, and of signs, and makes another one if `other`, which says the
-    signs of which vectors change: those at odd places (1) or at even ones (2)."""
+    """A mode that records choices among equal elements and of signs, and makes other choices if `other` is set, which
+    says which vectors change their sign: those at odd positions (1) or at even ones (2)."""
 
     def __init__(self, other: int = 0) -> None:
         super().__init__()
         self.other = other
         self.choices: list[TieBreak] = []
         self.signs = False
-        """Whether a call has chosen signs."""
+        """Whether some call chose signs."""
 
     @property
     def alternatives(self) -> int:
-        """How many other choices are to be tried: numbers for `other`."""
+        """The values of `other` to try."""
         return SIGNS if self.signs else int(bool(self.choices))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -94,7 +94,7 @@ def _turned(results: Sequence[torch.Tensor], columns: int | None, rows: int | No
 
 
 def _dimension(func: Any, args: Any, kwargs: Any) -> int | None:
-    """The dimension along which a call selects; None if it gives no places, or keeps the order of what is equal."""
+    """The dimension along which a call selects; None if it returns no indices, or is stable."""
     arguments = func._schema.arguments
     given = {each.name: each.default_value for each in arguments if each.has_default_value()}
     given.update(zip((each.name for each in arguments), args), **kwargs)
@@ -104,7 +104,7 @@ def _dimension(func: Any, args: Any, kwargs: Any) -> int | None:
 
 
 def _taken(x: torch.Tensor, dim: int, places: torch.Tensor) -> torch.Tensor:
-    """The elements at places along a dimension, which the places may lack."""
+    """The elements at indices along a dimension, which the indices may lack."""
     kept = places.dim() == x.dim()
     found = x.gather(dim, places if kept else places.unsqueeze(dim))
     return found if kept else found.squeeze(dim)

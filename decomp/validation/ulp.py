@@ -1,5 +1,5 @@
-"""Distance in units of the last place, and what is no distance: NaN, infinity and the sign of zero are values of their
-own. An error is that of the unrounded exact value, so that a correctly rounded result has at most half a unit."""
+"""Errors in units in the last place. NaN, infinities and the sign of zero are compared separately. An error is relative
+to the unrounded exact value, so a correctly rounded result has an error of at most half a unit."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import torch
 
 NEAR_OVERFLOW = 16.0
-"""So many ULP from the largest number, infinity is an error like any other; farther away it is another value."""
+"""Within this many ULP of the largest number, infinity counts as a rounding error; farther away, as a mismatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Exact values as the unevaluated sum of two float64: what float64 alone cannot hold is in `low`."""
+    """Exact values as the unevaluated sum of two float64: `low` holds the rounding error of `high`."""
 
     high: torch.Tensor
     low: torch.Tensor | None = None
     unknown: torch.Tensor | None = None
-    """Bool: where nothing is known after all, so that nothing is to be compared."""
+    """Bool: where the exact value is unknown, so that nothing is compared."""
 
     def rounded(self, dtype: torch.dtype) -> torch.Tensor:
         """The nearest values of `dtype`."""
@@ -27,8 +27,8 @@ class Exact:
 
 
 def spacing(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The distance between neighbouring numbers of `dtype` where `x` (float64) lies, as float64. Below the smallest
-    normal number it is that of the subnormal range; beyond the largest, that of the last binade."""
+    """The distance between neighbouring numbers of `dtype` at `x` (float64), as float64. Below the smallest normal
+    number it is that of the subnormal range; beyond the largest, that of the last binade."""
     info = torch.finfo(dtype)
     _, exponent = torch.frexp(x.double().abs().clamp(info.tiny, info.max))
     return torch.ldexp(torch.full_like(x, info.eps, dtype=torch.float64), exponent - 1)
@@ -37,7 +37,7 @@ def spacing(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def ulp_error(found: torch.Tensor, exact: torch.Tensor | Exact, unit: torch.Tensor | None = None) -> torch.Tensor:
     """|found − exact| in units of the last place of the exact value, float64, shape of `found`; or in given units.
 
-    An infinity stands for the number after the largest. NaN where one of the two is NaN (0 where both are), and where
+    An infinity counts as the number after the largest. NaN where one of the two is NaN (0 where both are), and where
     they are infinities of different sign.
     """
     exact = exact if isinstance(exact, Exact) else Exact(exact.double())
@@ -57,8 +57,8 @@ def ulp_error(found: torch.Tensor, exact: torch.Tensor | Exact, unit: torch.Tens
 
 
 def kinds(x: torch.Tensor) -> torch.Tensor:
-    """What each value is: 0 a finite number, 1 NaN, 2 and 3 the infinities, 4 and 5 the zeros (the negative one last).
-    Of complex numbers, both parts are told."""
+    """The kind of each value: 0 a finite number, 1 NaN, 2 and 3 the infinities, 4 and 5 the zeros (the negative one
+    last). For complex numbers, that of both parts."""
     if x.is_complex():
         parts = torch.view_as_real(x.resolve_conj())
         return 8 * kinds(parts[..., 0]) + kinds(parts[..., 1])
@@ -75,9 +75,9 @@ class Deviation:
     """How a result deviates from the exact one, value by value."""
 
     error: torch.Tensor
-    """In ULP, float64; NaN where the values are no finite numbers, or one of them is not."""
+    """In ULP, float64; NaN where one of the values, or both, are not finite."""
     special: torch.Tensor
-    """Bool: where the result is another kind of value than the exact one: NaN, an infinity, a zero of other sign."""
+    """Bool: where the result is of another kind than the exact value: NaN, an infinity, a zero of the other sign."""
 
 
 def deviation(
@@ -91,6 +91,6 @@ def deviation(
     small = (error <= NEAR_OVERFLOW) & exact.high.isfinite()
     special = (ours != theirs) & ((ours == 1) | (theirs == 1))
     special |= ((ours == 2) | (ours == 3) | (theirs == 2) | (theirs == 3)) & (ours != theirs) & ~small
-    # A value that rounds to zero but is none has a sign that only tells where it came from.
+    # The sign of a zero that is a rounded nonzero value is not compared.
     special |= (ours >= 4) & (exact.high == 0) & (ours != theirs) & (theirs >= 4) & signed_zero
     return Deviation(torch.where(special | found.isnan(), float("nan"), error), special)

@@ -1,5 +1,6 @@
-"""Translation validation: a lowering is run and compared with its source. Each distinct expansion once, on operands of
-its signature, with the op's own kernel; then the whole program on the example inputs, with the source in float64."""
+"""Translation validation: a lowering is run and compared with its source. Each distinct expansion is run once, on
+operands of its signature, and compared with the op's own kernel; then the whole program on the example inputs, compared
+with the source in float64."""
 
 from __future__ import annotations
 
@@ -61,27 +62,27 @@ class ExpansionVerdict:
 
     rule: str
     promise: float = 0.0
-    """ULP that the rule may be off by, by its certificate."""
+    """The allowed error of the rule in ULP, by its certificate."""
     values: float | None = None
     """The largest error in ULP where the op is well-conditioned; None if values were not compared."""
     gradients: float | None = None
     reason: str = ""
     """Why values, or gradients, were not compared."""
     wrong: str = ""
-    """What is wrong with the values, or the gradients; empty if nothing is."""
+    """The fault of the values or the gradients; empty if there is none."""
     of_gradients: bool = False
-    """Whether it is the gradients that are wrong."""
+    """Whether the gradients are wrong, not the values."""
     inputs: tuple[str, ...] = ()
     """The kinds of operands that it was measured on."""
 
 
 def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> list[str]:
-    """Runs a lowering, or any two programs, and compares. Returns phrases of what was found. Raises `ValuesDiffer` or
-    `GradientsDiffer`, and `ArgumentError` where two plain programs come without `args`."""
+    """Run a lowering, or any two programs, and compare the values. Returns phrases on what was compared. Raises
+    `ValuesDiffer` or `GradientsDiffer`, and `ArgumentError` for two plain programs without `args`."""
     if not hasattr(lowered, "returned_program"):
         given = example_inputs(source, args, kwargs)
         if given is None:
-            raise ArgumentError("two programs without provenance are compared by running them: pass args=(...)")
+            raise ArgumentError("two plain programs are compared by running them: pass args=(...)")
         return [whole_programs(source, lowered, *given)]
     given = example_inputs(source, *((args, kwargs) if args is not None or kwargs else lowered.example_inputs))
     missing = "there are no example inputs" if given is None else without_numbers(source, *given)
@@ -99,7 +100,7 @@ def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapp
 
 
 def example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The inputs that were given, or those that the program was captured with, if it has any."""
+    """The given inputs, or those that the program was captured with, if any."""
     if args is not None or kwargs:
         return tuple(args or ()), dict(kwargs or {})
     found = getattr(source, "example_inputs", None)
@@ -110,7 +111,7 @@ def example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...]
 
 
 def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]] | None) -> list[ExpansionVerdict]:
-    """Measures each distinct expansion of a lowering that was not measured before, and returns what is known of each.
+    """Measure each distinct expansion of a lowering that was not measured before, and return the verdicts of all.
     Raises `ValuesDiffer`, `GradientsDiffer`."""
     distinct = {d.stamp: (piece, node, d) for piece in lowering.pieces for node, d in _derived(piece)}
     verdicts = lowering.verdicts
@@ -132,8 +133,8 @@ def _derived(piece: RewrittenGraph) -> Iterator[tuple[fx.Node, Derived]]:
 
 
 def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[ExpansionTemplate, Any]) -> None:
-    """Runs the functional source on the example inputs, and measures each expansion on the operands that its first call
-    has there."""
+    """Run the functionalized source on the example inputs, and measure each expansion on the operands of its first call
+    there."""
     piece = lowering.pieces[0]
     inputs = lowering.flat_inputs(*given)
     if inputs is None:
@@ -149,12 +150,12 @@ def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[ExpansionTe
     try:
         with torch.no_grad():
             run_graph(piece.source, lowering.root, inputs, visit)
-    except Exception:  # of the source itself, which says nothing of the lowering: operands are made up then
+    except Exception:  # the source itself fails, which is not the lowering's fault: use random operands
         return
 
 
 def _promise(lowering: Lowering, decision: Derived) -> Promise:
-    """What is promised of an expansion, at the level of accuracy that it was derived at."""
+    """The promise of an expansion at the level of accuracy that it was derived for."""
     return promise_of(decision.rule, lowering.target.name, decision.level)
 
 
@@ -167,8 +168,8 @@ def _require(verdict: ExpansionVerdict, node: fx.Node) -> None:
 def _verdict(
     node: fx.Node, decision: Derived, promise: Promise, seen: list[Any] | None, slopes: bool
 ) -> ExpansionVerdict:
-    """Measures one expansion: on operands that a run of the program had, on random ones, and on special values; its
-    gradients too if that is asked."""
+    """Measure one expansion: on operands from a run of the program, on random ones, and on special values; its
+    gradients too if requested."""
     rule = str(decision.rule)
     if EffectTable().of(node).most:
         return ExpansionVerdict(rule, reason="random")
@@ -184,7 +185,7 @@ def _verdict(
 
 
 def _is_recorded(node: fx.Node) -> bool:
-    """Whether gradients are on where a call stands in its graph: where they are off, its expansion may detach."""
+    """Whether gradients are enabled at a call in its graph: where they are off, its expansion may detach."""
     recorded = True
     for each in node.graph.nodes:
         recorded = recorded_behind(each, recorded)
@@ -196,18 +197,18 @@ def _is_recorded(node: fx.Node) -> bool:
 _SEEN, _RANDOM, _LARGE, _SPECIAL = "operands of the program", "random operands", "large operands", "special values"
 _EDGES = "operands where branches meet"
 TURNS = 4
-"""So often operands where branches meet are made at most, of few elements others each time."""
+"""The most sets of operands where branches meet; small operands differ in each set."""
 _DEGENERATE = ("linalg", "cholesky", "svd", "eig", "qr", "lu_", "solve", "inverse", "det", "lstsq", "pinv")
-"""Ops of which equal, sorted or negative numbers are no matrix that they are for."""
+"""Ops that are not meant for matrices of equal, sorted or negative numbers."""
 
 
 def _operand_sets(
     node: fx.Node, stamp: ExpansionTemplate, seen: list[Any] | None, promise: Promise
 ) -> Iterator[tuple[str, Iterator[list[Any]]]]:
-    """Kinds of operands to measure on, each with choices of which the first is taken that the op's own kernel accepts.
-    Random ones are made for what computes element by element, and where no others are known; large ones where nothing
-    is promised of special values. Rules of the library were measured on all their domain by their certificates: of
-    others, operands are made that a rule may forget."""
+    """Kinds of operands to measure on, each with several choices, of which the first is used that the op's own kernel
+    accepts. Random operands are used for pointwise ops, and if no others are known; large ones if special values are
+    not promised. Certificates measure rules of the library on their whole domain; for other rules there are also
+    operands that authors often forget."""
     pointwise = is_pointwise(node)
     if seen is not None:
         yield _SEEN, iter([seen])
@@ -234,11 +235,11 @@ def _edges(node: fx.Node, stamp: ExpansionTemplate) -> Iterator[tuple[str, Itera
 
 Function = Callable[[Sequence[Any]], list[torch.Tensor]]
 Functions = tuple[Function, Function, Function]
-"""The op itself, the op in float64, and the expansion: from operands to results, flat."""
+"""The op itself, the op in float64, and the expansion: functions from operands to results, flat."""
 
 
 class _Measure:
-    """Measures one expansion on any operands, and keeps the worst."""
+    """Measures one expansion on any operands, and records the largest error."""
 
     def __init__(self, node: fx.Node, stamp: ExpansionTemplate, promise: Promise) -> None:
         self.node, self.stamp, self.promise = node, stamp, promise
@@ -251,10 +252,10 @@ class _Measure:
         self.at_slopes = False
         self.floor = promise.floor
         self.signs = False
-        """Whether results may be those with other signs of vectors."""
+        """Whether results with other signs of vectors are accepted."""
 
     def on(self, choices: Iterator[list[Any]], where: str, slopes: bool) -> ErrorJudgement | None:
-        """Measures on the first operands that the op's own kernel accepts; None if it accepts none."""
+        """Measure on the first operands that the op's own kernel accepts; None if it accepts none."""
         special, slopes = where == _SPECIAL, slopes and where in (_SEEN, _RANDOM, _EDGES)
         self.floor = max(self.promise.floor, SMALL if where == _EDGES else 0.0)
         own, wide = (functools.partial(_own, self.node, self.given, wide=wide) for wide in (False, True))
@@ -292,8 +293,8 @@ class _Measure:
     def _in_normal_form(
         self, form: CallNormalForm, functions: Functions, operands: list[Any], special: bool, slopes: bool
     ) -> ErrorJudgement | None:
-        """The same of results without what the op leaves open, or, where nobody reads some of them, with other signs;
-        None if they differ too."""
+        """Compare results in their normal form, or, if some of them are unused, with other signs; None if they still
+        differ."""
         own, wide, mine = (form.of_results(function) for function in functions)
         try:
             truth = truth_of(own, wide, operands)
@@ -308,14 +309,14 @@ class _Measure:
     def _judged(self, mine: Function, operands: list[Any], truth: CallReference, allowed: Allowance) -> ErrorJudgement:
         try:
             found = as_stated(select_results(self.given, metadata(self.node)), mine(operands), truth.own)
-        except Exception as error:  # the op itself ran, so whatever the expansion raises is its fault
+        except Exception as error:  # the op itself ran, so the expansion is at fault
             return ErrorJudgement(float("inf"), f"fails with {type(error).__name__}: {first_line(error)}")
         return judge(found, truth, allowed, pointwise=self.pointwise)
 
     def _slopes(
         self, operands: list[Any], own: Function, wide: Function, mine: Function, form: CallNormalForm | None
     ) -> ErrorJudgement | None:
-        """The same for gradients by the float operands, if the op has any."""
+        """Compare the gradients of the float operands, if the op has any."""
         if not self.promise.gradients or self._is_backward() or any(map(_is_prim, self.stamp.graph.nodes)):
             return None
         try:
@@ -338,7 +339,7 @@ class _Measure:
             truth = replace(truth_of(gradients[0], gradients[1], smooth, signs=self.signs), noise=noise)
             judged = self._judged(gradients[2], smooth, truth, allowed)
         if judged.fault == _NONE_OF.format(len(truth.own)):
-            some = any(bool(each.any()) for each in truth.own)  # a gradient of zeros is as good as none
+            some = any(bool(each.any()) for each in truth.own)  # a gradient of zeros counts as none
             judged = ErrorJudgement(judged.ulp, "none where the op has some") if some else ErrorJudgement(0.0, None)
         self.gradients, self.at_slopes = max(self.gradients or 0.0, judged.ulp), judged.fault is not None
         if judged.fault is not None:
@@ -346,14 +347,14 @@ class _Measure:
         return None
 
     def _is_backward(self) -> bool:
-        """Whether the op is a gradient itself: PyTorch's own formulas for second gradients are wrong too often."""
+        """Whether the op is a backward op: PyTorch's own formulas for second gradients are wrong too often."""
         return "backward" in str(self.node.target)
 
 
 SMALL = 2.0**-8
-"""Where branches meet, errors of smaller results are counted in ULP of this: textbook formulas cancel there."""
+"""Where branches meet, errors of smaller results are counted in ULP of this value: textbook formulas cancel there."""
 SPECIAL = 2.0**16
-"""ULP that a finite result may be off by on special values, where only NaN and infinity are of interest."""
+"""The allowed error in ULP of finite results on special values, where only NaN and infinity matter."""
 _NONE_OF = "gives 0 tensors instead of {}"
 
 
@@ -363,7 +364,7 @@ def _is_prim(node: fx.Node) -> bool:
 
 
 def _in_domain(own: Any, operands: list[Any]) -> list[Any]:
-    """The operands, or such in the domain of the op: between 0 and 1, or above 1. Raises `NoOperands`."""
+    """The operands, mapped into the domain of the op if necessary: between 0 and 1, or above 1. Raises `NoOperands`."""
     changes: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
         lambda t: t,
         lambda t: 0.1 + 0.8 * torch.sigmoid(t),
@@ -377,7 +378,7 @@ def _in_domain(own: Any, operands: list[Any]) -> list[Any]:
 
 
 def _within(reach: tuple[float, float], operands: list[Any]) -> list[Any]:
-    """The operands, those beyond the range moved to its ends; infinities stay."""
+    """The operands, clamped to the range, except infinities."""
     low, high = reach
 
     def within(leaf: Any) -> Any:
@@ -393,11 +394,11 @@ def _changed(change: Callable[[torch.Tensor], torch.Tensor], operand: Any) -> An
 
 
 GRADIENTS = 256.0
-"""ULP that gradients may be off by beyond what the op's own are: certificates measure them on fewer points."""
+"""The allowed error of gradients in ULP beyond that of the op's own: certificates measure them on fewer points."""
 
 
 def _accepted(own: Any, wide: Any, choices: Iterator[list[Any]]) -> tuple[list[Any], CallReference]:
-    """The first operands that the op's own kernel accepts, and what it gives on them. Raises `NoOperands`."""
+    """The first operands that the op's own kernel accepts, and its results for them. Raises `NoOperands`."""
     refusal = "no operands"
     for operands in choices:
         try:
@@ -405,20 +406,20 @@ def _accepted(own: Any, wide: Any, choices: Iterator[list[Any]]) -> tuple[list[A
             return apart, truth_of(own, wide, apart)
         except NoOperands:
             raise
-        except Exception as error:  # the kernel refuses what it is given
+        except Exception as error:  # the kernel rejects the operands
             refusal = f"the op itself refuses them: {first_line(error)}"
     raise NoOperands(refusal)
 
 
 def differentiable(call: Any, operands: Sequence[Any]) -> list[int]:
-    """Which of a call's results have gradients: PyTorch has none of what an op only saves for its backward pass."""
+    """Which of a call's results have gradients: those that are only saved for the backward pass have none."""
     with torch.enable_grad():
         results = call(pytree.tree_map(_tracked, list(operands)))
     return [i for i, result in enumerate(results) if result.requires_grad]
 
 
 def gradients_of(call: Any, which: Sequence[int], operands: Sequence[Any]) -> list[torch.Tensor]:
-    """The gradients of some of a call's results, weighted by chance, by its float operands; none if it has none."""
+    """The gradients of a randomly weighted sum of some results for the float operands; empty if there are none."""
     with torch.enable_grad():
         tracked = pytree.tree_map(_tracked, list(operands))
         leaves = [tensor for tensor in pytree.tensors_in(tracked) if tensor.requires_grad]
@@ -433,8 +434,8 @@ def gradients_of(call: Any, which: Sequence[int], operands: Sequence[Any]) -> li
 
 
 def noise_of(call: Any, which: Sequence[int], operands: Sequence[Any]) -> list[float]:
-    """For each float operand x, the size of the terms that a gradient by it may be added up of, results y weighted by
-    w: max |w y| / max |x| + max |w|. They cancel in attention to one key, and in a softmax of one element."""
+    """For each float operand x, the magnitude of the terms that its gradient sums, for results y weighted by w:
+    max |w y| / max |x| + max |w|. They cancel in attention to one key, and in a softmax of one element."""
     results, draw = call(operands), torch.Generator().manual_seed(0)
     weighted = [(results[i], _weights(results[i], draw)) for i in which]
     size, weight = (max(map(_largest, each)) for each in zip(*((y * w, w) for y, w in weighted)))
@@ -452,7 +453,7 @@ def _tracked(leaf: Any) -> Any:
 
 
 def _results_wanted(node: fx.Node, stamp: ExpansionTemplate) -> tuple[int, ...] | None:
-    """Which of several results an expansion is to give: it may leave out those that nobody reads."""
+    """Which of several results an expansion must return: it may omit unused ones."""
     results: Any = stamp.graph.output_node().args[0]
     read = read_results(node)
     if read is None or not isinstance(results, (tuple, list)):
@@ -463,7 +464,7 @@ def _results_wanted(node: fx.Node, stamp: ExpansionTemplate) -> tuple[int, ...] 
 def _own(
     node: fx.Node, given: tuple[int, ...] | None, operands: Sequence[Any], wide: bool = False
 ) -> list[torch.Tensor]:
-    """The results of the op itself at the places that are `given`, flat; an empty one where it gives none."""
+    """The results of the op itself at the positions in `given`, flat; empty tensors for missing ones."""
     values = dict(zip(node.all_input_nodes, operands))
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     if wide:
@@ -475,7 +476,7 @@ def _own(
 
 
 def _nothing(node: fx.Node, place: int) -> torch.Tensor:
-    """In the place of a result that the kernel leaves undefined, as of a workspace for a backward pass there is not."""
+    """Replaces a result that the kernel leaves undefined, such as the workspace for a backward pass that is not run."""
     return torch.empty(0, dtype=getattr(metadata(node)[place], "dtype", None))
 
 
@@ -485,12 +486,12 @@ def _stamped(stamp: ExpansionTemplate, operands: Sequence[Any]) -> list[torch.Te
 
 
 def _phrase(verdicts: list[ExpansionVerdict]) -> str:
-    """A phrase: how many expansions were measured, and why others were not."""
+    """A phrase on how many expansions were measured, and why others were not."""
     done = [v for v in verdicts if v.values is not None]
     parts = [f"{len(done)} of {len(verdicts)} distinct expansions computed"]
     if done:
         most = max(verdict.values or 0.0 for verdict in done)
-        parts[0] += f" and held against the op's own kernel and float64 (at most {most:.3g} ULP)"
+        parts[0] += f" and compared with the op's own kernel and float64 (at most {most:.3g} ULP)"
         parts.append(f"gradients of {sum(v.gradients is not None for v in done)} of these")
     inputs = Counter(kind for v in verdicts for kind in v.inputs)
     if inputs:

@@ -1,4 +1,4 @@
-"""Two programs run on the same inputs: all that a caller sees of them is compared, with the source in float64."""
+"""Runs two programs on the same inputs and compares all that a caller can observe, with the source in float64."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def whole_programs(
     narrow: Narrow | None = None,
     subnormals: bool = True,
 ) -> str:
-    """Runs two programs on the same inputs and compares all that a caller sees, gradients only if the second is to have
-    them; `promise` is what its rules may be off by, in ULP, of the `narrow` dtypes if it computes in these.
-    `subnormals`: whether they promise anything below the normal numbers. Raises `ValuesDiffer`, `GradientsDiffer`, and
-    `ArgumentError` if the source does not run on them."""
+    """Run two programs on the same inputs and compare all that a caller can observe, gradients only if the second must
+    have them; `promise` is the allowed error of its rules in ULP, of the `narrow` dtypes if it computes in these.
+    `subnormals`: whether the rules promise anything for subnormal numbers. Raises `ValuesDiffer`, `GradientsDiffer`,
+    and `ArgumentError` if the source does not run on the inputs."""
     before, after = callable_of(source), callable_of(lowered)
     if is_random(source) or is_random(lowered):
         return "the whole program not compared, as it is random"
@@ -56,12 +56,12 @@ def whole_programs(
         names, ours = list(getattr(truth.own, what)), getattr(found, what)
         extra = ours.keys() - set(names)
         if extra and what == "values":
-            raise kind(f"the lowered program gives {sorted(extra)[0]}, the source does not")
+            raise kind(f"the lowered program returns {sorted(extra)[0]}, the source does not")
         errors = [_require_close(name, truth, ours.get(name), kind, max(FLOOR, promise)) for name in names]
         size = max((float(t.abs().max()) for t in getattr(truth.own, what).values() if _counts(t)), default=0.0) or 1.0
         mine, own = (max((pair[i] for pair in errors), default=0.0) / size for i in range(2))
         worst.append(f"{len(names)} {said} within {mine:.2g} (the source: {own:.2g})")
-    allowed = ", which are others where subnormal numbers are 0: no more is promised there" * truth.flushed
+    allowed = ", which differ where subnormal numbers are flushed to 0: no more is promised there" * truth.flushed
     return f"the whole program run on the example inputs, against {truth.reference}: {', '.join(worst)}{allowed}"
 
 
@@ -87,13 +87,13 @@ def _counts(result: torch.Tensor) -> bool:
 
 
 FLOOR = 32.0
-"""ULP of the largest element that a program may be off by where the source happens to be exact."""
+"""The allowed error in ULP of the largest element where the source happens to be exact."""
 
 
 class _Truth:
-    """The reference for a program: its results as it is, in float64 if it runs there, and with what may differ: inputs
-    perturbed in their last place, and other choices among equal elements; once it is asked to, with zeros in the place
-    of subnormal numbers."""
+    """The reference for a program: its own results, those in float64 if it runs there, and acceptable variations:
+    inputs perturbed in their last place, and other choices among equal elements; on request with subnormal numbers
+    flushed to zero."""
 
     def __init__(
         self,
@@ -121,19 +121,19 @@ class _Truth:
     def _tried(module: Any, args: Any, kwargs: Any, **how: Any) -> ObservedRun | None:
         try:
             return run(module, args, kwargs, **how)
-        except Exception:  # the program fixes its dtypes, or writes what its own backward pass needs
+        except Exception:  # the program has explicit dtypes, or overwrites what its backward pass needs
             return None
 
     @functools.cached_property
     def moved(self) -> list[ObservedRun]:
-        """What the program gives on perturbed inputs, and with other choices: wanted only where a result differs."""
+        """The results for perturbed inputs, and with other choices: needed only if a result differs."""
         dtypes, ties = self.narrow.narrower if self.narrow is not None else {}, Ties()
         tried = [self._again(moved=nudged(seed, dtypes), mode=ties) for seed in range(2)]
         tried += [self._again(mode=Ties(other)) for other in range(1, ties.alternatives + 1)]
         return [found for found in tried if found is not None]
 
     def flush(self) -> bool:
-        """Whether results may be those with zeros in the place of subnormal numbers, from now on."""
+        """Accept results with subnormal numbers flushed to zero from now on; returns whether that is possible."""
         if self._may_flush and not self.flushed and (found := self._again(moved=flushed, mode=Flushing())) is not None:
             self._flushed.append(found)
             self.flushed = True
@@ -154,22 +154,22 @@ class _Truth:
 def _require_close(
     name: str, truth: _Truth, found: Any, kind: type[VerificationError], promise: float
 ) -> tuple[float, float]:
-    """Raises unless one result is close; returns its error and the source's own."""
+    """Raise unless one result is close; return its error and the source's own."""
     what = "gradients" if kind is GradientsDiffer else "values"
     expected = truth.of(name, what)
     own = expected.own[0]
     if found is None and what == "gradients":
         if bool(own.any()):
-            for_inference = "; none is asked for of a source whose parameters have requires_grad_(False)"
+            for_inference = "; none is required if the source's parameters have requires_grad_(False)"
             raise kind(f"the lowered program has no gradient of {name}{for_inference * name.startswith('parameter')}")
         return 0.0, 0.0
     if found is None:
-        raise kind(f"the lowered program does not give {name}, or does not write it")
+        raise kind(f"the lowered program does not return {name}, or does not write to it")
     if truth.narrow is not None and found.dtype == own.dtype:
         own, found = truth.narrow(own), truth.narrow(found)
     judged = judge([found], replace(expected, own=[own]), promise, pointwise=False)
     if judged.fault is not None and truth.flush():
         judged = judge([found], replace(truth.of(name, what), own=[own]), promise, pointwise=False)
     if judged.fault is not None:
-        raise kind(f"{name} of the lowered program is another: it {judged.fault}")
+        raise kind(f"{name} of the lowered program differs: it {judged.fault}")
     return judged.error, judge([own], replace(expected, own=[own]), float("inf"), pointwise=False).error

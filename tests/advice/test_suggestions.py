@@ -258,7 +258,7 @@ def test_where_narrow_dtypes_are_enough_they_are_advised_before_any_op():
     lines = str(caught.value).splitlines()
     enough = "narrow=True computes in int32 in the place of int64: all lower, to 46 calls"
     assert lines[2] == f"  no op need be added: {enough}"
-    assert "    1. compute in the dtypes that the target has: narrow=True" in lines
+    assert "    1. compute in the dtypes of the target: narrow=True" in lines
     decomp.lower(topk, to=chip, args=(torch.randn(2, 8),), training=False, narrow=True)
     with pytest.raises(decomp.NotLowered) as caught:
         decomp.lower(topk, to=chip - ["lt"], args=(torch.randn(2, 8),), training=False)

@@ -313,9 +313,9 @@ def test_what_is_drawn_and_differs_is_dropped_with_a_warning(place, monkeypatch)
         found = lowered(2.0)
     line = closing_over({}).__code__.co_firstlineno
     assert [str(each.message) for each in said] == [
-        f"the expansion of aten.relu.default by <lambda> (test_edited_rules.py:{line}) that was kept on disk is not "
-        "what the rule records now: it was dropped, and what is recorded now is used\n  to do: give Rules(version=...) "
-        "another version when a rule changes, or what it reads; `decomp cache clear` deletes all that is kept"
+        f"the cached expansion of aten.relu.default by <lambda> (test_edited_rules.py:{line}) is not what the rule "
+        "records now: it was dropped, and the new recording is used\n  to do: change the version of "
+        "Rules(version=...) when a rule changes, or what it reads; `decomp cache clear` deletes the cache"
     ]
     assert torch.equal(right[0], right[1])
     torch.testing.assert_close(found.result(X), F.gelu(3 * X))

@@ -41,7 +41,7 @@ def test_an_input_of_another_shape_is_refused_with_what_to_do(call):
         call(module, X.T)
     assert str(error.value) == (
         "input 'first' has shape (3, 2), the program was lowered for (2, 3)\n"
-        "  to do: lower it with inputs of this shape, or with dynamic_shapes= where the size is to vary"
+        "  to do: lower it with inputs of this shape, or with dynamic_shapes= if the size varies"
     )
 
 

@@ -151,7 +151,7 @@ def test_a_rule_is_not_asked_about_a_number_that_only_the_running_program_has() 
     assert torch.equal(low.result(ROWS), ROWS.flatten())
 
 
-OPEN = ", which is open: it depends on a size or value that is known when the program runs"
+OPEN = ", which is undecided: it depends on a size or value that is known only at run time"
 
 
 def positive(call: Any) -> bool:
@@ -188,5 +188,5 @@ def test_a_condition_on_what_a_program_does_not_say_is_not_met() -> None:
     chip = decomp.Target("chip", ["constant_pad_nd"]).legal_if("constant_pad_nd", positive, "padding is positive")
     traced = fx.symbolic_trace(lambda x: torch.constant_pad_nd(x, (0, x.dim())))
     (blocker,) = decomp.plan(traced, to=chip, rules={}).blockers
-    wanted = "padding is positive, which is open: the program has no metadata for an argument; pass args="
+    wanted = "padding is positive, which is undecided: the program has no metadata for an argument; pass args="
     assert blocker.condition == wanted

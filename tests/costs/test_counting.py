@@ -101,7 +101,7 @@ def test_without_metadata_calls_have_a_price_and_bytes_say_what_is_missing():
     with pytest.raises(decomp.DecompError) as caught:
         costs.bytes(call)
     assert str(caught.value) == (
-        "what a call of aten.exp costs depends on shapes, and the program has no metadata for exp\n  to do: pass args="
+        "the cost of a call of aten.exp depends on shapes, and the program has no metadata for exp\n  to do: pass args="
     )
 
 

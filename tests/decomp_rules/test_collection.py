@@ -178,7 +178,7 @@ def test_a_rule_with_the_wrong_arity_is_refused():
     line = relu_line(caught.traceback)
     assert str(caught.value) == (
         f"rule relu (test_collection.py:{line}): takes (x, y), which matches no call of aten.relu (self)\n"
-        "  to do: name the parameters as the op does, and give defaults to those that not every call has"
+        "  to do: use the op's parameter names, and give defaults to parameters that not every call has"
     )
     with pytest.raises(decomp.RuleError, match=r"takes \(\), which matches no call of aten.relu"):
         rules.register(F.relu)(lambda: x)
@@ -194,7 +194,7 @@ def relu_line(traceback):
     "act, message",
     [
         (lambda rules: rules.register(), "register() needs an op: @rules.register(F.relu)"),
-        (lambda rules: rules.register("relu")(3), "a rule is a function over tensors, not 3"),
+        (lambda rules: rules.register("relu")(3), "a rule must be a function over tensors, not 3"),
         (lambda rules: as_rules([1]), "rules= must be decomp.Rules or a dict of functions by op, not list"),
     ],
 )

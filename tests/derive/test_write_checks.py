@@ -46,7 +46,7 @@ def test_one_tensor_given_twice_is_refused(lowered):
     with pytest.raises(decomp.InputMismatch) as refused:
         call(lowered, x, x)
     assert str(refused.value) == (
-        "input 'x' and input 'y' share memory, and the program writes input 'x': it would not see its own write in "
+        "input 'x' and input 'y' share memory, and the program writes to input 'x': it would not see that write in "
         "input 'y'\n  to do: call it with a clone of one of them, or with tensors that do not overlap"
     )
     assert x.tolist() == [1, 1, 1]
@@ -66,9 +66,9 @@ def test_views_that_overlap_are_refused_and_views_that_do_not_are_served(lowered
 def test_inputs_that_share_memory_with_state_are_refused(form):
     lowered = FORMS[form]().result
     state = dict(lowered.named_parameters()) | dict(lowered.named_buffers())
-    with pytest.raises(decomp.InputMismatch, match="input 'x' and 'weight' share memory, and the program writes input"):
+    with pytest.raises(decomp.InputMismatch, match="input 'x' and 'weight' share memory, and the program writes to"):
         call(lowered, state["weight"].detach(), torch.ones(3))
-    with pytest.raises(decomp.InputMismatch, match="'seen' and input 'y' share memory, and the program writes 'seen'"):
+    with pytest.raises(decomp.InputMismatch, match="'seen' and input 'y' share memory, and the program writes to"):
         call(lowered, torch.ones(3), state["seen"])
 
 

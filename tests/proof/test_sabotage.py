@@ -281,7 +281,7 @@ def test_a_graph_that_a_compiler_is_given_is_seen_to_be_ruined(sabotage):
     ruined = copy.deepcopy(source)
     assert seen_by(source, ruined, args) is None
     sabotage(ruined)
-    with pytest.raises(StaleCode, match="runs other code than that of its graph"):
+    with pytest.raises(StaleCode, match="runs code that is not that of its graph"):
         decomp.verify(source, ruined)
     ruined.recompile()
     assert seen_by(source, ruined, args) == "values"

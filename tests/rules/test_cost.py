@@ -107,7 +107,7 @@ def test_a_cost_that_is_none_is_refused_with_the_call(price):
     with pytest.raises(decomp.DecompError) as caught:
         decomp.lower(torch.nn.ReLU(), to=chip, rules=rules, args=(torch.zeros(3),), cost=lambda call: price)
     assert str(caught.value) == (
-        f"cost= gives {price!r} for a call of aten.clamp\n  to do: return a finite number that is not negative"
+        f"cost= returned {price!r} for a call of aten.clamp\n  to do: return a finite number that is not negative"
     )
 
 

@@ -26,10 +26,10 @@ def test_a_rule_may_not_ask_for_tensors(rule):
     first = rule.__code__.co_firstlineno
     text = linecache.getline(__file__, first + 1).strip()
     assert str(caught.value) == (
-        f"rule {rule.__name__} (test_instance_checks.py:{first}): asks isinstance(..., torch.Tensor), which is false "
-        "of the proxies that a rule runs on\n"
+        f"rule {rule.__name__} (test_instance_checks.py:{first}): calls isinstance(..., torch.Tensor), which is false "
+        "for the proxies that a rule runs on\n"
         f"  at test_instance_checks.py:{first + 1}: {text}\n"
-        "  to do: ask isinstance(x, (int, float, complex)) for numbers; every other operand is a tensor"
+        "  to do: check isinstance(x, (int, float, complex)) for numbers; every other operand is a tensor"
     )
 
 

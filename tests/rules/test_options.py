@@ -44,12 +44,12 @@ VERIFY = [
 OF_TARGET = [
     ({"rules": 5}, "rules= must be decomp.Rules or a dict of functions by op, not int"),
     ({"rules": [torch.relu]}, "rules= must be decomp.Rules or a dict of functions by op, not list"),
-    ({"rules": {F.relu: 5}}, "a rule is a function over tensors, not 5"),
+    ({"rules": {F.relu: 5}}, "a rule must be a function over tensors, not 5"),
     ({"keep": 3}, 'keep= must be a set of ops, not int; as keep={"softmax", F.gelu}'),
     ({"keep": {"nope"}}, "unknown op 'nope'"),
     ({"keep": {3}}, "unknown op 3"),
     ({"keep": [["relu"]]}, "unknown op ['relu']"),
-    ({"cost": 3}, "cost= must be a function of a call, that returns a number, not int"),
+    ({"cost": 3}, "cost= must be a function of a call that returns a number, not int"),
     (
         {"to": "tinygrad"},
         "to= must be a decomp.Target, not the name 'tinygrad': pass decomp_rules.targets.tinygrad, or "
@@ -135,7 +135,7 @@ def test_certify_names_the_option_at_fault(wrong, text):
 
 @pytest.mark.parametrize("wrong", [3, None, [3], "relu", nn.ReLU()], ids=by_kind)
 def test_certify_takes_rules_alone(wrong):
-    refused('certify takes a rule or several, as rules["relu"], not ', decomp.certify, wrong)
+    refused('certify takes a rule or several, such as rules["relu"], not ', decomp.certify, wrong)
 
 
 @pytest.mark.parametrize(

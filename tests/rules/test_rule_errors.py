@@ -75,11 +75,11 @@ def uses_no_grad(x):
 ONCE = "a rule is recorded once for all data: compute with tensors"
 NEW = "return a new tensor instead"
 ALWAYS = [
-    (lambda x: x.add_(1), "mutates a tensor (add_)", "call add and use what it returns"),
-    (lambda x: torch.relu_(x), "mutates a tensor (relu_)", "call relu and use what it returns"),
-    (lambda x: F.silu(x, inplace=True), "writes into a tensor (silu)", NEW),
-    (lambda x: torch.add(x, 1, out=REMEMBERED), "writes into a tensor (add)", NEW),
-    (writes_an_item, "writes into a tensor (x[...] = ...)", "use torch.where, slice_scatter or index_put"),
+    (lambda x: x.add_(1), "mutates a tensor (add_)", "call add and use its result"),
+    (lambda x: torch.relu_(x), "mutates a tensor (relu_)", "call relu and use its result"),
+    (lambda x: F.silu(x, inplace=True), "writes to a tensor (silu)", NEW),
+    (lambda x: torch.add(x, 1, out=REMEMBERED), "writes to a tensor (add)", NEW),
+    (writes_an_item, "writes to a tensor (x[...] = ...)", "use torch.where, slice_scatter or index_put"),
     (lambda x: x if x.sum() > 0 else -x, "branches on data", "use torch.where, or branch on shapes and dtypes"),
     (lambda x: x * x.sum().item(), "reads data (item)", ONCE),
     (lambda x: x.tolist(), "reads data (tolist)", ONCE),
@@ -121,7 +121,7 @@ def test_an_augmented_assignment_writes_into_every_alias(sign, form):
     with pytest.raises(decomp.RuleError) as caught:
         decomposed(Model(), {F.relu: scope["rule"]}, (torch.zeros(2, 3),), form)
     assert caught.value.problem == f"mutates a tensor (x {sign} y)"
-    assert caught.value.remedy == f"write `x = x {sign[:-1]} y`, which makes a new tensor"
+    assert caught.value.remedy == f"write `x = x {sign[:-1]} y`, which creates a new tensor"
     assert caught.value.line == "rule.py:4"
 
 
@@ -260,7 +260,7 @@ def test_a_value_that_leaks_from_one_run_into_the_next_is_refused(made, form):
     with pytest.raises(decomp.RuleError) as caught:
         decomposed(Model(), rules, (torch.zeros(2, 3),), form)
     assert caught.value.problem == "uses a value of another run (a tensor that is cached in a rule?)"
-    assert caught.value.remedy == "make it outside the rule as a concrete tensor, or anew in each run"
+    assert caught.value.remedy == "make it outside the rule as a concrete tensor, or again in each run"
     assert caught.value.node.name == "relu"
 
 
@@ -372,7 +372,7 @@ def test_a_rule_that_no_call_can_match_is_refused_at_once(form):
         decomp.Rules({F.relu: relu})
     assert str(caught.value) == (
         f"rule relu ({located(relu)}): takes (x, slope, other), which matches no call of aten.relu (self)\n"
-        "  to do: name the parameters as the op does, and give defaults to those that not every call has"
+        "  to do: use the op's parameter names, and give defaults to parameters that not every call has"
     )
 
 

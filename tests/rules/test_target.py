@@ -315,7 +315,7 @@ def test_dtypes_compose_as_ops_do():
         ("ops = ['add'", "not valid TOML: Unclosed array (at end of document)"),
         ("ops = " + "[" * 5000 + "]" * 5000, "not valid TOML for a target: nested too deeply"),
         ("ops = 'add'", "'ops' must be a list of names"),
-        ("name = 3", "'name' must be a text"),
+        ("name = 3", "'name' must be a string"),
         ("ops = ['rleu']", "unknown op 'rleu'; did you mean 'relu'"),
         ("tags = ['cor']", "unknown tag 'cor'; known tags are "),
         ("namespaces = ['nowhere']", "no op is registered in the namespace 'nowhere'"),
@@ -365,7 +365,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
 @pytest.mark.parametrize("path", [None, 3, b"chip.toml", []])
 def test_what_is_no_path_is_no_target_file(path):
     with pytest.raises(
-        decomp.errors.TargetError, match=f"a target is read from a path, not from {type(path).__name__}"
+        decomp.errors.TargetError, match=f"the path of a target must be a string or Path, not {type(path).__name__}"
     ):
         decomp.Target.load(path)
 

@@ -42,9 +42,9 @@ def test_before_that_it_says_what_is_missing():
             run()
         assert str(caught.value) == (
             "numpy cannot run this program; nothing has run\n"
-            "  there are no numbers in parameter 'embedding.weight' and 2 more (the meta device, or fake tensors)\n"
+            "  no values for parameter 'embedding.weight' and 2 more (meta or fake tensors)\n"
             "  to do, the easiest first:\n"
-            "    1. give them values by load_state_dict({name: tensor})\n"
+            "    1. set them by load_state_dict({name: tensor})\n"
             "    2. lower the model with its weights"
         )
 

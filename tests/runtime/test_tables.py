@@ -81,7 +81,7 @@ def test_every_op_that_is_missing_is_named_before_anything_runs():
         "chip cannot run this program; nothing has run",
         "  aten.erf (erf): not implemented",
     ]
-    assert any("no dtype of this backend" in problem for problem in refused.value.problems)
+    assert any("not a dtype of this backend" in problem for problem in refused.value.problems)
     assert "model.float()" in str(refused.value)
     assert 'implements("erf")' in str(refused.value)
 
@@ -130,7 +130,7 @@ def test_a_custom_op_is_an_op_like_any_other():
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"target": "tinygrad"}, "target= takes a decomp.Target, as decomp_rules.targets.tinygrad, not 'tinygrad'"),
+        ({"target": "tinygrad"}, "target= takes a decomp.Target such as decomp_rules.targets.tinygrad, not 'tinygrad'"),
         ({"from_torch": 3}, "from_torch= takes a function, not 3"),
         ({"jit": "fast"}, "jit= takes a function, not 'fast'"),
         ({"dtypes": {"float32": 1}}, r"dtypes= takes a dict by torch dtypes, .* not by 'float32'"),

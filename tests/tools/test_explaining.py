@@ -52,7 +52,7 @@ def test_a_derivation_is_a_tree_with_the_calls_that_each_rule_emits():
 
 def test_alternatives_that_were_passed_over_keep_their_reasons():
     (reason,) = route(Sample(aten.softplus.default, (X,)), "exp", "log1p").reasons
-    assert reason.startswith("passed over refuse (test_explaining.py:") and reason.endswith(": never")
+    assert reason.startswith("skipped refuse (test_explaining.py:") and reason.endswith(": never")
 
 
 def test_a_blocked_call_says_what_was_tried():
@@ -73,7 +73,7 @@ def test_nested_and_keyword_arguments_are_shown():
 def test_a_condition_of_the_target_is_a_reason():
     chip = decomp.Target("chip", ["cat"]).legal_if("cat", lambda call: call.argument("dim") == 0, "dim must be 0")
     (found,) = routes([Sample(aten.cat.default, ([X, X], 1))], chip, rules)
-    assert found.reasons[0] == "the target knows it under a condition: dim must be 0"
+    assert found.reasons[0] == "the target accepts it under a condition: dim must be 0"
 
 
 class Total(torch.nn.Module):

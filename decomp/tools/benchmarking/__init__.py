@@ -1,2 +1,2 @@
-"""What lowering costs at run time: programs as they are and lowered, eager and compiled, side by side in one run. Nouns
-in `records`, the way in is `suite.run`. Nothing here knows an op: workloads and variants are given."""
+"""Benchmarks of lowering at run time: programs and their lowered versions, eager and compiled, side by side in one run.
+The entry point is `suite.run`; `records` has the classes. Workloads and variants are arguments."""

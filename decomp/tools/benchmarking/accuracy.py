@@ -1,4 +1,4 @@
-"""How far a result is from the exact one."""
+"""The error of a result against the exact one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from decomp.validation.ulp import deviation
 
 
 def error_of(found: Sequence[torch.Tensor], exact: Sequence[torch.Tensor] | None) -> tuple[float | None, float | None]:
-    """The largest and the mean error in ULP, over all float outputs. (None, None) where nothing exact is known;
-    infinity where a NaN or an infinity stands for something else, or outputs differ in number or shape."""
+    """The largest and the mean error in ULP, over all float outputs. (None, None) without an exact result; infinity if
+    a NaN or an infinity is wrong, or outputs differ in number or shape."""
     if exact is None:
         return None, None
     if [t.shape for t in found] != [t.shape for t in exact]:

@@ -1,5 +1,5 @@
-"""Where the time of a lowered program goes: each of its nodes is timed, and what it takes is booked on the source op
-that it came from, by provenance. The source program is timed in the same way and in the same rounds."""
+"""Attributes the time of a lowered program: each of its nodes is timed, and its time is assigned to the source op that
+it came from, by provenance. The source program is timed in the same way and in the same rounds."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def attributed(
 
 
 def labelled(origin: Provenance | None) -> str:
-    """What a node's time is booked on."""
+    """The label that a node's time is assigned to."""
     if origin is None:
         return "(bookkeeping)"
     return _label(origin.module, origin.op)
@@ -65,7 +65,7 @@ def _label(module: str, op: str) -> str:
 
 
 def _collapsed(module: str) -> str:
-    """A module's name with the numbers of layers left out, so that alike layers are one."""
+    """A module's name without the numbers of layers, so that similar layers are merged."""
     return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", module) + " · " if module else ""
 
 
@@ -97,7 +97,7 @@ def _timed(programs: Mapping[str, nn.Module], args: tuple[Any, ...], rounds: int
 
 
 class _Stopwatch(fx.Interpreter):
-    """Runs a graph node by node and notes how long each takes; on CUDA, until the device is done."""
+    """Runs a graph node by node and records the time of each; on CUDA, with synchronisation."""
 
     def __init__(self, module: Any, taken: dict[str, list[float]]) -> None:
         super().__init__(module)

@@ -1,7 +1,7 @@
-"""Timing: contenders take turns in an order that is drawn anew each round, warm, with the garbage collector paused.
+"""Timing: contenders take turns in a random order in each round, warm, with the garbage collector paused.
 
-On a small machine others steal time and caches are shared: only what is measured in the same round may be compared, so
-ratios are taken within rounds. In a fixed order, whoever follows a contender that floods the caches would pay for it.
+On a small machine other processes take time and share caches: only times of the same round are comparable, so ratios
+are taken within rounds. In a fixed order, the contender after one that floods the caches would always be slower.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is spent on a case."""
+    """The effort spent on a case."""
 
     warm_up: int = 2
-    """Calls before the first that counts."""
+    """The number of warm-up calls."""
     seconds: float = 0.5
-    """For each contender, after which no new round begins."""
+    """The time for each contender after which no new round begins."""
     least: int = 5
-    """Rounds at least, unless they take longer than `patience`."""
+    """The least number of rounds, unless they take longer than `patience`."""
     most: int = 60
-    """Rounds at most."""
+    """The most rounds."""
     sample: float = 5e-4
-    """Seconds that a measurement takes at least: shorter runs are repeated in it."""
+    """The least time of a measurement in seconds: shorter runs are repeated."""
     collect: bool = False
-    """Whether garbage is collected before each measurement and not only before the first: for runs that leave much."""
+    """Whether to collect garbage before each measurement and not only the first: for runs that create much garbage."""
     patience: float = 20.0
-    """Seconds after which a case ends after two rounds, whatever else is asked for."""
+    """Seconds after which a case ends after two rounds, despite `least`."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call by contender, round by round."""
+    """Seconds per call, by contender and round."""
 
     taken: Mapping[str, Sequence[float]]
 
     def spread(self, name: str) -> Spread:
-        """Of the times."""
+        """The spread of the times."""
         return Spread.of(self.taken[name])
 
     def ratio(self, name: str, to: str) -> Spread:
-        """Of the ratios within rounds."""
+        """The spread of the ratios within rounds."""
         return Spread.of([mine / theirs for mine, theirs in zip(self.taken[name], self.taken[to])])
 
 
 class Clock:
-    """Times calls on one device: by events on CUDA, else by the processor's clock."""
+    """Times calls on one device: by events on CUDA, otherwise by the processor's clock."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -83,7 +83,7 @@ class Clock:
 
 
 def interleaved(runs: Mapping[str, Run], clock: Clock, effort: Effort, seed: int) -> Timing:
-    """Time all of `runs`, taking turns. Those that take seconds take part in the first rounds only."""
+    """Time all of `runs` in turns. Those that take seconds run only in the first rounds."""
     order = random.Random(seed)
     repeats = {name: _warmed(run, clock, effort) for name, run in runs.items()}
     taken: dict[str, list[float]] = {name: [] for name in runs}
@@ -111,7 +111,7 @@ def _without_collector() -> Iterator[None]:
 
 
 def _warmed(run: Run, clock: Clock, effort: Effort) -> int:
-    """How often a call is repeated in a measurement, after it is warm."""
+    """How many times a warm call is repeated in a measurement."""
     seconds = clock.seconds(run)
     for _ in range(effort.warm_up):
         if seconds < 1:
@@ -132,6 +132,6 @@ def _round(
         if collect:
             gc.collect()
         elif spent[name] < 1:
-            runs[name]()  # the one before may have emptied the caches
+            runs[name]()  # the previous contender may have evicted the caches
         taken[name].append(clock.seconds(runs[name], repeats[name]))
         spent[name] += taken[name][-1] * repeats[name]

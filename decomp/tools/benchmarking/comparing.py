@@ -1,9 +1,9 @@
-"""Two runs held against each other: what moved beyond noise.
+"""Compares two runs: which figures changed beyond noise.
 
-Seconds of two runs differ with the day; ratios within rounds do not. So a variant is held to its ratio to the first
-one, and only the first to its seconds. What moved is what lies apart: the quartiles of the two do not overlap, and the
-medians differ by more than a tolerance. Counts (kernels, bytes, memory) and errors have no noise and are held as they
-are."""
+Absolute times of two runs differ from day to day; ratios within rounds do not. So variants are compared by their ratio
+to the first one, and only the first by its time. A figure has changed if the quartiles of the two do not overlap, and
+the medians differ by more than a tolerance. Counts (kernels, bytes, memory) and errors have no noise and are compared
+exactly."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from decomp.tools.benchmarking.records import BenchmarkCase, BenchmarkResults, BenchmarkRow, Spread
 
 TOLERANCE = 0.05
-"""Of the medians: less than this is not worth a word."""
+"""The relative difference of the medians below which nothing is reported."""
 COUNTS = ("memory", "kernels", "moved")
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedChange:
-    """What moved in one row."""
+    """A change in one row."""
 
     case: BenchmarkCase
     variant: str
@@ -28,11 +28,11 @@ class SpeedChange:
     before: str
     after: str
     factor: float | None
-    """After over before; None where one of them is no number."""
+    """The ratio of after to before; None if one of them is not a number."""
 
     @property
     def worse(self) -> bool:
-        """Whether it is a regression. All that is compared is better when it is less."""
+        """Whether it is a regression. For all figures, lower is better."""
         return self.factor is None and bool(self.after) or self.factor is not None and self.factor > 1
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class SpeedChange:
 
 
 def compared(before: BenchmarkResults, after: BenchmarkResults, tolerance: float = TOLERANCE) -> list[SpeedChange]:
-    """What moved between two runs, the worst first. Rows that only one of them has are passed over."""
+    """The changes between two runs, the worst first. Rows in only one of them are ignored."""
     rows = {(row.case, row.variant): row for row in before.rows}
     pairs = [(rows[row.case, row.variant], row) for row in after.rows if (row.case, row.variant) in rows]
     found = [change for earlier, later in pairs for change in _changes(earlier, later, before, tolerance)]
@@ -49,7 +49,7 @@ def compared(before: BenchmarkResults, after: BenchmarkResults, tolerance: float
 
 
 def in_both(before: BenchmarkResults, after: BenchmarkResults) -> int:
-    """How many rows can be compared."""
+    """The number of rows in both."""
     return len({(row.case, row.variant) for row in before.rows} & {(row.case, row.variant) for row in after.rows})
 
 

@@ -1,8 +1,8 @@
-"""What one call does, apart from the time it takes: memory from the allocator, kernels, bytes moved.
+"""Counts of one call: allocated memory, kernels, bytes moved.
 
-The allocator tells the profiler of each allocation, on the CPU as on CUDA, in compiled code as in eager. Kernels are
-counted where they are launched: by the device's own record on CUDA; on the CPU as the ops that call no other
-and do more than look at a tensor another way, and in compiled code as the calls in what Inductor wrote.
+The allocator reports each allocation to the profiler, on the CPU and on CUDA, in compiled code and in eager. Kernels
+are counted where they are launched: on CUDA by the device's own record; on the CPU as the ops that call no other op and
+are not views, and in compiled code as the calls in Inductor's generated code.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one call; None is not known."""
+    """The counts of one call; None if unknown."""
 
     memory: int | None = None
-    """Bytes: the peak above what was held before the call."""
+    """The peak of allocated bytes above that before the call."""
     kernels: int | None = None
     moved: int | None = None
     """Bytes."""
     operations: int = 0
-    """Floating-point operations of products, where each op could be seen."""
+    """Floating-point operations of products, if each op could be observed."""
 
 
 def counted(run: Run, device: torch.device, compiled: CompilationCounts | None) -> Counts:
-    """Count what a warm call does; `compiled` is what its compilation noted, None for an eager call."""
+    """Count the work of a warm call; `compiled` is the record of its compilation, None for an eager call."""
     memory, launched = _profiled(run, device)
     if compiled is None:
         traffic = Traffic()
@@ -76,7 +76,7 @@ def _profiled(run: Run, device: torch.device) -> tuple[int, int]:
 
 
 def _allocations(events: Iterable[Any]) -> Iterator[int]:
-    """Bytes taken (negative: given back), in order of time."""
+    """Bytes allocated (negative: freed), in order of time."""
     flat: list[Any] = []
     rest = list(events)
     while rest:
@@ -90,7 +90,7 @@ def _allocations(events: Iterable[Any]) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """The profiler of torch 2.13 writes lines to standard error that no setting stops."""
+    """Silences the profiler of torch 2.13, which writes to standard error regardless of settings."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
@@ -122,7 +122,7 @@ class Traffic(TorchDispatchMode):
 
 
 _FREE = re.compile(r"aten::(detach|alias|lift_fresh|empty|new_empty|_unsafe_view|sym_|_local_scalar_dense)")
-"""Ops that compute nothing, though the schema does not say that they are views."""
+"""Ops that compute nothing, although their schema does not mark them as views."""
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
@@ -131,22 +131,22 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def held(t: torch.Tensor) -> int:
-    """Bytes of the elements of a tensor, each once, however often it is shown (expanded)."""
+    """The bytes of a tensor's elements, each counted once even if it is expanded."""
     shown = (size if stride or size == 0 else 1 for size, stride in zip(t.shape, t.stride()))
     return int(math.prod(shown) * t.element_size())
 
 
 @dataclass
 class CompilationCounts:
-    """What compilation noted of the programs that it wrote."""
+    """Counts of the generated programs of a compilation."""
 
     kernels: int = 0
     moved: int | None = None
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
-        """Note what is compiled within. Both seams are Inductor's own for its tests, as of torch 2.13. What its caches
-        of graphs hold would not be seen, so they are passed over; that of compiled kernels is not."""
+        """Context manager: record what is compiled. Both hooks are Inductor's own, for its tests (torch 2.13). Graphs
+        from its caches would not be recorded, so these are disabled, except that of compiled kernels."""
         from decomp.torch_internals.compiling import (
             GraphLowering,
             compile_fx,
@@ -161,7 +161,7 @@ class CompilationCounts:
         before = metrics.num_bytes_accessed
         log = compile_fx.inductor_metrics_log
         level, propagates = log.level, log.propagate
-        log.setLevel(logging.INFO)  # it counts bytes only for those who listen
+        log.setLevel(logging.INFO)  # Inductor counts bytes only if this logger is enabled
         log.propagate = False
         try:
             with (
@@ -178,4 +178,4 @@ class CompilationCounts:
 
 
 _LAUNCHES = re.compile(r"^\s+(?:\w+ = )?(?:cpp_\w+\(|extern_kernels\.\w+\(|torch\.ops\.\w+\.\w+\S*\(|\w+\.run\()", re.M)
-"""A call of a kernel in what Inductor wrote: one of its own, of a library, of ATen, of Triton."""
+"""A kernel call in Inductor's generated code: its own, a library's, ATen's or Triton's."""

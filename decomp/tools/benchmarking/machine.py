@@ -1,4 +1,4 @@
-"""The limits that no program on a machine can pass, measured in the same run."""
+"""The limits of the machine, measured in the same run."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ import torch
 from decomp.tools.benchmarking.clock import Clock, Effort, interleaved
 
 COPIED = 1 << 26
-"""Bytes of the copy: more than caches hold. The buffer is used before, so that no page is touched for the first
-time."""
+"""Bytes of the copy: more than fits in caches. The buffer is touched before, to avoid page faults."""
 MMAP_MAX, TRIM_THRESHOLD = -4, -1
-"""Options of the C library's `mallopt`: how many allocations are mapped on their own, and how much is free before the
+"""Options of the C library's `mallopt`: the most separately mapped allocations, and the free memory above which the
 heap shrinks."""
 DEFAULTS = {MMAP_MAX: 65536, TRIM_THRESHOLD: 128 * 1024}
 EDGE = {"cpu": 1024, "cuda": 8192}
-"""Of the square matrices of the product, in float32."""
+"""The size of the square matrices of the product, in float32."""
 
 
 @contextlib.contextmanager
 def kept_pages() -> Iterator[str]:
-    """ "kept" while the C library keeps memory that is freed, as allocators of accelerators do; "fresh" if it cannot.
+    """Make the C library keep freed memory, as allocators of accelerators do: "kept"; "fresh" if it cannot.
 
-    Else each large tensor is mapped anew and each of its pages touched for the first time, at a tenth of the copy's
-    rate, and programs are measured by the number of their large buffers.
+    Otherwise each large tensor is mapped again and incurs page faults, at a tenth of the copy's rate, which would
+    dominate the time of programs with large buffers.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is None or not (mallopt(MMAP_MAX, 0) and mallopt(TRIM_THRESHOLD, -1)):

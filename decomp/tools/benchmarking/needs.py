@@ -1,5 +1,5 @@
-"""Bytes that a workload needs whatever runs it, in and out, and that a lowered program will hold at once: the latter is
-read from its metadata before it runs."""
+"""The bytes that any implementation of a workload must read and write, and the peak memory of a lowered program, which
+is computed from its metadata before it runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from decomp.torch_internals import pytree
 
 
 def bytes_needed(module: nn.Module, args: tuple[Any, ...], result: Any) -> int:
-    """Inputs, parameters and buffers, and results: each tensor once."""
+    """The bytes of inputs, parameters, buffers and results: each tensor once."""
     leaves = [*pytree.tree_leaves((args, result)), *module.parameters(), *module.buffers()]
     found = {(t.data_ptr(), t.shape): held(t) for t in leaves if isinstance(t, torch.Tensor)}
     return sum(found.values())
 
 
 def bytes_held(graph: fx.Graph) -> int:
-    """The most bytes that the results of a graph's calls hold at once if each is freed after its last use."""
+    """The peak bytes of the results of a graph's calls if each is freed after its last use."""
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         for used in node.all_input_nodes:

@@ -17,15 +17,15 @@ from decomp.tools.benchmarking.records import Attribution, BenchmarkResults, Ben
 from decomp.tools.writing import whole
 
 COLOURS = {"small": "#9ecae1", "medium": "#4292c6", "large": "#08519c", "whole": "#d95f0e"}
-"""By size: sizes are shades of one colour, and models have another."""
+"""By size: sizes are shades of one colour, models have another colour."""
 WIDTH = 9.0
 DPI = 130
 HOTTEST = 50.0
-"""Ratios from here on have one colour in a heat map."""
+"""Larger ratios have the same colour in a heat map."""
 
 
 def plot_all(results: BenchmarkResults, folder: Path) -> list[Path]:
-    """Every plot that the results have data for; returns the files."""
+    """Draw every plot that the results have data for; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     made: list[Path] = []
     forward = [row for row in results.rows if row.case.mode == "forward" and row.to_baseline is not None]
@@ -41,7 +41,7 @@ def plot_all(results: BenchmarkResults, folder: Path) -> list[Path]:
 
 
 def ratios(rows: Sequence[BenchmarkRow], path: Path) -> Path:
-    """Compiled programs: ratio by workload and size, quartiles as bars; a panel a variant, logarithmic."""
+    """Compiled programs: ratio by workload and size, quartiles as bars; one panel per variant, logarithmic."""
     variants = [v for v in dict.fromkeys(row.variant for row in rows) if _shown(v, True)]
     names = [name for _, name in _workloads(rows)]
     figure = Figure(figsize=(WIDTH, 1.2 + 0.3 * len(names)), layout="constrained")
@@ -99,7 +99,7 @@ def _ratio_panel(axes: Axes, rows: Sequence[BenchmarkRow], names: Sequence[str])
 
 
 def _ratio_scale(axes: Axes, rows: Sequence[BenchmarkRow]) -> None:
-    """The scale of all panels, by the medians: a round that was disturbed reaches out of the picture."""
+    """The scale of all panels, by the medians: disturbed rounds are cut off."""
     ratios = [row.to_compiled.median for row in rows if row.to_compiled is not None]
     low, high = min(0.5, *ratios) / 1.2, max(2.0, *ratios) * 1.2
     axes.set_xscale("log")
@@ -114,7 +114,7 @@ def _ratio_text(value: float, position: float) -> str:
 
 
 def heat_map(rows: Sequence[BenchmarkRow], path: Path) -> Path:
-    """Eager programs: ratio by workload, target and size, as colours and numbers. A panel for ops, one for models."""
+    """Eager programs: ratio by workload, target and size, as colours and numbers. One panel for ops, one for models."""
     rows = [row for row in rows if _shown(row.variant, False) and row.to_baseline is not None]
     panels = [part for model in (False, True) if (part := [r for r in rows if (r.case.family == "model") == model])]
     tables = [_HeatMap.of(part) for part in panels]
@@ -147,7 +147,7 @@ class _HeatMap:
         return cls(tuple(dict.fromkeys(r.case.name for r in rows)), columns, found)
 
     def draw(self, axes: Axes) -> None:
-        """The colours, with their numbers: those of one target stand together."""
+        """The colours with their numbers, grouped by target."""
         values = [[self.ratios.get((line, column), math.nan) for column in self.columns] for line in self.lines]
         axes.imshow(values, norm=LogNorm(1 / HOTTEST, HOTTEST), cmap="RdBu_r", aspect="auto")
         for y, line in enumerate(values):
@@ -177,12 +177,12 @@ def _figure(ratio: float) -> str:
 
 
 def roofline(results: BenchmarkResults, rows: Sequence[BenchmarkRow], path: Path) -> Path:
-    """How near the compiled programs are to what the machine can do, at the largest size of each workload: those
-    without products by the rate of the bytes that must move, the others by that of their operations."""
+    """How close the compiled programs are to the limits of the machine, at the largest size of each workload: those
+    without matrix products by bandwidth of the bytes that must move, the others by their rate of operations."""
     copy, matmul = results.machine["copy"], results.machine["matmul"]
     variants = [v for v in dict.fromkeys(row.variant for row in rows) if "compiled" in v]
     variants = variants or [v for v in dict.fromkeys(row.variant for row in rows) if v == "fused"]
-    largest = {row.case.name: row.case.size for row in rows if row.needed}  # sizes grow from row to row
+    largest = {row.case.name: row.case.size for row in rows if row.needed}  # rows are sorted by size
     chosen = [r for r in rows if r.needed and r.variant in variants and largest[r.case.name] == r.case.size]
     figure = Figure(figsize=(WIDTH, 5.0), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.3])
@@ -198,7 +198,7 @@ def _style(place: int, variant: str) -> dict[str, Any]:
 
 
 def _rates_of_bytes(axes: Axes, rows: Sequence[BenchmarkRow], variants: Sequence[str], copy: float) -> None:
-    """A line a workload: where there are no products, only bytes can be the limit."""
+    """One line per workload: without matrix products, only bandwidth can be the limit."""
     names = list(dict.fromkeys(row.case.name for row in rows))
     for place, variant in enumerate(variants):
         shown = [row for row in rows if row.variant == variant]
@@ -215,7 +215,7 @@ def _rates_of_bytes(axes: Axes, rows: Sequence[BenchmarkRow], variants: Sequence
 def _rates_of_operations(
     axes: Axes, rows: Sequence[BenchmarkRow], variants: Sequence[str], matmul: float, copy: float
 ) -> None:
-    """The roofline; the names stand in a column beside it, in the order of the rates."""
+    """The roofline, with the names in a column next to it, in the order of the rates."""
     points = [(row, _Point.of(row)) for row in rows]
     for place, variant in enumerate(variants):
         shown = [point for row, point in points if row.variant == variant]
@@ -244,7 +244,7 @@ def _rates_of_operations(
 
 @dataclass(frozen=True)
 class _Point:
-    """Where a row lies: bytes that must move, operations, seconds."""
+    """A row as a point: bytes that must move, operations, seconds."""
 
     needed: int
     operations: int
@@ -269,7 +269,7 @@ class _Point:
 
 
 def waterfalls(attributions: Sequence[Attribution], path: Path, most: int = 7) -> Path:
-    """From the time of a source program to that of its lowering, by the source ops that added most."""
+    """A waterfall from the time of a source program to that of its lowering, by the source ops that added the most."""
     shown = list({one.case.name: one for one in attributions}.values())
     columns = min(2, len(shown))
     lines = -(-len(shown) // columns)

@@ -1,4 +1,4 @@
-"""The nouns of a benchmark: spreads, rows, attributions, and the results that hold them; to JSON and back."""
+"""The records of a benchmark: spreads, rows, attributions, and the results with all of them; to JSON and back."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from decomp.tools.writing import one_row_a_line, whole
 
 FORMAT = 1
-"""Of the JSON; another is refused."""
+"""The version of the JSON format; others are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of what was measured, between its quartiles."""
+    """A median and its quartiles."""
 
     median: float
     low: float
@@ -53,31 +53,31 @@ class BenchmarkCase:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRow:
-    """One variant of one case. What was not measured is None."""
+    """One variant of one case. Values that were not measured are None."""
 
     case: BenchmarkCase
     variant: str
     seconds: Spread | None = None
     to_baseline: Spread | None = None
-    """Time over that of the first variant: the ratios within each round."""
+    """The ratio of its time to that of the first variant, within each round."""
     to_compiled: Spread | None = None
-    """Time over that of the first variant that is compiled."""
+    """The ratio of its time to that of the first compiled variant."""
     nodes: int | None = None
     """Calls in the graph."""
     memory: int | None = None
-    """Bytes: the peak of what the allocator holds during a call, inputs and parameters not counted."""
+    """The peak of allocated bytes during a call, without inputs and parameters."""
     kernels: int | None = None
-    """Launched in a call."""
+    """Kernel launches of a call."""
     needed: int | None = None
-    """Bytes that any program must move: inputs and parameters in, outputs out, once each."""
+    """The bytes that any program must move: inputs, parameters and outputs, once each."""
     moved: int | None = None
-    """Bytes that this one moves: what each kernel reads and writes."""
+    """The bytes that this program moves: those that each kernel reads and writes."""
     operations: int | None = None
     """Floating-point operations of the case's matrix products and convolutions."""
     of_limit: float | None = None
-    """The time that the machine's measured limits allow for `needed` and `operations`, over the time taken."""
+    """The least time for `needed` and `operations` by the machine's measured limits, divided by the actual time."""
     ulp: float | None = None
-    """The largest error in ULP of the exact result, which is the source's in float64."""
+    """The largest error in ULP against the source in float64."""
     mean_ulp: float | None = None
     error: str | None = None
     """Why it did not run."""
@@ -85,17 +85,17 @@ class BenchmarkRow:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one source op of one kind of module costs in a lowered program."""
+    """The time of one source op of one kind of module in a lowered program."""
 
     label: str
-    """Module and op, with the numbers of layers left out: `blocks.*.attention · softmax`."""
+    """Module and op, without the numbers of layers: `blocks.*.attention · softmax`."""
     seconds: float
     source_seconds: float | None
-    """The same calls in the source program; None where it has none of its own."""
+    """The time of the same calls in the source program; None if it has none of its own."""
     calls: int
-    """In the source."""
+    """The number of calls in the source."""
     nodes: int
-    """In the lowered program."""
+    """The number of nodes in the lowered program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Attribution:
 
 @dataclass(frozen=True)
 class BenchmarkResults:
-    """What one run measured."""
+    """The results of one run."""
 
     command: str
     machine: Mapping[str, Any]
@@ -120,7 +120,7 @@ class BenchmarkResults:
     rows: tuple[BenchmarkRow, ...] = ()
     attributions: tuple[Attribution, ...] = ()
     running: BenchmarkCase | None = None
-    """What was begun and not ended: where the process died, if it did."""
+    """The case that was running: where the process died, if it did."""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def cases(self) -> list[BenchmarkCase]:
@@ -132,21 +132,21 @@ class BenchmarkResults:
         return [row for row in self.rows if row.case == case]
 
     def with_case(self, rows: Sequence[BenchmarkRow], attributions: Sequence[Attribution] = ()) -> BenchmarkResults:
-        """With the rows of one more case, instead of those that it had."""
+        """The results with new rows for one case."""
         case = rows[0].case
         kept = tuple(row for row in self.rows if row.case != case)
         others = tuple(one for one in self.attributions if one.case != case)
         return replace(self, rows=(*kept, *rows), attributions=(*others, *attributions), running=None)
 
     def save(self, path: Path) -> None:
-        """Write as JSON: whole, or not at all."""
+        """Write as JSON, atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole(path) as unfinished:
             unfinished.write_text(one_row_a_line({"format": FORMAT, **asdict(self)}), "utf-8")
 
     @classmethod
     def load(cls, path: Path) -> BenchmarkResults:
-        """Read what `save` wrote. Raises `ValueError` naming the file."""
+        """Read a file written by `save`. Raises `ValueError`, which names the file."""
         try:
             data = json.loads(path.read_text("utf-8"))
             if data.pop("format", None) != FORMAT:

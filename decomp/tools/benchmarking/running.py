@@ -1,4 +1,4 @@
-"""One case: every variant made, checked against the exact result, timed in turns with the others, and counted."""
+"""Runs one case: builds every variant, compares it with the exact result, and times all of them in turns."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from decomp.tools.benchmarking.records import BenchmarkCase, BenchmarkRow
 from decomp.tools.benchmarking.workload import Variant, Workload, exact_outputs, task, tensors
 
 SHARE_OF_MEMORY = 0.15
-"""Of the machine's memory: a variant that would hold more does not run."""
+"""The share of the machine's memory above which a variant is not run."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Under which a case is measured."""
+    """The settings of a case's measurement."""
 
     case: BenchmarkCase
     device: torch.device
     effort: Effort
     seed: int
     machine: Mapping[str, Any]
-    """With `copy` and `matmul`, the measured limits."""
+    """The machine, with its measured limits `copy` and `matmul`."""
 
 
 @dataclass
@@ -48,11 +48,11 @@ class _Contender:
 
 
 class TooLarge(Exception):
-    """A variant would hold more memory than the machine should give."""
+    """A variant would need more memory than it is allowed."""
 
 
 def measured(setup: Setup, workload: Workload, variants: Sequence[Variant]) -> list[BenchmarkRow]:
-    """A row for each variant; one that fails has an `error` and leaves the others alone."""
+    """A row for each variant; one that fails has an `error` and does not affect the others."""
     module, args = workload.made(setup.seed, setup.device)
     exact = exact_outputs(module, args)
     ready: dict[str, _Contender] = {}
@@ -95,7 +95,7 @@ def _made(setup: Setup, variant: Variant, module: nn.Module, args: tuple[Any, ..
 
 
 def refuse_too_large(graph: torch.fx.Graph, device: torch.device) -> None:
-    """Raise `TooLarge` rather than run what would hold more than its share of the memory."""
+    """Raise `TooLarge` for a variant that would need more than its share of the memory."""
     wanted, there = needs.bytes_held(graph), _memory(device)
     if wanted > SHARE_OF_MEMORY * there:
         raise TooLarge(
@@ -111,7 +111,7 @@ def _memory(device: torch.device) -> int:
 
 
 def _timed(setup: Setup, ready: Mapping[str, _Contender], errors: dict[str, str]) -> Timing:
-    """The times of all that run; one that fails now is taken out and the others are timed without it."""
+    """The times of all that run; if one fails now, the others are timed without it."""
     runs: dict[str, Callable[[], Any]] = {}
     for name, contender in ready.items():
         try:
@@ -124,13 +124,13 @@ def _timed(setup: Setup, ready: Mapping[str, _Contender], errors: dict[str, str]
 
 @dataclass(frozen=True)
 class _Work:
-    """What the case asks for, whatever does it."""
+    """The work of a case, independent of the variant."""
 
     needed: int
     operations: int
 
     def limit(self, machine: Mapping[str, Any]) -> float:
-        """The seconds that the machine needs at least."""
+        """The least time of the machine in seconds."""
         return float(max(self.needed / machine["copy"], self.operations / machine["matmul"]))
 
 
@@ -173,19 +173,19 @@ def _row(
 
 
 def _finite(value: float | None) -> float | None:
-    """JSON has no infinity: a number that no error in ULP reaches stands for it."""
+    """Replaces infinity, which JSON does not have, by a number larger than any error in ULP."""
     return 1e300 if value is not None and math.isinf(value) else value
 
 
 def said(error: BaseException) -> str:
-    """An error in a line."""
+    """An error as one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTorch warns of its own making (TF32, tree specs, deprecated calls inside of Inductor)."""
+    """Silence PyTorch's warnings about its own code (TF32, tree specs, deprecated calls inside Inductor)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

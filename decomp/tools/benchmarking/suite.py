@@ -1,5 +1,5 @@
-"""The suite: case by case, saved after each, so that a run can be interrupted and resumed, and what crashes is a row
-with its error and not the end of the run."""
+"""The suite runs case by case and saves results after each, so that a run can be interrupted and resumed, and a crash
+is a row with an error and does not end the run."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from decomp.tools.benchmarking.running import Setup, measured, said
 from decomp.tools.benchmarking.workload import Variant, Workload
 
 Progress = Callable[[int, int, str, float], None]
-"""Told how many cases are done, of how many, which comes next, and how many seconds the rest is estimated to take."""
+"""Called with the number of finished cases, the total, the next case, and the estimated seconds of the rest."""
 
 COMPILING = {"op": 2.0, "model": 20.0}
-"""Seconds that compiling one variant is taken to last, until some have been compiled."""
+"""The initial estimate of the seconds to compile one variant."""
 
 
 @dataclass(frozen=True)
 class SuitePlan:
-    """What is to be measured."""
+    """The cases to measure."""
 
     workloads: Sequence[Workload]
     variants: Sequence[Variant]
     modes: Sequence[str] = ("forward",)
     modes_of: Callable[[Workload], Sequence[str]] | None = None
-    """Which modes a workload is measured in, where they differ."""
+    """Returns the modes of a workload, if they differ."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     effort: Effort = Effort()
     seed: int = 0
     attribute: Sequence[str] = ()
-    """Variants whose time is booked on source ops, for the models."""
+    """Variants whose time is attributed to source ops, for models."""
 
     def cases(self) -> Iterator[tuple[BenchmarkCase, Workload]]:
         """Each workload in each mode."""
@@ -47,7 +47,7 @@ class SuitePlan:
                 yield BenchmarkCase(one.name, one.family, one.size, mode, self.device.type), one
 
     def estimate(self, done: BenchmarkResults | None = None) -> float:
-        """Seconds that it takes, or that what is left of it takes."""
+        """The estimated seconds of the plan, or of the remaining cases."""
         finished = set(done.cases()) if done is not None else set()
         return sum(self._cost(case) for case, _ in self.cases() if case not in finished)
 
@@ -63,8 +63,8 @@ def run(
 ) -> BenchmarkResults:
     """Measure everything in `plan` and return it; with a `path`, saved there as JSON after each case.
 
-    `resume`: go on with what the file has. A case during which the process died is a row with that error. Raises
-    `ValueError` where the file is of another machine, version, seed or number of threads.
+    `resume`: continue with the results in the file. A case during which the process died is a row with that error.
+    Raises `ValueError` if the file is of another machine, version, seed or number of threads.
     """
     with machine.kept_pages() as pages:
         return _run(plan, {**described(plan.device), "pages": pages}, command, path, resume, progress)
@@ -93,7 +93,7 @@ def _run(
 def _measured(
     plan: SuitePlan, case: BenchmarkCase, workload: Workload, results: BenchmarkResults, path: Path | None
 ) -> BenchmarkResults:
-    """The results with one more case. The file says what runs, so that a death is seen; an interrupt is none."""
+    """The results with one more case. The file records the running case, to detect that the process died."""
     if path is not None:
         replace(results, running=case).save(path)
     try:
@@ -105,7 +105,7 @@ def _measured(
 
 
 def _rest(plan: SuitePlan, results: BenchmarkResults, began: float, expected: float) -> float:
-    """The estimate of what is left, corrected by how it went so far."""
+    """The estimate of the remaining time, corrected by the progress so far."""
     left = plan.estimate(results)
     spent, foreseen = time.perf_counter() - began, expected - left
     return left * spent / foreseen if foreseen > 0 else left
@@ -126,7 +126,7 @@ def _same(earlier: BenchmarkResults, here: Mapping[str, Any], seed: int, path: P
 
 
 def _crashed(results: BenchmarkResults, plan: SuitePlan) -> BenchmarkResults:
-    """With a row that says so, where the process died."""
+    """The results with an error row for a case during which the process died."""
     if results.running is None:
         return results
     said = "the process died while this case ran, or was killed"
@@ -140,7 +140,7 @@ def _case(
         setup = Setup(case, plan.device, plan.effort, plan.seed, results.machine)
         chosen = [v for v in plan.variants if not (v.expanded and workload.family == "model")]
         rows = measured(setup, workload, chosen)
-    except Exception as error:  # a workload that cannot be made is a row, too
+    except Exception as error:  # a workload that cannot be built is a row, too
         return [BenchmarkRow(case, plan.variants[0].name, error=said(error))], []
     finally:
         torch.compiler.reset()

@@ -1,4 +1,4 @@
-"""Results as Markdown: the geometric means by variant and size, then a row a case and variant."""
+"""Results as Markdown: the geometric means by variant and size, then one row per case and variant."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 def document(results: BenchmarkResults) -> str:
-    """All of it."""
+    """The whole document."""
     lines = ["# Primitive against fused", "", *heading(results), "", "## In short", "", *summary(results), ""]
     for case in results.cases():
         lines += [f"## {case}", "", *table(results.of(case)), ""]
@@ -40,7 +40,7 @@ def document(results: BenchmarkResults) -> str:
 
 
 def heading(results: BenchmarkResults) -> Iterator[str]:
-    """What was measured, and on what."""
+    """The heading: what was measured, and on which machine."""
     m = results.machine
     yield (
         f"`{results.command}`, seed {results.seed}, torch {m['torch']}, {m['device']}: {m['processor']}, "
@@ -67,7 +67,7 @@ def summary(results: BenchmarkResults) -> Iterator[str]:
 
 
 def _simplified(results: BenchmarkResults) -> Iterator[str]:
-    """Geometric means of what simplification leaves, over all cases of a size."""
+    """Geometric means of the time with simplification over that without, for all cases of a size."""
     plain = {(row.case, row.variant.removesuffix(PLAIN)): row for row in results.rows if row.variant.endswith(PLAIN)}
 
     def left(row: BenchmarkRow) -> Spread | None:
@@ -109,13 +109,13 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """Of positive numbers, at least one."""
+    """The geometric mean of positive numbers, at least one."""
     logs = [math.log(value) for value in values]
     return math.exp(sum(logs) / len(logs))
 
 
 def table(rows: Sequence[BenchmarkRow]) -> Iterator[str]:
-    """A line a variant; with a column "simplified", time over that of the variant that is not, where there is one."""
+    """One line per variant; with a column "simplified", the time over that without simplification, if there is one."""
     plain = {row.variant.removesuffix(PLAIN): row for row in rows if row.variant.endswith(PLAIN)}
     columns = (*COLUMNS, "simplified") if plain else COLUMNS
     yield "| " + " | ".join(columns) + " |"
@@ -126,7 +126,7 @@ def table(rows: Sequence[BenchmarkRow]) -> Iterator[str]:
 
 
 def _saved(row: BenchmarkRow, plain: BenchmarkRow | None) -> str:
-    """Time and calls over those of the same variant, not simplified."""
+    """Time and calls relative to the same variant without simplification."""
     if plain is None or row.seconds is None or plain.seconds is None:
         return ""
     calls = f" ({row.nodes:,} of {plain.nodes:,} calls)" if row.nodes is not None and plain.nodes is not None else ""
@@ -180,7 +180,7 @@ def size_of(count: int | None) -> str:
 
 
 def shares(one: Attribution, most: int = 10) -> Iterator[str]:
-    """The dearest source ops of a lowered model; the rest in one line."""
+    """The costliest source ops of a lowered model, and the rest in one line."""
     yield f"{one.case}, {one.variant}: {one.seconds * 1e3:.3g} ms node by node, fused {one.source_seconds * 1e3:.3g} ms"
     yield ""
     yield "| source op | of the time | × fused | calls | nodes |"

@@ -1,4 +1,4 @@
-"""What is run: workloads, the variants of each, and the modes in which a variant is called."""
+"""Workloads, the variants of each, and the modes in which a variant is called."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Workload:
     size: str
     """"small", "cached", "medium" or "large"."""
     build: Callable[[], tuple[nn.Module, tuple[Any, ...]]]
-    """Makes the module, in evaluation mode if it matters, and positional inputs; drawn from the global random state."""
+    """Builds the module, in eval mode if it matters, and positional inputs, from the global random state."""
 
     def made(self, seed: int, device: torch.device) -> tuple[nn.Module, tuple[Any, ...]]:
-        """The module and its inputs on a device, the same for the same seed."""
+        """The module and its inputs on a device, deterministic by seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module, args = self.build()
@@ -44,41 +44,41 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way of running a workload."""
+    """One variant of a workload: how it is lowered and run."""
 
     name: str
     target: Target | None = None
-    """What it is lowered to; None: as it is."""
+    """The target that it is lowered to; None: not lowered."""
     keep: tuple[Any, ...] = ()
-    """Ops that stay though the target does not know them."""
+    """Ops that are kept although the target does not have them."""
     compiled: bool = False
-    """Whether `torch.compile` has it."""
+    """Whether it runs under `torch.compile`."""
     accuracy: str = DEFAULT
     """The level at which it is lowered."""
     cost: Cost | None = None
-    """What calls cost, where that is not one each."""
+    """The cost of calls, if not 1 each."""
     expanded: bool = False
-    """Whether matrix products are written out. Only ops run so: a call of a model would take many seconds."""
+    """Whether matrix products are expanded. Only ops are run like this: a call of a model would take many seconds."""
     passes: Callable[[Any], Any] | None = None
-    """What is done to the lowered module before it runs."""
+    """Transforms the lowered module before it runs."""
     simplify: bool = True
-    """Whether what rules made is simplified."""
+    """Whether the lowered program is simplified."""
     backend: Backend | None = None
-    """What runs the lowered program, in the place of PyTorch; without gradients."""
+    """The backend that runs the lowered program instead of PyTorch; without gradients."""
 
     def lowered(self, module: nn.Module, args: tuple[Any, ...], mode: str) -> Lowering | None:
-        """The lowering for a mode, where there is one. Raises what `lower` raises."""
+        """The lowering for a mode, if there is one. Raises what `lower` raises."""
         return self.lowering_of(module, args, mode) if self.target is not None else None
 
     def lowering_of(self, program: Any, args: tuple[Any, ...], mode: str) -> Lowering:
-        """A program lowered as this variant is: what runs forward alone, without what only gradients need. Raises what
-        `lower` raises."""
+        """A program lowered like this variant; without the ops that only gradients need if it runs only forward. Raises
+        what `lower` raises."""
         assert self.target is not None
         how: dict[str, Any] = dict(keep=self.keep, accuracy=self.accuracy, cost=self.cost, simplify=self.simplify)
         return lower(program, to=self.target, args=args, training=False if mode == "forward" else None, **how)
 
     def callable(self, module: nn.Module, lowering: Lowering | None) -> Callable[..., Any]:
-        """What is called."""
+        """The callable to time."""
         if self.backend is not None:
             return self.backend.load(lowering)
         program = module if lowering is None else lowering.result
@@ -92,10 +92,10 @@ def variants(
     products: Sequence[Any] = (),
     levels: Sequence[str] = (DEFAULT,),
 ) -> tuple[Variant, ...]:
-    """The usual ones: as it is, lowered to each target, and both again compiled. With `products`, ops that a compiler
-    has kernels for, each target that does not know them comes in a variant that keeps them, and is compiled so. Each
-    lowering comes at each of the levels of accuracy; the name says which, unless it is the default. What is compiled is
-    lowered by the costs that `decomp.backend(compiler="inductor")` takes."""
+    """The usual variants: the original, lowered to each target, and both also compiled. With `products`, ops that a
+    compiler has kernels for, there is a variant that keeps them for each target without them, also compiled. Each
+    lowering exists at each level of accuracy, which is in the name unless it is the default. Compiled variants are
+    lowered with the costs of `decomp.backend(compiler="inductor")`."""
     eager, named = [Variant("fused")], [Variant("fused, compiled", compiled=True)]
     for level in levels:
         suffix = "" if level == DEFAULT else f", {level}"
@@ -117,13 +117,13 @@ PLAIN = ", not simplified"
 
 
 def with_plain(made: Sequence[Variant]) -> tuple[Variant, ...]:
-    """Variants, each that is lowered followed by one that is not simplified."""
+    """The variants, each lowered one followed by one without simplification."""
     pairs = ((each, replace(each, name=each.name + PLAIN, simplify=False)) for each in made)
     return tuple(one for both in pairs for one in (both if both[0].target is not None else both[:1]))
 
 
 def on_backend(backend: Backend, level: str = DEFAULT) -> Variant:
-    """Lowered to the target of a backend, and run by it."""
+    """The variant that is lowered to the target of a backend, and run by it."""
     suffix = "" if level == DEFAULT else f", {level}"
     return Variant(f"on {backend.name}{suffix}", backend.target, accuracy=level, backend=backend)
 
@@ -160,7 +160,7 @@ def _leaf(t: torch.Tensor) -> torch.Tensor:
 
 
 def exact_outputs(module: nn.Module, args: tuple[Any, ...]) -> list[torch.Tensor] | None:
-    """What the workload gives in float64, on the CPU; None where it does not run in it."""
+    """The results of the workload in float64 on the CPU; None if it does not run in float64."""
     with contextlib.suppress(RuntimeError, TypeError, ValueError, NotImplementedError), torch.no_grad():
         wide = copy.deepcopy(module).cpu().double()
         return tensors(wide(*pytree.tree_map_only(torch.Tensor, _widened, args)))

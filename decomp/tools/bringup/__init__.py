@@ -1,2 +1,2 @@
-"""Bring-up of a backend: each primitive, each op of the library and whole models against PyTorch, and what is to blame
-for each difference."""
+"""Bring-up of a backend: compares each primitive, each op of the library and whole models with PyTorch, and finds the
+primitive at fault for each difference."""

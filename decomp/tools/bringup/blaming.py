@@ -1,5 +1,5 @@
-"""Finding the primitive that is to blame for a wrong program: its calls are run in turn beside PyTorch, each on the
-very operands that it has there, and the first that differs is named."""
+"""Finds the primitive at fault in a wrong program: its calls run one by one, each compared with PyTorch on the same
+operands, and the first that differs is reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Difference:
     primitive: str
     problem: Problem
     first: bool = False
-    """Whether the very first call of the program raised. Functions that emit do, where there is nothing to emit to."""
+    """Whether the first call of the program raised, as functions that emit into a graph do outside of one."""
 
 
 class _Culprit(Exception):
@@ -40,7 +40,7 @@ class _Culprit(Exception):
 
 
 def primitive_of(backend: Backend, call: Call) -> str:
-    """The primitive of a call, as the target lists it: with the overload where only that one is meant."""
+    """The primitive of a call, as the target lists it: with the overload if it lists only that one."""
     exact = f"{call.op}.{call.overload}"
     return (exact if exact in set(backend.target) else str(call.op)).removeprefix("aten.")
 
@@ -58,8 +58,8 @@ def difference_in(
     where: str,
     by_design: list[str] | None = None,
 ) -> Difference | None:
-    """The first call that is wrong on its own operands; None if each is right. Reasons why calls differ by design are
-    added to `by_design`."""
+    """The first call that is wrong on its own operands; None if all are right. Reasons of calls that differ by design
+    are added to `by_design`."""
     by_design = [] if by_design is None else by_design
     if isinstance(loaded, Loaded):
         try:
@@ -67,12 +67,12 @@ def difference_in(
             if found is None or not found.first:
                 return found
         except _Unreadable:
-            pass  # its functions emit: values are nothing that can be read on the way
+            pass  # its functions emit into a graph: there are no intermediate values to read
     return _one_by_one(backend, lowering, inputs, where, by_design)
 
 
 class _Unreadable(Exception):
-    """Values of a backend that cannot be read while a program runs."""
+    """Intermediate values of a backend cannot be read."""
 
 
 def _walked(
@@ -102,7 +102,7 @@ def _walked(
         return found.difference
     except _Unreadable:
         raise
-    except Exception as error:  # whatever a function of the backend raises is a finding
+    except Exception as error:  # any exception of a backend's function is a finding
         node = order[done] if done < len(order) else order[-1]
         said = f"{type(error).__name__}: {first_line(error)}"
         problem = Problem(where, said, _shown(node), node=node.name, source=source_line(node) or "")
@@ -111,13 +111,13 @@ def _walked(
 
 
 def _shown(node: fx.Node) -> str:
-    """A call with what is known of its operands."""
+    """A call with the known properties of its operands."""
     args, kwargs = substituted(node.args, metadata), substituted(node.kwargs, metadata)
     return str(Sample(node.target, tuple(args), kwargs))
 
 
 def _call(backend: Backend, node: fx.Node, values: Mapping[fx.Node, Any]) -> Sample | None:
-    """The call of a node on the operands that it had, as tensors; None where PyTorch has no such call."""
+    """The call of a node on its actual operands, as tensors; None if PyTorch has no such call."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return None
 
@@ -128,7 +128,7 @@ def _call(backend: Backend, node: fx.Node, values: Mapping[fx.Node, Any]) -> Sam
     try:
         return call_of(node.target, substituted(node.args, value_of), substituted(node.kwargs, value_of))
     except KeyError:
-        return None  # an operand that never reaches the function
+        return None  # an operand that is not passed to the function
 
 
 def _read(backend: Backend, value: Any) -> Any:
@@ -144,7 +144,7 @@ def _read(backend: Backend, value: Any) -> Any:
 
 
 def _hold(backend: Backend, sample: Sample, found: Any, node: fx.Node, where: str, by_design: list[str]) -> None:
-    """Raises `_Culprit` where a result of a call is wrong."""
+    """Raise `_Culprit` if a result of a call is wrong."""
     try:
         verdict = judged(backend, sample, found)
     except FAILURES:
@@ -156,7 +156,7 @@ def _hold(backend: Backend, sample: Sample, found: Any, node: fx.Node, where: st
 
 
 def _pair(pattern: Any, value: Any, found: dict[fx.Node, Any]) -> None:
-    """Collects what stands for each node."""
+    """Collects the value of each node."""
     if isinstance(pattern, fx.Node):
         found[pattern] = value
     elif isinstance(pattern, (list, tuple)):
@@ -168,7 +168,7 @@ def _pair(pattern: Any, value: Any, found: dict[fx.Node, Any]) -> None:
 
 
 class _CallRecorder(fx.Interpreter):
-    """Runs a program in PyTorch, and tells each call with its operands."""
+    """Runs a program in PyTorch, and records each call with its operands."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -191,7 +191,7 @@ def copied_tensors(value: Any) -> Any:
 def _one_by_one(
     backend: Backend, lowering: Lowering, inputs: Sequence[Any], where: str, by_design: list[str]
 ) -> Difference | None:
-    """Each call loaded as a program of its own, on the operands that it has in PyTorch."""
+    """Run each call as a separate program, on its operands in PyTorch."""
     recorder = _CallRecorder(program_of_lowering(lowering, None, None, None).root)
     with torch.no_grad():
         recorder.run(*inputs)
@@ -218,8 +218,7 @@ def _alone(backend: Backend, node: fx.Node, sample: Sample, where: str, by_desig
 
 
 def loaded_call(backend: Backend, sample: Sample) -> Any:
-    """A program that makes this one call, loaded; None where the target does not take the call as it is. Raises
-    `LoadError`."""
+    """A loaded program with only this call; None if the call is not legal in the target. Raises `LoadError`."""
     module, tensors = program_of(sample)
     mode, rest = new_mode(), iter(tensors)
     nodes = list(module.graph.nodes)

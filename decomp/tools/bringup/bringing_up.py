@@ -1,5 +1,5 @@
-"""The verb `bring_up`: a backend in, a report out. Rows are made in processes of their own, so that a primitive that
-hangs or crashes is a row and not the end."""
+"""`bring_up`: compare a backend with PyTorch and return a report. Rows are computed in separate processes, so that a
+primitive that hangs or crashes is a row of the report and does not end the run."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from decomp.tools.bringup.rows import BringUpRow
 from decomp.tools.certification.isolation import answered_apart, stop
 
 TIMEOUT = 120.0
-"""Seconds that a row may take by default."""
+"""The default time limit of a row in seconds."""
 QUICK_OPS = 24
-"""The quick form tries every so many-th op of the library."""
+"""The quick form tries one in this many ops of the library."""
 QUICK_MODELS = ("gpt", "mlp")
 
 Progress = Callable[[int, int, str], None]
@@ -50,19 +50,19 @@ def bring_up(
     results: str | Path | None = None,
     progress: Progress | None = None,
 ) -> BringUp:
-    """Hold a backend against PyTorch: (1) each primitive of its target on sample calls in every dtype, with other
-    shapes and strides and special values; (2) each op of the library, lowered to these primitives; (3) models. A wrong
-    op or model is blamed on the first primitive in it that is wrong on its own operands.
+    """Compare a backend with PyTorch and return a report: (1) each primitive of its target on sample calls in every
+    dtype, with other shapes, strides and special values; (2) each op of the library, lowered to these primitives; (3)
+    models. A wrong op or model is blamed on its first primitive that is wrong on its own operands.
 
-    `models`: names of sample models, or by a name of your own a module and its inputs (a tuple, or a dict by name); by
-    default all samples. `ops`: primitives of the target and ops of the library, of these alone; by default all. `only`:
-    of "primitive", "op" and "model", what is tried; by default all, but with `ops` no models that are not asked for.
-    `quick`: fewer dtypes, samples, ops and models. `isolate`: whether rows are made in other processes, where a crash
-    or a hang costs one row; by default if another process can find the backend, as a name of an importable module.
-    `workers`: how many, by default one a core. `timeout`: seconds that a row may take there. `results`: a directory
-    where rows are kept; those that are there are not made again, until a function of the backend changes. `progress`:
-    told how many rows are done, of how many, and the last. Raises `ArgumentError`, a `ValueError`, for options that are
-    none of these, and for a backend that cannot be isolated though it was asked for; `UnknownOp`."""
+    `models`: names of sample models, or, by a name of your own, a module and its inputs (a tuple, or a dict by name);
+    by default all samples. `ops`: test only these primitives of the target and ops of the library; by default all.
+    `only`: a selection of "primitive", "op" and "model"; by default all, but with `ops` only the models in `models`.
+    `quick`: fewer dtypes, samples, ops and models. `isolate`: whether to compute rows in other processes, where a crash
+    or a hang loses one row; by default if another process can import the backend by name. `workers`: the number of
+    processes, by default one per core. `timeout`: the time limit of a row there, in seconds. `results`: a directory
+    where rows are cached; they are reused until a function of the backend changes. `progress`: called with the number
+    of finished rows, the total, and the last row. Raises `ArgumentError`, a `ValueError`, for invalid options, and for
+    a backend that cannot be isolated although `isolate` is True; `UnknownOp`."""
     began = time.perf_counter()
     if not isinstance(backend, Backend):
         raise ArgumentError(f"bring_up takes a decomp.Backend, not {type(backend).__name__}")
@@ -75,7 +75,7 @@ def bring_up(
         raise ArgumentError(f"timeout= takes seconds, not {timeout!r}")
     unknown = [each for each in only if each not in KINDS]
     if unknown:
-        raise ArgumentError(f"only={unknown[0]!r}: there are {', '.join(KINDS)}")
+        raise ArgumentError(f"only={unknown[0]!r}: available are {', '.join(KINDS)}")
     place = place_of(backend) if isolate is not False else None
     if isolate and place is None:
         raise ArgumentError(
@@ -110,15 +110,15 @@ def _jobs(backend: Backend, models: Models | None, ops: Any, only: Sequence[str]
 
 
 def _several(names: Any) -> Iterable[Any]:
-    """Names as they are; of one alone, the one."""
+    """A list of names, also for a single name."""
     return (names,) if isinstance(names, str) or callable(names) else names
 
 
 def _check_model(name: str, made: Any) -> None:
-    """Raises `ArgumentError` for what is no model."""
+    """Raise `ArgumentError` for an invalid model."""
     known = library_samples().MODELS
     if made is None and name not in known:
-        raise ArgumentError(f"no sample model {name!r}; there are {', '.join(known)}")
+        raise ArgumentError(f"no sample model {name!r}; available: {', '.join(known)}")
     if made is not None and not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)):
         raise ArgumentError(
             f"models= takes a module and its inputs by name, {{{name!r}: (model, args)}}, and this is "
@@ -131,8 +131,7 @@ def _library_ops() -> list[str]:
 
 
 def _named(backend: Backend, ops: Sequence[Any], only: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The primitives and the ops that are asked for. Raises `UnknownOp`, and `ArgumentError` where nothing of what is
-    tried has a name."""
+    """The requested primitives and ops. Raises `UnknownOp`, and `ArgumentError` for a name that selects nothing."""
     primitives, names = dict[str, None](), dict[str, None]()
     for spelling in ops:
         meant = resolve(spelling)
@@ -140,39 +139,39 @@ def _named(backend: Backend, ops: Sequence[Any], only: Sequence[str]) -> tuple[l
         if not found and "op" not in only and "primitive" in only:
             near = get_close_matches(meant.op.short, [each.removeprefix("aten.") for each in backend.target])
             there = f"; there is {' or '.join(near)}" if near else ""
-            raise ArgumentError(f"{spelled(spelling)} is no primitive of {backend.name}{there}")
+            raise ArgumentError(f"{spelled(spelling)} is not a primitive of {backend.name}{there}")
         primitives.update(dict.fromkeys(found))
         names[str(meant.op)] = None
     return list(primitives), list(names)
 
 
 def _is_meant(primitive: Spelling, meant: Spelling) -> bool:
-    """Whether a primitive is of an op, and of its overload where one is named: one that is all overloads is."""
+    """Whether a primitive is of an op, and of its overload if one is named (or of all overloads)."""
     overload = meant_overload(meant)
     return primitive.op == meant.op and (overload is None or meant_overload(primitive) in (None, overload))
 
 
 class _RowFiles:
-    """Rows of earlier runs: a line of JSON each, in a file whose name tells what they depend on."""
+    """Rows of earlier runs: one line of JSON each, in a file named by a fingerprint of their dependencies."""
 
     def __init__(self, path: Path | None) -> None:
         self.path, self.rows = path, dict[tuple[str, str], BringUpRow]()
         if path is not None and path.is_file():
             for line in path.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # the end of a run that was cut off
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # the last line of an interrupted run
                     row = BringUpRow.from_json(json.loads(line))
                     self.rows[row.kind, row.name] = row
 
     @classmethod
     def at(cls, directory: str | Path | None, backend: Backend, quick: bool) -> _RowFiles:
-        """Those in a directory."""
+        """The rows in a directory."""
         if directory is None:
             return cls(None)
         Path(directory).mkdir(parents=True, exist_ok=True)
         return cls(Path(directory) / f"{backend.name}-{fingerprint(backend, quick)}.jsonl")
 
     def keep(self, job: BringUpJob, row: BringUpRow) -> None:
-        """Add one; models that the user made are tried each time."""
+        """Add a row, except of a user's model, which is run each time."""
         if self.path is not None and job.model is None:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row.to_json()) + "\n")
@@ -200,11 +199,11 @@ class _BringUpRun:
         self.total = 0
 
     def rows(self, jobs: Sequence[BringUpJob]) -> tuple[BringUpRow, ...]:
-        """All rows: first the primitives, for what hangs or crashes is not run again in ops and models."""
+        """All rows: primitives first, so that those that hang or crash are not run again in ops and models."""
         missing = [BringUpRow("primitive", name, "missing") for name in self.backend.missing()]
         self.total = len(jobs)
         first = [job for job in jobs if job.kind == "primitive"]
-        with ThreadPoolExecutor(self.workers) as self.threads:  # each of which keeps one process
+        with ThreadPoolExecutor(self.workers) as self.threads:  # each thread keeps one process
             self._make(first, frozenset())
             broken = {row.name.removeprefix("aten.") for row in self.done.values() if _is_lost(row)}
             self._make([job for job in jobs if job.kind != "primitive"], frozenset(broken))
@@ -241,7 +240,7 @@ class _BringUpRun:
             for future in as_completed(waiting):
                 job, answer = waiting[future], future.result()
                 yield job, BringUpRow.from_json(answer) if isinstance(answer, dict) else failed(job, answer)
-        except BaseException:  # an interrupt, above all: stop the rest
+        except BaseException:  # also for an interrupt: stop the rest
             stop(waiting)
             raise
 

@@ -1,6 +1,6 @@
-"""What a primitive is tried on: the library's sample calls of it in every dtype, each also with small and with large
-numbers, without dimensions, empty, broadcast, with other strides, with dimensions counted from the end, and with
-integers that need all their bits."""
+"""Test cases of a primitive: the library's sample calls of it in every dtype, each also with small and large numbers,
+without dimensions, empty, broadcast, with other strides, with negative dimensions, and with integers that need all
+their bits."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from decomp.torch_internals.pytree import tree_leaves
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64)
 QUICK = (torch.float32,)
 SAMPLES, QUICK_SAMPLES = 8, 2
-"""How many sample calls of an op are tried."""
+"""The number of sample calls of an op."""
 _DIMENSIONS = ("dim", "dims", "axis")
 
 
 @dataclass(frozen=True)
 class BringUpCase:
-    """A call, and the inputs to try it on; all of one signature."""
+    """A call and its inputs, all of one signature."""
 
     label: str
     sample: Sample
@@ -36,7 +36,7 @@ class BringUpCase:
 
 
 def samples_for(op: Op, overload: str | None) -> tuple[Sample, ...]:
-    """The library's sample calls of an op, or of one overload of it; there may be none."""
+    """The library's sample calls of an op, or of one overload of it; possibly none."""
     if op.packet is None:
         return ()
     found: tuple[Sample, ...] = library_samples().calls_of(op.packet)
@@ -48,12 +48,12 @@ def samples_for(op: Op, overload: str | None) -> tuple[Sample, ...]:
 
 
 def _of_values(sample: Sample) -> Sample:
-    """The sample, compared by shapes alone where the op draws random numbers."""
+    """The sample, compared only by shapes if the op draws random numbers."""
     return replace(sample, exact="shape") if torch.Tag.nondeterministic_seeded in sample.tags else sample
 
 
 def _of_scalar_overload(op: Op, overload: str) -> tuple[Sample, ...]:
-    """Sample calls of the overload for numbers, made of those for tensors."""
+    """Sample calls of the overload for numbers, derived from those for tensors."""
     wider = overload.replace("Scalar", "Tensor")
     known = op.packet.overloads() if op.packet is not None else []
     if overload == wider or overload not in known or wider not in known:
@@ -64,7 +64,7 @@ def _of_scalar_overload(op: Op, overload: str) -> tuple[Sample, ...]:
 
 
 def cases(samples: Sequence[Sample], quick: bool = False) -> Iterator[BringUpCase]:
-    """The calls that a primitive is tried on; PyTorch takes all of them."""
+    """The test cases of a primitive; PyTorch accepts all of them."""
     samples = samples[: QUICK_SAMPLES if quick else SAMPLES]
     for sample in samples:
         for dtype in QUICK if quick else FLOATS:
@@ -87,8 +87,8 @@ def _in_dtype(sample: Sample, dtype: torch.dtype) -> Iterator[BringUpCase]:
 
 
 def _of_sizes(sample: Sample, dtype: torch.dtype) -> Iterator[BringUpCase]:
-    """The first tensor small and large, near the ends of the range of the dtype, where its results are normal numbers:
-    an op that does not compute element by element is tried on points of the whole range nowhere else."""
+    """The first tensor with small and large numbers, near the limits of the dtype's range, if results are normal
+    numbers: ops that are not pointwise are tested on the whole range only here."""
     tensors = sample.tensors
     if sample.pointwise or dtype.is_complex or not tensors or 0 in sample.fixed or not tensors[0].is_floating_point():
         return
@@ -105,18 +105,18 @@ def _of_sizes(sample: Sample, dtype: torch.dtype) -> Iterator[BringUpCase]:
 
 
 _REACH = 0.75
-"""How far towards the end of the range, as a logarithm: sums and products with usual numbers stay within it."""
+"""How far towards the limits of the range, as a fraction of the exponent, so that sums and products do not overflow."""
 
 
 def _gives_normal_numbers(sample: Sample) -> bool:
-    """Whether the op takes a call, and its results are neither infinite nor subnormal."""
+    """Whether the op accepts a call, and its results are neither infinite nor subnormal."""
     floats = [t for t in tree_leaves(sample.run()) if isinstance(t, torch.Tensor) and t.is_floating_point()]
     sizes = [(t.abs(), torch.finfo(t.dtype).tiny) for t in floats]
     return all(bool((size.isfinite() & ((size >= tiny) | (size == 0))).all()) for size, tiny in sizes)
 
 
 def _of_integers(sample: Sample, quick: bool) -> Iterator[BringUpCase]:
-    """Integers and bools, and mixtures of dtypes."""
+    """Integers, bools and mixed dtypes."""
     for name, found in promotion_trials(sample):
         if not quick or name in ("int64", "bool"):
             yield _case(name, found.sample)
@@ -135,7 +135,7 @@ def _of_integers(sample: Sample, quick: bool) -> Iterator[BringUpCase]:
 
 
 def _large(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Integers near the largest of 32 bits, so that sums of two need more."""
+    """Integers near the 32-bit limit, so that the sum of two needs more bits."""
     if not t.is_floating_point():
         return t
     random = torch.Generator().manual_seed(0)
@@ -172,7 +172,7 @@ def _rounded(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _from_the_end(sample: Sample) -> Sample | None:
-    """Every dimension among the arguments counted from the other end; None if there is none."""
+    """Every dimension argument as a negative one; None if there is none."""
     tensors = sample.tensors
     rank = max((t.dim() for t in tensors), default=0)
     schema = getattr(sample.overload, "_schema", None)
@@ -187,7 +187,7 @@ def _from_the_end(sample: Sample) -> Sample | None:
 
 
 def _turned(dims: Any, rank: int) -> Any:
-    """Dimensions counted from the other end."""
+    """Dimensions as negative ones."""
     if type(dims) is int:
         return dims - rank if dims >= 0 else dims + rank
     if isinstance(dims, (list, tuple)) and dims and all(type(each) is int for each in dims):
@@ -196,7 +196,7 @@ def _turned(dims: Any, rank: int) -> Any:
 
 
 def _empty(sample: Sample) -> Sample | None:
-    """The first dimension without elements: of the tensors that have as many there as the first, or else of all."""
+    """The first dimension empty: in tensors with the same size there as the first tensor, or else in all."""
     tensors = [t for t in sample.tensors if t.dim()]
     if not tensors:
         return None
@@ -215,7 +215,7 @@ def _one_without_dimensions(sample: Sample) -> Sample | None:
 
 
 def _broadcast(sample: Sample) -> Sample | None:
-    """A column, a row, and whatever else is there as one element."""
+    """The first tensor as a column, the second as a row, all others as one element."""
     tensors = sample.tensors
     if len(tensors) < 2 or any(t.dim() != 2 for t in tensors[:2]):
         return None

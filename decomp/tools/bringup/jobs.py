@@ -1,5 +1,5 @@
-"""Jobs of a bring-up, in a form that can be sent to another process: backends go by name, as their functions cannot be
-pickled."""
+"""Jobs of a bring-up, in a form that can be sent to another process: backends are sent by name, as their functions
+cannot be pickled."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ Made = tuple[nn.Module, Any]
 
 @dataclass(frozen=True)
 class BringUpJob:
-    """One row to be made."""
+    """One row to compute."""
 
     kind: str
     name: str
     backend: str
-    """`package.module:name`, or the name of one that ships."""
+    """`package.module:name`, or the name of a shipped backend."""
     directory: str = ""
-    """Where its module is found, beside the search path."""
+    """The directory of its module, in addition to the search path."""
     quick: bool = False
     broken: frozenset[str] = field(default_factory=frozenset)
-    """Primitives that hang or crash: nothing that uses them is run."""
+    """Primitives that hang or crash: programs with these are not run."""
     model: Made | None = None
     log: str = ""
-    """A file to write each case into before it is tried."""
+    """A file that each case is logged to before it runs."""
 
     def run(self, backend: Backend | None = None) -> BringUpRow:
-        """Try it. Raises `LookupError` where the backend is not found."""
+        """Compute the row. Raises `LookupError` if the backend is not found."""
         backend = backend or backend_named(self.backend, self.directory)
         began = time.perf_counter()
         with torch.random.fork_rng(devices=[]):
@@ -61,7 +61,7 @@ class BringUpJob:
                 return trying.op(backend, self.name, self.quick, self.broken, self._tell)
             made = self.model or trying.sample_model(self.name)
             return trying.model(backend, self.name, made, self.broken, self._tell)
-        except Exception as error:  # it costs this row alone
+        except Exception as error:  # only this row is lost
             return failed(self, f"{type(error).__name__}: {first_line(error)}")
 
     def _tell(self, case: str) -> None:
@@ -70,7 +70,7 @@ class BringUpJob:
 
 
 def failed(job: BringUpJob, answer: str) -> BringUpRow:
-    """The row of a job without an answer."""
+    """The row of a job that hung or crashed."""
     verdict = answer.partition(":")[0]
     case = ""
     if job.log and os.path.exists(job.log):
@@ -82,7 +82,7 @@ def failed(job: BringUpJob, answer: str) -> BringUpRow:
 
 
 def backend_named(name: str, directory: str = "") -> Backend:
-    """A backend by the name that ships, or `module:name`. Raises `LookupError`, and `ArgumentError` for what is no
+    """A shipped backend by name, or `module:name`. Raises `LookupError`, and `ArgumentError` if it is not a
     backend."""
     module, colon, attribute = name.partition(":")
     if not colon:
@@ -92,7 +92,7 @@ def backend_named(name: str, directory: str = "") -> Backend:
             sys.path.insert(0, directory)
         found = getattr(importlib.import_module(module), attribute, None)
     if not isinstance(found, Backend):
-        raise ArgumentError(f"{name} is no decomp.Backend, but {type(found).__name__}")
+        raise ArgumentError(f"{name} is of type {type(found).__name__}, not a decomp.Backend")
     return found
 
 
@@ -118,13 +118,13 @@ def can_travel(model: Made | None) -> bool:
     try:
         pickle.dumps(model)
         return True
-    except Exception:  # whatever a class raises when it is pickled
+    except Exception:  # classes may raise anything when pickled
         return False
 
 
 def fingerprint(backend: Backend, quick: bool) -> str:
-    """Of everything that rows depend on: the sources of the backend's modules and of this package, its target, and the
-    version of PyTorch."""
+    """A hash of everything that rows depend on: the sources of the backend's modules and of this package, its target,
+    and the version of PyTorch."""
     functions = [backend.from_torch, backend.to_torch, backend.jit, *(each.function for each in backend)]
     modules = {getattr(inspect.unwrap(each), "__module__", None) for each in functions if each is not None}
     modules |= {type(each).__module__ for each in functions}

@@ -1,4 +1,4 @@
-"""Judging results of a backend: beside exact ones and PyTorch's own, for one call on the operands that it had."""
+"""Judges the results of a backend by exact ones and PyTorch's own, for one call on its actual operands."""
 
 from __future__ import annotations
 
@@ -23,39 +23,38 @@ from decomp.tools.measurement.trials import FAILURES, in_dtype, widened
 from decomp.validation.ulp import Exact, kinds, spacing
 
 LIMITS = LIMITS_BY_LEVEL["standard"]
-"""ULP that a primitive that computes element by element may be off by, by dtype."""
+"""The allowed error of a pointwise primitive in ULP, by dtype."""
 KERNEL_ERROR_FACTOR = AGAINST_OWN_BY_LEVEL["standard"]
-"""It may have so many times the error of PyTorch's own kernel."""
+"""The factor on the error of PyTorch's own kernel that is allowed."""
 SUMS = 4.0
-"""Other ops may be off by so many times as much: they may add in another order. A ULP is that of the largest number
-that is added up."""
+"""The factor on this for other ops, which may add in another order. Their ULP is that of the largest term of a sum."""
 PROGRAMS = 16.0
-"""Whole programs may be off by so many times as much."""
+"""The factor on this for whole programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallJudgement:
-    """How one call came out."""
+    """The judgement of one call."""
 
     problem: str = ""
-    """What is wrong, in words; empty if nothing is."""
+    """A description of the fault; empty if there is none."""
     at: str = ""
     expected: str = ""
     got: str = ""
     ulp: float | None = None
     """The largest error of float results."""
     own: float | None = None
-    """That of PyTorch's own; None where its result is the reference."""
+    """The error of PyTorch's own kernel; None if its result is the reference."""
     points: int = 0
     notes: tuple[str, ...] = ()
-    """What differs and is not counted as wrong."""
+    """Differences that do not count as wrong."""
     by_design: tuple[str, ...] = ()
-    """The reasons, as the backend states them, why results differ."""
+    """The backend's declared reasons for differences by design."""
 
 
 @dataclass(frozen=True)
 class ExpectedResults:
-    """What a call should give: PyTorch's own results, exact ones, and the size of what is added up."""
+    """The expected results of a call: PyTorch's own, exact ones, and the magnitude of summed terms."""
 
     own: Sequence[torch.Tensor]
     exact: Sequence[torch.Tensor]
@@ -66,7 +65,7 @@ class ExpectedResults:
 
 
 def call_of(function: Any, args: Any, kwargs: Any) -> Sample:
-    """A call as a sample: with what its op leaves open, and without values where it is random."""
+    """A call as a sample: with the behaviour its op leaves unspecified, and without values if it is random."""
     name = of_function(function).op.short if isinstance(function, torch._ops.OpOverload) else ""
     leeways: Any = library_samples().leeways
     made = Sample(function, tuple(args), dict(kwargs), leeway=leeways.leeway_of(name, args, kwargs))
@@ -74,7 +73,7 @@ def call_of(function: Any, args: Any, kwargs: Any) -> Sample:
 
 
 def truth_of(sample: Sample) -> ExpectedResults:
-    """What a call with these tensors should give. Raises one of `FAILURES` where PyTorch itself fails."""
+    """The expected results of a call with these tensors. Raises one of `FAILURES` if PyTorch itself fails."""
     own = _formed(sample, _run(sample))
     exact, against_own = _exact(sample, own)
     pointwise = sample.pointwise
@@ -112,7 +111,7 @@ def _exact(sample: Sample, own: Sequence[torch.Tensor]) -> tuple[Sequence[torch.
 
 
 def _mass(sample: Sample, exact: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """The results of the absolute values, which tell how large the numbers are that are added up."""
+    """The results for absolute values of the operands: the magnitude of the summed terms."""
     try:
         found = _wide(sample, lambda t: t.abs() if t.is_floating_point() or t.is_complex() else t)
         return found if [t.shape for t in found] == [t.shape for t in exact] else exact
@@ -121,12 +120,12 @@ def _mass(sample: Sample, exact: Sequence[torch.Tensor]) -> Sequence[torch.Tenso
 
 
 def departures_of(backend: Backend, sample: Sample) -> tuple[KnownDeviation, ...]:
-    """What a backend states of the op of a call."""
+    """The departures that a backend declares for the op of a call."""
     return backend.departures(sample.overload) if isinstance(sample.overload, torch._ops.OpOverload) else ()
 
 
 def judged(backend: Backend, sample: Sample, found: Any) -> CallJudgement:
-    """How a backend's results of a call compare with the truth. Raises one of `FAILURES` where PyTorch itself fails."""
+    """Judge a backend's results of a call. Raises one of `FAILURES` if PyTorch itself fails."""
     return against(sample, truth_of(sample), found, departures=departures_of(backend, sample))
 
 
@@ -139,8 +138,8 @@ def against(
     values: bool = True,
     departures: Sequence[KnownDeviation] = (),
 ) -> CallJudgement:
-    """The same with a truth that is known; without `values`, by dtypes and shapes alone. `measured`: whether rounding
-    errors count, or only what is far off. `departures`: what is by design."""
+    """The same with known expected results; without `values`, only by dtypes and shapes. `measured`: whether rounding
+    errors count, or only large errors. `departures`: the differences by design."""
     mine = flat(found)
     wrong = _structure(truth.own, mine) if sample is None or sample.leeway is None else _structure(_run(sample), mine)
     if wrong:
@@ -174,7 +173,7 @@ def _by_design(
     departures: Sequence[KnownDeviation],
     plain: CallJudgement,
 ) -> CallJudgement:
-    """The judgement of a wrong result without what the backend states of it."""
+    """The judgement of a wrong result without the elements that differ by design."""
     own, reasons = truth.own[i], []
     has_digits = own.is_floating_point() or own.is_complex()
     unit = spacing(own.abs().double(), own.dtype) if has_digits else torch.ones(own.shape)
@@ -200,11 +199,11 @@ def _structure(own: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> st
 
 def _one(truth: ExpectedResults, i: int, found: torch.Tensor, measured: bool, times: float) -> CallJudgement:
     if found.is_complex():
-        # Kernels differ in which part is infinite and which is NaN.
+        # Kernels differ in which part of a complex number is infinite and which is NaN.
         lost = ~found.isfinite() & ~truth.own[i].isfinite()
         found = torch.where(lost, truth.own[i], found)
     if times > 1 and found.dtype is torch.float64 and _is_narrow(truth.operands):
-        found = found.float()  # in a program that computes in float32, its digits are those of float32
+        found = found.float()  # a program that computes in float32 has the precision of float32
         truth = replace(truth, own=[*truth.own[:i], truth.own[i].float(), *truth.own[i + 1 :]])
     whole = _tallied(truth, i, found, measured, times, None)
     if not whole.problem or not truth.pointwise:
@@ -222,8 +221,8 @@ def _is_narrow(operands: Sequence[torch.Tensor]) -> bool:
 
 
 def _normal(truth: ExpectedResults, i: int) -> torch.Tensor | None:
-    """Where neither an operand nor the result is subnormal, nor the result what such a number is rounded to; None where
-    operands do not have the strides of the result."""
+    """Where neither an operand nor the result is subnormal, nor the result a rounded subnormal number; None if operands
+    do not have the strides of the result."""
     own = truth.own[i]
     kept = torch.ones(own.numel(), dtype=torch.bool)
     for t in truth.operands:
@@ -238,7 +237,7 @@ def _normal(truth: ExpectedResults, i: int) -> torch.Tensor | None:
 
 
 def _is_small(t: torch.Tensor, bound: float) -> torch.Tensor:
-    """Where a number, or a part of a complex one, is less than `bound` and not 0."""
+    """Where the magnitude of a number, or of a part of a complex one, is below `bound` and not 0."""
     parts = torch.view_as_real(t.detach().resolve_conj()) if t.is_complex() else t.detach().unsqueeze(-1)
     return ((parts != 0) & (parts.abs().double() < bound)).any(-1).flatten()
 
@@ -302,7 +301,7 @@ def _signs_differ(found: torch.Tensor, own: torch.Tensor, exact: torch.Tensor) -
 def _with_example(
     judged: CallJudgement, truth: ExpectedResults, i: int, found: torch.Tensor, place: str
 ) -> CallJudgement:
-    """Where a result is wrong, what is expected there, and what came."""
+    """The position of a wrong result, with the expected and the actual value."""
     own, index = truth.own[i], int(place)
     at = [int(each) for each in torch.unravel_index(torch.tensor(index), own.shape)] if own.dim() else []
     text = f"index {at}" if at else "the only element"

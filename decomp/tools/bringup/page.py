@@ -1,4 +1,4 @@
-"""The report of a bring-up as one page that needs nothing else: to hand to colleagues."""
+"""The report of a bring-up as one self-contained HTML page."""
 
 from __future__ import annotations
 

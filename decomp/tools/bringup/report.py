@@ -1,4 +1,4 @@
-"""What a bring-up found, as data and as text."""
+"""The report of a bring-up, as data and as text."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from decomp.tools.writing import one_row_a_line, whole
 
 KINDS = ("primitive", "op", "model")
 MOST = 8
-"""How many reasons a report names why ops do not reach the target."""
+"""How many reasons for ops that are not lowered a report lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A row that came out otherwise than before."""
+    """A row that differs from an earlier report."""
 
     kind: str
     name: str
@@ -37,7 +37,7 @@ class RowChange:
 
 @dataclass(frozen=True)
 class BringUp:
-    """How a backend computes its primitives, the library's ops, and models. `str(report)` is a text."""
+    """The results of a backend on its primitives, the library's ops, and models. `str(report)` is a text."""
 
     backend: str
     target: str
@@ -48,12 +48,12 @@ class BringUp:
 
     @property
     def ok(self) -> bool:
-        """Whether something was reached, and nothing is wrong."""
+        """Whether something was computed, and nothing is wrong."""
         return self.reached and all(row.fine for row in self.rows)
 
     @property
     def reached(self) -> bool:
-        """Whether anything was computed: not where no op and no model reaches the target."""
+        """Whether anything was computed: False if no op and no model can be lowered."""
         return any(row.verdict not in UNTRIED for row in self.rows)
 
     def of(self, kind: str) -> tuple[BringUpRow, ...]:
@@ -69,7 +69,7 @@ class BringUp:
 
     @property
     def culprits(self) -> dict[str, int]:
-        """The primitives that are to blame, with the number of ops and models that are wrong because of each; the worst
+        """The primitives at fault, with the number of ops and models that are wrong because of each; the worst
         first."""
         own = {_short(row.name): 0 for row in self.of("primitive") if not row.fine}
         blamed = Counter(row.blames for row in self.rows if row.verdict == "blames")
@@ -78,7 +78,7 @@ class BringUp:
 
     @property
     def by_design(self) -> dict[str, list[str]]:
-        """What the backend states of its primitives and was seen: the primitives by reason."""
+        """The observed differences by design: primitives by declared reason."""
         found: dict[str, list[str]] = {}
         for row in self.of("primitive"):
             for reason in row.by_design:
@@ -87,7 +87,7 @@ class BringUp:
 
     @property
     def headline(self) -> str:
-        """A line that says it all."""
+        """A summary in one line."""
         parts = []
         for kind in KINDS:
             rows = [row for row in self.of(kind) if row.verdict not in UNTRIED]
@@ -101,7 +101,7 @@ class BringUp:
         return f"{self.backend}: {'; '.join([', '.join(parts) or 'nothing was computed', *rest])}"
 
     def _not_reached(self) -> Iterator[str]:
-        """What stands in the way of ops and models that do not reach the target, what is most often first."""
+        """Why ops and models are not lowered, the most frequent reason first."""
         waiting: dict[str, list[str]] = {}
         models = {row.name for row in self.of("model")}
         for row in sorted(self.rows, key=lambda row: row.kind != "model"):
@@ -114,7 +114,7 @@ class BringUp:
             yield f"not lowered: {shown}: {note}"
 
     def compare(self, old: BringUp) -> list[RowChange]:
-        """What came out otherwise than in `old`, the worse first."""
+        """The rows that differ from `old`, regressions first."""
         before = {(row.kind, row.name): row for row in old.rows}
         changes = [
             change
@@ -130,7 +130,7 @@ class BringUp:
         return {**head, "culprits": self.culprits, "rows": [row.to_json() for row in self.rows]}
 
     def save(self, path: str | Path) -> Path:
-        """Write it to a file: a page for `.html`, else JSON."""
+        """Write it to a file: HTML for `.html`, otherwise JSON."""
         from decomp.tools.bringup.page import page_of
 
         path = Path(path)
@@ -141,15 +141,15 @@ class BringUp:
 
     @classmethod
     def load(cls, path: str | Path) -> BringUp:
-        """Read a report that was saved as JSON. Raises `ArgumentError` for what is none."""
+        """Read a report that was saved as JSON. Raises `ArgumentError` if it is malformed."""
         try:
             return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
         except (ValueError, KeyError, TypeError) as error:
-            raise ArgumentError(f"{path} is no report of a bring-up: save one with report.save(path)") from error
+            raise ArgumentError(f"{path} is not a bring-up report: save one with report.save(path)") from error
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> BringUp:
-        """Read what `as_dict` gave."""
+        """The report from the result of `as_dict`."""
         rows = tuple(map(BringUpRow.from_json, data["rows"]))
         return cls(data["backend"], data["target"], rows, data["quick"], data["seconds"], data["torch"])
 
@@ -157,7 +157,7 @@ class BringUp:
         return "\n".join([self.headline, *self.lines()])
 
     def lines(self) -> Iterator[str]:
-        """What is wrong, primitive by primitive, and then what no primitive is to blame for."""
+        """All faults, by primitive, and then those without a primitive at fault."""
         culprits = self.culprits
         missing = [_short(row.name) for row in self.of("primitive") if row.verdict == "missing"]
         unblamed = [name for name in missing if not culprits.get(name)]
@@ -189,7 +189,7 @@ class BringUp:
 
 
 def _different(row: BringUpRow) -> list[Problem]:
-    """The problems of a row, one of each kind: of an error that the same call shows on other values, the first."""
+    """The problems of a row without repetitions: only the first of the same error on other values."""
     found: dict[tuple[str, str], Problem] = {}
     for each in row.problems:
         found.setdefault((re.sub(r"\d[\d.e+]*", "0", each.problem), each.call), each)
@@ -197,12 +197,12 @@ def _different(row: BringUpRow) -> list[Problem]:
 
 
 def counted_as(count: int) -> str:
-    """So many ops and models."""
+    """A number of ops and models as text."""
     return "1 op or model" if count == 1 else f"{count} ops and models"
 
 
 def verdict_of(row: BringUpRow) -> str:
-    """The verdict of a row in words, with how many cases it is about."""
+    """The verdict of a row as text, with the number of cases."""
     if row.verdict == "missing":
         return "no function implements it"
     if row.verdict == "blames":
@@ -232,6 +232,6 @@ def _short(name: str) -> str:
 
 
 def counted(rows: Iterable[BringUpRow]) -> dict[str, int]:
-    """How many rows have each verdict, what is fine last."""
+    """How many rows have each verdict, good ones last."""
     found = Counter(row.verdict for row in rows)
     return dict(sorted(found.items(), key=lambda pair: (pair[0] in FINE, -pair[1])))

@@ -1,4 +1,4 @@
-"""The rows of a bring-up: what was tried, how it came out, and what is to blame."""
+"""The rows of a bring-up: what was tried, the verdict, and the primitive at fault."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 from decomp.tools.bringup.judging import CallJudgement
 
 UNTRIED = ("not lowered", "not tried")
-"""Verdicts on what was not computed."""
+"""Verdicts on rows that were not computed."""
 FINE = ("right", "by design", *UNTRIED)
-"""Verdicts that find nothing amiss."""
+"""Verdicts without a fault."""
 EXAMPLES = 4
-"""How many problems a row names."""
+"""How many problems a row lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One difference: where it is, and what is known of it."""
+    """One difference, and where it is."""
 
     where: str
     """"float32, NaN planted"; the input of a program."""
     problem: str
     call: str = ""
-    """With the dtypes and shapes of its operands."""
+    """The call, with the dtypes and shapes of its operands."""
     at: str = ""
     expected: str = ""
     got: str = ""
     node: str = ""
-    """In the program, if it was found in one."""
+    """The node of the program, if any."""
     source: str = ""
-    """The line of the model that made it."""
+    """The source line of the model that created the node."""
 
     def __str__(self) -> str:
         values = f": {self.got} instead of {self.expected} at {self.at}" if self.at else ""
@@ -41,7 +41,7 @@ class Problem:
 
 
 def problem_of(found: CallJudgement, where: str, call: str, node: str = "", source: str = "") -> Problem:
-    """What was judged wrong, as a problem."""
+    """A faulty judgement as a problem."""
     return Problem(where, found.problem, call, found.at, found.expected, found.got, node, source)
 
 
@@ -53,29 +53,28 @@ class BringUpRow:
     """"primitive", "op" or "model"."""
     name: str
     verdict: str = "right"
-    """"right", "by design" (right but for what the backend states), "wrong", "fails", "refused" (legal, yet it cannot
-    be loaded), "missing", "hangs", "crashes", "blames" (a primitive that it uses is wrong), "not lowered", "not
-    tried"."""
+    """"right", "by design" (right except for declared departures), "wrong", "fails", "refused" (legal, but cannot be
+    loaded), "missing", "hangs", "crashes", "blames" (a primitive that it uses is wrong), "not lowered", "not tried"."""
     cases: int = 0
     points: int = 0
     ulp: dict[str, tuple[float, float | None]] = field(default_factory=dict)
     """By dtype: the largest error, and PyTorch's own."""
     blames: str = ""
-    """The primitive that a wrong op or model uses."""
+    """The primitive at fault for a wrong op or model."""
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     by_design: list[str] = field(default_factory=list)
-    """The reasons, as the backend states them, why results differ."""
+    """The backend's declared reasons for differences by design."""
     wrong_cases: int = 0
     seconds: float = 0.0
 
     @property
     def fine(self) -> bool:
-        """Whether nothing is amiss with it."""
+        """Whether it has no fault."""
         return self.verdict in FINE
 
     def count(self, dtype: str, found: CallJudgement) -> None:
-        """Add one case that is right, and its error in `dtype`."""
+        """Add a correct case, and its error in `dtype`."""
         self.cases, self.points = self.cases + 1, self.points + found.points
         if dtype and found.ulp is not None:
             before = self.ulp.get(dtype, (0.0, None))
@@ -87,7 +86,7 @@ class BringUpRow:
             self.verdict = "by design"
 
     def blame(self, verdict: str, problem: Problem, blames: str = "") -> None:
-        """Add one case that is not. The first verdict stands."""
+        """Add a faulty case. The first verdict is kept."""
         self.cases, self.wrong_cases = self.cases + 1, self.wrong_cases + 1
         if self.fine:
             self.verdict, self.blames = verdict, blames
@@ -100,7 +99,7 @@ class BringUpRow:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BringUpRow:
-        """Read what `to_json` wrote."""
+        """The row from the result of `to_json`."""
         known = {each.name for each in fields(cls)}
         given = {key: value for key, value in data.items() if key in known}
         given["problems"] = [Problem(**each) for each in data.get("problems", ())]

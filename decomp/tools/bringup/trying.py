@@ -1,4 +1,4 @@
-"""Trying one primitive, one op or one model on a backend: what is made is its row."""
+"""Runs one primitive, one op or one model on a backend, and returns its row."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from decomp.tools.measurement.trials import FAILURES, silenced, takes, widened
 from decomp.torch_internals import pytree
 
 Tell = Callable[[str], None]
-"""Told of each case before it is tried, so that what hangs is known."""
+"""Called with each case before it runs, so that a hanging one is known."""
 OP_SAMPLES, QUICK_OP_SAMPLES = 4, 1
 
 
 def primitive(backend: Backend, name: str, quick: bool, tell: Tell) -> BringUpRow:
-    """An op of the target, on every call of it that the target takes."""
+    """The row of an op of the target, on every legal call of it."""
     row, found = BringUpRow("primitive", name), resolve(name)
     overload = found.overload if found.overload in (found.op.packet.overloads() if found.op.packet else ()) else None
     for case in cases(samples_for(found.op, overload), quick):
@@ -49,7 +49,7 @@ def primitive(backend: Backend, name: str, quick: bool, tell: Tell) -> BringUpRo
 
 
 def _has_dtypes(backend: Backend, sample: Sample) -> bool:
-    """Whether a backend has all dtypes of a call, those of its results among them."""
+    """Whether a backend has all dtypes of a call, including its results."""
     if backend.dtypes is None:
         return True
     try:
@@ -68,7 +68,7 @@ def _try_case(backend: Backend, row: BringUpRow, case: BringUpCase) -> None:
     except LoadError as error:
         return row.blame("refused", Problem(case.label, f"legal, but {'; '.join(error.problems)}", call))
     except (DecompError, *FAILURES):
-        return  # this call cannot be lowered at all
+        return  # this call cannot be lowered
     for inputs in case.inputs if loaded is not None else ():
         where = case.label if inputs.label in (case.label, "points", "as sampled") else f"{case.label}, {inputs.label}"
         sample = case.sample.with_tensors(inputs.tensors)
@@ -77,11 +77,11 @@ def _try_case(backend: Backend, row: BringUpRow, case: BringUpCase) -> None:
         except FAILURES:
             continue
         if inputs.label == "huge" and not truth.pointwise and not all(bool(t.isfinite().all()) for t in truth.own):
-            continue  # what overflows on the way depends on the order of additions
+            continue  # intermediate overflow depends on the order of additions
         try:
             result = loaded.unchecked(*sample.tensors)
             found = against(sample, truth, result, inputs.measured, departures=departures_of(backend, sample))
-        except Exception as error:  # whatever a function of the backend raises is a finding
+        except Exception as error:  # any exception of a backend's function is a finding
             row.blame("fails", Problem(where, _said(error), call))
             continue
         if found.problem:
@@ -96,7 +96,7 @@ def _said(error: Exception) -> str:
 
 
 def _dtype_of(label: str) -> str:
-    """The dtype in which a case measures errors; nothing for mixtures."""
+    """The dtype in which a case measures errors; empty for mixed dtypes."""
     dtype = label.partition(",")[0]
     return "" if " with " in dtype else dtype
 
@@ -106,7 +106,7 @@ def _first_dtype(truth: ExpectedResults) -> str:
 
 
 def op(backend: Backend, name: str, quick: bool, broken: Container[str], tell: Tell) -> BringUpRow:
-    """An op of the library, lowered to the backend's primitives."""
+    """The row of an op of the library, lowered to the backend's primitives."""
     row, found = BringUpRow("op", name), resolve(name)
     samples = samples_for(found.op, None)
     for sample in samples[: QUICK_OP_SAMPLES if quick else OP_SAMPLES]:
@@ -119,7 +119,7 @@ def op(backend: Backend, name: str, quick: bool, broken: Container[str], tell: T
 
 
 def model(backend: Backend, name: str, made: tuple[nn.Module, Any], broken: Container[str], tell: Tell) -> BringUpRow:
-    """A whole model, lowered to the backend's primitives."""
+    """The row of a whole model, lowered to the backend's primitives."""
     row = BringUpRow("model", name)
     tell(name)
     module, args = made
@@ -129,7 +129,7 @@ def model(backend: Backend, name: str, made: tuple[nn.Module, Any], broken: Cont
     try:
         with torch.no_grad():
             copy.deepcopy(module)(*copied_tensors(args))
-    except Exception as error:  # whatever a model raises
+    except Exception as error:  # a model may raise anything
         row.blame("fails", Problem("in PyTorch", f"{type(error).__name__}: {first_line(error)}", name))
         return row
     _try_program(backend, row, module, args, name, broken, None)
@@ -140,7 +140,7 @@ def model(backend: Backend, name: str, made: tuple[nn.Module, Any], broken: Cont
 
 
 class _ByName(nn.Module):
-    """A model that is given its inputs by name."""
+    """A model that takes its inputs by name."""
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ def _try_program(
     broken: Container[str],
     sample: Sample | None,
 ) -> None:
-    """Lower a program, run it, and find out what is to blame if it is wrong."""
+    """Lower a program, run it, and find the primitive at fault if it is wrong."""
     original = copy.deepcopy(module)
     try:
         with silenced():
@@ -199,14 +199,14 @@ def _try_program(
 
 
 def _lacking(blocker: Blocker) -> str:
-    """Why an op does not reach the target. What it would have to know in addition is a search of its own."""
+    """Why an op is not lowered, without a search for what to add to the target."""
     because = blocker.limitation or (f"legal under a condition: {blocker.condition}" if blocker.condition else "")
     tried = sorted(blocker.tried, key=lambda pair: "is for targets that know" in pair[1])
     return f"{blocker.op} is not reached: {because or ' '.join(tried[0] if tried else ('no rule is for it',))}"
 
 
 def _unknown_dtypes(backend: Backend, lowering: Lowering) -> list[str]:
-    """The dtypes of a program that a backend does not have, and would be given."""
+    """The dtypes of a program that a backend does not have."""
     border = Border.of(lowering.result.graph, backend)
     inside = (node for node in lowering.result.graph.nodes if node not in border and node.op != "output")
     values = (t for node in inside for t in pytree.tensors_in(metadata(node)))
@@ -228,7 +228,7 @@ def _run_program(
     problem: Problem | None = None
     try:
         results = flat(loaded.unchecked(*copied_tensors(tuple(args))))
-    except Exception as error:  # whatever a function of the backend raises is a finding
+    except Exception as error:  # any exception of a backend's function is a finding
         problem = Problem("as a whole", _said(error), call)
     if problem is None:
         try:
@@ -271,7 +271,7 @@ def _is_random(lowering: Lowering) -> bool:
 
 
 def judged_shapes(lowering: Lowering, args: Sequence[Any], found: Sequence[torch.Tensor]) -> CallJudgement:
-    """Results of a random program, held against those of PyTorch but for their values."""
+    """Judge the results of a random program by PyTorch's, except for their values."""
     own = _in_pytorch(lowering, args)
     return against(None, ExpectedResults(own, own, own, False, True), found, values=False)
 
@@ -286,8 +286,8 @@ def _in_pytorch(lowering: Lowering, args: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def _truth(lowering: Lowering, original: Any, args: Sequence[Any], sample: Sample | None) -> ExpectedResults:
-    """What a program should give: what its lowered form gives in PyTorch, beside what the original gives in float64.
-    What lowering itself loses counts against no backend. The results are those before any leeway."""
+    """The expected results of a program: those of its lowered form in PyTorch, and those of the original in float64.
+    The error of lowering itself does not count against a backend. Results are not in normal form."""
     own = _in_pytorch(lowering, args)
     with torch.no_grad():
         if sample is not None:

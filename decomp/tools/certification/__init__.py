@@ -1,4 +1,3 @@
-"""The truth about rules, measured: points that cover the domain of a rule, the rule and the op itself run on them in
-every way that users run it (as written, lowered to a target, differentiated, under symbolic sizes), what comes out
-held against exact results, and certificates that keep the figures. The way in is `certify`; nouns: `certificate`,
-`reference`."""
+"""Certification of rules. A rule and its op run on points that cover the rule's domain, in all the ways that users run
+it (as written, lowered to a target, differentiated, with symbolic sizes), and the results are compared with exact ones.
+Certificates record the errors. The entry point is `certify`; the main class is in `certificate`."""

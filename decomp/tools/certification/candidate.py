@@ -19,22 +19,22 @@ from decomp.tools.measurement.trials import Function, Trial
 
 @dataclass(eq=False)
 class MeasuredCandidate:
-    """One implementation of the op of a rule, and what was measured of it."""
+    """One implementation of the op of a rule, and its measurements."""
 
     implementation: AsWritten | Lowered
     tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
-    """By what is measured ("values", "gradients", "second") and dtype."""
+    """By quantity ("values", "gradients", "second") and dtype."""
     dtypes: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     flushed: dict[str, str] = field(default_factory=dict)
-    """By dtype, the verdict where subnormal numbers are flushed."""
+    """By dtype, the verdict with subnormal numbers flushed to zero."""
     reasons: list[str] = field(default_factory=list)
     served: int = 0
     legal: bool = False
 
     @property
     def level(self) -> str:
-        """The accuracy that it is judged by."""
+        """The level of accuracy whose limits apply."""
         return self.implementation.level
 
     @property
@@ -50,11 +50,11 @@ class MeasuredCandidate:
             return "legal"
         except NotServed as refused:
             return f"declines: {refused}"
-        except Exception as error:  # whatever a rule raises is a finding
+        except Exception as error:  # any exception of a rule is a finding
             return f"fails: {type(error).__name__}: {first_line(error)}"
 
     def bind_or_note(self, what: Trial) -> Function | None:
-        """The implementation as a function of the trial's tensors; None, with the reason noted, where there is none."""
+        """The implementation as a function of the trial's tensors; None, with the reason noted, if there is none."""
         found = self.try_bind(what)
         if not isinstance(found, str):
             self.served += 1
@@ -70,7 +70,7 @@ class MeasuredCandidate:
     def results(
         self, what: Trial, run: Callable[[], list[torch.Tensor] | None], own: list[torch.Tensor], where: str
     ) -> list[torch.Tensor] | None:
-        """What `run` returns, if it has the structure of the op's own results; else None, with a note."""
+        """The results of `run` if they have the structure of the op's own; otherwise None, with a note."""
         try:
             found = run()
             found = [torch.zeros_like(t) for t in own] if found is None else found
@@ -87,7 +87,7 @@ class MeasuredCandidate:
         return None
 
     def tally(self, what: str, dtype: torch.dtype, against_own: bool) -> Tally:
-        """The tally of one kind of result in one dtype."""
+        """The tally of one quantity in one dtype."""
         return self.tallies.setdefault((what, name_of(dtype)), Tally(against_own))
 
     def note(self, what: str, verdict: str) -> None:
@@ -96,7 +96,7 @@ class MeasuredCandidate:
             self.notes[what] = verdict
 
     def note_flushed(self, dtype: str, verdict: str) -> None:
-        """Keep the first bad verdict on what is flushed, or a good one if there is none."""
+        """Keep the first bad verdict with subnormal numbers flushed, or a good one if there is none."""
         if self.flushed.get(dtype, FINITE) == FINITE:
             self.flushed[dtype] = verdict
 
@@ -126,10 +126,10 @@ class MeasuredCandidate:
 
 
 def _is_of_prims(error: Exception) -> bool:
-    """Whether a gradient fails for `torch.ops.prims`, which have none (torch 2.13), and not for the rule."""
+    """Whether a gradient fails because `torch.ops.prims` have none (torch 2.13), and not because of the rule."""
     return str(error).startswith(("Trying to backward through prims.", "backwards not supported on prim"))
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in a line that is not too long."""
+    """The message of an error, cut to one line of limited length."""
     return errors.first_line(error)[:200]

@@ -1,5 +1,5 @@
-"""Certificates: the measured truth about a rule, as data. How it is measured is in `measuring`; how it is shown, in
-`certificate_tables`."""
+"""Certificates: the measured accuracy of a rule, as data. `measuring` has the measurements, `tables` and
+`certificate_text` the rendering."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any
 from decomp.rules.accuracy import LEVELS
 
 LIMITS = {"float32": 2.0, "bfloat16": 1.0, "float16": 1.0, "float64": 2.0, "complex64": 4.0}
-"""ULP that a rule may be off by even where PyTorch's own kernel is exact."""
+"""The error in ULP that a rule may have even where PyTorch's own kernel is exact."""
 AGAINST_OWN = 2.0
-"""A rule may have so many times the error of PyTorch's own kernel."""
+"""A rule may have this many times the error of PyTorch's own kernel."""
 LIMITS_BY_LEVEL = {
     "exact": LIMITS,
     "standard": {**dict.fromkeys(LIMITS, 4.0), "complex64": 8.0},
     "fast": {"float32": 64.0, "bfloat16": 32.0, "float16": 32.0, "float64": 64.0, "complex64": 128.0},
 }
-"""ULP by level and dtype. At the level fast half types are computed as they are: the product x·2/π for |x| ≤ 4,
-rounded to 8 bits, moves a cosine by 1%, and what follows rounds anew."""
+"""ULP by level and dtype. At the level fast half types are computed without upcasts: rounding the product x·2/π for
+|x| ≤ 4 to 8 bits changes a cosine by 1%, and later steps round again."""
 AGAINST_OWN_BY_LEVEL = {"exact": AGAINST_OWN, "standard": 4.0, "fast": 4.0}
 AS_WRITTEN = "as written"
 PRECISE = 2.0**20
-"""An error of so many ULP is that of numbers of another precision."""
+"""An error of this many ULP means that numbers of another precision were used."""
 TIMES_WORSE, SHARE_WORSE = 1.5, 0.6
-"""An error so many times as large, and this share of `LIMITS`, are no regression but another processor. Measured on 172
+"""Growth by less than this factor plus this share of `LIMITS` is attributed to another processor. Measured on 172
 rules, AVX2 against scalar kernels, once what PyTorch's own kernel lost is taken off: 1910 ULP for 1200 in float32, 2.55
 for 0.21 in complex64; 61 of them are the same with one thread and with two."""
 GOOD = ("equal", "traces", "distributions agree")
-"""Verdicts in words that find nothing amiss."""
+"""Verdicts without a fault."""
 AS_EAGER, NOT_COMPILED = "as eager", "not compiled"
-"""Verdicts on a compiled program that are no faults; of the second, the reason follows."""
+"""Verdicts on a compiled program that are not faults; the second is followed by the reason."""
 FINITE = "finite"
-"""The verdict where finite stays finite, and quotients of normal numbers have their digits, with subnormal numbers and
-where those are flushed."""
+"""The verdict if finite results stay finite, and quotients of normal numbers keep their accuracy, both with subnormal
+numbers and with these flushed to zero."""
 OF_PRIMS = "not defined by torch.ops.prims"
-"""The verdict on the gradients of what a rule computes by primitives that have none in PyTorch."""
+"""The verdict on gradients through primitives that have no gradient in PyTorch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Mismatch:
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Errors over a set of points, in ULP of the exact result: those of the rule, and those of PyTorch's own kernel on
-    the same points. (Of ops that are not pointwise, in ULP of the largest element of each result.)"""
+    the same points. (For ops that are not pointwise, in ULP of the largest element of each result.)"""
 
     points: int
     max: float
@@ -63,15 +63,15 @@ class Figures:
     worst: str = ""
     """The input with the largest error."""
     own_max: float | None = None
-    """None where the op's own result is what is compared with."""
+    """None if the op's own result is the reference."""
     own_mean: float | None = None
     mismatches: int = 0
     """How many results are wrong beyond rounding: NaN, infinity, the sign of zero; gradients off by more than 1%."""
     examples: tuple[Mismatch, ...] = ()
 
     def allowed(self, limit: float, times: float = AGAINST_OWN) -> float:
-        """How many ULP the rule may be off by: `limit`, or so many times PyTorch's own; where the op's own result is
-        the reference, so many as tell a wrong precision from a rounding."""
+        """The allowed error in ULP: `limit`, or a multiple of PyTorch's own error. If the op's own result is the
+        reference, enough to distinguish a wrong precision from rounding."""
         return PRECISE if self.own_max is None else max(limit, times * self.own_max)
 
 
@@ -82,12 +82,12 @@ class Implementation:
     name: str
     """"as written", or the name of a target."""
     verdict: str
-    """"measured"; "legal", the target knows the op; "not reached"; "not served", no sample was; or "failed"."""
+    """"measured"; "legal": the target has the op; "not reached"; "not served": the rule takes no sample; "failed"."""
     reason: str = ""
     rules: tuple[str, ...] = ()
-    """The rules that the derivations take, as `module:function for op`."""
+    """The rules of the derivations, as `module:function for op`."""
     hash: str = ""
-    """Of the code of these rules."""
+    """The hash of the code of these rules."""
     values: Mapping[str, Figures] = field(default_factory=dict)
     """By dtype."""
     gradients: Mapping[str, Figures] = field(default_factory=dict)
@@ -96,20 +96,20 @@ class Implementation:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     """Integers, bools, complex and mixed dtypes: "equal", or what differs."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """"strides", "dynamic shapes", "shapes", "random", "gradients": "equal", "traces", or what is amiss. "arithmetic":
-    what the rule counts on that has no value in C++, absent where that is nothing."""
+    """"strides", "dynamic shapes", "shapes", "random", "gradients": "equal", "traces", or the fault. "arithmetic": the
+    arithmetic that the rule relies on and that is undefined in C++; absent if there is none."""
     level: str = "exact"
-    """The accuracy that was asked for when it was lowered, and that it is judged by."""
+    """The level of accuracy at which it was lowered, and whose limits apply."""
     cost: Mapping[str, float] = field(default_factory=dict)
-    """Calls, operations ("flops") and bytes that the lowered program of the first float32 sample comes to."""
+    """Calls, operations ("flops") and bytes of the lowered program of the first float32 sample."""
     compiled: Mapping[str, str] = field(default_factory=dict)
-    """By dtype, what Inductor makes of its program: "as eager", how many results differ and the first of them, or
-    "not compiled" and why. Empty where nobody has tried."""
+    """By dtype, its program compiled by Inductor: "as eager", how many results differ and the first of them, or "not
+    compiled" and why. Empty if it was not tried."""
     programs: tuple[str, ...] = ()
     """Fingerprints of the programs that were compiled."""
     flushed: Mapping[str, str] = field(default_factory=dict)
-    """By dtype, what it gives where subnormal numbers are flushed, and where they are not: "finite", or how many
-    results are not finite or have lost their digits, and the first of them. Empty where nobody has tried."""
+    """By dtype, its results with and without subnormal numbers flushed to zero: "finite", or how many are not finite or
+    inaccurate, and the first of them. Empty if it was not tried."""
 
     @property
     def title(self) -> str:
@@ -134,14 +134,14 @@ class Implementation:
 
     @property
     def reaches(self) -> str | None:
-        """The strictest level that the figures satisfy, from the one that they were measured for; None if not even the
-        last."""
+        """The strictest level whose limits the figures meet, from the one that they were measured for; None if they do
+        not even meet the loosest."""
         looser = LEVELS[LEVELS.index(self.level) :]
         return next((level for level in looser if next(self._faults(level), None) is None), None)
 
     def allowed(self, dtype: str, level: str) -> float:
-        """ULP that the rule may be off by in a dtype. In float64 so many as PyTorch has in float32: what is fused there
-        without need is not."""
+        """The allowed error in ULP in a dtype. In float64, that of PyTorch in float32: its float64 kernels fuse more
+        than they need to."""
         own = self.values["float32"].own_max if dtype == "float64" and "float32" in self.values else None
         times = AGAINST_OWN_BY_LEVEL[level]
         return self.values[dtype].allowed(max(LIMITS_BY_LEVEL[level][dtype], times * (own or 0.0)), times)
@@ -166,13 +166,13 @@ class Implementation:
 
 
 def _is_good(compiled: str) -> bool:
-    """Whether a verdict on a compiled program finds nothing amiss."""
+    """Whether a verdict on a compiled program is not a fault."""
     return compiled.startswith((AS_EAGER, NOT_COMPILED))
 
 
 def _allowed(what: str, verdict: str, way: str) -> bool:
-    """Whether a bad verdict is acceptable: the framework restores strides, a rule may need sizes as numbers to loop
-    over them, and prims have no gradients."""
+    """Whether a bad verdict is acceptable: lowering restores strides, a rule may need static sizes for loops, and prims
+    have no gradients."""
     if what == "gradients":
         return verdict == OF_PRIMS
     if what == "strides":
@@ -182,30 +182,29 @@ def _allowed(what: str, verdict: str, way: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What was measured of one rule. `print(certificate)` is readable; `to_json` is what is committed."""
+    """The measurements of one rule. `print(certificate)` is readable; `to_json` is the committed form."""
 
     rule: str
     """`decomp_rules.activation:relu for aten.relu`."""
     hash: str = ""
-    """Of the code of the rule and of what it reaches in its package."""
+    """The hash of the code of the rule, and of what it uses in its package."""
     torch: str = ""
     machine: str = field(default="", kw_only=True)
-    """What it was measured with, `x86_64 AVX2, 1 thread`: PyTorch's kernels round differently on others. Empty in
-    certificates that did not note it."""
+    """The processor, `x86_64 AVX2, 1 thread`: PyTorch's kernels round differently on others. Empty if not recorded."""
     seed: int = 0
     domain: str = ""
-    """What it was measured on."""
+    """The inputs that it was measured on."""
     reference: Mapping[str, str] = field(default_factory=dict)
-    """What it was held against, by dtype."""
+    """The reference, by dtype."""
     ways: tuple[Implementation, ...] = ()
     error: str = ""
-    """Why it could not be measured: it hangs, it crashed, there are no samples."""
+    """Why it could not be measured: a hang, a crash, no samples."""
     level: str = field(default=LEVELS[0], kw_only=True)
     """The accuracy that the rule is registered for."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with the rule."""
+        """Whether the rule has no fault."""
         return not self.faults
 
     @property
@@ -214,8 +213,8 @@ class Certificate:
         return (self.error,) if self.error else tuple(fault for way in self.ways for fault in way.faults)
 
     def way(self, name: str, level: str | None = None) -> Implementation | None:
-        """The measurement "as written", or on a target: at the rule's own level, or as it is computed where `level` is
-        asked for. (A looser level has a measurement of its own only where it is computed otherwise.)"""
+        """The measurement "as written", or on a target: at the rule's own level, or at `level`. (A looser level has a
+        measurement of its own only if it is lowered differently.)"""
         wanted = LEVELS.index(level or self.level)
         found = [way for way in self.ways if way.name == name and LEVELS.index(way.level) <= wanted]
         return max(found, key=lambda way: LEVELS.index(way.level), default=None)
@@ -229,25 +228,24 @@ class Certificate:
         return way.reaches
 
     def error_on(self, target: str, level: str, dtype: str) -> float | None:
-        """The largest error in ULP at a level, on a target, or on the worst of those that were measured; 0 if it is no
-        larger than that of PyTorch's own kernel. None where the rule is not computed otherwise than at stricter levels,
-        or not at all."""
+        """The largest error in ULP at a level, on a target, or on the worst of those that were measured; 0 if it is not
+        larger than that of PyTorch's own kernel. None if the rule is lowered as at stricter levels, or not at all."""
         lowered = [way for way in self.ways if way.name != AS_WRITTEN]
         known = [way for way in lowered if way.name == target] or lowered
         ways = [way for way in known if way.level == level and way.verdict == "measured"]
         return max((_error(way, dtype) for way in ways), default=None)
 
     def worse_than(self, other: Certificate) -> tuple[str, ...]:
-        """In what this certificate is worse than another of the same rule; nothing if it is as good. What another
-        processor explains is left out: `TIMES_WORSE`, `SHARE_WORSE`, and what PyTorch's own kernel lost on the same
-        inputs."""
+        """How this certificate is worse than another of the same rule; empty if it is as good. Differences that another
+        processor explains are ignored: `TIMES_WORSE`, `SHARE_WORSE`, and a larger error of PyTorch's own kernel on the
+        same inputs."""
         if self.error:
             return () if other.error else (self.error,)
         same = {(way.name, way.level): way for way in other.ways}
         return tuple(worse for way in self.ways for worse in _worse(way, same.get((way.name, way.level))))
 
     def merged_into(self, other: Certificate | None, levels: Iterable[str]) -> Certificate:
-        """This certificate, which measured these levels, with the ways of other levels from an older one of the same
+        """This certificate of these levels, with the measurements of other levels from an older one of the same
         code."""
         if other is None or other.hash != self.hash or other.level != self.level or other.error or self.error:
             return self
@@ -256,7 +254,7 @@ class Certificate:
         return replace(newer, ways=tuple(sorted([*self.ways, *kept], key=_order)))
 
     def with_compiled_of(self, other: Certificate | None) -> Certificate:
-        """This certificate with what another one says of compiled programs, for each way by the same code."""
+        """This certificate with the column "compiled" of another one, where the code is the same."""
         same = {(way.name, way.level, way.hash): way for way in other.ways} if other is not None else {}
 
         def completed(way: Implementation) -> Implementation:
@@ -268,7 +266,7 @@ class Certificate:
         return replace(self, ways=tuple(map(completed, self.ways)))
 
     def with_flushed(self, found: Mapping[tuple[str, str], Mapping[str, str]]) -> Certificate:
-        """This certificate with the column "flushed" of ways, each a name and a level."""
+        """This certificate with new columns "flushed", by name and level."""
         ways = (replace(way, flushed=found.get((way.name, way.level), way.flushed)) for way in self.ways)
         return replace(self, ways=tuple(ways))
 
@@ -278,7 +276,7 @@ class Certificate:
         return text(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, lists, strings and numbers; what is empty is left out."""
+        """Plain dicts, lists, strings and numbers, without empty values."""
         data: dict[str, Any] = _plain(self)
         for one in (data, *data.get("ways", ())):
             if one["level"] == (LEVELS[0] if one is data else self.level):
@@ -287,7 +285,7 @@ class Certificate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Certificate:
-        """What `to_json` gave. Raises `KeyError` or `TypeError` for anything else."""
+        """The certificate from the result of `to_json`. Raises `KeyError` or `TypeError` for malformed data."""
         own = data.get("level", LEVELS[0])
         ways = tuple(_way({"level": own, **way}) for way in data.get("ways", ()))
         return cls(**{**data, "ways": ways})
@@ -324,7 +322,7 @@ def _worse(way: Implementation, other: Implementation | None) -> Iterator[str]:
     for dtype, said in way.flushed.items():
         if said != FINITE and other.flushed.get(dtype) == FINITE:
             yield f"{way.title}: flushed, {dtype}: {said}"
-    for name in ("failures", "shapes", "arithmetic"):  # which are noted only where something is amiss
+    for name in ("failures", "shapes", "arithmetic"):  # which are recorded only for faults
         if way.notes.get(name, "equal") not in GOOD and name not in other.notes:
             yield f"{way.title}: {name}: {way.notes[name]}"
 
@@ -339,7 +337,7 @@ def _worse_figures(dtype: str, now: Figures, then: Figures) -> Iterator[str]:
 
 
 class Certificates(Mapping[str, Certificate]):
-    """Certificates by rule, in the order in which they were asked for."""
+    """Certificates by rule, in the order of the rules."""
 
     def __init__(self, found: Mapping[str, Certificate]) -> None:
         self._found = dict(found)
@@ -355,7 +353,7 @@ class Certificates(Mapping[str, Certificate]):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with any of them."""
+        """Whether none of them has a fault."""
         return all(certificate.ok for certificate in self.values())
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""A certificate as plain text, for `print` and for logs; the command line draws the same rows as tables."""
+"""A certificate as plain text, for `print` and logs; the command line shows the same rows as tables."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ KINDS = (("value", "values"), ("gradient", "gradients"), ("second", "second"))
 
 
 def text(certificate: Certificate) -> str:
-    """The whole certificate, a line a measurement."""
+    """The whole certificate, one line per measurement."""
     return "\n".join(_lines(certificate))
 
 
 def verdict(certificate: Certificate) -> str:
-    """In a few words, what the certificate says."""
+    """The verdict of the certificate in a few words."""
     count = len(certificate.faults)
     return "nothing wrong" if not count else "1 fault" if count == 1 else f"{count} faults"
 
 
 def circumstances(certificate: Certificate) -> str:
-    """What a certificate was measured on, and with what."""
+    """The inputs, version, processor and seed of a certificate."""
     machine = f", {certificate.machine}" if certificate.machine else ""
     return f"{certificate.domain}; torch {certificate.torch}{machine}, seed {certificate.seed}"
 
 
 def rows(way: Implementation) -> list[Row]:
-    """The figures of one way: what, dtype, errors of the rule, of PyTorch, the worst input, how many are wrong."""
+    """The rows of one measurement: quantity, dtype, errors of the rule and of PyTorch, worst input, number wrong."""
     return [
         (name if i == 0 else "", dtype, *cells(figures))
         for name, attribute in KINDS
@@ -38,7 +38,7 @@ def rows(way: Implementation) -> list[Row]:
 
 
 def cells(figures: Figures) -> tuple[str, str, str, str]:
-    """Errors of the rule, errors of PyTorch, the worst input, and how many results are wrong altogether."""
+    """Errors of the rule, errors of PyTorch, the worst input, and how many results are wrong beyond rounding."""
     own = "is the reference" if figures.own_max is None else f"{figures.own_max:.3g} / {figures.own_mean or 0:.3g}"
     wrong = f"{figures.mismatches:,} of {figures.points + figures.mismatches:,}" if figures.mismatches else "none"
     worst = figures.worst if figures.max else ""
@@ -46,7 +46,7 @@ def cells(figures: Figures) -> tuple[str, str, str, str]:
 
 
 def notes(way: Implementation) -> list[tuple[str, str]]:
-    """Verdicts in words on dtypes, strides, dynamic shapes, compiled and flushed programs; equal ones are joined."""
+    """Verdicts on dtypes, strides, dynamic shapes, compiled and flushed programs; equal ones are joined."""
     lines = [(", ".join(dtypes), what) for what, dtypes in _alike(way.dtypes).items()]
     compiled = [(f"compiled, {', '.join(dtypes)}", what) for what, dtypes in _alike(way.compiled).items()]
     compiled += [(f"flushed, {', '.join(dtypes)}", what) for what, dtypes in _alike(way.flushed).items()]
@@ -81,7 +81,7 @@ def _lines(certificate: Certificate) -> Iterator[str]:
 
 
 def examples(way: Implementation) -> Iterator[tuple[str, str, str]]:
-    """Results that are wrong altogether."""
+    """Results that are wrong beyond rounding."""
     for name, attribute in KINDS:
         for dtype, figures in getattr(way, attribute).items():
             yield from ((name, dtype, str(example)) for example in figures.examples)

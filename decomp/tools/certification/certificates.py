@@ -1,5 +1,5 @@
-"""Committed certificates: one line of JSON a rule, one file a module of rules, sorted and without dates, so that a
-changed rule is a changed line."""
+"""Committed certificates: a line of JSON for each rule, a file for each module of rules, sorted and without dates, so
+that a changed rule is a changed line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUFFIX = ".jsonl"
 
 
 def directory() -> Path:
-    """Where the certificates of the library lie."""
+    """The directory of the library's certificates."""
     import decomp_rules
 
     return Path(decomp_rules.__file__).parent / "certificates"
@@ -48,14 +48,14 @@ def read(path: Path) -> dict[str, Certificate]:
         try:
             one = Certificate.from_json(json.loads(line))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{path}:{number} is no certificate: {type(error).__name__}: {error}") from error
+            raise ValueError(f"{path}:{number} is not a certificate: {type(error).__name__}: {error}") from error
         found[one.rule] = one
     return found
 
 
 def commit(certificates: Iterable[Certificate], where: Path | None = None) -> list[Path]:
-    """Put certificates in the place of those of the same rules, drop those of rules that the library has no more, and
-    return the files written."""
+    """Replace the certificates of these rules, drop those of rules that the library no longer has, and return the files
+    written."""
     where = where or directory()
     where.mkdir(exist_ok=True)
     there = {identity(rule) for rule in library()}
@@ -82,7 +82,7 @@ def _written(path: Path, lines: list[str]) -> bool:
 
 
 def stale(rule: Rule, certificate: Certificate | None) -> str:
-    """Why a committed certificate says nothing of the rule as it is now; empty if it does."""
+    """Why a committed certificate is out of date; empty if it is up to date."""
     if certificate is None:
         return "there is no certificate"
     if certificate.hash != content_hash([rule]):
@@ -97,7 +97,7 @@ def stale(rule: Rule, certificate: Certificate | None) -> str:
 
 @functools.cache
 def _hash_of(names: tuple[str, ...]) -> str:
-    """The hash of rules of the library, by identity; that of nothing where one is gone."""
+    """The hash of rules of the library, by identity; the hash of nothing if one no longer exists."""
     by_name = _library()
     return content_hash([by_name[name] for name in names]) if all(name in by_name for name in names) else ""
 

@@ -1,4 +1,4 @@
-"""The verb `certify`: rules in, certificates out, measured in this process or over an executor of the user's choice."""
+"""`certify`: measure rules and return certificates, in this process or over an executor of the user's choice."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from decomp.tools.certification.jobs import CertificationJob, job
 from decomp.tools.measurement.measuring import measured
 
 FEW = 3
-"""Up to so many rules are measured in this process unless asked otherwise: starting another takes seconds."""
+"""Up to this many rules are measured in this process by default: starting another takes seconds."""
 
 Progress = Callable[[int, int, str], None]
-"""Called with how many rules are done, of how many, and the last one."""
+"""Called with the number of finished rules, the total, and the last rule."""
 
 
 @boundary("certify", OF_CERTIFY)
@@ -45,15 +45,15 @@ def certify(
 ) -> Certificate | Certificates:
     """Measure rules: errors in ULP next to PyTorch's own, special values, dtypes, strides, gradients, symbolic sizes.
 
-    Returns a `Certificate` for one `Rule`, `Certificates` by rule for several (what `rules["relu"]` gives, a `Rules`).
-    `to`: measure each rule lowered to these targets too, at its own level of accuracy, and at looser ones where it is
-    computed otherwise there. `accuracy`: of these levels, those that are to be measured. `samples`: for one rule the
-    argument tuples of some calls, or `decomp.Sample`s; for several a dict of such lists by op; by default those of the
-    library. `dtypes`: of float32, bfloat16, float16 and float64, by default all. `executor`: any
-    `concurrent.futures.Executor`; by default a process a core, and this process for up to three rules without a
-    `timeout`. A rule that takes more than `timeout` seconds (180), or that crashes, gets a certificate with an `error`.
-    `progress`: a function, True for a bar, False for silence; by default a bar for many rules on a terminal. Raises
-    `ValueError` for one rule that has no samples.
+    Returns a `Certificate` for one `Rule`, `Certificates` by rule for several (the value of `rules["relu"]`, a
+    `Rules`). `to`: also measure each rule lowered to these targets, at its own level of accuracy, and at looser ones
+    where it is lowered differently. `accuracy`: the levels to measure. `samples`: for one rule the argument tuples of
+    some calls, or `decomp.Sample`s; for several a dict of such lists by op; by default those of the library. `dtypes`:
+    some of float32, bfloat16, float16 and float64, by default all. `executor`: any `concurrent.futures.Executor`; by
+    default one process per core, and this process for up to three rules without a `timeout`. A rule that takes more
+    than `timeout` seconds (180), or that crashes, gets a certificate with an `error`. `progress`: a function, True for
+    a bar, False for none; by default a bar for many rules on a terminal. Raises `ValueError` for a single rule without
+    samples.
     """
     rules = _listed(rule_or_rules)
     targets = [to] if isinstance(to, Target) else list(to or ())
@@ -84,12 +84,12 @@ def _listed(rule_or_rules: Any) -> list[Rule]:
     rules = list(rule_or_rules) if isinstance(rule_or_rules, Iterable) else [rule_or_rules]
     wrong = [type(rule).__name__ for rule in rules if not isinstance(rule, Rule)]
     if wrong:
-        raise ArgumentError(f'certify takes a rule or several, as rules["relu"], not {wrong[0]}')
+        raise ArgumentError(f'certify takes a rule or several, such as rules["relu"], not {wrong[0]}')
     return rules
 
 
 def _samples(samples: Any, rule: Rule) -> Any:
-    """The samples given for this rule, if any are."""
+    """The samples given for this rule, if any."""
     if isinstance(samples, Mapping):
         by_op = {op_of(spelling): listed for spelling, listed in samples.items()}
         samples = by_op.get(rule.op)
@@ -99,14 +99,14 @@ def _samples(samples: Any, rule: Rule) -> Any:
 def _runs_elsewhere(
     rule: Rule, one: CertificationJob, count: int, executor: Executor | None, timeout: float | None
 ) -> bool:
-    """Whether a job goes to another process: if it can be pickled, and there are many or the user asked for it."""
+    """Whether jobs go to other processes: if they can be pickled, and there are many or the user requested it."""
     return (count > FEW or executor is not None or timeout is not None) and one.can_travel(rule)
 
 
 def _measured_here(rule: Rule, one: CertificationJob, targets: list[Target], rules: Rules | None) -> Certificate:
     try:
         return measured(rule, targets, one.samples, one.dtypes, one.seed, rules, one.levels)
-    except Exception as error:  # as in a process of its own, it costs this rule alone
+    except Exception as error:  # as in a process of its own, only this rule is lost
         return unmeasured(one, f"{type(error).__name__}: {error}")
 
 
@@ -121,7 +121,7 @@ def _with_progress(
 def _over(
     executor: Executor | None, jobs: list[CertificationJob], timeout: float | None, report: Progress, total: int
 ) -> dict[str, Certificate]:
-    """Measure each job in a process apart, over the executor; by default over threads, each with such a process."""
+    """Measure each job in a separate process, over the executor; by default over threads that each have a process."""
     if not jobs:
         return {}
     if executor is None:
@@ -132,14 +132,14 @@ def _over(
     }
     done: dict[str, Certificate] = {}
     before = total - len(jobs)
-    # Futures of other libraries (dask) need not be of the class that as_completed knows.
+    # Futures of other libraries (dask) need not be `concurrent.futures.Future`s, as as_completed requires.
     all_standard = all(isinstance(future, Future) for future in waiting)
     try:
         for future in as_completed(waiting) if all_standard else waiting:
             one = waiting[future]
             done[one.rule] = _result(future, one)
             report(before + len(done), total, one.rule)
-    except BaseException:  # an interrupt, above all: stop the rest
+    except BaseException:  # also for an interrupt: stop the rest
         stop(waiting)
         raise
     return done
@@ -148,7 +148,7 @@ def _over(
 def _result(future: Future[Certificate], one: CertificationJob) -> Certificate:
     try:
         return future.result()
-    except Exception as error:  # a broken pool costs what it had taken on
+    except Exception as error:  # a broken pool loses its pending jobs
         return unmeasured(one, f"the executor lost it: {type(error).__name__}: {error}")
 
 
@@ -166,7 +166,7 @@ def _shown(progress: Progress | bool | None, total: int) -> Iterator[Progress]:
 
 @contextlib.contextmanager
 def _bar(total: int) -> Iterator[Progress]:
-    """A progress bar on standard error, if rich is installed; else a line now and then."""
+    """A progress bar on standard error, if rich is installed; otherwise occasional lines."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeRemainingColumn

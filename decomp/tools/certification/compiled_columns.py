@@ -1,5 +1,5 @@
-"""The columns "compiled" and "flushed" of committed certificates: which ways have them, which lack them, and how they
-are found, for many ways at a time, in a process apart. Nothing else in a certificate is changed."""
+"""The columns "compiled" and "flushed" of committed certificates: which implementations have or lack them, and how they
+are measured, for many at a time, in a separate process. Nothing else in a certificate is changed."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from decomp.tools.measurement.as_compiled import Column, columns
 from decomp.tools.measurement.measuring import flushed_verdicts
 
 TARGETS = ("tinygrad", "luminal")
-"""The targets whose ways are compiled. Of what is left on `core_aten`, Inductor has decompositions of its own."""
+"""The targets whose programs are compiled. For the ops of `core_aten`, Inductor has decompositions of its own."""
 MOST_CALLS = 250
-"""A program of more calls is not compiled: it takes g++ minutes. One way in twenty is such a program."""
+"""A program with more calls is not compiled: it would take g++ minutes. One in twenty is such a program."""
 WAYS, CALLS = 32, 900
-"""So many ways, or calls of the programs that they cost, are one job."""
+"""The most implementations, and the most calls of their programs, in one job."""
 TIMEOUT = 1200.0
-"""Seconds that a job may take."""
+"""The time limit of a job in seconds."""
 
 Place = tuple[str, str, str]
 """The identity of a rule, a target, a level."""
 
 
 def compilable(certificate: Certificate) -> list[Implementation]:
-    """The ways that have the column: as programs are lowered to each target by default."""
+    """The implementations that have the column: those of each target's default lowering."""
     level = max(DEFAULT, certificate.level, key=LEVELS.index)
     found = [way for name in TARGETS if (way := certificate.way(name, level)) is not None]
     return [way for way in found if way.verdict == "measured"]
 
 
 def uncompiled(certificate: Certificate) -> bool:
-    """Whether a way lacks the column: nobody has tried, or its rules changed since."""
+    """Whether an implementation lacks the column, or its rules changed since."""
     return any(not way.compiled for way in compilable(certificate))
 
 
 def with_columns(
     certificates: Sequence[Certificate], executor: Executor | None = None, timeout: float | None = None, seed: int = 0
 ) -> Iterator[list[Certificate]]:
-    """The certificates with their columns found anew, job by job, the cheapest programs first; over an executor, or one
-    job after the other."""
+    """The certificates with their columns measured again, job by job, the cheapest programs first; over an executor, or
+    one job after the other."""
     if executor is None:
         with ThreadPoolExecutor(1) as thread:
             yield from with_columns(certificates, thread, timeout, seed)
@@ -63,14 +63,14 @@ def with_columns(
 
 @dataclass(frozen=True)
 class ColumnJob:
-    """The columns of some ways, to be found in another process."""
+    """The columns of some implementations, to be measured in another process."""
 
     ways: tuple[Place, ...]
     timeout: float = TIMEOUT
     seed: int = 0
 
     def run(self) -> Columns:
-        """Compile and compare. Raises `LookupError` where a rule or a target is not found."""
+        """Compile and compare. Raises `LookupError` for an unknown rule or target."""
         ways = [(rule_named(rule)[0], target_named(target), level) for rule, target, level in self.ways]
         return Columns(dict(zip(self.ways, columns(ways, MOST_CALLS, self.seed))))
 
@@ -87,8 +87,8 @@ class Columns:
 
 
 def found_apart(job: ColumnJob) -> dict[str, Any]:
-    """What a job finds in a process of its own. One that crashes or hangs is done by halves, down to the way that
-    does."""
+    """The result of a job run in a process of its own. A job that crashes or hangs is split in halves, down to the
+    implementation at fault."""
     if not job.ways:
         return {}
     answer = answered_apart(job, job.timeout)
@@ -118,7 +118,7 @@ def _batches(certificates: Sequence[Certificate]) -> Iterator[list[Certificate]]
 
 
 def _cost(certificate: Certificate) -> float:
-    """The calls of the programs that are to be compiled."""
+    """The number of calls of the programs to compile."""
     return sum(way.cost.get("calls", 0.0) for way in compilable(certificate) if not _too_large(way))
 
 
@@ -127,7 +127,7 @@ def _places(batch: Sequence[Certificate]) -> Iterator[Place]:
 
 
 def _too_large(way: Implementation) -> str:
-    """Why a program is not compiled that is known to be too large; empty for others."""
+    """The verdict on a program that is too large to compile; empty for others."""
     calls = way.cost.get("calls", 0.0)
     return f"{NOT_COMPILED}: {calls:,g} calls, more than {MOST_CALLS}" if calls > MOST_CALLS else ""
 
@@ -148,7 +148,7 @@ def _completed(certificate: Certificate, found: dict[str, Any]) -> Certificate:
 
 
 def unflushed(certificate: Certificate) -> bool:
-    """Whether no way has the column, though there are results in float32 that it is about."""
+    """Whether no implementation has the column, although there are results in float32."""
     ways = list(_measured(certificate))
     return bool(ways) and not any(way.flushed for way in ways) and any("float32" in way.values for way in ways)
 
@@ -156,8 +156,8 @@ def unflushed(certificate: Certificate) -> bool:
 def with_flushed(
     certificates: Sequence[Certificate], executor: Executor | None = None, timeout: float | None = None, seed: int = 0
 ) -> Iterator[list[Certificate]]:
-    """The certificates with their columns found anew, some at a time; over an executor, or in one process. One whose
-    rule hangs or crashes is returned as it is."""
+    """The certificates with their columns measured again, some at a time; over an executor, or in one process. One
+    whose rule hangs or crashes is returned unchanged."""
     if executor is None:
         with ThreadPoolExecutor(1) as thread:
             yield from with_flushed(certificates, thread, timeout, seed)
@@ -175,14 +175,14 @@ def with_flushed(
 
 @dataclass(frozen=True)
 class FlushedJob:
-    """The columns of some ways of a rule, each a name and a level, to be found in another process."""
+    """The columns of some implementations of a rule, by name and level, to be measured in another process."""
 
     rule: str
     ways: tuple[tuple[str, str], ...]
     seed: int = 0
 
     def run(self) -> FlushedColumns:
-        """Run them with and without flushing. Raises `LookupError` where the rule or a target is not found."""
+        """Run them with and without flushing. Raises `LookupError` for an unknown rule or target."""
         ways = [(None if name == AS_WRITTEN else target_named(name), level) for name, level in self.ways]
         found = flushed_verdicts(rule_named(self.rule)[0], ways, self.seed)
         return FlushedColumns(dict(zip(self.ways, found)))

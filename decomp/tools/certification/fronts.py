@@ -1,5 +1,5 @@
-"""What accuracy costs: the ways to compute an op on a target, at every level, by the error that their certificates
-measured and the calls that they come to; and which of them no other beats in both."""
+"""What accuracy costs: the alternatives for an op on a target, at every level, by the error in their certificates and
+the number of calls; and which of them are Pareto-optimal."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from decomp.tools.writing import whole
 
 @dataclass(frozen=True, slots=True)
 class FrontEntry:
-    """One way to compute an op on a target."""
+    """One alternative for an op on a target."""
 
     rule: str
     level: str
     ulp: float
     """The largest error in float32."""
     own: float | None
-    """That of PyTorch's own kernel; None if that is what was compared with."""
+    """The error of PyTorch's own kernel; None if that is the reference."""
     cost: Mapping[str, float]
     """Calls, flops and bytes."""
 
     @property
     def calls(self) -> float:
-        """How many calls it comes to."""
+        """The number of calls."""
         return self.cost.get("calls", float("inf"))
 
     def beats(self, other: FrontEntry) -> bool:
-        """Whether it is better in one of both, and no worse in the other. A looser level beats no stricter
-        one: its errors are over fewer inputs."""
+        """Whether it is better in error or calls, and not worse in the other. A looser level never beats a stricter
+        one, as its errors are over fewer inputs."""
         if LEVELS.index(self.level) > LEVELS.index(other.level):
             return False
         mine, theirs = (self.ulp, self.calls), (other.ulp, other.calls)
@@ -53,24 +53,24 @@ class FrontEntry:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The ways to compute an op on a target, the most accurate first."""
+    """The alternatives for an op on a target, the most accurate first."""
 
     op: str
     target: str
     choices: tuple[FrontEntry, ...]
 
     def beaten_by(self, choice: FrontEntry) -> FrontEntry | None:
-        """A way that is more accurate and no longer, or shorter and no less accurate."""
+        """An alternative that beats this one, or None."""
         return next((other for other in self.choices if other.beats(choice)), None)
 
     @property
     def best(self) -> tuple[FrontEntry, ...]:
-        """Those that none beats."""
+        """The alternatives that no other beats."""
         return tuple(choice for choice in self.choices if self.beaten_by(choice) is None)
 
 
 def front(rules: Sequence[Rule], target: Target, certificates: Mapping[str, Certificate]) -> Front:
-    """The ways of the rules of one op. Raises `ArgumentError` where none has a certificate for this target."""
+    """The alternatives for one op. Raises `ArgumentError` if none has a certificate for this target."""
     found = [
         FrontEntry(rule.name, way.level, figures.max, figures.own_max, way.cost or _cost(rule, target, way))
         for rule in rules
@@ -91,7 +91,7 @@ def _ways(certificate: Certificate | None, target: str) -> Iterator[Implementati
 
 
 def _cost(rule: Rule, target: Target, way: Implementation) -> Mapping[str, float]:
-    """What a way comes to whose certificate does not say so."""
+    """The cost of an alternative whose certificate does not have it."""
     lowered = Lowered(rule, target, AskedFirst(rule), way.level)
     for sample in samples_of(rule):
         lowered.measure_cost(in_dtype(sample, torch.float32))
@@ -102,8 +102,8 @@ _COLOURS = dict(zip(reversed(LEVELS), ("#1b9e77", "#7570b3", "#d95f02")))
 
 
 def plot_front(shown: Front, path: Path) -> Path:
-    """Draw errors against calls; for each level a line joins the ways that none beats."""
-    # Imported here, for it is an extra.
+    """Plot errors over calls; for each level a line joins the alternatives that no other beats."""
+    # Deferred: matplotlib is an optional dependency.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.6), layout="constrained")
@@ -114,8 +114,8 @@ def plot_front(shown: Front, path: Path) -> Path:
 
 
 def _draw(axis: Any, shown: Front) -> None:
-    """One front. Ways are numbered, from the shortest on; what is the same at several levels is drawn at the strictest,
-    for which it is good enough."""
+    """One front. Alternatives are numbered, the fewest calls first; one that is the same at several levels is drawn at
+    the strictest that it meets."""
     ways: dict[tuple[str, float, float], list[FrontEntry]] = {}
     for choice in sorted(shown.choices, key=lambda each: (each.calls, each.ulp, LEVELS.index(each.level))):
         ways.setdefault((choice.rule, *_place(choice)), []).append(choice)
@@ -136,7 +136,7 @@ def _draw(axis: Any, shown: Front) -> None:
     axis.set_yscale("log")
     axis.set_xlabel(f"calls on {shown.target}")
     axis.set_ylabel("largest error in ULP, float32")
-    axis.set_title(f"{shown.op} on {shown.target} (hollow: another way is better in both)", fontsize=9)
+    axis.set_title(f"{shown.op} on {shown.target} (hollow: another rule beats it)", fontsize=9)
     axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False)
 
 
@@ -145,4 +145,4 @@ def _place(choice: FrontEntry) -> tuple[float, float]:
 
 
 _LEAST = 0.25
-"""Errors that are drawn as they are; smaller ones, and none, are drawn here."""
+"""The smallest error drawn at its place; smaller ones, and 0, are drawn here."""

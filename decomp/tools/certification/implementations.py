@@ -1,5 +1,5 @@
-"""The implementations of a sample's op that one rule gives: the rule as written, on PyTorch's own kernels, and the
-program lowered to a target. Also, what the rule does on symbolic sizes."""
+"""The implementations of a sample's op by one rule: the rule as written, on PyTorch's own kernels, and the program
+lowered to a target. Also the rule's behaviour with symbolic sizes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AsWritten:
 
     @property
     def level(self) -> str:
-        """The rule's own."""
+        """The rule's own level."""
         return level_of(self.rule)
 
     def bind(self, trial: Trial) -> Function:
@@ -76,12 +76,12 @@ def _raise_if_declined(result: Any) -> None:
 
 
 class Legal(Exception):
-    """The target knows the op itself."""
+    """The op is legal in the target."""
 
 
 @dataclass
 class Lowered:
-    """The rule's expansion, lowered wholly to a target, at a level of accuracy."""
+    """The rule's expansion, fully lowered to a target at a level of accuracy."""
 
     rule: Rule
     target: Target
@@ -90,7 +90,7 @@ class Lowered:
     used: list[Rule] = field(default_factory=list)
     """The rules of all derivations so far."""
     cost: Mapping[str, float] = field(default_factory=dict)
-    """What the first program of float32 comes to."""
+    """The costs of the first program in float32."""
 
     @property
     def name(self) -> str:
@@ -103,19 +103,18 @@ class Lowered:
         own = self.rules.own
         found = (self.rule if rule is own else rule for rule in rules if isinstance(rule, Rule))
         self.used = list(dict.fromkeys([*self.used, self.rule, *found]))
-        # A constant of the program has no requires_grad, whatever the original has.
+        # Constants of the program do not require gradients, even if the originals do.
         return lambda tensors: lowering.result(*[t if t.requires_grad else t.clone() for t in tensors])
 
     def measure_cost(self, sample: Sample) -> None:
-        """Note what the lowered program of a sample call comes to, if it is the first that the rule serves."""
+        """Record the costs of the lowered program of a sample call, if it is the first that the rule takes."""
         if not self.cost:
             with contextlib.suppress(NotServed, Legal, *FAILURES):
                 result = self._derived(sample)[0].result
                 self.cost = {name: total(result, cost) for name, cost in COSTS.items()}
 
     def emits(self, sample: Sample) -> Any:
-        """The program that a sample call comes to, as something that can be compared; None if the rule does not serve
-        it."""
+        """A comparable form of the lowered program of a sample call; None if the rule does not take the call."""
         try:
             graph = self._derived(sample)[0].result.graph
         except (NotServed, Legal, *FAILURES):
@@ -124,12 +123,12 @@ class Lowered:
         return [(node.op, node.target, fx.map_arg((node.args, node.kwargs), _numbered(places))) for node in graph.nodes]
 
     def program(self, sample: Sample) -> fx.GraphModule:
-        """The program that a sample call comes to. Raises `NotServed`, `Legal`."""
+        """The lowered program of a sample call. Raises `NotServed`, `Legal`."""
         found: fx.GraphModule = self._derived(sample)[0].result
         return found
 
     def _derived(self, sample: Sample) -> tuple[Lowering, list[Any]]:
-        """The lowered program of a call, and the rules that it is derived by. Raises `NotServed`, `Legal`."""
+        """The lowered program of a call, and the rules of its derivation. Raises `NotServed`, `Legal`."""
         for rules in self.rules.at(self.level):
             lowering, decision = self._lowered(sample, rules)
             if isinstance(decision, Derived) and decision.rule is self.rule:
@@ -175,7 +174,7 @@ def _rules_in(decision: Derived) -> list[Any]:
 
 
 COSTS = {"calls": costs.calls, "flops": costs.flops, "bytes": costs.bytes}
-"""What a certificate says that a way costs."""
+"""The costs in a certificate."""
 
 
 def _numbered(places: Mapping[fx.Node, int]) -> Any:
@@ -183,12 +182,12 @@ def _numbered(places: Mapping[fx.Node, int]) -> Any:
 
 
 def level_of(rule: Rule) -> str:
-    """The level of accuracy that a rule is judged by: one without a level, by the strictest."""
+    """The level of accuracy whose limits apply to a rule: the strictest for a rule without a level."""
     return rule.level or LEVELS[0]
 
 
 class AskedFirst:
-    """The library with one rule first among those of its op, whatever it costs."""
+    """The library with one rule preferred over the others of its op, regardless of cost."""
 
     def __init__(self, rule: Rule, given: Rules | None = None) -> None:
         rules = library() if given is None else given | library()
@@ -197,13 +196,13 @@ class AskedFirst:
         # If it is first already, plans are reused.
         is_first = bool(alternatives) and alternatives[0] is rule
         self._in_order = rules if is_first else _with_first(rule, rules, without=rule)
-        # A rule without a level does not compete: it is taken before all that have one.
+        # A rule without a level is used before all rules that have one.
         self.own = rule if rule.level is None else replace(rule, level=None)
         self._rules = rules
 
     def at(self, level: str) -> tuple[Rules, ...]:
-        """The rules to lower with: the library's own, should they choose the rule anyway, so that plans are reused;
-        then with this rule before all that compete with it."""
+        """The rules to lower with: the library's own, in case they choose the rule anyway, so that plans are reused;
+        then with this rule before its alternatives."""
         return (self._in_order,) if level == LEVELS[0] else (self._rules, self._without_rivals)
 
     @functools.cached_property
@@ -216,7 +215,7 @@ def _with_first(rule: Rule, rules: Rules, without: Rule) -> Rules:
 
 
 def asked_before(rule: Rule) -> list[Rule]:
-    """The rules of the library that are asked before this one, whatever the target."""
+    """The rules of the library that are tried before this one on every target."""
     alternatives = list(library().of(rule.op))
     before = alternatives[: alternatives.index(rule)] if rule in alternatives else []
     return [other for other in before if not other.needs]
@@ -226,14 +225,14 @@ def serves(rule: Rule, what: Trial) -> bool:
     """Whether a rule computes a call."""
     try:
         AsWritten(rule).bind(what)
-    except Exception:  # whatever a rule raises, it does not
+    except Exception:  # any exception means no
         return False
     return True
 
 
 def identity(rule: Rule) -> str:
-    """`decomp_rules.activation:relu for aten.relu`: by which a rule is known in certificates and shipped. Functions
-    that a function makes have one name for all levels: the level is said then, unless it is exact."""
+    """The identity of a rule in certificates and jobs: `decomp_rules.activation:relu for aten.relu`. Closures have the
+    same name at all levels, so the level is added unless it is exact."""
     function = rule.function
     name = getattr(function, "__qualname__", None)
     module = getattr(function, "__module__", None)
@@ -243,7 +242,7 @@ def identity(rule: Rule) -> str:
 
 
 def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
-    """What the rule does where every size is symbolic: "traces", or what is amiss; None where the op itself cannot."""
+    """The verdict on the rule with symbolic sizes: "traces", or the fault; None if the op itself does not trace."""
     from decomp.torch_internals.sizes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
     if _reads_batch_sizes(sample):
@@ -252,7 +251,7 @@ def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
     baked = _baked_sizes(sample)
 
     def symbolic(t: torch.Tensor, is_weight: bool) -> Any:
-        # Sizes that are equal are taken to be the same one, as in most programs; those of weights are known.
+        # Equal sizes get the same symbol, as in most programs; those of weights are static.
         sizes = [DimDynamic.STATIC if is_weight or size in baked else DimDynamic.DUCK for size in t.shape]
         context = StatelessSymbolicContext(dynamic_sizes=sizes)
         return mode.from_tensor(t.detach(), symbolic_context=context)
@@ -262,20 +261,20 @@ def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
         fakes = [symbolic(t, i in sample.parameters) for i, t in enumerate(tensors)]
         with mode, torch.no_grad():
             result = sample.with_tensors(fakes).run()
-    except Exception:  # whatever the op raises is not about the rule
+    except Exception:  # an exception of the op is not the rule's fault
         return None
     return _expanded(rule, module.graph, fakes, result, mode)
 
 
 def _reads_batch_sizes(sample: Sample) -> bool:
-    """Whether the op is one of packed sequences, which reads memory that a fake tensor has not (torch 2.13): that ends
-    the process."""
+    """Whether the op is one of packed sequences: it reads the memory of its arguments, which fake tensors lack, and
+    crashes the process (torch 2.13)."""
     schema = getattr(sample.overload, "_schema", None)
     return schema is not None and any(argument.name == "batch_sizes" for argument in schema.arguments)
 
 
 def _baked_sizes(sample: Sample) -> set[int]:
-    """Sizes of the forward call that a backward op takes as numbers: those of its tensors cannot be symbolic then."""
+    """Sizes of the forward call that a backward op takes as numbers: those of its tensors cannot be symbolic."""
     if not isinstance(sample.overload, torch._ops.OpOverload) or "_backward" not in str(sample.overload):
         return set()
     names = [argument.name for argument in sample.overload._schema.arguments]
@@ -293,7 +292,7 @@ def _expanded(rule: Rule, graph: fx.Graph, fakes: list[Any], result: Any, mode: 
     guards = len(mode.shape_env.guards)
     log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     level = log.level
-    log.setLevel(logging.CRITICAL)  # torch 2.13 logs a guard that is refused before it raises
+    log.setLevel(logging.CRITICAL)  # torch 2.13 logs a refused guard before it raises
     try:
         call = bound_call(call_node)
         tensor_args = [node for node in inputs if metadata(node) is not None]

@@ -1,5 +1,5 @@
-"""Measuring in a process of its own, so that a rule that hangs or crashes costs its own certificate and no other. Each
-thread that measures keeps one such process and starts another when that one is lost: any executor will do."""
+"""Measures in a separate process, so that a rule that hangs or crashes loses only its own certificate. Each measuring
+thread keeps one such process and starts another when that one is lost, so any executor can be used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from decomp.tools.certification.jobs import CertificationJob
 from decomp.tools.certification.worker import receive, send
 
 TIMEOUT = 180.0
-"""Seconds that a rule may take by default."""
+"""The default time limit of a rule in seconds."""
 
 
 def measured_apart(job: CertificationJob, timeout: float | None = None) -> Certificate:
@@ -34,8 +34,8 @@ def measured_apart(job: CertificationJob, timeout: float | None = None) -> Certi
 
 
 def answered_apart(job: Any, timeout: float | None = None) -> dict[str, Any] | str:
-    """What `job.run().to_json()` gives in another process; or, as text, what was raised there, or that it hangs or
-    crashes."""
+    """The result of `job.run().to_json()` in another process; or, as text, the exception raised there, or that it hangs
+    or crashes."""
     process = getattr(_OWN, "process", None)
     if process is None or not process.alive:
         process = _OWN.process = _Process()
@@ -53,16 +53,16 @@ def unmeasured(job: CertificationJob, error: str) -> Certificate:
 
 
 _OWN = threading.local()
-"""The process of each thread. It outlives a job, for it costs seconds to start; nobody else sees it."""
+"""The process of each thread. It outlives a job, as starting one takes seconds."""
 
 
 _STARTED: weakref.WeakSet[_Process] = weakref.WeakSet()
-"""Every process that measures, of whichever thread."""
+"""The measuring processes of all threads."""
 
 
 def stop(waiting: Iterable[Future[Any]]) -> None:
-    """Give up what is being measured, at once: what has not begun is not begun, and processes are killed until no
-    thread waits for one."""
+    """Cancel all measurements at once: pending jobs are not started, and processes are killed until no thread waits for
+    one."""
     futures = list(waiting)
     for future in futures:
         future.cancel()
@@ -78,7 +78,7 @@ class _Lost(Exception):
 
 
 class _Process:
-    """A process that measures. It is started with the search path of this one, and ends with it."""
+    """A measuring process. It is started with the search path of this one, and ends with it."""
 
     def __init__(self) -> None:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
@@ -89,7 +89,7 @@ class _Process:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # an interrupt is for the process that asks, which stops this one
+            start_new_session=True,  # an interrupt goes to the parent, which stops this one
         )
         _STARTED.add(self)
         if self._read() != b"ready":
@@ -97,7 +97,7 @@ class _Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it is alive."""
         return self.process.poll() is None
 
     def ask(self, message: bytes, timeout: float) -> Any:

@@ -1,5 +1,5 @@
-"""Jobs: what is to be measured, in a form that can be sent to another process. Rules go by name and are found there in
-the collection that holds them, since neither functions nor targets with conditions can be pickled."""
+"""Jobs: measurements in a form that can be sent to another process. Rules are sent by name and looked up there in their
+collection, since neither functions nor targets with conditions can be pickled."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from decomp.tools.measurement.measuring import measured
 
 @dataclass(frozen=True)
 class CertificationJob:
-    """One rule to be measured."""
+    """One rule to measure."""
 
     rule: str
     """Its identity."""
     targets: tuple[str | Target, ...] = ()
-    """By name where the library has them."""
+    """The targets, by name if they ship with the library."""
     samples: tuple[Sample, ...] | None = None
     dtypes: tuple[torch.dtype, ...] | None = None
     seed: int = 0
     levels: tuple[str, ...] = LEVELS
-    """The levels of accuracy that it is measured at."""
+    """The levels of accuracy to measure."""
     hash: str = ""
-    """Of the rule's code, for the certificate of one that cannot be measured."""
+    """The hash of the rule's code, for the certificate if it cannot be measured."""
     level: str = LEVELS[0]
-    """Its own, for the same."""
+    """The rule's own level, for the same."""
 
     def run(self) -> Certificate:
-        """Measure it. Raises `LookupError` where the rule or a target is not found."""
+        """Measure the rule. Raises `LookupError` for an unknown rule or target."""
         rule, rules = rule_named(self.rule)
         targets = [target_named(each) if isinstance(each, str) else each for each in self.targets]
         return measured(rule, targets, self.samples, self.dtypes, self.seed, rules, self.levels)
 
     def can_travel(self, rule: Rule) -> bool:
-        """Whether another process would find this very rule, and could read the rest."""
+        """Whether another process can find this rule and unpickle the rest."""
         try:
             pickle.dumps(self)
             return rule_named(self.rule)[0].function is rule.function and rule.function.__module__ != "__main__"
@@ -69,7 +69,7 @@ def job(
 
 
 def rule_named(name: str) -> tuple[Rule, Rules | None]:
-    """The rule of this identity, and the collection of its module that has it (None: the library). Raises
+    """The rule of this identity, and the collection of its module that contains it (None: the library). Raises
     `LookupError`."""
     place, _, op = name.rpartition(" for ")
     module_name, _, path = place.partition(":")

@@ -1,4 +1,4 @@
-"""What a call gives, as a flat list of tensors, and whether two such lists are alike but for values."""
+"""The results of a call as a flat list of tensors, and whether two such lists match except for values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from decomp.torch_internals import pytree
 
 
 class MismatchedResults(Exception):
-    """Results of another number, shape or dtype than the op's."""
+    """The number, shape or dtype of results differs from the op's."""
 
 
 class Refused(Exception):
@@ -23,14 +23,14 @@ class Refused(Exception):
 
 
 def flat(result: Any) -> list[torch.Tensor]:
-    """The tensors among the results of a call. Raises `Refused` where there are none because the rule declined."""
+    """The tensors among the results of a call. Raises `Refused` if the rule declined."""
     if isinstance(result, Declined):
         raise Refused(result.reason)
     return pytree.tensors_in(result)
 
 
 def held_against(found: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> None:
-    """Raise `MismatchedResults` unless both are the same but for values and strides."""
+    """Raise `MismatchedResults` unless both are the same except for values and strides."""
     if len(found) != len(own):
         raise MismatchedResults(f"{len(found)} results where the op has {len(own)}")
     for mine, theirs in zip(found, own):
@@ -41,8 +41,9 @@ def held_against(found: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> 
 def as_predicted(
     found: Sequence[torch.Tensor], own: Sequence[torch.Tensor], predicted: Callable[[], Sequence[torch.Tensor]]
 ) -> list[torch.Tensor]:
-    """Results as they are; or, where they have the dtypes and shapes that PyTorch predicts and its kernel has not,
-    in the kernel's dtypes, and in its place where the shape is another. Raises `MismatchedResults` for others."""
+    """The results, made to match those of PyTorch's kernel: where the kernel does not have the dtypes and shapes that
+    PyTorch's meta kernel predicts and the results do, they are cast, or replaced by the kernel's if the shape differs.
+    Raises `MismatchedResults` for other differences."""
     try:
         held_against(found, own)
         return list(found)
@@ -57,8 +58,7 @@ def as_predicted(
 
 
 def same_strides(found: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> bool:
-    """Whether both lie alike in memory; strides of dimensions of at most one element mean nothing, nor do those that
-    only a view can have."""
+    """Whether both have the same strides, except in dimensions of size 0 or 1, and those that only a view can have."""
     return len(found) == len(own) and all(
         _strides(mine) == _strides(theirs) or dense_order(theirs) is None for mine, theirs in zip(found, own)
     )

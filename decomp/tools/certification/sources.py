@@ -1,5 +1,5 @@
-"""What a rule is made of: the definitions that it reaches within its own package, as syntax. From them come a hash
-that neither comments nor docstrings, annotations, formatting or moved lines change, and the numbers that a rule names.
+"""The source of a rule: the definitions that it uses within its own package, as syntax trees. They yield a hash that is
+independent of comments, docstrings, annotations, formatting and line numbers, and the numbers in a rule's code.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from decomp.errors import spelled
 from decomp.rules.rules import Rule
 
 Place = tuple[str, str]
-"""A module, and a name that it defines."""
+"""A module and a name that it defines."""
 
 
 def content_hash(rules: Iterable[Rule]) -> str:
-    """Sixteen hexadecimal digits that change when the code of one of the rules does, or of a function or constant of
-    its package that it reaches."""
+    """Sixteen hexadecimal digits that change when the code of one of the rules changes, or that of a function or
+    constant of its package that it uses."""
     parts = sorted({part for rule in rules for part in _parts(rule.function)})
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def numbers_in(rule: Rule) -> tuple[float, ...]:
-    """The numbers written in the code of a rule, sorted: thresholds are among them."""
+    """The numbers in the code of a rule, sorted. They include its thresholds."""
     found: set[float] = set()
     for definition in _definitions(rule.function).values():
         for node in ast.walk(definition):
@@ -55,7 +55,7 @@ def _parts(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _definitions(function: Callable[..., Any]) -> dict[Place, ast.AST]:
-    """The definition of a function, and of all that it reaches within its package, by place."""
+    """The definitions of a function and of everything it uses within its package, by place."""
     inner = inspect.unwrap(function)
     if not isinstance(inner, types.FunctionType):
         return {}
@@ -83,7 +83,7 @@ def _lambdas(function: types.FunctionType) -> list[str]:
 
 
 def _compiled(function: types.FunctionType) -> str:
-    """What the interpreter runs, for a function whose source is not found; with what it closes over. It differs between
+    """The bytecode of a function whose source is not found, with the values that it closes over. It differs between
     versions of Python."""
     code = function.__code__
     consts = [c.co_code.hex() if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
@@ -96,7 +96,7 @@ def _closed(function: types.FunctionType) -> list[str]:
 
 
 def _plain(value: Any) -> str:
-    """A value that a function closes over, the same in every process: functions print where they lie in memory."""
+    """The text of a closed-over value, the same in every process: functions print their address."""
     if isinstance(value, types.FunctionType):
         return " ".join(_parts(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -112,7 +112,7 @@ def _plain(value: Any) -> str:
 
 
 def _reached(module: str, node: ast.AST) -> Iterator[Place]:
-    """Places in the same package that a definition names; how it is registered is not part of it."""
+    """Places in the same package that a definition names, without those of its registration."""
     _, imported = _module(module)
     bodies = [
         inner
@@ -130,13 +130,13 @@ def _reached(module: str, node: ast.AST) -> Iterator[Place]:
 
 
 def _definition(place: Place) -> ast.AST | None:
-    """What a module defines by a name; its collection of rules is not what a rule computes."""
+    """The definition of a name in a module, except that of its collection of rules."""
     return _module(place[0])[0].get(place[1]) if place[1] not in _COLLECTIONS else None
 
 
 @functools.cache
 def _module(name: str) -> tuple[dict[str, ast.AST], dict[str, Place]]:
-    """What a module defines at its top level, and what it imports from its own package."""
+    """The top-level definitions of a module, and its imports from its own package."""
     tree = _tree(name)
     if tree is None:
         return {}, {}
@@ -173,7 +173,7 @@ _LEFT_OUT = {"annotation", "returns", "type_comment", "ctx", "type_params", "kin
 
 
 def _dump(node: Any) -> str:
-    """A syntax tree as text, the same in every version of Python: `ast.dump` has changed what it leaves out."""
+    """A syntax tree as text, the same in every Python version: `ast.dump` differs in what it omits."""
     if isinstance(node, list):
         return f"[{','.join(map(_dump, node))}]"
     if not isinstance(node, ast.AST):
@@ -190,7 +190,7 @@ def _dump(node: Any) -> str:
 
 
 def _registers(decorator: ast.AST) -> bool:
-    """Whether a decorator only says which op a rule is for."""
+    """Whether a decorator only registers a rule."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
     return name == "register"

@@ -1,4 +1,4 @@
-"""Certificates as the command line shows them: one in full, many as a summary, and the column of the table of rules."""
+"""Certificates on the command line: one in full, many as a summary, and a column in the table of rules."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from decomp.tools.certification.certificate_text import COLUMNS, circumstances, 
 from decomp.tools.certification.fronts import Front
 
 SHOWN = 40
-"""How many faulty rules a summary names."""
+"""How many rules with faults a summary lists."""
 
 
 def certificate_table(certificate: Certificate) -> RenderableType:
-    """One certificate: what it was measured on, and a table for each way."""
+    """One certificate: its circumstances, and a table for each implementation."""
     colour = "green" if certificate.ok else "red"
     parts: list[RenderableType] = [Text.assemble((certificate.rule, "bold"), ": ", (verdict(certificate), colour))]
     if certificate.error:
@@ -53,7 +53,7 @@ def _way(way: Implementation) -> list[RenderableType]:
 
 
 def summary(certificates: Sequence[Certificate], news: Mapping[str, Sequence[str]]) -> RenderableType:
-    """How many rules are without a fault, by way; what is worse than what is committed, or else wrong."""
+    """How many rules have no fault, by implementation; regressions against committed certificates, or other faults."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     names = ("way", "measured", "without a fault", "legal", "not reached", "not served", "compiled as eager")
     for i, name in enumerate(names):
@@ -73,9 +73,13 @@ def summary(certificates: Sequence[Certificate], news: Mapping[str, Sequence[str
     if faulty:
         parts += ["", *(Text.assemble((one.rule, "red"), f": {_in_short(one)}") for one in faulty[:SHOWN])]
         parts += [f"and {len(faulty) - SHOWN} more with faults"] if len(faulty) > SHOWN else []
-        parts += [Text("decomp certify NAME, with the name of a rule, shows all that is wrong with it", style="dim")]
+        parts += [Text("decomp certify NAME, with the name of a rule, shows all its faults", style="dim")]
     for rule, worse in list(news.items())[:SHOWN]:
-        parts += ["", Text.assemble((rule, "red"), " is worse than committed"), *(Text(f"  {line}") for line in worse)]
+        parts += [
+            "",
+            Text.assemble((rule, "red"), " is worse than committed"),
+            *(Text(f"  {line}") for line in worse),
+        ]
     return Group(*parts)
 
 
@@ -88,8 +92,8 @@ _OTHER = ("legal", "not reached", "not served")
 
 
 def front_table(front: Front) -> RenderableType:
-    """The ways to compute an op on a target, errors against calls, and which way makes another useless."""
-    title = Text(f"{front.op} on {front.target}: {len(front.best)} of {len(front.choices)} ways are worth taking")
+    """The alternatives for an op on a target by error and calls, and which of them others beat."""
+    title = Text(f"{front.op} on {front.target}: {len(front.best)} of {len(front.choices)} rules are worth using")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i, name in enumerate(("rule", "level", "ULP", "PyTorch", "calls", "flops", "bytes", "beaten by")):
         table.add_column(name, justify="right" if 2 <= i <= 6 else "left", overflow="fold")
@@ -103,7 +107,7 @@ def front_table(front: Front) -> RenderableType:
 
 
 def in_brief(certificate: Certificate | None) -> tuple[str, str]:
-    """The largest error in float32, of the rule and of PyTorch; and what is wrong with it."""
+    """The largest error in float32 of the rule and of PyTorch, and the rule's faults."""
     if certificate is None:
         return "", ""
     way = certificate.way("as written")

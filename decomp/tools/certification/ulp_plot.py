@@ -1,4 +1,4 @@
-"""Errors against inputs, drawn: the rule on the left, PyTorch's own kernel on the right, a dot an input."""
+"""Plots of errors over inputs: the rule on the left, PyTorch's own kernel on the right, one dot per input."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Errors = tuple[str, torch.Tensor, torch.Tensor]
 
 
 def plot_errors(rules: Sequence[Rule], targets: Sequence[Target], path: Path) -> Path:
-    """Draw the errors in float32 of each rule of one argument, as written and lowered to each target, next to those of
+    """Plot the errors in float32 of each rule of one argument, as written and lowered to each target, next to those of
     PyTorch's own kernel. Raises `ValueError` if there is no such rule."""
     rows = [row for rule in rules if (row := list(_errors(rule, targets)))]
     if not rows:
-        raise ArgumentError("only rules of pointwise ops with one float argument can be drawn")
+        raise ArgumentError("only rules of pointwise ops with one float argument can be plotted")
     import matplotlib
 
     matplotlib.use("agg")

@@ -1,5 +1,4 @@
-"""The process that measures, one job after another, for the process that started it (`isolation`). It ends when that
-one does."""
+"""The measuring process, which runs one job after another for its parent (`isolation`), and ends with it."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from typing import IO, Any
 def main() -> None:
     """Read jobs from standard input, write certificates (as JSON data, or the text of an error) to standard output."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what rules print must not come between
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of rules must not mix with answers
     jobs: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, jobs), daemon=True).start()
 
@@ -32,12 +31,12 @@ def main() -> None:
 def _answer(message: bytes) -> Any:
     try:
         return pickle.loads(message).run().to_json()
-    except Exception as error:  # whatever goes wrong is the answer
+    except Exception as error:  # any failure is the answer
         return f"{type(error).__name__}: {str(error).strip()}"
 
 
 def _listen(jobs: IO[bytes], received: queue.Queue[bytes]) -> None:
-    """Take jobs in while another is measured, so that the end of the parent is noticed even by a rule that hangs."""
+    """Read jobs while another is measured, so that the end of the parent is noticed even if a rule hangs."""
     while (message := receive(jobs)) is not None:
         received.put(message)
     os._exit(0)

@@ -1,1 +1,1 @@
-"""The verbs of this package in a terminal."""
+"""The command line."""

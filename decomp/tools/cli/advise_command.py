@@ -1,4 +1,4 @@
-"""`decomp advise`: which ops a target should know next, for some models."""
+"""`decomp advise`: which ops a target should implement next, for some models."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing
 from decomp.tools.cli.words import Words
 
 FEW = 12
-"""Up to so many models are looked at in this process unless asked otherwise: starting another takes seconds."""
+"""Up to this many models are analysed in this process by default: starting another takes seconds."""
 
 Models = Annotated[list[str] | None, typer.Argument(metavar="[MODEL...]", help=MODEL, show_default=False)]
-HISTOGRAM = "In the place of models, the ops that about 100 real models call: rank those that are not lowered."
-WITHOUT = "An op that you will not implement: it is not advised (may be repeated)."
-SAVINGS = "In each model try so many ops, of those that most calls come from, to see what they would save."
-RESULTS = "Keep what is found by model in this directory, and go on from what is there."
-WORKERS = f"Processes that look at models; by default one a core, and none for up to {FEW} models."
+HISTOGRAM = "Instead of models, analyse the ops that about 100 real models call, and rank those that are not lowered."
+WITHOUT = "An op that you will not implement, and that is not advised (may be repeated)."
+SAVINGS = "How many ops to try in each model, of those that most calls come from, to see what they would save."
+RESULTS = "Keep the answers by model in this directory, and resume from them."
+WORKERS = f"Worker processes; by default one per core, and none for up to {FEW} models."
 
 
 def advise(
@@ -63,7 +63,7 @@ def advise(
     narrow: Narrow = False,
     without: Annotated[list[str], typer.Option("--without", metavar="OP", help=WITHOUT)] = [],
     savings: Annotated[int, typer.Option("--savings", min=0, metavar="N", help=SAVINGS)] = 5,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw models against ops (.svg, .png).")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Plot models over ops (.svg, .png).")] = None,
     results: Annotated[Path | None, typer.Option("--results", metavar="DIR", help=RESULTS)] = None,
     workers: Annotated[int | None, typer.Option(min=1, metavar="N", help=WORKERS)] = None,
     executor: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help=EXECUTOR)] = None,
@@ -72,8 +72,8 @@ def advise(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Say which ops a target should know next, so that models lower to it: the fewest that are enough, in the order in
-    which they pay, and those that would then save most calls. Exits with 1 if a model is out of reach."""
+    """Show which ops a target should implement next, so that models lower to it: the fewest that are enough, in the
+    best order, and those that would then save the most calls. Exits with 1 if a model is out of reach."""
     with failing(debug, as_json):
         require_plots(plot)
         words = Words(to, tuple(rules), tuple(keep), tuple(accuracy), cost, training, narrow)
@@ -114,7 +114,7 @@ def _sample_calls() -> dict[str, Callable[[], Any]]:
 
 
 def _version(name: str) -> str:
-    """What is in the file that a model comes from."""
+    """A digest of the file that a model comes from."""
     file = file_of(name)
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file is not None else ""
 

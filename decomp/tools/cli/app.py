@@ -1,5 +1,5 @@
-"""The command line: the verbs of the package on models and targets named by text. A verb finds its model and its
-target, calls the function of the same name, and shows what it returns; a failure ends in one of three exit codes."""
+"""The command line: the verbs of the package on models and targets given by name. A command loads its model and target,
+calls the function of the same name, and prints the result; a failure ends with one of three exit codes."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ from decomp.tools.cli.terminal import EXIT_CODES, Unusable, failing, print_json,
 from decomp.tools.explaining import routes
 from decomp.tools.writing import Unfailing, whole
 
-RULES = "package.module:name of rules, or of a table of functions by op; without it, the rules of the library."
+RULES = "package.module:name of rules, or of a table of functions by op; by default the rules of the library."
 
-FACTOR = "Pick the cheapest levels with which the error of the model grows by no more than this factor."
-Freeze = Annotated[bool, typer.Option("--freeze", help="Compute what depends on weights alone once.")]
+FACTOR = "Pick the cheapest levels such that the error of the model grows by at most this factor."
+Freeze = Annotated[bool, typer.Option("--freeze", help="Compute what depends only on weights once.")]
 MaxError = Annotated[float | None, typer.Option("--max-error", metavar="FACTOR", help=FACTOR, show_default=False)]
 
 app = typer.Typer(
-    help="Lower any PyTorch model to the ops that your backend knows, and prove it.",
+    help="Lower any PyTorch model to the ops that your backend has, and verify it.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
@@ -84,10 +84,10 @@ def _say_version(wanted: bool) -> None:
 @app.callback()
 def _decomp(
     _: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the versions, and exit.")
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the versions and exit.")
     ] = False,
 ) -> None:
-    """Lower any PyTorch model to the ops that your backend knows, and prove it."""
+    """Lower any PyTorch model to the ops that your backend has, and verify it."""
 
 
 @app.command()
@@ -96,20 +96,22 @@ def lower(
     to: To,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Save the lowered program (.pt2; of onnx .onnx; of stablehlo .mlir[bc])."),
+        typer.Option(
+            "-o", "--output", help="Save the lowered program (.pt2; for onnx .onnx; for stablehlo .mlir[bc])."
+        ),
     ] = None,
-    partial: Annotated[bool, typer.Option("--partial", help="Lower what can be lowered, and list the rest.")] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Lower what can be lowered and list the rest.")] = False,
     keep: Keep = [],
     rules: RulesOf = [],
     accuracy: Levels = [],
     cost: CostBy = None,
     max_error: MaxError = None,
     dynamic: Dynamic = [],
-    no_simplify: Annotated[bool, typer.Option("--no-simplify", help="Leave what rules made as it is.")] = False,
+    no_simplify: Annotated[bool, typer.Option("--no-simplify", help="Do not simplify the lowered program.")] = False,
     freeze: Freeze = False,
     training: Training = None,
     narrow: Narrow = False,
-    no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither prove nor measure.")] = False,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip verification.")] = False,
     stage: Stages = [],
     checks: Annotated[bool, typer.Option("--checks", help="List every invariant that was checked.")] = False,
     trust: Trust = False,
@@ -117,7 +119,7 @@ def lower(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Lower a model to a target, show the report, and save the result."""
+    """Lower a model to a target, show the report and save the result."""
     with failing(debug, as_json):
         require_writer(output)
         target, path, chosen = load_target(to), _writable(output, *_WRITERS), load_rules(rules)
@@ -162,14 +164,14 @@ def refold(
     model: Model,
     to: ToOrNone = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the folded program (.pt2).")] = None,
-    no_verify: Annotated[bool, typer.Option("--no-verify", help="Neither check nor measure the whole.")] = False,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip verification of the whole program.")] = False,
     trust: Trust = False,
     imports: Imports = [],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Find the ops that a program spells out, fold each into a call, and save the result. Without a target, all ops
-    that are known by what they compute are looked for."""
+    """Find decomposed ops in a program, fold each into one call, and save the result. Without a target, all ops that
+    can be recognised are searched for."""
     with failing(debug, as_json):
         target, path = load_target(to) if to is not None else None, _writable(output)
         with working(f"loading {model}"):
@@ -204,8 +206,8 @@ def plan(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what lowering would do, what it would cost, and what other levels of accuracy would, without doing it. Where
-    something blocks, show the fewest ops that the target would have to know in addition, and exit with 1."""
+    """Show what lowering would do and cost, also at other levels of accuracy, without doing it. If ops are blocked,
+    show the fewest ops to add to the target, and exit with 1."""
     with failing(debug, as_json):
         target, levels, price, chosen = load_target(to), load_accuracy(accuracy), load_cost(cost), load_rules(rules)
         with working(f"loading {model}"):
@@ -222,7 +224,7 @@ def plan(
                 training=training,
                 narrow=narrow,
             )
-        with working(f"looking for what {target.name} lacks"):
+        with working(f"searching for the ops that {target.name} lacks"):
             lacks = None if found.complete else found.suggest()
         if as_json:
             print_json({**_plan_as_dict(found), "suggestion": None if lacks is None else lacks.as_dict()})
@@ -241,7 +243,7 @@ def explain(
     cost: CostBy = None,
     debug: Debug = False,
 ) -> None:
-    """Show the rules of an op, and how sample calls of it reach a target."""
+    """Show the rules of an op, and how sample calls of it are lowered to a target."""
     with failing(debug):
         chosen = load_rules(rules) or library()
         found, levels, price = decomp.op(op), load_accuracy(accuracy), load_cost(cost)
@@ -258,15 +260,20 @@ def explain(
 
 @app.command()
 def rules(
-    text: Annotated[str, typer.Argument(metavar="[FILTER]", help="Only rules whose op, name or file has this.")] = "",
-    limitations: Annotated[bool, typer.Option("--limitations", help="List what no rule can reach, and why.")] = False,
+    text: Annotated[
+        str, typer.Argument(metavar="[FILTER]", help="Only rules whose op, name or file contains this.")
+    ] = "",
+    limitations: Annotated[
+        bool, typer.Option("--limitations", help="List the ops that cannot be decomposed, and why.")
+    ] = False,
     to: Annotated[
-        str | None, typer.Option(*TO, metavar="TARGET", help="Errors against calls on a target, of one op.")
+        str | None,
+        typer.Option(*TO, metavar="TARGET", help="Compare the errors and calls of one op's rules on a target."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw errors against calls, with --to.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot errors over calls, with --to.")] = None,
     debug: Debug = False,
 ) -> None:
-    """List the rules of the library, or what is declared to be beyond them; or what accuracy costs on a target."""
+    """List the rules of the library or its declared limitations, or show what accuracy costs on a target."""
     with failing(debug):
         require_plots(plot)
         if to is not None:
@@ -287,7 +294,7 @@ def rules(
 
 
 def _show_front(op: str, target: decomp.Target, plot: Path | None) -> None:
-    """The ways to compute an op on a target. Raises `Unusable`, `UnknownOp`, `ArgumentError`."""
+    """Show the alternatives for an op on a target. Raises `Unusable`, `UnknownOp`, `ArgumentError`."""
     found = library().of(decomp.op(op)) if op else ()
     if not found:
         raise Unusable(f"there is no rule for {decomp.op(op)}" if op else "which op? decomp rules exp --to tinygrad")
@@ -303,7 +310,7 @@ def lint(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Hold the parameters of rules against the schemas of their ops. Exits with 1 if one contradicts its own."""
+    """Compare the parameters of rules with the schemas of their ops. Exits with 1 if one contradicts its schema."""
     with failing(debug, as_json):
         checked = library() if name is None else attribute(name)
         if not isinstance(checked, (decomp.Rules, Mapping)):
@@ -337,14 +344,14 @@ def budget(
     rules: RulesOf = [],
     accuracy: Levels = [],
     cost: CostBy = None,
-    seed: Annotated[int, typer.Option(help="Of ops that draw random numbers.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed for ops that draw random numbers.")] = 0,
     trust: Trust = False,
     imports: Imports = [],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what a model loses against float64 by being lowered, op by op, next to what it loses in PyTorch, and which
-    levels of accuracy would serve it better."""
+    """Show the error of a lowered model against float64, by op, next to its error in PyTorch, and which levels of
+    accuracy would be better."""
     with failing(debug, as_json):
         target, levels, price = load_target(to), load_accuracy(accuracy), load_cost(cost)
         chosen = load_rules(rules)
@@ -364,14 +371,14 @@ def memory(
     to: ToOrNone = None,
     rules: RulesOf = [],
     accuracy: Levels = [],
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw lifetimes and offsets (.svg, .png).")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Plot lifetimes and offsets (.svg, .png).")] = None,
     trust: Trust = False,
     imports: Imports = [],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what memory a model takes when it is interpreted, as it is or lowered to a target, and what it takes in
-    place, in an arena and in blocks of rows."""
+    """Show how much memory a model needs when it is interpreted, unchanged or lowered to a target, and how much with
+    in-place ops, an arena and blocks of rows."""
     with failing(debug, as_json):
         require_plots(plot)
         target, chosen = load_target(to) if to is not None else None, load_rules(rules)
@@ -413,7 +420,7 @@ def demo(debug: Debug = False) -> None:
         model, args = samples.model("gpt")
         size = sum(p.numel() for p in model.parameters())
         show(Text(f"a GPT of {len(model.blocks)} layers, {size:,} parameters, random weights", style="bold"))
-        with working("lowering it to tinygrad, and comparing"):
+        with working("lowering it to tinygrad and comparing"):
             found = demonstrate(model, args, load_target("tinygrad"), backend=backends.get("numpy"))
         show("", tables.report_table(found.lowering.report()), "", tables.demo_table(found))
         show("", Text("Next: decomp targets; decomp lower resnet --to core_aten; decomp explain gelu --to tinygrad"))
@@ -427,22 +434,24 @@ def _writable(path: Path | None, *others: str) -> Path | None:
     if not path.absolute().parent.is_dir():
         raise Unusable(f"-o {path}: there is no directory {path.parent}")
     if path.is_dir():
-        raise Unusable(f"-o {path}: a directory is in its place")
+        raise Unusable(f"-o {path}: it is a directory")
     return path
 
 
 _XLA, _ONNX = (("stablehlo",), "xla"), (("onnx", "onnxruntime"), "onnx_models")
 _WRITERS = {".onnx": _ONNX, ".mlir": _XLA, ".mlirbc": _XLA}
-"""By the end of a name: the targets of what is saved so, and the module of their backend, which has `save`."""
+"""By file suffix: the targets whose programs it is for, and their backend's module, which has `save`."""
 
 
 def _writer(target: decomp.Target, path: Path | None) -> Callable[[decomp.Lowering, Path], None]:
-    """What writes a lowering into a file of this name. Raises `Unusable` for another target, or without a package."""
+    """The function that saves a lowering to this path. Raises `Unusable` for a wrong target or a missing package."""
     if path is None or path.suffix not in _WRITERS:
         return lambda lowering, path: _save(lowering.result, path)
     names, module = _WRITERS[path.suffix]
     if target.name not in names:
-        raise Unusable(f"-o {path}: {path.suffix} is for what is lowered to {' or '.join(names)}, not to {target.name}")
+        raise Unusable(
+            f"-o {path}: {path.suffix} is for programs lowered to {' or '.join(names)}, not to {target.name}"
+        )
     try:
         backend = importlib.import_module(f"decomp_rules.backends.{module}")
     except ModuleNotFoundError as error:

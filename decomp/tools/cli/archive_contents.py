@@ -1,5 +1,5 @@
-"""What a `.pt2` archive asks of the PyTorch that reads it: the version of its format, the ops that it calls, and the
-classes of its objects. What is missing is named before torch.export.load fails for it without a reason."""
+"""The requirements of a `.pt2` archive: the version of its format, the ops that it calls, and the classes of its
+objects. Missing ones are reported by name, where torch.export.load would fail without a reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from decomp.tools.cli.terminal import Unusable
 from decomp.torch_internals.archives import SCHEMA_VERSION
 
 OLD_LAYOUT = "serialized_exported_program.json"
-"""Where torch up to 2.7 put the program."""
+"""The file of the program in archives of torch up to 2.7."""
 
 REGISTER = {
     "quantized_decomposed": ("torch.ao.quantization.fx._decomposed", "torchao.quantization.pt2e"),
@@ -32,19 +32,19 @@ REGISTER = {
     "torch_sparse": ("torch_sparse",),
     "torch_cluster": ("torch_cluster",),
 }
-"""Modules that register the ops of a namespace; imported, where they are installed, for a program that calls these."""
+"""Modules that register the ops of a namespace; imported, if installed, for a program that calls these ops."""
 
 
 class Unregistered(Unusable):
-    """A program calls ops that no package registers that is imported."""
+    """A program calls ops that no imported package registers."""
 
 
 class Newer(Unusable):
-    """An archive was written by a PyTorch whose format this one does not read."""
+    """An archive was written by a PyTorch whose format this one cannot read."""
 
 
 def programs_in(path: Path) -> list[Any]:
-    """The serialized programs of an archive; none of what is no archive."""
+    """The serialized programs of an archive; none if the file is not an archive."""
     found = []
     with contextlib.suppress(zipfile.BadZipFile, OSError, ValueError, KeyError), zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
@@ -55,8 +55,8 @@ def programs_in(path: Path) -> list[Any]:
 
 
 def require_readable(path: Path) -> None:
-    """Import what registers the ops that the programs of an archive call, where that is known. Raises `Newer`, and
-    `Unregistered` for ops that are registered by nothing then."""
+    """Import the modules known to register the ops that the programs of an archive call. Raises `Newer`, and
+    `Unregistered` for ops that are still not registered."""
     programs = programs_in(path)
     for program in programs:
         _require_version(path, program)
@@ -83,14 +83,14 @@ def _require_version(path: Path, program: dict[str, Any]) -> None:
 
 
 def _unregistered(programs: list[Any]) -> list[str]:
-    """The ops that are called and not registered, as `namespace.op.overload`."""
+    """The ops that are called but not registered, as `namespace.op.overload`."""
     names = dict.fromkeys(name for program in programs for name in _targets(program))
     ops = [name.removeprefix("torch.ops.") for name in names if name.startswith("torch.ops.")]
     return [op for op in ops if not op.startswith("higher_order.") and not _is_registered(op)]
 
 
 def _targets(value: Any) -> Iterator[str]:
-    """What the nodes of a serialized program call."""
+    """The targets of the nodes of a serialized program."""
     if isinstance(value, dict):
         for key, item in value.items():
             if key == "target" and isinstance(item, str):
@@ -111,7 +111,7 @@ def _namespace(op: str) -> str:
 
 
 def _imported(module: str) -> None:
-    """Import a module if it is there; what it has against it is no matter, as the ops are looked for afterwards."""
+    """Import a module if it is installed. Failures are ignored, as the ops are looked up afterwards."""
     with contextlib.suppress(Exception):
         if importlib.util.find_spec(module.split(".")[0]) is not None:
             importlib.import_module(module)
@@ -123,6 +123,6 @@ def _said(path: Path, missing: list[str]) -> str:
     known = [REGISTER[each][-1].split(".")[0] for each in namespaces if each in REGISTER]
     remedy = f"pip install {' '.join(known)}, or pass" if known else "pass"
     return (
-        f"cannot read {path}: it calls {', '.join(missing[:3])}{others}, and nothing that is imported registers ops of "
+        f"cannot read {path}: it calls {', '.join(missing[:3])}{others}, and no imported module registers ops of "
         f"{' and '.join(map(repr, namespaces))}\n  to do: {remedy} --import MODULE, with the module that registers them"
     )

@@ -1,6 +1,6 @@
-"""Reading `.pt2` archives without executing what is in them. `torch.export.load` unpickles tensors and sample inputs,
-evaluates sizes and guards as Python, and makes code of names; here all of it is looked at first, and what is more than
-data is refused by name."""
+"""Reading `.pt2` archives without executing their content. `torch.export.load` unpickles tensors and sample inputs,
+evaluates sizes and guards as Python, and generates code with names; here all of this is checked first, and anything
+that is not plain data is refused."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from decomp.torch_internals.archives import SYM_OPS, PT2ArchiveReader
 
 
 class Unreadable(Unusable):
-    """A file is no archive of a program, or a damaged one."""
+    """A file is not an archive of a program, or is damaged."""
 
 
 class Untrusted(Unusable):
-    """A file holds more than data: reading it would execute what is in it."""
+    """A file holds more than data: reading it would execute code from it."""
 
     def __init__(self, path: Path, reason: str) -> None:
         self.path = path
         super().__init__(
             f"cannot read {path} without executing code from it: {reason}\n"
-            "  to do: if you know where it comes from, pass --trust, which reads it as torch.export.load does"
+            "  to do: if you trust its origin, pass --trust, which reads it as torch.export.load does"
         )
 
 
 def read_program(path: Path, trust: bool = False) -> ExportedProgram:
-    """The program in an archive. Unless it is trusted, nothing in it is executed. Raises `Untrusted`, `Unreadable`,
+    """The program in an archive. Unless trusted, nothing in it is executed. Raises `Untrusted`, `Unreadable`,
     `Unregistered`, `Newer`."""
     try:
         if not trust:
@@ -66,7 +66,7 @@ def read_program(path: Path, trust: bool = False) -> ExportedProgram:
         raise
     except Exception as error:
         first = _first_of(error)
-        reason = "it is damaged" if _holds_program(path) else "it is no .pt2 archive, or damaged"
+        reason = "it is damaged" if _holds_program(path) else "it is not a .pt2 archive, or damaged"
         raise Unreadable(f"cannot read {path}: {reason} ({type(first).__name__}: {first_line(first)})") from error
 
 
@@ -77,7 +77,7 @@ def _holds_program(path: Path) -> bool:
 
 
 def _first_of(error: BaseException) -> BaseException:
-    """The exception that others followed."""
+    """The first exception of a chain."""
     while error.__cause__ is not None or error.__context__ is not None:
         error = error.__cause__ or error.__context__ or error
     return error
@@ -98,8 +98,8 @@ def _loaded(path: Path) -> ExportedProgram:
 
 
 class _FirstLogged(logging.Filter):
-    """Keeps the first exception that is logged, and shows none: torch.export.load (2.13) logs what is wrong, as
-    tracebacks and as a message with an argument too few, and raises another error that refers to it."""
+    """Records the first logged exception, and prints none: torch.export.load (2.13) logs the actual error, as
+    tracebacks and as a message with a missing argument, and raises another error that refers to it."""
 
     first: BaseException | None = None
 
@@ -111,8 +111,8 @@ class _FirstLogged(logging.Filter):
 
 @contextlib.contextmanager
 def _weights_only() -> Iterator[None]:
-    """While it lasts, every `torch.load` takes tensors and containers alone, whatever it is asked for: torch 2.13
-    passes weights_only=False for what is in an archive, and has no option to say otherwise."""
+    """Context manager: force weights_only=True in every `torch.load`. For the content of archives torch 2.13 passes
+    weights_only=False, with no option to change that."""
     names = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
     before = {name: os.environ.pop(name, None) for name in names}
     os.environ[names[0]] = "1"
@@ -132,17 +132,17 @@ def _global_in(error: pickle.UnpicklingError) -> str:
 
 
 class _Code(Exception):
-    """What was found that would be executed."""
+    """Content that would be executed."""
 
 
 def _refuse_code(path: Path) -> None:
-    """Raise `_Code` for an archive that does more than state a program."""
+    """Raise `_Code` for an archive that contains more than a program."""
     with zipfile.ZipFile(path) as archive:
         if OLD_LAYOUT in archive.namelist():
             _check(json.loads(archive.read(OLD_LAYOUT)), "")
     try:
         reader = PT2ArchiveReader(os.fspath(path))
-    except RuntimeError:  # torch.export.load then takes the old layout, which has been looked at
+    except RuntimeError:  # torch.export.load then reads the old layout, which is already checked
         return
     for name in reader.get_file_names():
         _refuse_code_in_record(reader, name)
@@ -160,7 +160,7 @@ def _refuse_code_in_record(reader: PT2ArchiveReader, name: str) -> None:
 
 
 def _check(value: Any, key: str) -> None:
-    """Look at every text of a serialized program, each by the key that it stands under."""
+    """Check every string of a serialized program, by the key of its value."""
     if isinstance(value, dict):
         if key == "range_constraints":
             _each(_name, list(value))
@@ -183,27 +183,27 @@ def _each(check: Callable[[str], None], values: list[str]) -> None:
 
 
 def _name(text: str) -> None:
-    """Names of nodes and arguments stand in the generated code as they are."""
+    """Names of nodes and arguments appear unquoted in the generated code."""
     if text and not text.isidentifier():
-        raise _Code(f"{_shown(text)} is no name")
+        raise _Code(f"{_shown(text)} is not a valid name")
 
 
 def _qualified(text: str) -> None:
-    """Names of parameters stand in the generated code between quotes."""
+    """Names of parameters appear between quotes in the generated code."""
     if not text.isprintable() or any(character in "\"'\\" for character in text):
-        raise _Code(f"{_shown(text)} is no name of a parameter")
+        raise _Code(f"{_shown(text)} is not a valid name of a parameter")
 
 
 def _op(text: str) -> None:
-    """What a node calls must be an op: any function of torch could stand there."""
+    """The target of a node must be an op: any function of torch could be named there."""
     parts = text.split(".")
     found = functools.reduce(lambda value, part: getattr(value, part, None), parts[1:], _roots().get(parts[0]))
     if found is None and text.startswith("torch.ops."):
-        return  # of a library that is not imported, which torch.export.load says
+        return  # the op's library is not imported: torch.export.load reports it
     if isinstance(found, torch._ops.OpOverload) and found._schema.name in _FILES:
         raise _Code(f"it calls {_shown(text)}, which reads or writes files")
     if not isinstance(found, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)) and not _is_listed(found):
-        raise _Code(f"it calls {_shown(text)}, which is no op")
+        raise _Code(f"it calls {_shown(text)}, which is not an op")
 
 
 def _roots() -> dict[str, Any]:
@@ -214,20 +214,20 @@ def _roots() -> dict[str, Any]:
 
 
 def _is_listed(function: Any) -> bool:
-    """Whether it is one of the functions on sizes, or of those that vmap leaves behind."""
+    """Whether it is one of the functions on sizes, or one that vmap leaves in graphs."""
     predispatch = getattr(function, "__module__", None) == "torch._functorch.predispatch"
     return any(function is known for known in SYM_OPS) or predispatch and callable(function)
 
 
 def _size(text: str) -> None:
-    """Sizes are evaluated by sympy, as Python."""
+    """Sizes are evaluated as Python, by sympy."""
     _only(text, "size", _SYMPY, None, frozenset(), r"\w*|[\d.e+-]+")
 
 
 def _guard(text: str) -> None:
-    """Guards are compiled, as Python."""
+    """Guards are compiled as Python."""
     if any(character in '"\\#\n' for character in text):
-        raise _Code(f"the guard {_shown(text)} is no comparison of sizes")
+        raise _Code(f"the guard {_shown(text)} is not a comparison of sizes")
     _only(text, "guard", _GUARD_FUNCTIONS, frozenset(["L", "math", "torch"]), _GUARD_ATTRIBUTES, ".*")
 
 
@@ -239,12 +239,12 @@ def _only(
     attributes: frozenset[str],
     texts: str,
 ) -> None:
-    """Raise `_Code` unless `text` is arithmetic with these functions, names (None: any symbol) and attributes, and with
-    texts of this form."""
+    """Raise `_Code` unless `text` is arithmetic with these functions, names (None: any symbol) and attributes, and
+    strings of this form."""
     try:
         nodes = list(ast.walk(ast.parse(text, mode="eval")))
     except (SyntaxError, ValueError):
-        raise _Code(f"the {what} {_shown(text)} is no expression") from None
+        raise _Code(f"the {what} {_shown(text)} is not an expression") from None
     for node in nodes:
         fine = isinstance(node, _ARITHMETIC)
         if isinstance(node, ast.Call):
@@ -257,7 +257,7 @@ def _only(
         elif isinstance(node, ast.Constant):
             fine = not isinstance(node.value, (str, bytes)) or bool(re.fullmatch(texts, str(node.value), re.ASCII))
         if not fine:
-            raise _Code(f"the {what} {_shown(text)} is no arithmetic")
+            raise _Code(f"the {what} {_shown(text)} is not arithmetic")
 
 
 _ARITHMETIC = (
@@ -293,13 +293,13 @@ _FILES = frozenset(["aten::from_file", "aten::save", "debugprims::load_tensor"])
 
 
 def _container(text: str) -> None:
-    """The containers of inputs and results: they may name classes, which are imported, and functions."""
+    """Containers of inputs and results can name classes and functions, which would be imported."""
     _plain(json.loads(text)[1])
 
 
 def _inputs(text: str) -> None:
     _container(text)
-    for part in json.loads(text)[1]["children_spec"][1:]:  # those by name, whose names stand in the code
+    for part in json.loads(text)[1]["children_spec"][1:]:  # keyword arguments, whose names appear in the code
         if part.get("type") == "builtins.dict":
             _each(_name, json.loads(part["context"]))
 
@@ -319,9 +319,9 @@ def _plain(value: Any) -> None:
 
 _FACTORIES = {("builtins", name) for name in ("list", "dict", "set", "tuple", "int", "float", "str", "bool")}
 _REFUSED = {
-    "as_custom_obj": "it takes an object of a class of its own",
-    "custom_obj": "it holds an object of a class of its own",
-    "custom_obj_values": "it holds objects of classes of their own",
+    "as_custom_obj": "it takes an object of a custom class",
+    "custom_obj": "it holds an object of a custom class",
+    "custom_obj_values": "it holds objects of custom classes",
 }
 _CHECKS: dict[str, Callable[[str], None]] = {
     "name": _name,
@@ -340,7 +340,7 @@ _CHECKS: dict[str, Callable[[str], None]] = {
     "in_spec": _inputs,
     "out_spec": _container,
 }
-"""By key, what a text that stands under it must be."""
+"""By key: the check of a string value."""
 
 
 def _shown(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What is named on the command line: models, targets and callables, by text."""
+"""Arguments of the command line: models, targets and callables given by name."""
 
 from __future__ import annotations
 
@@ -35,25 +35,27 @@ MODEL = (
 )
 TARGET = "The name of a target that ships with the project, a .toml file, or package.module:name or file.py:name."
 BACKEND = "package.module:name or file.py:name of a decomp.Backend, or one that ships: numpy, tinygrad, stablehlo, onnx"
-RULES = "package.module:name or file.py:name of rules, which are asked before those of the library (may be repeated)."
+RULES = "package.module:name or file.py:name of rules, which are tried before those of the library (may be repeated)."
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
 TO = ("--to", "--target")
 To = Annotated[str, typer.Option(*TO, metavar="TARGET", help=TARGET, show_default=False)]
 ToOrNone = Annotated[str | None, typer.Option(*TO, metavar="TARGET", help=TARGET, show_default=False)]
-Keep = Annotated[list[str], typer.Option("--keep", metavar="OP", help="Leave this op as it is (may be repeated).")]
+Keep = Annotated[list[str], typer.Option("--keep", metavar="OP", help="Do not expand this op (may be repeated).")]
 RulesOf = Annotated[list[str], typer.Option("--rules", metavar="RULES", help=RULES)]
-LEVEL = "exact, standard or fast; OP=LEVEL for one op alone (may be repeated)."
+LEVEL = "exact, standard or fast; OP=LEVEL for a single op (may be repeated)."
 Levels = Annotated[list[str], typer.Option("--accuracy", metavar="LEVEL", help=LEVEL)]
-COST = f"What calls cost by: {', '.join(costs.NAMED)}, or a .toml file with [costs]."
+COST = f"The cost model: {', '.join(costs.NAMED)}, or a .toml file with [costs]."
 CostBy = Annotated[str | None, typer.Option("--cost", metavar="COST", help=COST, show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print data for machines, and nothing else.")]
-DYNAMIC = "A dimension of an input that may have any size, as x:0 (may be repeated; not for .pt2 files)."
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
+DYNAMIC = "A dimension of an input with a dynamic size, as x:0 (may be repeated; not for .pt2 files)."
 Dynamic = Annotated[list[str], typer.Option("--dynamic", metavar="INPUT:DIM", help=DYNAMIC)]
-Training = Annotated[bool | None, typer.Option("--training/--inference", help="Keep what only gradients need, or not.")]
-NARROW = "Compute in int32 and float32 where the program has int64 and float64, and the target has them not."
+Training = Annotated[
+    bool | None, typer.Option("--training/--inference", help="Keep or remove the ops that only gradients need.")
+]
+NARROW = "Compute in int32 and float32 instead of int64 and float64 where the target lacks these."
 Narrow = Annotated[bool, typer.Option("--narrow", help=NARROW)]
-TRUST = "Read the .pt2 file even if that executes code from it (pickled objects, compiled libraries)."
+TRUST = "Read the .pt2 file even if this executes code from it (pickled objects, compiled libraries)."
 Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
 IMPORT = "Import a module before a .pt2 file is read, to register ops that it calls (may be repeated)."
 
@@ -74,7 +76,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 # On Python 3.10 `list[str]` counts as a class, which typer takes for one where it annotates a callback.
 def imported(modules: Any) -> list[str]:
-    """Import modules that are named on the command line, from the current directory too. Raises `BadParameter`."""
+    """Import modules given on the command line, also from the current directory. Raises `BadParameter`."""
     for name in modules or ():
         if not all(part.isidentifier() for part in name.split(".")):
             raise typer.BadParameter(f"{name!r} is not the name of a module")
@@ -92,13 +94,13 @@ Imports = Annotated[
 
 
 def load_target(name: str) -> decomp.Target:
-    """The target that a name or a .toml path means. Raises `Unusable`, `TargetError`."""
+    """The target of a name or a .toml path. Raises `Unusable`, `TargetError`."""
     if name.endswith(".toml"):
         return decomp.Target.load(name)
     if ":" in name:
         found = attribute(name)
         if not isinstance(found, decomp.Target):
-            raise Unusable(f"{name} is no decomp.Target, but {type(found).__name__}")
+            raise Unusable(f"{name} is of type {type(found).__name__}, not a decomp.Target")
         return found
     from decomp_rules import targets as known
 
@@ -106,21 +108,21 @@ def load_target(name: str) -> decomp.Target:
         return known.get(name)
     there_are = ", ".join(known.names())
     others = ".toml files, and file.py:name"
-    raise Unusable(f"no target {name!r}.{near(name, known.names())} There are {there_are}, {others}")
+    raise Unusable(f"no target {name!r}.{near(name, known.names())} Available: {there_are}, {others}")
 
 
 def load_backend(name: str) -> decomp.Backend:
-    """The backend that a name means. Raises `Unusable`."""
+    """The backend of a name. Raises `Unusable`."""
     from decomp_rules import backends
 
     if ":" in name:
         found = attribute(name)
         if not isinstance(found, decomp.Backend):
-            raise Unusable(f"{name} is no decomp.Backend, but {type(found).__name__}")
+            raise Unusable(f"{name} is of type {type(found).__name__}, not a decomp.Backend")
         return found
     if name not in backends.names():
         there_are = ", ".join(backends.names())
-        raise Unusable(f"no backend {name!r}.{near(name, backends.names())} There are {there_are}, and file.py:name")
+        raise Unusable(f"no backend {name!r}.{near(name, backends.names())} Available: {there_are}, and file.py:name")
     try:
         return backends.get(name)
     except ImportError as error:
@@ -128,7 +130,7 @@ def load_backend(name: str) -> decomp.Backend:
 
 
 def load_rules(names: Sequence[str]) -> decomp.Rules | None:
-    """The rules that names mean, before those of the library; None, which means the library's, for none. Raises
+    """The rules of these names, before those of the library; None, which means the library's, without names. Raises
     `Unusable`."""
     if not names:
         return None
@@ -136,66 +138,68 @@ def load_rules(names: Sequence[str]) -> decomp.Rules | None:
     for name in reversed(names):
         value = attribute(name)
         if not isinstance(value, (decomp.Rules, Mapping)):
-            raise Unusable(f"{name} is neither decomp.Rules nor a dict from op to function, but {type(value).__name__}")
+            raise Unusable(f"{name} is of type {type(value).__name__}, not decomp.Rules or a dict from op to function")
         found = as_rules(value) | found
     return found
 
 
 def load_cost(name: str | None) -> Cost | None:
-    """The cost that a name or a .toml path means; None for None. Raises `Unusable`, `TargetError`."""
+    """The cost model of a name or a .toml path; None for None. Raises `Unusable`, `TargetError`."""
     if name is None:
         return None
     if name.endswith(".toml"):
         return costs.table(name)
     if name not in costs.NAMED:
         there_are = ", ".join(costs.NAMED)
-        raise Unusable(f"no cost {name!r}.{near(name, costs.NAMED)} There are {there_are}, and .toml files")
+        raise Unusable(f"no cost {name!r}.{near(name, costs.NAMED)} Available: {there_are}, and .toml files")
     found: Cost = getattr(costs, name)
     return found
 
 
 def load_accuracy(words: Sequence[str]) -> Accuracy:
-    """The accuracy that words mean, each a level or OP=LEVEL. Raises `Unusable`, `UnknownOp`."""
+    """The accuracy of several arguments, each a level or OP=LEVEL. Raises `Unusable`, `UnknownOp`."""
     levels: dict[Any, str] = {}
     for word in words:
         op, equals, level = word.rpartition("=")
         if level not in LEVELS:
-            raise Unusable(f"--accuracy {word}: no level {level!r}.{near(level, LEVELS)} There are {', '.join(LEVELS)}")
+            raise Unusable(
+                f"--accuracy {word}: no level {level!r}.{near(level, LEVELS)} Available: {', '.join(LEVELS)}"
+            )
         if (op if equals else ...) in levels:
-            raise Unusable(f"--accuracy {word}: there is a level for {op or 'all ops'} already")
+            raise Unusable(f"--accuracy {word}: duplicate level for {op or 'all ops'}")
         levels[op if equals else ...] = level
     return Accuracy.of(levels)
 
 
 def load_model(name: str, trust: bool = False, dynamic: Sequence[str] = ()) -> ExportedProgram:
-    """The program that MODEL means on the command line, with dynamic dimensions of inputs, as `x:0`. Raises `Unusable`,
+    """The program of MODEL on the command line, with dynamic dimensions of inputs, as `x:0`. Raises `Unusable`,
     `CaptureError`, `Untrusted`, `Unreadable`."""
     from decomp_rules import samples
 
     require_model(name)
     if name.endswith(".pt2"):
         if dynamic:
-            raise Unusable(f"--dynamic {dynamic[0]}: the sizes of {name} were settled when it was exported")
+            raise Unusable(f"--dynamic {dynamic[0]}: the sizes of {name} were fixed when it was exported")
         return _read(Path(name), trust)
     return _called(name, dynamic) if ":" in name else _exported(*samples.model(name), dynamic)
 
 
 def require_model(name: str) -> None:
-    """Refuse what is no model for sure, before anything is loaded. Raises `Unusable`."""
+    """Raise `Unusable` for a name that cannot be a model, before anything is loaded."""
     from decomp_rules import samples
 
     file = file_of(name)
     if file is not None and not file.is_file():
-        raise Unusable(f"no file {file}" if not file.exists() else f"{file} is no file, but a directory")
+        raise Unusable(f"no file {file}" if not file.exists() else f"{file} is a directory, not a file")
     if file is None and ":" not in name and name not in samples.MODELS:
         raise Unusable(
-            f"no model {name!r}.{near(name, samples.MODELS)} There are the samples {', '.join(samples.MODELS)}, "
+            f"no model {name!r}.{near(name, samples.MODELS)} Available: the samples {', '.join(samples.MODELS)}, "
             ".pt2 files, package.module:callable, and file.py:callable"
         )
 
 
 def file_of(name: str) -> Path | None:
-    """The file that MODEL names, if it names one."""
+    """The file that MODEL names, or None."""
     if name.endswith(".pt2"):
         return Path(name)
     module, _, path = name.rpartition(":")
@@ -203,7 +207,7 @@ def file_of(name: str) -> Path | None:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """What the user may have meant, as a sentence; nothing if nothing is near."""
+    """A sentence with similar names; empty if there are none."""
     close = difflib.get_close_matches(name, list(known), n=2)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
@@ -216,7 +220,7 @@ def _sizes(inputs: Sequence[str], words: Sequence[str]) -> dict[str, Any] | None
         if not name or not dim.isdecimal():
             raise Unusable(f"--dynamic {word}: must be the name of an input and a dimension, as x:0")
         if name not in inputs:
-            raise Unusable(f"--dynamic {word}: no input {name!r}.{near(name, inputs)} There are {', '.join(inputs)}")
+            raise Unusable(f"--dynamic {word}: no input {name!r}.{near(name, inputs)} Available: {', '.join(inputs)}")
         found.setdefault(name, {})[int(dim)] = Dim.AUTO
     return {name: found.get(name) for name in inputs} if words else None
 
@@ -225,7 +229,7 @@ def _exported(module: nn.Module, args: Any, dynamic: Sequence[str] = ()) -> Expo
     kwargs = args if isinstance(args, dict) else None
     positional = () if kwargs is not None else tuple(args) if isinstance(args, (tuple, list)) else (args,)
     with warnings.catch_warnings():
-        # torch 2.13 warns of the bookkeeping of its own recurrent modules whenever it exports one.
+        # torch 2.13 warns about the `_flat_weights` of its own recurrent modules whenever it exports one.
         warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights")
         inputs = list(inspect.signature(module.forward).parameters)[: len(positional)] + list(kwargs or ())
         sizes = _sizes(inputs, dynamic)
@@ -237,20 +241,20 @@ def _exported(module: nn.Module, args: Any, dynamic: Sequence[str] = ()) -> Expo
 
 
 def _read(path: Path, trust: bool) -> ExportedProgram:
-    from decomp.tools.cli.archives import read_program  # with all of torch.export, which takes seconds to import
+    from decomp.tools.cli.archives import read_program  # deferred: it imports torch.export, which takes seconds
 
     return read_program(path, trust)
 
 
 def _called(name: str, dynamic: Sequence[str] = ()) -> ExportedProgram:
-    """The program that `package.module:callable` or `file.py:callable` makes; its directory is on the path."""
+    """The program that `package.module:callable` or `file.py:callable` returns; its directory is on the path."""
     make = attribute_called(name)
     directory = os.path.dirname(os.path.abspath(name.rpartition(":")[0])) if ".py:" in name else os.getcwd()
     with _importing_from(directory), _users_own(name):
         made = make()
     if isinstance(made, ExportedProgram):
         if dynamic:
-            raise Unusable(f"--dynamic {dynamic[0]}: {name} returns a program, whose sizes are settled")
+            raise Unusable(f"--dynamic {dynamic[0]}: {name} returns an exported program, whose sizes are fixed")
         return made
     if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
         return _exported(*made, dynamic)
@@ -261,12 +265,12 @@ def attribute_called(name: str) -> Any:
     """The callable that `package.module:callable` names. Raises `Unusable`."""
     value = attribute(name)
     if not callable(value):
-        raise Unusable(f"{name} is no callable, but {type(value).__name__}")
+        raise Unusable(f"{name} is of type {type(value).__name__}, not a callable")
     return value
 
 
 def attribute(name: str) -> Any:
-    """What `package.module:name` or `file.py:name` names; the current directory, or that of the file, is on the path.
+    """The value of `package.module:name` or `file.py:name`; the current directory, or that of the file, is on the path.
     Raises `Unusable`."""
     module_name, _, path = name.rpartition(":")
     file = Path(module_name) if module_name.endswith(".py") else None
@@ -281,7 +285,7 @@ def attribute(name: str) -> Any:
         except ModuleNotFoundError as error:
             raise Unusable(f"cannot find {name}: {first_line(error)}") from error
     if file is not None and Path(value.__file__ or "").resolve() != file.resolve():
-        raise Unusable(f"{file} has the name of another module, {value.__file__}: give it a name of its own")
+        raise Unusable(f"{file} has the same name as the module {value.__file__}: rename it")
     with _importing_from(directory), _users_own(name):
         for part in path.split("."):
             value = _part_of(value, part, name)
@@ -292,7 +296,7 @@ def _part_of(value: Any, part: str, name: str) -> Any:
     try:
         return getattr(value, part)
     except AttributeError as error:
-        # What a property of the user's own raises is told as that.
+        # Errors raised by a property of the user are reported as such.
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
             raise
         raise Unusable(f"cannot find {name}: {first_line(error)}") from error
@@ -300,7 +304,7 @@ def _part_of(value: Any, part: str, name: str) -> Any:
 
 @contextlib.contextmanager
 def _users_own(what: str) -> Iterator[None]:
-    """What code that is not the project's raises, SystemExit included, is told as that code's."""
+    """Report exceptions of the user's code, including SystemExit, as `Unusable`."""
     try:
         yield
     except (decomp.DecompError, MemoryError):

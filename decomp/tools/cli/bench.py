@@ -1,4 +1,4 @@
-"""`decomp bench`: which workloads are run, how, and where the results go; or what moved between two results."""
+"""`decomp bench`: run workloads and write the results, or compare two results."""
 
 from __future__ import annotations
 
@@ -56,35 +56,37 @@ def bench(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help=NAMES, show_default=False)] = None,
     to: Annotated[list[str], typer.Option(*TO, metavar="TARGET", help=f"{TARGET} By default all.")] = [],
     compile_for: Annotated[
-        list[str], typer.Option("--compile", metavar="TARGET", help="Lowered to this, compile it too.")
+        list[str], typer.Option("--compile", metavar="TARGET", help="Also compile what is lowered to this target.")
     ] = list(QUICK_TARGETS),
     backend: Annotated[
-        list[str], typer.Option("--backend", metavar="BACKEND", help=f"Run on it, without gradients: {BACKEND}.")
+        list[str],
+        typer.Option("--backend", metavar="BACKEND", help=f"Run on this backend, without gradients: {BACKEND}."),
     ] = [],
-    accuracy: Annotated[
-        list[str], typer.Option(metavar="LEVEL", help="exact, standard or fast; may be given several times.")
-    ] = [DEFAULT],
+    accuracy: Annotated[list[str], typer.Option(metavar="LEVEL", help="exact, standard or fast (may be repeated).")] = [
+        DEFAULT
+    ],
     cost: CostBy = None,
     size: Annotated[
-        list[str], typer.Option(help="small, medium or large, by default all three; or cached, for --threads 1.")
+        list[str], typer.Option(help="small, medium or large; by default all three; or cached, for --threads 1.")
     ] = [],
-    backward: Annotated[bool | None, typer.Option(help="With the backward pass; by default at medium size.")] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Each lowering without simplification, too.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="A few ops, small, two targets: within two minutes.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the results that are there.")] = False,
+    backward: Annotated[bool | None, typer.Option(help="Include the backward pass; by default at medium size.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Also run each lowering without simplification.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A few small ops on two targets, in two minutes.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for results and plots.")] = Path("benchmarks/results"),
-    device: Annotated[str, typer.Option(help="cpu or cuda; by default CUDA where there is one.")] = "",
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU; by default PyTorch's choice.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda; by default cuda if there is one.")] = "",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; by default PyTorch's choice.")] = None,
     seed: int = 0,
     compare: Annotated[
-        tuple[Path, Path] | None, typer.Option(metavar="A.json B.json", help="Show what moved, and run nothing.")
+        tuple[Path, Path] | None,
+        typer.Option(metavar="A.json B.json", help="Compare two results without running anything."),
     ] = None,
     trust: Trust = False,
     imports: Imports = [],
     debug: Debug = False,
 ) -> None:
-    """Time programs as they are against lowered ones, eager, compiled and on backends, in one run. Interrupt it
-    whenever you like: `--resume` goes on. Exits with 1 if `--compare` finds something worse."""
+    """Time programs against their lowered versions, eager, compiled and on backends, in one run. It can be interrupted
+    at any time and continued with `--resume`. Exits with 1 if `--compare` finds a regression."""
     with failing(debug):
         if compare is not None:
             _compare(*compare)
@@ -104,14 +106,14 @@ def bench(
 
 
 def _run(plan: suite.SuitePlan, path: Path, resume: bool) -> BenchmarkResults:
-    """The results of a plan, with progress. Raises `Unusable`, and `typer.Exit` where it is interrupted."""
+    """The results of a plan, with progress. Raises `Unusable`, and `typer.Exit` if it is interrupted."""
     try:
         with _progress() as told:
             return suite.run(plan, _command(), path, resume, told)
     except ValueError as error:
         raise Unusable(str(error)) from error
     except KeyboardInterrupt:
-        show(Text(f"interrupted; {path} has what is done. To go on: {_command()} --resume", style="bold"))
+        show(Text(f"interrupted; {path} has the results so far. To resume: {_command()} --resume", style="bold"))
         raise typer.Exit(130) from None
 
 
@@ -133,7 +135,7 @@ def _plan(
 
     unknown = [size for size in sizes if size not in ROWS]
     if unknown:
-        raise Unusable(f"no size {unknown[0]!r}; there are {', '.join(ROWS)}")
+        raise Unusable(f"no size {unknown[0]!r}; available: {', '.join(ROWS)}")
     chosen = to or ([] if chips else QUICK_TARGETS if quick else targets.names())
     compiled = [load_target(name) for name in compile_for if name in to or not (to or chips)]
     made = variants([load_target(name) for name in chosen], compiled, PRODUCTS, levels)
@@ -148,7 +150,7 @@ def _plan(
 
 
 def _chips(names: list[str], levels: list[str], backward: bool | None) -> list[Variant]:
-    """The backends that programs run on too. XLA is told of one thread before it starts, and not later."""
+    """The backends to run on. XLA reads its number of threads only when it starts."""
     if names and backward:
         raise Unusable("--backend runs without gradients: leave out --backward")
     if names and torch.get_num_threads() == 1:
@@ -177,17 +179,17 @@ def _workloads(names: list[str], sizes: list[str], trust: bool) -> list[Workload
 
 
 def _maker(name: str, trust: bool) -> Callable[[], tuple[nn.Module, tuple[Any, ...]]]:
-    """Reads the model at once: what is wrong with it is said before anything is measured."""
+    """Load the model now, so that errors are raised before anything is measured."""
     program = load_model(name, trust)
     if program.example_inputs is None or program.example_inputs[1]:
-        raise Unusable(f"{name} has to come with example inputs, by position")
+        raise Unusable(f"{name} must have positional example inputs")
     inputs = tuple(program.example_inputs[0])
     return lambda: (unlifted(program), inputs)
 
 
 def _device(name: str) -> torch.device:
     if name and name not in ("cpu", "cuda"):
-        raise Unusable(f"no device {name!r}; there are cpu and cuda")
+        raise Unusable(f"no device {name!r}; available: cpu, cuda")
     if name == "cuda" and not torch.cuda.is_available():
         raise Unusable("PyTorch finds no CUDA device here; run with --device cpu")
     return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -208,7 +210,7 @@ def _compare(before: Path, after: Path) -> None:
 
 
 def _written(results: BenchmarkResults, out: Path) -> None:
-    """The table as Markdown beside the JSON, the plots, and a summary on the terminal."""
+    """Write the table as Markdown next to the JSON, and the plots, and print a summary."""
     with whole((out / FILE).with_suffix(".md")) as unfinished:
         unfinished.write_text(document(results), "utf-8")
     show(Text("\n".join([*heading(results), "", *summary(results)])))
@@ -225,7 +227,7 @@ def _written(results: BenchmarkResults, out: Path) -> None:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[suite.Progress]:
-    """A bar on a terminal, else a line a case."""
+    """A progress bar on a terminal, otherwise one line per case."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda done, total, what, rest: print(f"{done}/{total} {what}; {_duration(rest)} left", file=sys.stderr)
@@ -245,7 +247,7 @@ def _duration(seconds: float) -> str:
 
 
 def _command() -> str:
-    """As it was typed."""
+    """The command as it was typed."""
     program = Path(sys.argv[0])
     if program.name == "__main__.py":
         start = "python -m decomp"

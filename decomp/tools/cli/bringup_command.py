@@ -1,4 +1,4 @@
-"""`decomp bringup`: a backend against PyTorch, primitive by primitive, and what is to blame for what is wrong."""
+"""`decomp bringup`: compare a backend with PyTorch, primitive by primitive, and find the cause of wrong results."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ OPS = "Only this op or primitive (may be repeated)."
 
 def bringup(
     backend: Annotated[str, typer.Argument(metavar="BACKEND", help=BACKEND, show_default=False)],
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer dtypes, samples, ops and models.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Test fewer dtypes, samples, ops and models.")] = False,
     model: Annotated[list[str], typer.Option("--model", metavar="MODEL", help=MODELS)] = [],
     op: Annotated[list[str], typer.Option("--op", metavar="OP", help=OPS)] = [],
     only: Annotated[list[str], typer.Option("--only", metavar="KIND", help="primitive, op or model.")] = [],
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page to hand on.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write the report as an HTML page.")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the report as JSON.")] = None,
     compare: Annotated[Path | None, typer.Option("--compare", help="Show what changed since this report.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Make rows anew that an earlier run made.")] = False,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one a core.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that one row may take.")] = TIMEOUT,
-    isolate: Annotated[bool, typer.Option("--isolate/--here", help="Run in other processes, or in this one.")] = True,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run all rows again, ignoring an earlier run.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; by default one per core.")] = None,
+    timeout: Annotated[float, typer.Option(help="The time limit of one row in seconds.")] = TIMEOUT,
+    isolate: Annotated[bool, typer.Option("--isolate/--here", help="Run in other processes or in this one.")] = True,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Hold a backend against PyTorch: its primitives, the library's ops and models lowered to them. Exits with 1 if
-    something is wrong, or nothing was computed because nothing reaches the target."""
+    """Compare a backend with PyTorch: its primitives, and the library's ops and models lowered to them. Exits with 1 if
+    something is wrong, or if nothing was computed because nothing can be lowered to the target."""
     with failing(debug, as_json):
         chip, old = load_backend(backend), BringUp.load(compare) if compare is not None else None
         models = {name: _model(name) for name in model} if any(":" in name for name in model) else model or None
@@ -71,7 +71,7 @@ def bringup(
             show(bringup_table(report))
             if changes is not None:
                 show("", *(Text(str(each), style=_COLOURS[each.better]) for each in changes))
-                show(Text(f"{len(changes)} rows came out otherwise than in {compare}"))
+                show(Text(f"{len(changes)} rows differ from {compare}"))
         for path in (output, html):
             if path is not None:
                 written = report.save(path)
@@ -94,7 +94,7 @@ def _model(name: str) -> Any:
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Callable[[int, int, str], None] | None]:
-    """A progress bar on standard error, on terminals alone."""
+    """A progress bar on standard error, only on terminals."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
@@ -106,7 +106,7 @@ def _bar() -> Iterator[Callable[[int, int, str], None] | None]:
 
 
 def bringup_table(report: BringUp) -> RenderableType:
-    """The primitives, and what is wrong."""
+    """The report: the primitives, and everything that is wrong."""
     parts: list[RenderableType] = [Text(report.headline, style="bold green" if report.ok else "bold red"), ""]
     if report.of("primitive"):
         parts.append(_primitives(report))

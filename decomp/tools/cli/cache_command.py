@@ -1,4 +1,4 @@
-"""`decomp cache`: where expansions are kept between processes, and how much of them."""
+"""`decomp cache`: show or clear the disk cache of expansions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from decomp.tools.cli.terminal import Unusable, failing, print_json, show
 
 
 def cache(
-    action: Annotated[str, typer.Argument(metavar="[clear]", help="Delete what is kept.", show_default=False)] = "",
+    action: Annotated[str, typer.Argument(metavar="[clear]", help="Delete the cached files.", show_default=False)] = "",
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show where expansions are kept for the next process, and how much; or delete them."""
+    """Show the directory and the size of the disk cache of expansions, or clear it."""
     with failing(debug, as_json):
         if action not in ("", "clear"):
-            raise Unusable(f"decomp cache has no action {action!r}; it has: clear")
+            raise Unusable(f"decomp cache has no action {action!r}; available: clear")
         place = cache_directory.directory()
         if place is None:
             if as_json:
@@ -34,5 +34,5 @@ def cache(
             print_json({"directory": str(place), "files": found.files, "bytes": found.size})
         else:
             said = f"{found.files} {'files' if found.files != 1 else 'file'}, {found.size:,} bytes"
-            most = f"at most {places.MOST:,} are kept, the least recently used go first"
+            most = f"at most {places.MOST:,} are kept, the least recently used are deleted first"
             show(Text(f"deleted {said} from {place}" if action else f"{place}: {said}; {most}"))

@@ -1,4 +1,4 @@
-"""`decomp certify`: which rules are meant, where they are measured, and what is shown of it."""
+"""`decomp certify`: select rules, measure them, and show the certificates."""
 
 from __future__ import annotations
 
@@ -26,38 +26,42 @@ from decomp.tools.measurement.joint_graphs import require_compiler
 
 
 def certify(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An op in any spelling, or a rule.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="An op in any spelling, or the name of a rule.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every rule of the library.")] = False,
     family: Annotated[
         str | None, typer.Option(help="The rules of one package or module of the library: nn, or nn.softmax.")
     ] = None,
     stale: Annotated[bool, typer.Option("--stale", help="Only rules that changed since they were measured.")] = False,
     accuracy: Annotated[
-        list[str], typer.Option(help="Only these levels; by default a rule's own and looser ones.")
+        list[str], typer.Option(help="Only these levels; by default the rule's own and looser ones.")
     ] = [],
     to: Annotated[list[str], typer.Option(*TO, metavar="TARGET", help=TARGET)] = list(certificates.TARGETS),
-    stored: Annotated[bool, typer.Option("--stored", help="Show what is committed, and measure nothing.")] = False,
-    update: Annotated[bool, typer.Option("--update", help="Commit what is measured.")] = False,
+    stored: Annotated[
+        bool, typer.Option("--stored", help="Show the committed certificates without measuring.")
+    ] = False,
+    update: Annotated[bool, typer.Option("--update", help="Write the measured certificates.")] = False,
     compiled: Annotated[
         bool,
         typer.Option(
             "--compiled",
-            help="Measure nothing but the column 'compiled': what Inductor makes of each rule on tinygrad and luminal, "
-            "against the same program run call by call. With --stale, of the rules that lack it.",
+            help="Measure only the column 'compiled': each rule compiled by Inductor on tinygrad and luminal, compared "
+            "with the same program run call by call. With --stale, only rules that lack it.",
         ),
     ] = False,
     flushed: Annotated[
         bool,
         typer.Option(
             "--flushed",
-            help="Measure nothing but the column 'flushed': whether finite stays finite where subnormal numbers are "
-            "flushed. With --stale, of the rules that lack it.",
+            help="Measure only the column 'flushed': whether finite results stay finite when subnormal numbers are "
+            "flushed to zero. With --stale, only rules that lack it.",
         ),
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw errors against inputs, for rules of one argument.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes to measure in; by default one a core.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot errors over inputs, for rules with one argument.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; by default one per core.")] = None,
     executor: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help=EXECUTOR)] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds that one rule may take.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="The time limit of one rule in seconds.")] = None,
     seed: int = 0,
     as_json: Json = False,
     debug: Debug = False,
@@ -107,16 +111,16 @@ def certify(
 def _worse(
     measured: list[decomp.results.Certificate], before: dict[str, decomp.results.Certificate]
 ) -> dict[str, tuple[str, ...]]:
-    """In what certificates are worse than the committed ones, by rule."""
+    """How certificates are worse than the committed ones, by rule."""
     worse = {one.rule: one.worse_than(before[one.rule]) for one in measured if one.rule in before}
     return {rule: lines for rule, lines in worse.items() if lines}
 
 
 def _measured_already(chosen: list[decomp.Rule], before: dict[str, decomp.results.Certificate]) -> list[decomp.Rule]:
-    """The rules whose certificates are of the rules as they are. Says how many others there are."""
+    """The rules whose certificates are up to date. Prints how many others there are."""
     known = [rule for rule in chosen if not certificates.stale(rule, before.get(identity(rule)))]
     if len(known) < len(chosen):
-        left = f"passed over: {len(chosen) - len(known)} rules that changed since they were measured"
+        left = f"skipped: {len(chosen) - len(known)} rules that changed since they were measured"
         print(f"{left}; to do: decomp certify --stale --update", file=sys.stderr)
     return known
 
@@ -124,8 +128,8 @@ def _measured_already(chosen: list[decomp.Rule], before: dict[str, decomp.result
 def _with_columns(
     batches: Iterator[list[decomp.results.Certificate]], count: int, update: bool
 ) -> list[decomp.results.Certificate]:
-    """Certificates with a column found anew; committed as they come, so that an end costs no more than what was being
-    run."""
+    """Certificates with one column measured again. Each is written when it is done, so that an interruption loses only
+    the running ones."""
     found: list[decomp.results.Certificate] = []
     with progressing() as report:
         for batch in batches:
@@ -137,7 +141,7 @@ def _with_columns(
 
 
 def _chosen_rules(name: str | None, family: str | None, everything: bool) -> list[decomp.Rule]:
-    """The rules that `certify` is about. Raises `Unusable`, `UnknownOp`."""
+    """The rules to certify. Raises `Unusable`, `UnknownOp`."""
     rules = list(library())
     if name is not None:
         named = [rule for rule in rules if rule.name == name]
@@ -148,20 +152,20 @@ def _chosen_rules(name: str | None, family: str | None, everything: bool) -> lis
         known = sorted({name for rule in rules for name in _families(rule)})
         rules = [rule for rule in rules if family in _families(rule)]
         if not rules:
-            raise Unusable(f"no family {family!r}.{near(family, known)} There are {', '.join(known)}")
+            raise Unusable(f"no family {family!r}.{near(family, known)} Available: {', '.join(known)}")
     elif not everything:
         raise Unusable("which rules? Name an op, or pass --family FAMILY, --stale or --all")
     return rules
 
 
 def _families(rule: decomp.Rule) -> tuple[str, str, str]:
-    """The names that a rule's family goes by: the package, the module in it, the module's own name."""
+    """The names of a rule's family: the package, the module in it, the module's own name."""
     module = certificates.family(rule)
     return module.partition(".")[0], module, module.rpartition(".")[2]
 
 
 def _of_op_or_name(name: str, named: list[decomp.Rule]) -> list[decomp.Rule]:
-    """`relu` is an op and a rule: the op is meant. `sort_scattered` is a rule alone."""
+    """The rules of a name, where ops take precedence: `relu` is an op and a rule, `sort_scattered` only a rule."""
     try:
         return list(library().of(decomp.op(name))) or named
     except decomp.UnknownOp:
@@ -169,7 +173,7 @@ def _of_op_or_name(name: str, named: list[decomp.Rule]) -> list[decomp.Rule]:
 
 
 class _Threads(ThreadPoolExecutor):
-    """Threads that remember what they were given."""
+    """Threads that keep the futures of their jobs."""
 
     def __init__(self, count: int | None) -> None:
         super().__init__(count)
@@ -183,14 +187,14 @@ class _Threads(ThreadPoolExecutor):
 
 @contextlib.contextmanager
 def _executor(name: str | None, workers: int | None) -> Iterator[Executor | None]:
-    """The executor that `module:callable` makes, or threads that each measure in a process of their own."""
+    """The executor that `module:callable` returns, or threads that each measure in a process of their own."""
     if name is None and workers is None:
         yield None
     elif name is None:
         threads = _Threads(workers)
         try:
             yield threads
-        except BaseException:  # an interrupt may come before anybody knows what was begun
+        except BaseException:  # also for an interrupt while jobs are still being submitted
             threads.shutdown(wait=False, cancel_futures=True)
             stop(threads.begun)
             raise
@@ -208,7 +212,7 @@ def _show_certificates(
     elif len(measured) <= 4:
         for one in measured:
             show(tables.certificate_table(one), "")
-        found = (f"{rule} is worse than committed: {line}" for rule, lines in worse.items() for line in lines)
+        found = (f"{rule} is worse than its certificate: {line}" for rule, lines in worse.items() for line in lines)
         show(*(Text(line, style="red") for line in found))
     else:
         show(tables.summary(measured, worse))

@@ -1,5 +1,5 @@
-"""The demonstration: lower a model, then compare it with the original in value, gradient and speed. The original in
-float64 is the measure for both, so that a difference can be told from an error."""
+"""The demonstration: lower a model, then compare it with the original in values, gradients and speed. The reference for
+both is the original in float64, which distinguishes a difference from an error."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from decomp.runtime.tables import Backend
 
 @dataclass(frozen=True, slots=True)
 class DemoComparison:
-    """How far tensors of the lowered model are from those of the original. A ULP is one unit in the last place of the
-    largest element of a tensor; the largest over all elements counts, and the worst of the tensors."""
+    """The difference between tensors of the lowered model and of the original: the largest over all elements and
+    tensors. A ULP is one unit in the last place of the largest element of a tensor."""
 
     what: str
     difference: float
@@ -30,26 +30,26 @@ class DemoComparison:
     ulp: float
     """The same in ULP."""
     original_error: float
-    """Error of the original against its float64 self, in ULP."""
+    """Error of the original against the original in float64, in ULP."""
     lowered_error: float
     """Error of the lowered model against the original in float64, in ULP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What the demonstration found."""
+    """The results of the demonstration."""
 
     lowering: Lowering
     outputs: DemoComparison
     gradients: DemoComparison
     fused_seconds: float
-    """Time of one forward pass of the original, the fastest of many: what else runs on the machine only adds to it."""
+    """Time of one forward pass of the original: the fastest of many, as other load on the machine only adds to it."""
     primitive_seconds: float
     """The same of the lowered model."""
     elsewhere: DemoComparison | None = None
     """The outputs of the lowered model on a backend, if one was given."""
     functions: int = 0
-    """How many functions that backend consists of."""
+    """The number of functions of that backend."""
 
 
 def demonstrate(
@@ -61,8 +61,8 @@ def demonstrate(
     repeats: int = 30,
     backend: Backend | None = None,
 ) -> Demo:
-    """Lower `model`, which returns one float tensor, and compare. Gradients are those of its mean square, by every
-    parameter. Raises what `lower` and `Backend.load` raise."""
+    """Lower `model`, which returns one float tensor, and compare. Gradients are those of its mean square with respect
+    to every parameter. Raises what `lower` and `Backend.load` raise."""
     lowering = lower(model, to=target, args=args, rules=rules, verify="values")
     precise = [arg.double() if arg.is_floating_point() else arg for arg in args]
     truth = _evaluated(copy.deepcopy(model).double(), precise)
@@ -79,7 +79,7 @@ def demonstrate(
 
 
 def _evaluated(model: nn.Module, args: Sequence[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The output, and the gradient of its mean square by each parameter."""
+    """The output, and the gradients of its mean square."""
     parameters = dict(model.named_parameters())
     output = model(*args)
     gradients = torch.autograd.grad(output.square().mean(), list(parameters.values()))

@@ -1,4 +1,4 @@
-"""Where the work of a command is done: over an executor that the user names, or in processes of this machine."""
+"""Executors of commands: one that the user names, or processes of this machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from decomp.tools.cli.arguments import attribute_called
 from decomp.tools.cli.terminal import Unusable
 
-EXECUTOR = "module:callable or file.py:callable that makes a concurrent.futures.Executor."
+EXECUTOR = "module:callable or file.py:callable that returns a concurrent.futures.Executor."
 
 
 def made_executor(name: str) -> Executor:
-    """The executor that `module:callable` makes. Raises `Unusable`."""
+    """The executor that `module:callable` returns. Raises `Unusable`."""
     made: Executor = attribute_called(name)()
     if not isinstance(made, Executor) and not hasattr(made, "submit"):
         raise Unusable(f"{name} must return a concurrent.futures.Executor, not {type(made).__name__}")
@@ -26,7 +26,7 @@ def made_executor(name: str) -> Executor:
 
 @contextlib.contextmanager
 def processes(count: int) -> Iterator[Executor]:
-    """Processes of one thread each. They are started afresh, for PyTorch's threads do not survive a fork."""
+    """Processes with one thread each. They are spawned, as PyTorch's threads do not survive a fork."""
     fresh = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, fresh, _single_threaded)
     try:
@@ -36,7 +36,7 @@ def processes(count: int) -> Iterator[Executor]:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,4 +1,4 @@
-"""Packages that are extras, looked for before anything is computed that they are needed for at the end."""
+"""Optional packages. A command checks for those that it needs before it computes anything."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import importlib.util
 from decomp.tools.cli.terminal import Unusable
 
 EXTRAS = {"matplotlib": "plot", "onnx": "onnx", "jax": "stablehlo"}
-"""The extra that installs a package."""
+"""By package: the extra that installs it."""
 WRITTEN = {".onnx": "onnx", ".mlir": "jax", ".mlirbc": "jax"}
-"""The package that writes a file of this kind."""
+"""By suffix: the package that writes such files."""
 
 
 def require(package: str, what: str) -> None:
-    """Raise `Unusable` if a package is not there that something needs."""
+    """Raise `Unusable` if a package that `what` needs is not installed."""
     if importlib.util.find_spec(package) is None:
         remedy = f'pip install "decomp[{EXTRAS[package]}]"'
         raise Unusable(f"{what} needs {package}, which is not installed\n  to do: {remedy}")
 
 
 def require_plots(plot: object) -> None:
-    """Raise `Unusable` if something is to be drawn, and matplotlib is not there."""
+    """Raise `Unusable` if a plot is requested, but matplotlib is not installed."""
     if plot is not None:
         require("matplotlib", f"--plot {plot}")
 
 
 def require_writer(output: object) -> None:
-    """Raise `Unusable` if a file is to be written for which a package is not there."""
+    """Raise `Unusable` if the package for an output file is not installed."""
     package = WRITTEN.get(str(output)[str(output).rfind(".") :]) if output is not None else None
     if package is not None:
         require(package, f"-o {output}")

@@ -1,4 +1,4 @@
-"""The ops that real models call, held against a target: each by a sample call, ranked by how many models call it."""
+"""Coverage of the ops that real models call: each is tried by a sample call, and ranked by how many models call it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from decomp_rules.samples.in_models import call_of, ops_in_models
 
 
 def histogram_names() -> list[str]:
-    """The overloads that models call and of which there is a sample call, those in most models first."""
+    """The overloads that models call and that have a sample call, those in most models first."""
     return [each.op for each in ops_in_models() if call_of(each.op) is not None]
 
 
 def called(overload: str) -> Any:
-    """A program that makes a sample call, and its inputs."""
+    """A program with a sample call, and its inputs."""
     sample = call_of(overload)
     assert sample is not None
     return program_of(sample)
 
 
 def ranked(advice: Advice) -> list[dict[str, Any]]:
-    """The ops that are not lowered, those in most models first, each with what it waits for last, in the order of the
-    advice."""
+    """The ops that are not lowered, those in most models first, each with the last of its missing ops in the order of
+    the advice."""
     return list(_ranked(advice))
 
 
@@ -47,7 +47,7 @@ def histogram_table(advice: Advice) -> RenderableType:
     """How many of the ops lower, and one row for each of the others."""
     rows = ranked(advice)
     total = len(advice.lowers) + len(rows)
-    head = f"{len(advice.lowers)} of {total} ops that real models call lower to {advice.to} as it is"
+    head = f"{len(advice.lowers)} of {total} ops that real models call lower to {advice.to} now"
     parts: list[RenderableType] = [Text(head, style="bold")]
     if advice.ops:
         proof = "no smaller set is" if advice.smallest else f"a set of {advice.at_least} may be"

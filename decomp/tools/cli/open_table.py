@@ -1,5 +1,5 @@
-"""A table that can be read at any width: where its last column would have no room beside the others, that stands below
-each row; what else does not fit ends in an ellipsis."""
+"""A table that is readable at any width: if its last column does not fit next to the others, it is printed below each
+row; other cells that do not fit end in an ellipsis."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 _ROOM = 32
-"""So many characters a column of text has at least, if it needs them."""
+"""The least width of a column of text, if it needs that much."""
 _LEAST = 6
-"""No column is made narrower than that."""
+"""The least width of any column."""
 _GAP = 3
-"""Between columns."""
+"""The space between columns."""
 
 
 class OpenTable(Table):
-    """A table without a frame. The last column takes what room is left."""
+    """A table without a frame. The last column takes the remaining width."""
 
     def __init__(self, *columns: str, right: Sequence[bool]) -> None:
         """`right`: for each column, whether it is aligned to the right, as numbers are."""
@@ -43,7 +43,7 @@ class OpenTable(Table):
             yield from self._lines(cells, _fitted(kept, options.max_width - _GAP * (len(kept) - 1)))
 
     def _lines(self, cells: Sequence[Sequence[Text]], widths: Sequence[int]) -> Iterator[RenderableType]:
-        """Each row in columns of these widths; what is beside them below it."""
+        """Each row in columns of these widths; further cells are printed below it."""
         for i, row in enumerate(zip(*cells)):
             yield self._line(row, widths)
             yield from (Padding(cell, (0, 0, 0, 4)) for cell in row[len(widths) :] if cell.plain)
@@ -63,7 +63,7 @@ class OpenTable(Table):
 
 
 def _fitted(widths: Sequence[int], room: int) -> list[int]:
-    """The widths of columns that have so much room together: the widest give way first."""
+    """The widths of columns with this total width: the widest columns are narrowed first."""
     found = list(widths)
     while sum(found) > room and max(found) > _LEAST:
         found[found.index(max(found))] -= 1

@@ -1,4 +1,4 @@
-"""What the command line shows, as rich renderables. Nothing is decided here: each function draws one kind of result."""
+"""The output of commands as rich renderables. Each function renders one kind of result, and computes nothing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def report_table(report: Report) -> RenderableType:
 
 
 def refold_table(report: RefoldReport) -> RenderableType:
-    """What was folded, what was nearly found and why it is not, and what was verified."""
+    """What was folded, near misses with their reasons, and what was verified."""
     parts: list[RenderableType] = [Text(report.headline, style="bold")]
     for titles, rows in report.tables():
         table = _table(*titles)
@@ -78,7 +78,7 @@ def refold_table(report: RefoldReport) -> RenderableType:
 
 
 def plan_table(plan: Plan, lacks: Suggestion | None = None) -> RenderableType:
-    """What a lowering would do; what blocks it, and what the target lacks."""
+    """What a lowering would do; which ops are blocked, and what the target lacks."""
     parts: list[RenderableType] = [Text(plan.headline, style="bold"), *map(indented, _notes(plan.notes))]
     if lacks is not None:
         first, *rest = lacks.lines()
@@ -97,7 +97,7 @@ def plan_table(plan: Plan, lacks: Suggestion | None = None) -> RenderableType:
 
 
 def indented(line: str) -> RenderableType:
-    """A line of text; where it is wrapped, what follows begins below its first word."""
+    """A line of text with a hanging indent: wrapped lines start below its first word."""
     text = line.lstrip(" ")
     return Padding(Text(text), (0, 0, 0, len(line) - len(text)), expand=False) if len(text) < len(line) else Text(line)
 
@@ -107,7 +107,7 @@ def _notes(notes: Iterable[str]) -> list[str]:
 
 
 def budget_table(budget: Budget) -> RenderableType:
-    """What a lowered program loses, op by op, and advice."""
+    """The error of a lowered program by op, and advice."""
     table = _table(*HEADINGS)
     for row in rows_of(budget):
         table.add_row(*map(Text, row))
@@ -118,7 +118,7 @@ def budget_table(budget: Budget) -> RenderableType:
 
 
 def rules_table(rules: Iterable[Rule], certificates: Mapping[str, Certificate]) -> RenderableType:
-    """One row a rule: op, name, place, what its certificate says, and the first line of its docstring."""
+    """One row per rule: op, name, location, its certificate, and the first line of its docstring."""
     table = _table("op", "rule", "where", "ULP / PyTorch", "certified", "what it computes")
     for rule in rules:
         error, wrong = in_brief(certificates.get(identity(rule)))
@@ -128,8 +128,8 @@ def rules_table(rules: Iterable[Rule], certificates: Mapping[str, Certificate]) 
 
 
 def limitations_table(limitations: Iterable[Limitation]) -> RenderableType:
-    """One row a limitation: op, for which calls and targets it holds, and the reason."""
-    table = _table("op", "holds for", "why no rule can take it to a target")
+    """One row per limitation: op, the calls and targets that it applies to, and the reason."""
+    table = _table("op", "applies to", "why no rule can decompose it")
     for limitation in limitations:
         calls = "some calls" if limitation.when is not None else "every call"
         lacking = f" on targets without {', '.join(map(spelled_out, limitation.needs))}" if limitation.needs else ""
@@ -138,7 +138,7 @@ def limitations_table(limitations: Iterable[Limitation]) -> RenderableType:
 
 
 def findings_table(findings: Iterable[Finding]) -> RenderableType:
-    """One row a finding of the linter."""
+    """One row per finding of the linter."""
     table = _table("op", "rule", "problem")
     for finding in findings:
         table.add_row(*map(Text, (finding.op, finding.rule, finding.problem)))
@@ -146,20 +146,20 @@ def findings_table(findings: Iterable[Finding]) -> RenderableType:
 
 
 def documentation(rule: Rule) -> str:
-    """A rule's docstring; nothing for a rule that is no Python function of its own."""
+    """A rule's docstring; empty for a rule that is not a Python function of its own."""
     return (inspect.getdoc(rule.function) or "") if inspect.isfunction(rule.function) else ""
 
 
 def targets_table(targets: Iterable[Target]) -> RenderableType:
-    """One row a target."""
-    table = _table("target", "ops", "dtypes", "what it is")
+    """One row per target."""
+    table = _table("target", "ops", "dtypes", "description")
     for target in targets:
         table.add_row(Text(target.name), str(len(target)), Text(_dtypes(target)), Text(target.description))
     return table
 
 
 def target_table(target: Target) -> RenderableType:
-    """The ops of one target, each with its condition if it has one beside that on dtypes."""
+    """The ops of one target, each with its condition, except that on dtypes."""
     table = _table("op", "legal if")
     for name in target:
         table.add_row(Text(name), Text(condition(target, name)))
@@ -175,7 +175,7 @@ def _dtypes(target: Target) -> str:
 
 
 def condition(target: Target, name: str) -> str:
-    """Under which condition the op that `target` lists as `name` is legal; nothing if it always is."""
+    """The condition under which the op that `target` lists as `name` is legal; empty if it is always legal."""
     spelling = resolve(name)
     known = target._entries
     alternatives = known.get((spelling.op, spelling.overload)) or known.get((spelling.op, None), ())
@@ -197,9 +197,9 @@ def explanation(
         return Group(*parts)
     trees = [_route(route) for route in routes]
     if not trees:
-        verb = "knows" if op in target else "does not know"
+        verb = "has" if op in target else "does not have"
         return Group(*parts, "", f"{target.name} {verb} it; there is no sample call to try")
-    return Group(*parts, "", Text(f"sample calls on the way to {target.name}", style="bold"), *trees)
+    return Group(*parts, "", Text(f"sample calls lowered to {target.name}", style="bold"), *trees)
 
 
 def _route(route: Route) -> RenderableType:
@@ -219,7 +219,7 @@ def _grow(tree: Tree, step: DerivationStep) -> None:
 
 
 def demo_table(demo: Demo) -> RenderableType:
-    """The comparison of a lowered model with its original, and what it means in words."""
+    """The comparison of a lowered model with its original, as a table and in sentences."""
     table = _table("", "largest difference", "in ULP", "error of the original", "error when lowered")
     for row in (demo.outputs, demo.gradients, *([demo.elsewhere] if demo.elsewhere is not None else [])):
         errors = (f"{x:.1f}" for x in (row.ulp, row.original_error, row.lowered_error))
@@ -230,11 +230,11 @@ def demo_table(demo: Demo) -> RenderableType:
         "A ULP is one unit in the last place of a tensor's largest element; errors are those against float64.",
         f"A forward pass takes at best {1000 * demo.fused_seconds:.2f} ms with PyTorch's own fused kernels, and "
         f"{1000 * demo.primitive_seconds:.2f} ms, {demo.primitive_seconds / demo.fused_seconds:.1f} times as long, "
-        "with primitives run one by one: fusing them is the backend's part.",
+        "with primitives run one by one: fusing them is up to the backend.",
     ]
     if demo.elsewhere is not None:
         words.append(
-            f"NumPy, a backend of {demo.functions} functions and nothing of PyTorch's, runs the same program: its "
+            f"NumPy, a backend of {demo.functions} functions without PyTorch, runs the same program: its "
             f"outputs agree {_in_words(demo.elsewhere)}."
         )
     return Group(table, "", *map(Text, words))

@@ -1,4 +1,4 @@
-"""What a verb of the command line prints, and how it fails: an error becomes a message and an exit code."""
+"""Output and failure of commands: an error becomes a message and an exit code."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from decomp.errors import first_line
 from decomp.tools.upgrading.records import BadRecord
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 not lowered, some ops do not reach the target, or a rule contradicts its op's schema or is "
-    "worse than its certificate, or decomp does not work here, or something changed between two versions; "
-    "2 wrong usage, a model, target or op that is unknown, cannot be read or raises, a file that cannot be written; "
-    "3 the model could not be captured, or a rule or the verification failed; 130 interrupted; 141 nobody reads on."
+    "Exit codes: 0 done; 1 not lowered: some ops are blocked, or a rule contradicts its op's schema or is worse than "
+    "its certificate, or decomp does not work here, or something changed between two versions; "
+    "2 wrong usage: a model, target or op is unknown, cannot be read or raises, or a file cannot be written; "
+    "3 the model could not be captured, or a rule or the verification failed; 130 interrupted; 141 broken pipe."
 )
 
 
 class Unusable(decomp.DecompError):
-    """What was named on the command line cannot be found, read or written."""
+    """Something given on the command line cannot be found, read or written."""
 
 
 @contextlib.contextmanager
 def failing(debug: bool, as_json: bool = False) -> Iterator[None]:
-    """An error becomes a message and an exit code; `--debug` adds the traceback."""
+    """Turn an error into a message and an exit code; `--debug` adds the traceback."""
     try:
         yield
         sys.stdout.flush()
@@ -73,7 +73,7 @@ def _tell(error: Exception, debug: bool, as_json: bool) -> None:
 
 
 def _abandon_output() -> None:
-    """What is still to be written goes nowhere, so that the end of the process does not fail on it once more."""
+    """Redirect remaining output to nowhere, so that flushing it at exit does not fail again."""
     with contextlib.suppress(OSError, ValueError, io.UnsupportedOperation):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -108,16 +108,16 @@ def _blockers(error: Exception) -> list[dict[str, Any]]:
 
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Characters that move the cursor, change colours or turn text round: names may have them."""
+"""Characters that move the cursor, change colours or reverse text: names may contain them."""
 
 
 def printable(text: str) -> str:
-    """`text` with characters that a terminal would obey written out: `\\x1b`."""
+    """`text` with control characters escaped: `\\x1b`."""
     return _UNSEEN.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), text)
 
 
 class _Printable:
-    """Something to print whose texts are made printable when it is drawn; what rich itself adds stays."""
+    """A renderable whose texts are escaped when it is rendered; rich's own control codes stay."""
 
     def __init__(self, what: ConsoleRenderable) -> None:
         self.what = what
@@ -133,7 +133,7 @@ class _MakingPrintable(RenderHook):
 
 
 def speak_ascii_where_needed() -> None:
-    """Where the terminal's encoding lacks a character, a plain one or its number is written in its place."""
+    """Write a plain character or an escape for characters that the terminal's encoding lacks."""
     codecs.register_error("decomp.plain", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -196,12 +196,12 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """rich ends the process with 1, which means something else here."""
+        """rich exits with 1, which has another meaning here."""
         raise BrokenPipeError
 
 
 def _console(stderr: bool = False) -> Console:
-    """As wide as the terminal; into a file or a pipe as wide as COLUMNS says, and else not folded at 80."""
+    """A console as wide as the terminal; for a file or a pipe as wide as COLUMNS, and otherwise not wrapped at 80."""
     console = _Console(stderr=stderr, highlight=False, emoji=False)
     if not console.is_terminal:
         said = os.environ.get("COLUMNS", "")
@@ -212,7 +212,7 @@ def _console(stderr: bool = False) -> Console:
 
 
 def show(*parts: RenderableType | None) -> None:
-    """Print what is there of these, one below the other."""
+    """Print the parts that are not None, one below the other."""
     console = _console()
     for part in parts:
         if part is not None:
@@ -220,19 +220,19 @@ def show(*parts: RenderableType | None) -> None:
 
 
 def saved(*paths: Any) -> Text:
-    """Says which files were written; their names stay whole, however long the line becomes."""
+    """A message with the files that were written, whose names are never wrapped."""
     return Text(f"saved {', '.join(map(str, paths))}", no_wrap=True)
 
 
 def print_json(data: Any) -> None:
-    """Print data for machines."""
+    """Print data as JSON."""
     print(json.dumps(data, indent=2))
 
 
 @contextlib.contextmanager
 def progressing() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar while several things are done, on a terminal; what is yielded is told how many are, of how many, and the
-    last one."""
+    """A progress bar on a terminal; yields a function that takes the number of finished items, the total, and the last
+    item."""
     console = _console(stderr=True)
     if not console.is_terminal:
         yield lambda done, total, name: None
@@ -245,7 +245,7 @@ def progressing() -> Iterator[Callable[[int, int, str], None]]:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Callable[[str], None]]:
-    """A spinner while something takes its time, on a terminal; what is yielded changes its text."""
+    """A spinner on a terminal; yields a function that changes its text."""
     console = _console(stderr=True)
     if not console.is_terminal:
         yield lambda text: None

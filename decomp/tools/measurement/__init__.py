@@ -1,1 +1,1 @@
-"""Measuring a rule against a reference: trials, points, gradients, and what is counted."""
+"""Measures a rule against a reference: trials, points, gradients and error statistics."""

@@ -1,7 +1,7 @@
-"""Whether a compiler makes of a lowered program what it is: each way to compute an op on a target is compiled by
-Inductor and run on the inputs that certificates measure, and what comes out is held against the same program run call
-by call. Where bits differ, the compiled results are measured as those of any way are, and have to keep what the level
-promises; NaN, infinities, integers and bools are to be the same."""
+"""Checks that compilation preserves lowered programs: each implementation of an op on a target is compiled by Inductor
+and run on the inputs that certificates measure, and the results are compared with the same program run call by call.
+Where bits differ, the compiled results are measured like those of any implementation, and must meet the limits of the
+level; NaN, infinities, integers and bools must be the same."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from decomp.tools.measurement.trials import FAILURES, Inputs, Trial, silenced, t
 from decomp.tools.measurement.undefined import fatal, undefined_of_the_op, watched
 
 TRIED = 4
-"""The first of so many sample calls that a way serves is compiled."""
+"""How many sample calls are tried; the first that the implementation takes is compiled."""
 TOGETHER = 48
-"""So many programs at most are one graph."""
+"""The most programs in one graph."""
 CALLS_TOGETHER = 900
-"""And so many calls."""
+"""The most calls in one graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledRun:
-    """One run of a program: its inputs, and what it gives when it is run call by call."""
+    """One run of a program: its inputs, and its results when run call by call."""
 
     inputs: Inputs
     eager: list[torch.Tensor]
@@ -45,28 +45,28 @@ class CompiledRun:
 
 @dataclass(eq=False)
 class CompiledCase:
-    """One program of a way, and the runs on which it is held against itself."""
+    """One program of an implementation, and the runs on which compiled and eager results are compared."""
 
     way: Lowered
     what: Trial
     dtype: str
-    """Under which the verdict is kept: "float32", "int64"."""
+    """The key of the verdict: "float32", "int64"."""
     program: JointProgram
     runs: list[CompiledRun]
     verdict: str = ""
 
     @property
     def calls(self) -> int:
-        """How many calls the program makes."""
+        """The number of calls of the program."""
         return sum(node.op == "call_function" for node in self.program.module.graph.nodes)
 
     @functools.cached_property
     def casts(self) -> bool:
-        """Whether it makes integers of floats: vectors hold others than plain C++ where a float is out of range."""
+        """Whether it casts floats to integers: vectorised and scalar code differ for floats out of range."""
         return any(map(_casts, self.program.module.graph.nodes))
 
     def judge(self, found: Sequence[list[torch.Tensor]]) -> None:
-        """Hold the compiled results of each run against the eager ones, unless they are known to differ."""
+        """Compare the compiled results of each run with the eager ones, unless they are known to differ."""
         if self.verdict in ("", AS_EAGER):
             self.verdict = self._verdict(found)
 
@@ -92,7 +92,7 @@ class CompiledCase:
 
 @dataclass(eq=False)
 class Column:
-    """What is found of one way: a verdict a dtype, and the fingerprints of the programs that were compiled."""
+    """The column of one implementation: a verdict per dtype, and the fingerprints of the compiled programs."""
 
     way: Lowered
     cases: list[CompiledCase] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Column:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """By dtype; under "all" why nothing was compiled."""
+        """The verdicts by dtype; under "all", why nothing was compiled."""
         found: dict[str, str] = {}
         for case in self.cases:
             if found.get(case.dtype, AS_EAGER) == AS_EAGER:
@@ -116,9 +116,9 @@ class Column:
 def columns(
     ways: Sequence[tuple[Rule, Target, str]], most_calls: int, seed: int = 0, vectors: bool = False
 ) -> list[Column]:
-    """The column "compiled" of ways, each a rule, a target and a level. Programs of up to so many calls are compiled,
-    many together: as plain C++, in which integers that overflow have no value; and with vectors, which cast otherwise,
-    those that make integers of floats, or all of them."""
+    """The column "compiled" of implementations, each a rule, a target and a level. Programs of up to `most_calls` calls
+    are compiled, many together: as scalar C++, where integer overflow is undefined; and vectorised, where casts behave
+    differently, those that cast floats to integers, or all of them."""
     with torch.random.fork_rng(devices=[]), silenced():
         torch.manual_seed(seed)
         found = [_column(*way, most_calls, seed) for way in ways]
@@ -150,7 +150,7 @@ def _column(rule: Rule, target: Target, level: str, most_calls: int, seed: int) 
 
 
 def _cases(way: Lowered, sample: Sample, seed: int) -> Iterator[CompiledCase]:
-    """The programs of a way for one sample call: in float32, and of integers."""
+    """The programs of an implementation for one sample call: in float32, and with integers."""
     what = trial(sample, torch.float32, numbers_in(way.rule), seed)
     if what is not None:
         yield from _case(way, what, "float32", what.inputs)
@@ -163,7 +163,7 @@ def _cases(way: Lowered, sample: Sample, seed: int) -> Iterator[CompiledCase]:
 
 
 def _case(way: Lowered, what: Trial, dtype: str, inputs: Sequence[Inputs]) -> Iterator[CompiledCase]:
-    """The program of a trial, if the way serves it, and the runs that come to something."""
+    """The program of a trial, if the implementation takes it, and the runs that succeed."""
     try:
         module = way.program(what.sample)
     except (NotServed, Legal, *FAILURES):
@@ -175,12 +175,12 @@ def _case(way: Lowered, what: Trial, dtype: str, inputs: Sequence[Inputs]) -> It
 
 
 def _laid_out(run: CompiledRun) -> list[tuple[int, ...]]:
-    """How the inputs of a run lie in memory, for which a program is compiled."""
+    """The layout of the inputs of a run, for which a program is compiled."""
     return [t.stride() for t in run.inputs.tensors]
 
 
 def _run(module: torch.fx.GraphModule, inputs: Inputs) -> CompiledRun | None:
-    """A run of a program; None where it fails, or would end the process in compiled code."""
+    """A run of a program; None if it fails, or would crash the process in compiled code."""
 
     def function(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad():
@@ -191,7 +191,7 @@ def _run(module: torch.fx.GraphModule, inputs: Inputs) -> CompiledRun | None:
         return None
     try:
         return CompiledRun(inputs, [t.detach().clone() for t in function(inputs.tensors)])
-    except Exception:  # whatever a program raises, there is nothing to hold
+    except Exception:  # any failure: there is nothing to compare
         return None
 
 
@@ -208,7 +208,7 @@ def _casts(node: torch.fx.Node) -> bool:
 
 
 def _groups(cases: Sequence[CompiledCase]) -> Iterator[list[CompiledCase]]:
-    """Cases that are compiled together."""
+    """Groups of cases to compile together."""
     group: list[CompiledCase] = []
     for case in cases:
         if group and (len(group) == TOGETHER or sum(c.calls for c in group) + case.calls > CALLS_TOGETHER):
@@ -220,7 +220,7 @@ def _groups(cases: Sequence[CompiledCase]) -> Iterator[list[CompiledCase]]:
 
 
 def _hold(group: Sequence[CompiledCase], vectors: bool) -> None:
-    """Compile the programs of a group and judge each; by halves, where they do not compile or do not run together."""
+    """Compile the programs of a group and compare each; in halves, if they do not compile or run together."""
     by_program: dict[str, list[CompiledCase]] = {}
     for case in group:
         by_program.setdefault(case.program.fingerprint, []).append(case)
@@ -228,7 +228,7 @@ def _hold(group: Sequence[CompiledCase], vectors: bool) -> None:
     try:
         run = JointlyCompiled([case.program for case in firsts], vectors)
         found = _results(run, list(by_program.values()))
-    except Exception as error:  # what Inductor does not take may raise anything
+    except Exception as error:  # Inductor may raise anything for unsupported programs
         if len(firsts) == 1:
             for case in group:
                 case.verdict = case.verdict or f"{NOT_COMPILED}: {failure(error)}"
@@ -244,7 +244,7 @@ def _hold(group: Sequence[CompiledCase], vectors: bool) -> None:
 def _results(
     run: JointlyCompiled, alike: Sequence[Sequence[CompiledCase]]
 ) -> dict[CompiledCase, list[list[torch.Tensor]]]:
-    """The compiled results of every run. Each program runs as often as that with the most runs: others begin anew."""
+    """The compiled results of every run. All programs run as often as the one with the most runs, starting over."""
     queues = [[(case, one) for case in cases for one in case.runs] for cases in alike]
     found: dict[CompiledCase, list[list[torch.Tensor]]] = {case: [] for cases in alike for case in cases}
     for turn in range(max(map(len, queues))):
@@ -272,7 +272,8 @@ def _compared(compiled: MeasuredCandidate, eager: MeasuredCandidate) -> str:
 
 
 def _of_integers(case: CompiledCase, differing: Sequence[tuple[CompiledRun, list[torch.Tensor]]]) -> str:
-    """The verdict on a run of integers: integers and bools as eager, floats as close to the op's own as eager ones."""
+    """The verdict on a run with integers: integers and bools as in eager, floats as close to the op's own as in
+    eager."""
     for run, results in differing:
         for mine, theirs in zip(results, run.eager):
             if mine.is_floating_point() or mine.is_complex():
@@ -295,7 +296,7 @@ def _example(what: Trial, run: CompiledRun, mine: torch.Tensor, theirs: torch.Te
 
 
 def _excused(what: Trial, run: CompiledRun, results: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Compiled results with the eager integers in the place of those of which the op itself has no value in C++."""
+    """Compiled results with integers replaced by the eager ones where the op itself is undefined in C++."""
     if all(t.is_floating_point() or t.is_complex() for t in results):
         return results
     tensors = run.inputs.tensors
@@ -312,7 +313,7 @@ def _excused(what: Trial, run: CompiledRun, results: list[torch.Tensor]) -> list
 
 
 def _same_bits(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
-    """Whether results are the same to the bit; NaN is NaN."""
+    """Whether results are bitwise equal; all NaNs are equal."""
     return len(one) == len(other) and all(map(same_elements, one, other))
 
 

@@ -1,4 +1,4 @@
-"""Comparing the results of a call with exact ones and with PyTorch's own, for any number of candidates."""
+"""Compares the results of a call with exact ones and with PyTorch's own, for any number of candidates."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from decomp.tools.measurement.trials import Inputs, Trial
 from decomp.validation.ulp import Exact, deviation, kinds
 
 ROUNDS = 12
-"""How many times at most the worst points are recomputed by mpmath, until none changes."""
+"""The most rounds in which mpmath recomputes the worst points, until none changes."""
 DOUBTFUL = 16.0
-"""ULP from which on an error is doubted where float64 has proved to be wrong."""
+"""From this many ULP an error is doubted once float64 was found wrong."""
 
 
 @dataclass
@@ -32,13 +32,13 @@ class Comparison:
     exact: Sequence[Exact]
     against_own: bool = False
     loose: bool = False
-    """Whether only what is far off is wrong: of gradients."""
+    """Whether only large errors count as wrong, as for gradients."""
     reference: Reference | None = None
     moved: Sequence[bool] = ()
-    """Which results are values of the inputs in other places; of these the sign of zero counts. Of sums it does not: it
-    depends on their order."""
+    """Which results are moved values of the inputs: for these the sign of zero counts. For sums it depends on their
+    order."""
     find_uncertainty: Callable[[], Sequence[ReferenceUncertainty] | None] | None = None
-    """Computes how uncertain PyTorch's own results are."""
+    """Computes the uncertainty of PyTorch's own results."""
     _scopes: dict[str, PromisedScope | None] = field(default_factory=dict, repr=False)
 
     @functools.cached_property
@@ -56,7 +56,7 @@ class Comparison:
             return
         tally = candidate.tally(kind, self.what.dtype, self.against_own)
         if self.inputs.label == "huge" and not all(map(_is_kind_of, self.own, self.exact)):
-            return  # where the op's own kernel overflows it is the order of its additions that decides
+            return  # whether the op's own kernel overflows depends on the order of its additions
         for i, (mine, own, exact) in enumerate(zip(found, self.own, self.exact)):
             results = self._results(mine, own, exact, scope, bool(self.moved and self.moved[i]))
             if self.find_uncertainty is not None and not mine.is_complex():
@@ -69,7 +69,7 @@ class Comparison:
         return self._uncertainties[index] if self._uncertainties is not None else None
 
     def _scope(self, level: str) -> PromisedScope | None:
-        """What the level promises of this call."""
+        """The promise of the level for this call."""
         if level not in self._scopes:
             self._scopes[level] = scope_of(level, self.what, self.inputs, self.loose)
         return self._scopes[level]
@@ -93,7 +93,7 @@ class Comparison:
         )
 
     def _name(self, index: int) -> str:
-        """The input that gave a result."""
+        """The input of a result, as text."""
         if not self.what.pointwise:
             return self.inputs.label
         numbers = []
@@ -104,7 +104,7 @@ class Comparison:
 
 
 def moved(what: Trial, results: Sequence[torch.Tensor]) -> list[bool]:
-    """Which results are numbers of the inputs, in other places."""
+    """Which results are moved values of the inputs."""
     inputs = [_parts(t) for t in what.sample.tensors if t.is_floating_point() or t.is_complex()]
     there = torch.cat(inputs) if inputs else torch.zeros(0)
     found = []
@@ -120,7 +120,8 @@ def _parts(t: torch.Tensor) -> torch.Tensor:
 
 
 def _is_kind_of(own: torch.Tensor, exact: Exact) -> bool:
-    """Whether the op's own result is finite where the exact one is, infinite where that is, and nowhere off by half."""
+    """Whether the op's own result is finite and infinite where the exact one is, with errors of less than half of
+    it."""
     if not own.is_floating_point():
         return True
     if bool(((own.double() - exact.high).abs() > 0.5 * exact.high.abs() + torch.finfo(own.dtype).eps).any()):
@@ -129,13 +130,13 @@ def _is_kind_of(own: torch.Tensor, exact: Exact) -> bool:
 
 
 def _refine(reference: Reference, results: MeasuredResult) -> None:
-    """Let mpmath have the last word on the points that look worst. `results` sees what it says: they share memory."""
+    """Recompute the worst points by mpmath. `results` shares memory with the exact values, so it sees the changes."""
     for _ in range(ROUNDS):
         if not reference.refined(worst_points(results, reference.known)):
             if reference.exhausted and reference.was_wrong:
                 break
             return
-    # float64 was wrong each time: where results are far from it, and mpmath has not looked, nothing is known.
+    # float64 was wrong in each round: points far from it that mpmath has not computed are unknown.
     for found in (results.found, results.own):
         far = (deviation(found, results.exact).error > DOUBTFUL).nonzero().flatten().tolist()
         reference.forget(far)

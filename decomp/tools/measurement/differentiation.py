@@ -1,5 +1,5 @@
-"""First and second gradients of a way to compute a call, for a weighting of those results that the op itself makes
-differentiable."""
+"""First and second gradients of an implementation of a call, for a weighted sum of the results that are differentiable
+in the op itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from decomp.tools.measurement.trials import Function, Trial
 
 @dataclass(frozen=True)
 class Derivative:
-    """Which results to differentiate, how they are weighted, and the order of the derivative."""
+    """The results to differentiate, their weights, and the order of the derivative."""
 
     what: Trial
     order: int
@@ -24,7 +24,7 @@ class Derivative:
     """Which results: those that have a gradient in the op itself."""
 
     def of(self, function: Function, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The gradient by each float tensor; None if the results do not depend on them."""
+        """The gradient of each float tensor; None if the results do not depend on them."""
         inputs = [t.detach().clone().requires_grad_(t.is_floating_point() or t.is_complex()) for t in tensors]
         with torch.enable_grad():
             form = self.what.form(inputs, flat(function(inputs)))
@@ -38,7 +38,7 @@ class Derivative:
         return list(leeway.gradients(self.what.sample.with_tensors(tensors), [g.detach() for g in found]))
 
     def of_order(self, order: int) -> Derivative:
-        """The same derivative in another order."""
+        """The same derivative of another order."""
         return replace(self, order=order)
 
     def _gradients(
@@ -53,7 +53,7 @@ class Derivative:
         return [torch.zeros_like(t) if g is None else g for g, t in zip(found, wanted)]
 
     def _weights(self, like: torch.Tensor) -> torch.Tensor:
-        """Eighths, so that they are the same in every dtype."""
+        """The weights: eighths, which are exact in every dtype."""
         if self.pointwise or like.numel() < 2:
             return torch.ones_like(like)
         steps = torch.arange(like.numel()) % 13 - 5

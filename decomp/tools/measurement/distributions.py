@@ -1,4 +1,4 @@
-"""Whether two ways of drawing random numbers draw from one distribution, by the statistic of Kolmogorov and Smirnov."""
+"""Tests whether two samples of random numbers have the same distribution, by the Kolmogorov-Smirnov statistic."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from decomp.tools.measurement.trials import Function
 
 DRAWS = 4096
 SIGNIFICANT = 2.5
-"""Times √(2/n): one in 10⁵ pairs of samples of one distribution differs more."""
+"""The threshold in units of √(2/n): one in 10⁵ pairs of samples of the same distribution differs more."""
 
 
 def disagreement(ours: Function, own: Function, tensors: Sequence[torch.Tensor], seed: int) -> str:
     """ "distributions agree", or which result differs by how much. Raises `MismatchedResults`."""
-    # The samples were drawn from seeds of their own: the same ones would make arguments and results depend.
+    # The samples have different seeds: with equal ones, arguments and results would be correlated.
     first, second = _drawn(ours, own, tensors, seed + 10_007), _drawn(own, own, tensors, seed + 10_009)
     for i, (mine, theirs) in enumerate(zip(first, second)):
         distance = _distance(mine, theirs)
@@ -36,7 +36,7 @@ def _drawn(function: Function, own: Function, tensors: Sequence[torch.Tensor], s
 
 
 def _numbers(drawn: torch.Tensor) -> torch.Tensor:
-    """What was drawn in a row, of complex numbers both parts."""
+    """The numbers drawn, flat, with both parts of complex numbers."""
     return (torch.view_as_real(drawn.resolve_conj()) if drawn.is_complex() else drawn).flatten().double()
 
 

@@ -1,6 +1,6 @@
-"""What a way gives on a processor that flushes subnormal numbers, as XLA, GPUs and most accelerators do: PyTorch's own
-kernels run so too once they are asked to. Finite has to stay finite there, and a quotient of normal numbers to keep its
-digits; what the op itself makes of flushed operands is no fault of a rule."""
+"""Results of an implementation when subnormal numbers are flushed to zero, as XLA, GPUs and most accelerators do;
+PyTorch's own kernels have a switch for it. Finite results must stay finite, and quotients of normal numbers must keep
+their accuracy; errors that the op itself has with flushed operands are not the rule's fault."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from decomp.tools.certification.results import flat
 from decomp.tools.measurement.trials import FAILURES, Function, Inputs, Trial
 
 NEAR = 2.0**-10
-"""A result that is off by more of itself has lost its digits."""
+"""The relative error above which a result counts as inaccurate."""
 
 
 @contextlib.contextmanager
 def flushing() -> Iterator[None]:
-    """Flush subnormal numbers; afterwards as before."""
+    """Context manager: flush subnormal numbers."""
     before = not bool(torch.tensor([1e-40]).mul(1.0))
     torch.set_flush_denormal(True)
     try:
@@ -33,7 +33,7 @@ def flushing() -> Iterator[None]:
 
 
 class Flushed:
-    """The results of an op on some inputs, with and without flushing, which those of ways are held against."""
+    """The results of an op on some inputs, with and without flushing: the reference for implementations."""
 
     def __init__(self, what: Trial, inputs: Inputs, own: Sequence[torch.Tensor]) -> None:
         self.what, self.inputs, self.own = what, inputs, own
@@ -43,11 +43,11 @@ class Flushed:
             self.others.append(flat(what.own(inputs.tensors)))
 
     def note(self, candidate: MeasuredCandidate, function: Function, found: Sequence[torch.Tensor]) -> None:
-        """Keep the verdict on a way that gives `found` without flushing."""
+        """Record the verdict on an implementation that returns `found` without flushing."""
         try:
             with flushing():
                 results = flat(function(self.inputs.tensors))
-        except Exception:  # that it fails was noted where nothing is flushed
+        except Exception:  # the failure was noted without flushing
             return
         for i, (own, result) in enumerate(zip(self.own, results)):
             if own.is_floating_point() and own.shape == result.shape:
@@ -58,7 +58,7 @@ class Flushed:
         self, own: torch.Tensor, others: Sequence[torch.Tensor], found: torch.Tensor, result: torch.Tensor
     ) -> str:
         finite = torch.stack([t.isfinite() for t in (own, *others)]).all(0)
-        finite &= own.abs() <= (1 - NEAR) * torch.finfo(own.dtype).max  # what is next to overflow may round to infinity
+        finite &= own.abs() <= (1 - NEAR) * torch.finfo(own.dtype).max  # close to overflow, rounding gives infinity
         for operand in self.inputs.tensors:
             finite = finite & (operand.isfinite() if self._is_pointwise(operand, own) else operand.isfinite().all())
         lost = finite & ~(result.isfinite() & found.isfinite())
@@ -99,7 +99,7 @@ def _flushed(x: torch.Tensor) -> torch.Tensor:
 
 
 def flushed_or_none(what: Trial, inputs: Inputs, own: Sequence[torch.Tensor]) -> Flushed | None:
-    """What ways are held against; None where the op fails, or where there are no real numbers in float32."""
+    """The reference; None if the op fails, or has no real results in float32."""
     if what.dtype is not torch.float32 or what.sample.exact == "shape":
         return None
     try:

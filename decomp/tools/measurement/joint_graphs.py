@@ -1,5 +1,5 @@
-"""Many programs, compiled by Inductor as one graph: what is paid for each graph is paid once, and since they share no
-tensor nothing of one is fused with another. Which is the same program is told by a fingerprint."""
+"""Compiles many programs by Inductor as one graph: the cost per graph is paid once, and as programs share no tensors,
+they are not fused with each other. A fingerprint identifies equal programs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from decomp.torch_internals import pytree
 
 Tensors = Sequence[torch.Tensor]
 ALONE: dict[str, Any] = {"compile_threads": 1, "fx_graph_cache": False}
-"""How Inductor is asked to compile: in one process, and graphs that do not come again are not kept."""
+"""Options of Inductor: compile in one process, and do not cache graphs, which do not recur."""
 SCALAR: dict[str, Any] = {"cpp.simdlen": 1}
-"""How it writes plain C++, a number after the other, as it does on any machine for what it has no vectors for. In such
-code integers that overflow have no value, where the instructions of vectors wrap; and it compiles in a quarter of the
-time."""
+"""Options for scalar C++, which Inductor generates on any machine for what it cannot vectorise. In scalar code integer
+overflow is undefined, while vector instructions wrap; and it compiles in a quarter of the time."""
 
 
 @dataclass(frozen=True, eq=False)
 class JointProgram:
-    """A program, inputs to compile it for, and how many tensors come out of it."""
+    """A program, inputs to compile it for, and the number of its result tensors."""
 
     module: fx.GraphModule
     tensors: tuple[torch.Tensor, ...]
@@ -36,8 +35,8 @@ class JointProgram:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits: the same for the same calls with the same constants, on inputs that are alike
-        but for values."""
+        """Sixteen hexadecimal digits: equal for the same calls with the same constants, on inputs with the same
+        metadata."""
         places = {node: f"%{i}" for i, node in enumerate(self.module.graph.nodes)}
         text = [f"{t.dtype} {tuple(t.shape)} {t.stride()}" for t in self.tensors]
         for node in self.module.graph.nodes:
@@ -48,7 +47,7 @@ class JointProgram:
 
 
 def _digest(module: fx.GraphModule, name: str) -> str:
-    """What a constant of a program holds."""
+    """The content of a constant of a program, as text."""
     value = operator.attrgetter(name)(module)
     if not isinstance(value, torch.Tensor):
         return f"{name} {getattr(value, 'code', value)}"
@@ -61,8 +60,8 @@ class NoCompiler(DecompError, RuntimeError):
 
 
 class JointlyCompiled:
-    """Programs that were compiled together, as plain C++ or with vectors, each to be run on inputs of its own. Raises
-    what Inductor raises."""
+    """Programs that were compiled together, scalar or vectorised, each run on inputs of its own. Raises what Inductor
+    raises."""
 
     def __init__(self, programs: Sequence[JointProgram], vectors: bool = False) -> None:
         self.programs = programs
@@ -71,14 +70,14 @@ class JointlyCompiled:
             self._run = _by_inductor(_joined(programs), inputs, ALONE if vectors else {**ALONE, **SCALAR})
 
     def __call__(self, tensors: Sequence[Tensors]) -> list[list[torch.Tensor]]:
-        """The results of each program on its tensors, which stay as they are."""
+        """The results of each program on its tensors, which are not modified."""
         with torch.no_grad():
             found = iter(pytree.tensors_in(self._run(*(t.detach().clone() for own in tensors for t in own))))
         return [[next(found).clone() for _ in range(program.results)] for program in self.programs]
 
 
 def failure(error: BaseException) -> str:
-    """What Inductor says of a program that it does not compile."""
+    """The error of Inductor for a program that it does not compile, in one line."""
     cause = getattr(error, "inner_exception", None) or error
     return f"{type(cause).__name__}: {first_line(cause)[:160]}"
 
@@ -110,13 +109,13 @@ class _Flat(nn.Module):
 
 
 def require_compiler() -> str:
-    """The path of Inductor's C++ compiler. Raises `NoCompiler` where there is none."""
+    """The path of Inductor's C++ compiler. Raises `NoCompiler` if there is none."""
     from decomp.torch_internals.compiling import inductor_config
 
     name: str = inductor_config.cpp.cxx[1]
     found = shutil.which(name)
     if found is None:
-        raise NoCompiler(f"Inductor compiles with {name}, which is not there: install it (apt install g++), or set CXX")
+        raise NoCompiler(f"Inductor compiles with {name}, which is missing: install it (apt install g++), or set CXX")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Measuring one rule: each sample call in each dtype, computed by the rule as written and as lowered to each target, is
+"""Measures one rule: each sample call in each dtype, computed by the rule as written and as lowered to each target, is
 compared with exact results and with PyTorch's own. The outcome is the rule's certificate."""
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from decomp.validation.ulp import Exact, kinds
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64)
 LOWERED_DTYPES = {torch.float32: 4, torch.bfloat16: 1, torch.complex64: 1}
-"""The dtypes in which targets are measured, and on how many samples: the rules of a derivation are the same in all."""
+"""By dtype, the number of samples measured on targets: the rules of a derivation are the same in all dtypes."""
 MP_POINTS = 400
-"""How many points mpmath computes for float64."""
+"""The number of points that mpmath computes for float64."""
 SYMBOLIC = 4
-"""How many samples are traced with symbolic sizes."""
+"""The number of samples traced with symbolic sizes."""
 MOST_SAMPLES = 12
-"""How many sample calls a rule is measured on at most."""
+"""The most sample calls of a rule."""
 DOCUMENTED = "a formula for what the op is documented to compute"
 
 Bound = Sequence[tuple[MeasuredCandidate, Function]]
@@ -73,8 +73,8 @@ def measured(
     rules: Rules | None = None,
     levels: Sequence[str] = LEVELS,
 ) -> Certificate:
-    """The certificate of one rule: at its own level, if that is among these, as written and lowered to each target; and
-    at looser levels where a target then computes it otherwise. Raises `ValueError` without samples."""
+    """The certificate of one rule: at its own level, if that is among `levels`, as written and lowered to each target;
+    and at looser levels where it is then lowered differently. Raises `ValueError` without samples."""
     with torch.random.fork_rng(devices=[]), silenced():
         torch.manual_seed(seed)
         work = Measurement(rule, measured_samples(rule, samples), tuple(dtypes or DTYPES), seed)
@@ -95,25 +95,25 @@ def measured(
 
 
 def _machine() -> str:
-    """The instruction set that PyTorch's kernels were chosen for, and how many threads they run on."""
+    """The instruction set of PyTorch's kernels, and their number of threads."""
     threads = torch.get_num_threads()
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {threads} thread{'s' * (threads > 1)}"
 
 
 def draws(sample: Sample) -> bool:
-    """Whether a call of a random op is random: attention without dropout is not."""
+    """Whether a call of a random op draws numbers: attention without dropout does not."""
     first, *others = (flat(sample.run()) for _ in range(3))
     return any(not torch.equal(a, b) for other in others for a, b in zip(first, other))
 
 
 def measured_samples(rule: Rule, given: Iterable[object] | None = None) -> tuple[Sample, ...]:
-    """The sample calls that a rule is measured on."""
+    """The sample calls to measure a rule on."""
     return samples_of(rule, given)[:MOST_SAMPLES]
 
 
 def flushed_verdicts(rule: Rule, ways: Sequence[tuple[Target | None, str]], seed: int = 0) -> list[dict[str, str]]:
-    """Of ways of a rule, each a target, or None for the rule as written, and a level, what is found where subnormal
-    numbers are flushed: by dtype, as `measured` has it, with nothing else measured."""
+    """Measure only the column "flushed" of implementations of a rule, each a target (None for the rule as written) and
+    a level: the verdicts by dtype, as in `measured`."""
     with torch.random.fork_rng(devices=[]), silenced():
         torch.manual_seed(seed)
         work = Measurement(rule, measured_samples(rule), (torch.float32,), seed)
@@ -136,14 +136,14 @@ class Measurement:
     seed: int
     references: dict[str, str] = field(default_factory=dict)
     domain: dict[str, None] = field(default_factory=dict)
-    """What the rule was measured on, in words."""
+    """Descriptions of the inputs that the rule was measured on."""
     _trials: dict[tuple[int, torch.dtype], Trial | None] = field(default_factory=dict)
 
     def candidates(
         self, targets: Sequence[Target], rules: Rules | None, levels: Sequence[str]
     ) -> list[MeasuredCandidate]:
-        """The ways to compute the op. At a looser level than the rule's own there is one only where a target is given
-        another program than at the stricter ones."""
+        """The implementations of the op. At a looser level than the rule's own there is one only if the lowered program
+        differs from that of the stricter level."""
         first, own = AskedFirst(self.rule, rules), level_of(self.rule)
         ways = (
             Lowered(self.rule, target, first, level)
@@ -159,7 +159,7 @@ class Measurement:
         return [*written, *map(MeasuredCandidate, lowered)]
 
     def _differs(self, way: Lowered) -> bool:
-        """Whether the program at this level is another than at the next stricter one, for any sample it is tried on."""
+        """Whether the program at this level differs from that of the next stricter one, for any sample tried."""
         stricter = replace(way, level=LEVELS[LEVELS.index(way.level) - 1])
         tried = ((i, dtype) for dtype in LOWERED_DTYPES for i in range(LOWERED_DTYPES[dtype]) if dtype in self.dtypes)
         trials = (self._trial(*each) for each in tried if each[0] < len(self.samples))
@@ -204,7 +204,7 @@ class Measurement:
             if what.dtype is torch.float64 and what.pointwise:
                 inputs = _fewer_points(inputs)
             if what.dtype is torch.float64 and inputs.label == "huge":
-                continue  # the op's own kernel, which is the reference, overflows
+                continue  # the op's own kernel, the reference, overflows
             if what.dtype is torch.float64 and not what.pointwise and inputs.ill_conditioned:
                 continue  # the reference cancels too
             self.domain[_described(what, inputs)] = None
@@ -212,16 +212,16 @@ class Measurement:
             integers = [pair for pair in integers if self._note_undefined(*pair, what, inputs.tensors)]
             trained = inputs.trained and not self.rule.forward_only
             if trained and what.dtype is torch.float32 and what.sample.exact != "shape":
-                # The gradients of gradients are second ones.
+                # Gradients of backward ops are second gradients.
                 first = _moderate_points(what, inputs) if what.is_gradient else inputs
                 self._derivatives("gradients", what, first, bound)
-                # Lowered, second gradients go the way of first ones: one target shows whether there are any.
+                # When lowered, second gradients have the same rules as first ones: one target is enough.
                 chosen = {(candidate.as_written, candidate.level): (candidate, f) for candidate, f in reversed(bound)}
                 second = [pair for pair in bound if pair in chosen.values() and pair[0].level != LEVELS[-1]]
                 self._derivatives("second", what, _moderate_points(what, inputs), second)
 
     def count_flushed(self, candidates: Sequence[MeasuredCandidate]) -> None:
-        """Note what each candidate gives where subnormal numbers are flushed."""
+        """Record the verdict of each candidate with subnormal numbers flushed."""
         for i, sample in enumerate(self.samples):
             what = self._trial(i, torch.float32)
             if what is None or torch.Tag.nondeterministic_seeded in sample.tags and draws(sample):
@@ -242,7 +242,7 @@ class Measurement:
                 flushed.note(candidate, function, found)
 
     def count_values(self, what: Trial, inputs: Inputs, bound: Bound) -> None:
-        """Count the results of each candidate on some inputs, held against exact ones."""
+        """Add the results of each candidate on some inputs, compared with exact ones."""
         own = flat(what.own(inputs.tensors))
         comparison = self._comparison(what, inputs, what.form(inputs.tensors, own))
         if not what.pointwise:
@@ -262,7 +262,7 @@ class Measurement:
                 flushed.note(candidate, function, found)
 
     def _comparison(self, what: Trial, inputs: Inputs, own: list[torch.Tensor]) -> Comparison:
-        """The exact results of a call; how they were computed is noted in `references`."""
+        """The exact results of a call; `references` records how they were computed."""
         name = name_of(what.dtype)
         function = mp_function(what.sample) if what.pointwise and len(own) == 1 else None
         exact = [Exact(t) for t in widened(own)]
@@ -298,7 +298,7 @@ class Measurement:
         return Comparison(what, inputs, own, exact, reference=Reference(here, function, exact[0]))
 
     def _derivatives(self, kind: str, what: Trial, inputs: Inputs, bound: Bound) -> None:
-        """Measure gradients against the op's own in float64, kinks and all."""
+        """Measure gradients against the op's own in float64, including kinks."""
         what = what.slope
         try:
             wanted = derivative(what, 1 if kind == "gradients" else 2)
@@ -322,8 +322,8 @@ class Measurement:
                 comparison.count(kind, candidate, found)
 
     def _is_smooth(self, what: Trial, inputs: Inputs, wanted: Derivative) -> bool:
-        """Whether all inputs and the op's own first gradients are finite: then a second gradient that is NaN only means
-        that its formula divides 0 by 0."""
+        """Whether all inputs and the op's own first gradients are finite: then a NaN in the op's second gradient only
+        means that its formula divides 0 by 0."""
         first = wanted.of_order(1).of(what.wide, widened(inputs.tensors)) or []
         numbers = [t for t in (*inputs.tensors, *first) if t.is_floating_point()]
         return all(bool(t.isfinite().all()) for t in numbers)
@@ -344,7 +344,7 @@ class Measurement:
             if function is not None:
                 try:
                     candidate.note("random", disagreement(function, what.own, sample.tensors, self.seed))
-                except Exception as error:  # whatever a rule raises is a finding
+                except Exception as error:  # any exception of a rule is a finding
                     candidate.note("random", first_line(error))
 
     def _in_other_dtypes(self, sample: Sample, candidates: Sequence[MeasuredCandidate]) -> None:
@@ -356,13 +356,13 @@ class Measurement:
                 said = function if isinstance(function, str) else verdict(what, function, candidate.level)
                 if not isinstance(function, str):
                     self._note_undefined(candidate, function, what, what.sample.tensors)
-                # Alternatives serve different calls: a decline counts only if no sample of the dtype is served.
+                # Alternatives take different calls: a decline counts only if the rule takes no sample of the dtype.
                 before = candidate.dtypes.get(name, "declines")
                 if before.startswith("declines") or not said.startswith(("equal", "decl")):
                     candidate.dtypes[name] = said
 
     def _of_integers(self, sample: Sample, candidates: Sequence[MeasuredCandidate]) -> None:
-        """Note undefined arithmetic of integers at the ends of their range."""
+        """Note undefined integer arithmetic at the limits of the range."""
         for what in integer_trials(sample, self.seed):
             for candidate in candidates:
                 function = candidate.try_bind(what)
@@ -372,7 +372,7 @@ class Measurement:
     def _note_undefined(
         self, candidate: MeasuredCandidate, function: Function, what: Trial, tensors: Sequence[torch.Tensor]
     ) -> bool:
-        """Note integer arithmetic that is undefined in C++, unless another rule serves such calls before. Returns
+        """Note integer arithmetic that is undefined in C++, unless another rule is tried first for such calls. Returns
         whether there was any integer arithmetic."""
         found = undefined(function, what, tensors)
         if found and not any(serves(rule, what) for rule in asked_before(self.rule)):
@@ -380,8 +380,8 @@ class Measurement:
         return found is not None
 
     def _with_transposed_inputs(self, sample: Sample, candidates: Sequence[MeasuredCandidate]) -> None:
-        """Whether results have the strides of the op's own for transposed inputs: as written, and on the first target
-        that is reached, because the framework restores strides in the same way on all."""
+        """Note whether results have the strides of the op's own for transposed inputs: as written, and on the first
+        target that is reached, because lowering restores strides in the same way on all."""
         turned = transposed(sample)
         what = Trial(turned, torch.float32, False, ())
         try:
@@ -399,12 +399,12 @@ class Measurement:
 
 
 def _written(candidates: Sequence[MeasuredCandidate]) -> Sequence[MeasuredCandidate]:
-    """The rule as written, if it is measured."""
+    """The candidate as written, if it is measured."""
     return [candidate for candidate in candidates if candidate.as_written]
 
 
 def _without_ambiguous(what: Trial, inputs: Inputs, own: torch.Tensor, exact: Exact) -> Exact:
-    """Complex results, unknown where PyTorch's kernels (for contiguous inputs, for strided ones, for complex128)
+    """Complex results, marked unknown where PyTorch's kernels (for contiguous inputs, for strided ones, for complex128)
     disagree on infinities, NaN or the sign of zero."""
     gaps = [torch.stack([t, t], -1)[..., 0] if t.dim() else t for t in inputs.tensors]
     apart = what.form(inputs.tensors, flat(what.own(gaps)))
@@ -422,7 +422,7 @@ def _without_ambiguous(what: Trial, inputs: Inputs, own: torch.Tensor, exact: Ex
 
 
 def _without_cancelled(exact: Exact, inputs: Inputs) -> Exact:
-    """Exact results, unknown where the inputs cancel to less than float64 resolves of them."""
+    """Exact results, marked unknown where the inputs cancel below the resolution of float64."""
     sizes = [t.abs().max().double() for t in inputs.tensors if t.is_floating_point() and t.numel()]
     if not sizes or not exact.high.is_floating_point() or not exact.high.numel():
         return exact
@@ -431,8 +431,8 @@ def _without_cancelled(exact: Exact, inputs: Inputs) -> Exact:
 
 
 def _fewer_points(inputs: Inputs) -> Inputs:
-    """The first points, which are special values, and every n-th of the others; a multiple of the vector width in all,
-    so that PyTorch computes all of them with the same kernel."""
+    """The first points, which are special values, and every n-th of the others; in total a multiple of the vector
+    width, so that PyTorch computes all of them with the same kernel."""
     many = points.COUNT // MP_POINTS - 3
 
     def thin(t: torch.Tensor) -> torch.Tensor:
@@ -442,7 +442,7 @@ def _fewer_points(inputs: Inputs) -> Inputs:
 
 
 def _moderate_points(what: Trial, inputs: Inputs) -> Inputs:
-    """The points of moderate size, where second derivatives are meaningful, repeated in place of the others."""
+    """The points of moderate magnitude, where second derivatives are meaningful, repeated to replace the others."""
     floats = [t for t in inputs.tensors if t.is_floating_point() and t.numel() > 1]
     if not what.pointwise or not floats:
         return inputs

@@ -1,6 +1,6 @@
-"""Where pointwise ops are measured: every exponent, densely about zeros, kinks, poles and the limits of the range, and
-random bit patterns. All 65,536 values where one argument has 16 bits. Always `COUNT` points, so that programs of one
-dtype have one signature and what was planned for one rule serves the next."""
+"""Points to measure pointwise ops on: every exponent, densely around zeros, kinks, poles and the limits of the range,
+and random bit patterns. All 65,536 values for a single 16-bit argument. Always `COUNT` points, so that all programs of
+a dtype have the same signature and share plans."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LANDMARKS = (
     103.9720770, 104.0, 126.0, 127.0, 128.0, 149.0, 150.0, 151.0, 171.6, 256.0, 709.78, 745.13, 1e3, 1024.0, 1074.0,
     2.0**23, 2.0**24, 1e6, 1e10, 1e19, 1.8446743e19, 1e30,
 )  # fmt: skip
-"""Zeros, kinks, poles and limits of the elementary functions; a rule's own numbers are added to them."""
+"""Zeros, kinks, poles and limits of the elementary functions; the numbers in a rule's code are added."""
 
 
 def grid(count: int, dtype: torch.dtype, numbers: Sequence[float] = (), seed: int = 0) -> tuple[torch.Tensor, ...]:
-    """Points for a pointwise op of `count` float arguments: as many tensors of `COUNT` values each, the same for the
-    same seed. `numbers`: thresholds of the rule."""
+    """Points for a pointwise op of `count` float arguments: as many tensors of `COUNT` values each, deterministic by
+    seed. `numbers`: thresholds of the rule."""
     random = torch.Generator().manual_seed(seed)
     if count == 1:
         return (_one(dtype, tuple(numbers), random),)
@@ -84,13 +84,13 @@ def whole_numbers(count: int, dtype: torch.dtype, seed: int = 0) -> tuple[torch.
 
 
 def without_ends(numbers: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Integers for ops that divide: the least of them becomes the next one, and 0 as a divisor 1."""
+    """Integers for ops that divide: the smallest integer is replaced by the next one, and a divisor 0 by 1."""
     first, *others = [torch.where(t == torch.iinfo(t.dtype).min, t + 1, t) for t in numbers]
     return (first, *(torch.where(t == 0, 1, t) for t in others))
 
 
 def moderate(points: torch.Tensor) -> torch.Tensor:
-    """Whether each point is zero or of moderate size, so that second derivatives neither overflow nor vanish."""
+    """Whether each point is zero or of moderate magnitude, so that second derivatives neither overflow nor vanish."""
     size = points.double().abs()
     return (size == 0) | ((size >= 2.0**-12) & (size <= 2.0**7))
 
@@ -132,7 +132,7 @@ def _several(
 
 
 def _product(values: Sequence[torch.Tensor], most: int, random: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """The cartesian product, thinned at random where it is larger than `most`."""
+    """The cartesian product, randomly subsampled to at most `most`."""
     size = math.prod(map(len, values))
     chosen = torch.arange(size) if size <= most else torch.randint(size, (most,), generator=random)
     columns = []
@@ -152,7 +152,7 @@ def _specials(dtype: torch.dtype) -> torch.Tensor:
 
 
 def _about(dtype: torch.dtype, numbers: tuple[float, ...]) -> list[torch.Tensor]:
-    """The neighbours of each landmark and of the rule's own numbers, on both sides of zero."""
+    """The neighbours of each landmark and of the rule's numbers, on both sides of zero."""
     parts = []
     marks = torch.tensor([*_LANDMARKS, *_small(numbers)], dtype=torch.float64).to(dtype).unique()
     for reach, near in ((24, marks), (200, torch.tensor([0.0, 1.0], dtype=dtype))):
@@ -163,13 +163,13 @@ def _about(dtype: torch.dtype, numbers: tuple[float, ...]) -> list[torch.Tensor]
 
 
 def _small(numbers: tuple[float, ...]) -> tuple[float, ...]:
-    """At most a hundred of the rule's numbers; coefficients of long polynomials come first to be left out."""
+    """At most a hundred of the rule's numbers; coefficients of long polynomials are dropped first."""
     round_ones = [n for n in numbers if n == float(f"{n:.4g}")]
     return tuple(dict.fromkeys((*round_ones, *numbers)))[:100]
 
 
 def _every_exponent(dtype: torch.dtype, random: torch.Generator) -> torch.Tensor:
-    """For every exponent the power of two, its neighbours and random mantissas, of both signs."""
+    """For every exponent the power of two, its neighbours and random mantissas, with both signs."""
     info = torch.finfo(dtype)
     mantissa_bits = round(-math.log2(info.eps))
     exponents = torch.arange(0, (1 << (info.bits - 1 - mantissa_bits)) - 1)
@@ -182,14 +182,14 @@ def _every_exponent(dtype: torch.dtype, random: torch.Generator) -> torch.Tensor
 
 
 def _log_uniform(n: int, dtype: torch.dtype, random: torch.Generator) -> torch.Tensor:
-    """Random sizes over moderate exponents, of both signs."""
+    """Random magnitudes over moderate exponents, with both signs."""
     reach = 8 if dtype is torch.float16 else 40
     size = torch.exp2((torch.rand(n, generator=random, dtype=torch.float64) * 2 - 1) * reach)
     return torch.where(torch.rand(n, generator=random) < 0.5, size, -size).to(dtype)
 
 
 def _random_bits(n: int, dtype: torch.dtype, random: torch.Generator) -> torch.Tensor:
-    # The product makes NaN quiet: of one that signals, kernels of one op make now NaN, now what C99 has for others.
+    # The product makes NaNs quiet: for signalling NaNs, kernels of one op disagree between NaN and C99's results.
     return _random_integers(n, _INTEGERS[dtype], random).view(dtype) * 1
 
 

@@ -1,4 +1,4 @@
-"""Integers, bools, and mixtures of dtypes: the same call with tensors of these must give PyTorch's dtype and values."""
+"""Integers, bools and mixed dtypes: a call with such tensors must return PyTorch's dtype and values."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from decomp.validation.ulp import kinds
 
 OTHERS = (torch.int64, torch.int32, torch.uint8, torch.bool)
 LOWERED = ("int64",)
-"""Targets are measured in these."""
+"""The dtypes in which targets are measured."""
 LARGE = 2.0**20
 TOLERANCE = 2.0**-17
-"""Relative tolerance; float results are measured in ULP elsewhere."""
+"""Relative tolerance for float results, which are measured in ULP elsewhere."""
 
 
 def promotion_trials(sample: Sample, seed: int = 0) -> Iterator[tuple[str, Trial]]:
-    """The call in other dtypes, each with its name: "int64", "float32 with float64"; those that the op takes, and none
-    for an op without float tensors."""
+    """The call in other dtypes that the op accepts, each with its name: "int64", "float32 with float64"; none for an op
+    without float tensors."""
     floats = [i for i, t in enumerate(sample.tensors) if t.is_floating_point()]
     # Kernels of gradients never see integers: smooth_l1_loss_backward of torch 2.13 divides by zero, and crashes.
     if not floats or sample.exact == "shape" or "_backward" in str(sample.overload):
@@ -46,8 +46,8 @@ def promotion_trials(sample: Sample, seed: int = 0) -> Iterator[tuple[str, Trial
 
 
 def integer_trials(sample: Sample, seed: int = 0) -> Iterator[Trial]:
-    """A pointwise call of integers alone: on integers of the whole range, and on those that do not divide by zero. Of
-    the least integer the kernel of `lcm` ends the process (torch 2.13)."""
+    """A pointwise call with only integers: on the whole range, and on integers that do not divide by zero. For the
+    smallest integer the kernel of `lcm` crashes the process (torch 2.13)."""
     tensors = sample.tensors
     if not sample.pointwise or not tensors or any(t.is_floating_point() or t.is_complex() for t in tensors):
         return
@@ -71,7 +71,7 @@ def verdict(what: Trial, function: Function, level: str = LEVELS[0]) -> str:
         return f"declines: {refused}"
     except MismatchedResults as mismatch:
         return str(mismatch)
-    except Exception as error:  # whatever a rule raises is a finding
+    except Exception as error:  # any exception of a rule is a finding
         return f"fails: {str(error).strip().partition(chr(10))[0]}"
     precision = max((_tolerance(t.dtype) for t in what.sample.tensors if t.is_floating_point()), default=0.0)
     for mine, theirs in zip(found, own):
@@ -81,7 +81,7 @@ def verdict(what: Trial, function: Function, level: str = LEVELS[0]) -> str:
         if what.pointwise and theirs.is_floating_point() and bool(differs.any()):
             differs &= ~_as_of_floats(mine, theirs, what, function)
         if what.pointwise and theirs.is_floating_point():
-            # Of large integers PyTorch's float kernels may be wrong themselves; those of floats are measured elsewhere.
+            # For large integers PyTorch's float kernels may be wrong themselves; floats are measured elsewhere.
             low, high = range_of(of_function(what.sample.overload).op.short, level)
             for t in what.sample.tensors:
                 promised = (t.double() >= max(low, -LARGE)) & (t.double() <= min(high, LARGE))
@@ -96,8 +96,8 @@ def verdict(what: Trial, function: Function, level: str = LEVELS[0]) -> str:
 
 
 def _as_exact(mine: torch.Tensor, theirs: torch.Tensor, what: Trial) -> torch.Tensor:
-    """Where a result is at most twice as far from that in float64 as PyTorch's own, which a large integer leads far, or
-    is that result though PyTorch's own overflows on the way."""
+    """Where the error of a result against float64 is at most twice that of PyTorch's own (which is large for large
+    integers), or the result is that of float64 although PyTorch's own overflows."""
     try:
         (exact,) = flat(what.own([t.double() if t.dtype is not torch.bool else t for t in what.sample.tensors]))
     except (*FAILURES, ValueError):
@@ -109,9 +109,8 @@ def _as_exact(mine: torch.Tensor, theirs: torch.Tensor, what: Trial) -> torch.Te
 
 
 def _as_of_floats(mine: torch.Tensor, theirs: torch.Tensor, what: Trial, function: Function) -> torch.Tensor:
-    """Where numbers come out of integers to the bit as of the same numbers in float, from the rule and from the op: how
-    good these are is no matter of the dtype, and measured there in ULP. A rule may need all but the first as integers,
-    say a degree."""
+    """Where both the rule and the op return bitwise the same for integers as for the same numbers in float: their
+    accuracy is then measured in float, in ULP. A rule may need all but the first as integers, such as a degree."""
     default, tensors = torch.get_default_dtype(), what.sample.tensors
     same = torch.zeros_like(mine, dtype=torch.bool)
     if any(t.is_floating_point() or t.is_complex() for t in tensors) or theirs.dtype is not default:
@@ -120,7 +119,7 @@ def _as_of_floats(mine: torch.Tensor, theirs: torch.Tensor, what: Trial, functio
         floats = [t.to(default) if i < count else t for i, t in enumerate(tensors)]
         try:
             (again,), (own,) = flat(function(floats)), flat(what.own(floats))
-        except Exception:  # what is bound to integers may raise anything, and then says nothing
+        except Exception:  # an op that requires integers may raise anything; then nothing is known
             continue
         if again.shape == own.shape == mine.shape and again.dtype is own.dtype is default:
             same |= (again == mine) & (own == theirs)
@@ -132,7 +131,7 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _differs(mine: torch.Tensor, theirs: torch.Tensor, precision: float) -> torch.Tensor:
-    """Where two results differ by more than PyTorch's own kernels do that round a part to the narrower dtype."""
+    """Where two results differ by more than PyTorch's own kernels that round a part to the narrower dtype."""
     if not (mine.is_floating_point() or mine.is_complex()):
         return mine != theirs
     small = (theirs.abs() == 0) | (theirs.abs() < 1e-30)

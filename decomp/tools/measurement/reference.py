@@ -1,5 +1,5 @@
-"""What results are held against: the op itself in float64, its worst points computed anew by mpmath where a function of
-mpmath is known for the op; mpmath alone where float64 is what is measured. Never float32."""
+"""The reference for results: the op itself in float64, with the worst points recomputed by mpmath if the op has an
+mpmath function; only mpmath if float64 itself is measured. Never float32."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from decomp.samples import Sample
 from decomp.validation.ulp import Exact
 
 MpFunction = Callable[..., Any]
-"""From the arguments of a call, tensors replaced by mpmath numbers, to the exact value; None where it has no word."""
+"""From a call's arguments, with mpmath numbers for tensors, to the exact value; None if it has no value."""
 
 PRECISION = 140
 """The precision of mpmath, in bits."""
 BUDGET = 1000
-"""How many values mpmath computes at most for one set of points."""
+"""The most values that mpmath computes for one set of points."""
 
 
 def mpmath_is_installed() -> bool:
@@ -46,18 +46,18 @@ class Reference:
     function: MpFunction | None
     exact: Exact
     known: set[int] = field(default_factory=set)
-    """The points that mpmath was asked for, with or without a value."""
+    """The points given to mpmath, whether or not it had a value."""
     was_wrong: bool = False
-    """Whether float64 was, anywhere."""
+    """Whether float64 was wrong at any point."""
 
     @property
     def exhausted(self) -> bool:
-        """Whether mpmath is not asked any more."""
+        """Whether the budget of mpmath is used up, or it is not available."""
         return len(self.known) >= BUDGET
 
     def refined(self, worst: Iterable[int]) -> bool:
-        """Compute these points anew. Returns whether others are to be looked at: one of these changed so much that it
-        matters, or had no answer."""
+        """Recompute these points. Returns whether others should be checked too: if one of these changed significantly,
+        or had no value."""
         new = [i for i in worst if i not in self.known][: BUDGET - len(self.known)]
         self.known.update(new)
         changed = unanswered = False
@@ -67,7 +67,7 @@ class Reference:
                 unanswered = True
                 continue
             high, low = value
-            if not high:  # it rounds to zero but is none: its sign only tells where it came from
+            if not high:  # a nonzero value that rounds to zero: its sign is not compared
                 self._leave_out(i)
                 continue
             before = float(self.exact.high[i])
@@ -79,7 +79,7 @@ class Reference:
         return changed or unanswered
 
     def forget(self, indices: Iterable[int]) -> None:
-        """Leave points out that mpmath has not computed: they are compared with nothing."""
+        """Exclude points that mpmath has not computed from the comparison."""
         for i in indices:
             if i not in self.known:
                 self._leave_out(i)
@@ -89,8 +89,8 @@ class Reference:
             self.exact.unknown[index] = True
 
     def at(self, index: int) -> tuple[float, float] | None:
-        """The exact value at a point as the sum of two float64, both 0 of one below them; None where mpmath has no
-        word."""
+        """The exact value at a point as the sum of two float64 (both 0 if it underflows); None if mpmath has no
+        value."""
         if self.function is None:
             return None
         import mpmath
@@ -121,8 +121,8 @@ def _split(value: Any, mpmath: Any) -> tuple[float, float] | None:
         return None
     high = float(value)
     if abs(high) == float("inf") and mpmath.isfinite(value):
-        return high, 0.0  # what no float is large enough for
+        return high, 0.0  # too large for any float
     if value and not high:
         return 0.0, 0.0
-    # mpmath has no negative zero, and leaves infinities to the op's own kernel.
+    # mpmath has no negative zero; infinities are left to the op's own kernel.
     return (high, float(value - mpmath.mpf(high))) if high and abs(high) < float("inf") else None

@@ -1,5 +1,5 @@
-"""Where PyTorch's own result is uncertain: its kernels for contiguous and for strided inputs disagree, or its gradient
-is lost to cancellation or jumps between neighbouring floats. Computed only where a rule seems to be wrong."""
+"""Where PyTorch's own result is uncertain: its kernels for contiguous and strided inputs disagree, or its gradient
+cancels or jumps between neighbouring floats. Computed only where a rule seems to be wrong."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from decomp.tools.measurement.trials import FAILURES, Function, Inputs, Trial, w
 from decomp.validation.ulp import Exact, kinds, spacing
 
 NARROW = 1e-4
-"""First gradients that differ more than this at neighbouring floats belong to a kink, where PyTorch's choice counts."""
+"""First gradients that differ by more than this at neighbouring floats are at a kink, where PyTorch's choice counts."""
 STEPS = (-4, -1, 1, 4)
-"""Which neighbours of a float are tried, in units in the last place."""
+"""The neighbours of a float to try, in units in the last place."""
 FAR = (2.0**200, 2.0**202, 2.0**204)
-"""Numbers in the place of infinities, another for each argument: if two choices agree, there is a limit."""
+"""Numbers that replace infinities, different for each argument: if two choices agree, there is a limit."""
 
 
 @dataclass(frozen=True)
 class ReferenceUncertainty:
-    """What is uncertain about one result, element by element, as flat tensors."""
+    """The uncertainty of one result, by element, as flat tensors."""
 
     unknown: torch.Tensor
-    """Where no result is called wrong."""
+    """Where any result is accepted."""
     own_is_wrong: torch.Tensor
     """Where PyTorch's own number is wrong: any finite number is accepted, and NaN or infinity if PyTorch has one."""
     low: torch.Tensor
     high: torch.Tensor
-    """Results from `low` to `high` are right too; NaN where there is no such range."""
+    """Results from `low` to `high` are accepted too; NaN if there is no such range."""
 
     def excuses(self, found: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        """Where `found` is not called wrong."""
+        """Where `found` is accepted."""
         value, margin = found.double(), 0.01 * torch.fmax(self.low.abs(), self.high.abs())
         margin = margin.nan_to_num(0.0, 0.0, 0.0)
         between = (value >= self.low - margin) & (value <= self.high + margin)
@@ -43,7 +43,7 @@ class ReferenceUncertainty:
 
 
 def of_values(what: Trial, inputs: Inputs, own: Sequence[torch.Tensor]) -> list[ReferenceUncertainty] | None:
-    """The uncertainty of the values of a pointwise call on real numbers; None where the op fails."""
+    """The uncertainty of the values of a pointwise call on real numbers; None if the op fails."""
     try:
         strided = what.form(inputs.tensors, flat(what.own(_strided(inputs.tensors))))
         limits = _limits(what.wide, what, inputs)
@@ -61,7 +61,7 @@ def of_values(what: Trial, inputs: Inputs, own: Sequence[torch.Tensor]) -> list[
 def of_gradients(
     what: Trial, inputs: Inputs, wanted: Derivative, own: Sequence[torch.Tensor], exact: Sequence[Exact]
 ) -> list[ReferenceUncertainty] | None:
-    """The uncertainty of first or second gradients of a pointwise call, in float32; None where the op fails."""
+    """The uncertainty of first or second gradients of a pointwise call, in float32; None if the op fails."""
     wide = widened(inputs.tensors)
     try:
         strided = wanted.of(what.own, _strided(inputs.tensors)) or []
@@ -93,7 +93,7 @@ def of_gradients(
             narrow = high - low <= NARROW * value.abs().clamp(min=1.0)
             low, high = (torch.where(narrow, side, float("nan")) for side in (low, high))
         if wanted.order == 1 or size is not None:
-            # Differences that the rounding of the value hides; for second derivatives even more.
+            # Differences below the rounding error of the value; for second derivatives even more.
             unresolved = (eps * size / sources[i].abs()).clamp(max=1e-6) if size is not None else torch.zeros(())
             if wanted.order > 1:
                 far = torch.stack(sources).abs().amax(0)
@@ -120,8 +120,8 @@ def _divided(own: torch.Tensor, exact: torch.Tensor, sources: Sequence[torch.Ten
 
 
 def _around(what: Trial, inputs: Inputs) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Where the op's own value is NaN though no argument is, where an argument is infinite and none is NaN, and the
-    size of the value; nothing where arguments and results are not of one shape."""
+    """Where the op's own value is NaN although no argument is, where an argument is infinite and none is NaN, and the
+    magnitude of the value; None if arguments and results differ in shape."""
     floats = [t for t in inputs.tensors if t.is_floating_point()]
     values = what.form(inputs.tensors, flat(what.own(inputs.tensors)))
     if len({t.shape for t in (*floats, *values)}) != 1 or not values[0].is_floating_point():
@@ -132,7 +132,7 @@ def _around(what: Trial, inputs: Inputs) -> tuple[torch.Tensor | None, torch.Ten
 
 
 def groups(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """A number for each point, the same for points whose signs and exponents are; None unless tensors are of one
+    """A number for each point, equal for points with equal signs and exponents; None unless tensors have the same
     shape."""
     floats = [t for t in tensors if t.is_floating_point()]
     if not floats or len({t.shape for t in floats}) > 1:
@@ -154,12 +154,12 @@ def _flat(uncertainty: ReferenceUncertainty) -> ReferenceUncertainty:
 
 
 def _strided(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The same values with a stride of 2, which other kernels of PyTorch compute."""
+    """The same values with a stride of 2, for which PyTorch uses other kernels."""
     return [torch.stack([t, t], -1)[..., 0] if t.dim() else t for t in tensors]
 
 
 def _neighbours(tensors: Sequence[torch.Tensor], wide: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """The arguments in float64, one of them moved by a few steps of its own dtype."""
+    """The arguments in float64, one of them changed by a few steps of its own dtype."""
     found = []
     for i, t in enumerate(tensors):
         if t.is_floating_point() and t.dim():
@@ -169,7 +169,7 @@ def _neighbours(tensors: Sequence[torch.Tensor], wide: Sequence[torch.Tensor]) -
 
 
 def _limits(function: Function, what: Trial, inputs: Inputs) -> list[torch.Tensor]:
-    """Float64 results for large numbers in the place of infinities, where two choices of them agree; NaN elsewhere."""
+    """Float64 results with infinities replaced by large numbers, where two choices of these agree; NaN elsewhere."""
     wide = widened(inputs.tensors)
     infinite = [t.isinf() for t in wide if t.is_floating_point() and t.dim()]
     shapes = {t.shape for t in infinite}

@@ -1,5 +1,5 @@
-"""What a level of accuracy promises: on which inputs and results of a call a rule is judged. At the level exact it is
-on all; at looser ones, on normal numbers, and on the range that is stated for the op."""
+"""The scope of a level of accuracy: the inputs and results of a call for which it makes guarantees. At the level exact
+these are all; at looser ones, normal numbers in the range declared for the op."""
 
 from __future__ import annotations
 
@@ -14,47 +14,45 @@ from decomp.rules.accuracy import LEVELS
 from decomp.tools.measurement.trials import Inputs, Trial
 
 ORDINARY = {torch.float16: 100.0, torch.complex32: 100.0}
-"""Numbers up to this size, and in other dtypes up to 10,000, are never to become NaN: squares of larger ones overflow
+"""Numbers up to this magnitude (in other dtypes, up to 10,000) must never become NaN: squares of larger ones overflow
 in float16."""
 ABSOLUTE = 1 / 4
-"""At the level fast, results are as good as those of this size: 64 ULP of it are 16 ε. A textbook formula that cancels
-near a zero of the function, or in a tail of it, is off by as much as the terms that it adds."""
+"""At the level fast, errors of smaller results are counted in ULP of this value, of which 64 are 16 ε. A textbook
+formula that cancels near a zero of the function, or in its tail, has the error of the terms that it adds."""
 GRADIENTS = {"standard": 16.0, "fast": 64.0}
-"""ε that gradients may be off by where they pass through 0."""
+"""The allowed error of gradients in ε where they pass through 0."""
 TIES = "with ties"
-"""Inputs some of which are equal: the gradient of the largest may go to any of them, or be shared."""
+"""Inputs with equal elements: the gradient of the maximum may go to any of them, or be shared."""
 IN_HALF = 4.0
-"""At the level fast, half types are judged up to this size: beyond, an argument has hardly a digit after the point."""
+"""At the level fast, the largest magnitude for half types: larger arguments have hardly any fractional digits."""
 SMALL = 2.0**-24
-"""At the level fast, numbers that are not 0 are no smaller: the square of their inverse overflows in no dtype but
-float16."""
+"""At the level fast, the smallest nonzero magnitude: the square of its inverse overflows only in float16."""
 NEAR_OVERFLOW = 16.0
-"""Gradients are judged up to this part of the largest number."""
+"""Gradients are compared up to the largest number divided by this."""
 TURNS = 2.0**13
-"""Angles up to which trigonometric functions are promised."""
+"""The largest angle for which trigonometric functions are guaranteed."""
 NORMAL = ("subnormal",)
-"""Inputs that no looser level promises anything of."""
+"""Inputs for which looser levels guarantee nothing."""
 
 
 @dataclass(frozen=True)
 class PromisedScope:
-    """What is promised of the results of one call on some inputs."""
+    """The guarantees for the results of one call on some inputs."""
 
     left_out: torch.Tensor | None = None
-    """Bool, flat: of which elements nothing is; None if there is no such element."""
+    """Bool, flat: elements without any guarantee; None if there are none."""
     finite_alone: torch.Tensor | None = None
-    """Bool, flat: of which elements nothing is but that they are not NaN."""
+    """Bool, flat: elements that must only not be NaN."""
     gradient: bool = False
     absolute: float = 0.0
-    """Errors of smaller results are counted in ULP of this one."""
+    """Errors of smaller results are counted in ULP of this value."""
     slack: float = 0.0
-    """What gradients may be off by, absolutely."""
+    """The allowed absolute error of gradients."""
     judged: bool = True
-    """Whether anything is promised at all."""
+    """Whether anything is guaranteed at all."""
 
     def for_result(self, count: int) -> PromisedScope:
-        """The same for a result of so many elements: one that sums over points of which nothing is promised is left
-        out."""
+        """The same for a result of `count` elements: a sum over points without guarantees is excluded."""
         return self._changed(lambda part: part if len(part) == count else part.any().expand(count))
 
     def of_parts(self) -> PromisedScope:
@@ -66,7 +64,7 @@ class PromisedScope:
         return replace(self, left_out=left_out, finite_alone=finite_alone)
 
     def left_out_of(self, exact: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        """Of which elements nothing is promised, given the results too."""
+        """The elements without guarantees, given the results too."""
         found = torch.zeros(exact.shape, dtype=torch.bool) if self.left_out is None else self.left_out
         if not self.gradient:
             return found
@@ -75,13 +73,13 @@ class PromisedScope:
 
 
 def scope_of(level: str, what: Trial, inputs: Inputs, gradient: bool) -> PromisedScope | None:
-    """What a level promises of a call; None if it promises everything."""
+    """The scope of a level for a call; None if it guarantees everything."""
     if level == LEVELS[0]:
         return None
     low, high = range_of(of_function(what.sample.overload).op.short, level)
     if level == "fast" and what.dtype in (torch.float16, torch.bfloat16):
         low, high = max(low, -IN_HALF), min(high, IN_HALF)
-    if what.dtype.is_complex:  # functions of complex numbers are trigonometric ones of their imaginary parts
+    if what.dtype.is_complex:  # functions of complex numbers involve trigonometric functions of the imaginary parts
         low, high = max(low, -TURNS), min(high, TURNS)
     floats = [_parts(t) for t in inputs.tensors if t.is_floating_point() or t.is_complex()]
     ordinary = ORDINARY.get(what.dtype, 1e4)
@@ -113,7 +111,7 @@ def scope_of(level: str, what: Trial, inputs: Inputs, gradient: bool) -> Promise
 def _of_whole(
     level: str, what: Trial, inputs: Inputs, floats: Sequence[torch.Tensor], reach: tuple[float, float], ordinary: float
 ) -> PromisedScope:
-    """Of an op that is not pointwise: all of its results, or none."""
+    """The scope for an op that is not pointwise: all of its results, or none."""
     low, high = reach
     finite = all(bool(parts.isfinite().all()) for parts in floats)
     if inputs.label in NORMAL or not finite and (level == "fast" or what.dtype.is_complex):
@@ -126,7 +124,7 @@ def _of_whole(
 
 
 def _parts(t: torch.Tensor) -> torch.Tensor:
-    """The numbers of a tensor in float64, a row an element, real and imaginary part side by side."""
+    """The numbers of a tensor in float64: a row for each element, with real and imaginary part side by side."""
     t = t.detach()
     if t.is_complex():
         return torch.view_as_real(t.resolve_conj()).double().reshape(-1, 2)

@@ -1,5 +1,5 @@
-"""The statistics of one measurement: results are added call by call, with exact ones and PyTorch's own. Mismatches
-(NaN, infinity, far off) are counted separately from rounding errors."""
+"""The error statistics of one measurement: results are added call by call, with exact ones and PyTorch's own.
+Mismatches (NaN, infinity, large errors) are counted separately from rounding errors."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from decomp.tools.measurement.scope import PromisedScope
 from decomp.validation.ulp import Exact, deviation, kinds, spacing
 
 EXAMPLES = 3
-"""How many mismatches a certificate names."""
+"""How many mismatches a certificate lists."""
 LOOSE = 0.01
-"""Gradients, and results of planted special values, are wrong if they are off by so much, relatively."""
+"""The relative error above which gradients, and results for planted special values, are wrong."""
 
 Naming = Callable[[int], str]
-"""From the index of a result to the input that gave it."""
+"""From the index of a result to its input, as text."""
 
 
 @dataclass(frozen=True)
 class MeasuredResult:
-    """One result of a call: of the candidate, exact, and of the op itself."""
+    """One result of a call: the candidate's, the exact one, and the op's own."""
 
     found: torch.Tensor
     exact: Exact
@@ -33,19 +33,20 @@ class MeasuredResult:
     """Whether errors are in ULP of each element, or of the largest."""
     naming: Naming
     loose: bool = False
-    """Whether numbers that are far off count as mismatches: for gradients and planted special values."""
+    """Whether large errors count as mismatches: for gradients and planted special values."""
     signed_zeros: bool = True
     """Whether the sign of zero counts."""
     counted: bool = True
-    """Whether rounding errors count, or mismatches alone."""
+    """Whether rounding errors count, or only mismatches."""
     uncertainty: Callable[[], ReferenceUncertainty | None] | None = None
-    """Computes how uncertain PyTorch's own result is; called where something seems wrong."""
+    """Computes the uncertainty of PyTorch's own result; called only if something seems wrong."""
     groups: torch.Tensor | None = None
-    """A number for each element, the same for those of inputs of one size: PyTorch's own error is that of them all."""
+    """A group number for each element, by the magnitude of its inputs: PyTorch's own error is the largest in the
+    group."""
     unit: torch.Tensor | None = None
-    """What errors of a pointwise op are counted in, where it is not the ULP of each element."""
+    """The unit of errors of a pointwise op, if it is not the ULP of each element."""
     scope: PromisedScope | None = None
-    """What the level of accuracy promises; None if it promises everything."""
+    """The scope of the level of accuracy; None if it guarantees everything."""
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Tally:
     examples: list[Mismatch] = field(default_factory=list)
 
     def add(self, results: MeasuredResult) -> None:
-        """Count one result."""
+        """Add one result."""
         if results.found.numel() == 0:
             return
         if results.found.is_complex():
@@ -75,7 +76,7 @@ class Tally:
         else:
             wrong = results.found != results.own
             if not results.exact.high.is_floating_point():
-                wrong &= results.found != results.exact.high  # what the op says in float64 is right too
+                wrong &= results.found != results.exact.high  # the op's own result in float64 is accepted too
             if results.scope is not None:
                 wrong &= ~_left_out(results.scope, wrong)
             self._mismatched(wrong, results)
@@ -98,7 +99,7 @@ class Tally:
         unit = _unit(results)
         ours = deviation(results.found, results.exact, unit, signed_zero=results.signed_zeros)
         own = deviation(results.own, results.exact, unit, signed_zero=results.signed_zeros)
-        # A result of the kind that the op itself has is never wrong: NaN, for one, where float64 has a number.
+        # A result of the same kind as the op's own is accepted, such as NaN where float64 has a number.
         wrong = ours.special & ~_same_kind(results)
         if results.loose:
             wrong |= _far_off(results, unit)
@@ -138,8 +139,8 @@ class Tally:
 
 
 def _within(scope: PromisedScope, results: MeasuredResult, wrong: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which results are wrong by what is promised, and of which digits are: of normal numbers. A number below them may
-    be 0, or any other below them."""
+    """Which results are wrong within the guarantees, and for which the digits are compared: normal numbers. A subnormal
+    number may be 0, or any other subnormal number."""
     tiny = torch.finfo(results.found.dtype).tiny
     found, exact = results.found.double(), results.exact.high
     numbers = torch.ones_like(wrong)
@@ -153,7 +154,7 @@ def _within(scope: PromisedScope, results: MeasuredResult, wrong: torch.Tensor) 
 
 
 def _left_out(scope: PromisedScope, like: torch.Tensor) -> torch.Tensor:
-    """The elements of which no digits are promised, whatever they are."""
+    """The elements whose digits are not guaranteed."""
     found = torch.zeros_like(like)
     for part in (scope.left_out, scope.finite_alone):
         found = found if part is None else found | part
@@ -161,12 +162,12 @@ def _left_out(scope: PromisedScope, like: torch.Tensor) -> torch.Tensor:
 
 
 def worst_points(results: MeasuredResult, comparable: Iterable[int] = (), count: int = 8) -> list[int]:
-    """Indices of the largest errors of the rule and of the op's own kernel, beside those that are known already."""
+    """Indices of the largest errors of the rule and of the op's own kernel, except those already known."""
     left_out = torch.tensor(list(comparable), dtype=torch.int64)
     indices: set[int] = set()
     for value in (results.found, results.own):
         found = deviation(value, results.exact)
-        # NaN and infinities come after numbers that are far off: mpmath seldom has a value there.
+        # NaN and infinities come after large errors: mpmath seldom has a value there.
         error = torch.where(found.special, 1.0, found.error).nan_to_num(-1.0, posinf=1e300)
         if results.scope is not None:
             error = error.masked_fill(_left_out(results.scope, found.special), -1.0)
@@ -176,8 +177,8 @@ def worst_points(results: MeasuredResult, comparable: Iterable[int] = (), count:
 
 
 def _unit(results: MeasuredResult) -> torch.Tensor | None:
-    """What errors are counted in: ULP of each element (None), of the gradient but at least of ε, of the absolute value
-    of complex numbers, or of the largest element of the result."""
+    """The unit of errors: the ULP of each element (None), of the gradient but at least of ε, of the absolute value of
+    complex numbers, or of the largest element of the result."""
     size = results.exact.high.abs()
     dtype = results.found.dtype
     if results.pointwise and results.loose:
@@ -197,12 +198,12 @@ def _same_kind(results: MeasuredResult) -> torch.Tensor:
 
 
 def _far_off(results: MeasuredResult, unit: torch.Tensor | None) -> torch.Tensor:
-    """Where a finite result is far from the exact one, though the op's own is close."""
+    """Where a finite result is far from the exact one, although the op's own is close."""
     info = torch.finfo(results.found.dtype)
     exact = results.exact.high
     difference = (results.found.double() - exact).abs()
     own = _of_group((results.own.double() - exact).abs(), results.groups)
-    # Where the op's own formula cancels in float64 too, ε² is all that it leaves.
+    # Where the op's own formula cancels in float64 too, only ε² remains.
     allowed = exact.abs() * max(LOOSE, 8 * info.eps) + (
         info.eps**2 if results.pointwise else 1024 * info.smallest_normal
     )
@@ -222,7 +223,7 @@ def _of_group(error: torch.Tensor, groups: torch.Tensor | None) -> torch.Tensor:
 
 
 def _of_parts(results: MeasuredResult) -> MeasuredResult:
-    """Complex results as twice as many real ones, in ULP of the absolute value: a part may cancel."""
+    """Complex results as twice as many real ones, in ULP of the absolute value, as one part may cancel."""
 
     def parts(t: torch.Tensor) -> torch.Tensor:
         return torch.view_as_real(t.resolve_conj().contiguous()).flatten()
@@ -232,7 +233,7 @@ def _of_parts(results: MeasuredResult) -> MeasuredResult:
 
     naming, high, dtype = results.naming, results.exact.high, results.found.dtype.to_real()
     whole = twice(spacing(torch.where(high.isfinite(), high.abs(), 1.0), dtype))
-    # A part beside an infinite one has a size of its own.
+    # Next to an infinite part, the other part has its own magnitude.
     unit = torch.where(twice(high.isfinite()), whole, spacing(parts(high).nan_to_num(1.0, 1.0, 1.0), dtype))
     unknown = results.exact.unknown
     return replace(

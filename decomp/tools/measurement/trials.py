@@ -1,5 +1,5 @@
-"""Trials: a sample call in one dtype, with the inputs to try it on. A pointwise op is tried on points that cover its
-domain; any other on its sample as it is, ill-conditioned, with ties, and with special values planted."""
+"""Trials: a sample call in one dtype, with its inputs. A pointwise op runs on points that cover its domain; any other
+op on its sample, unchanged, ill-conditioned, with ties, and with special values planted."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from decomp.tools.measurement import points
 from decomp.torch_internals import pytree
 
 Function = Callable[[Sequence[torch.Tensor]], Any]
-"""A way to compute a sample's op on other tensors of the same shapes."""
+"""An implementation of a sample's op, as a function of tensors of the same shapes."""
 
 FAILURES = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, ZeroDivisionError, AssertionError)
-"""What PyTorch raises where an op does not take a dtype or a value."""
+"""The exceptions of PyTorch for a dtype or a value that an op does not accept."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Tensors to try a call on."""
+    """Tensors to run a call on."""
 
     label: str
     """"points", "as sampled", "shifted by 1,000", "NaN planted"."""
     tensors: tuple[torch.Tensor, ...]
     measured: bool = True
-    """Whether errors count; else only which results are NaN, infinite or zero."""
+    """Whether errors count; otherwise only which results are NaN, infinite or zero."""
     trained: bool = False
-    """Whether gradients are measured here too."""
+    """Whether gradients are measured on these too."""
 
     @property
     def ill_conditioned(self) -> bool:
-        """Whether float64 too may lose digits here."""
+        """Whether float64 may also be inaccurate on these."""
         return self.label in ("shifted by 1,000", "cancelling", "over a wide range")
 
 
@@ -65,40 +65,40 @@ class Trial:
 
     @property
     def is_gradient(self) -> bool:
-        """Whether the op is a gradient itself."""
+        """Whether the op is a backward op."""
         return "_backward" in str(self.sample.overload)
 
     @property
     def slope(self) -> Trial:
-        """The trial of what is to be differentiated."""
+        """The trial of the differentiable form of the call."""
         smooth = self.sample.differentiable
         return self if smooth is None else replace(self, sample=replace(self.sample, documented=smooth))
 
     def predicted(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What PyTorch says that the results are like, before it computes them; none where it cannot. Its kernels need
-        not agree (batch norm of torch 2.13 in 16 bits)."""
+        """PyTorch's prediction of the results' metadata; None if there is none. Its kernels may disagree (batch norm in
+        16 bits in torch 2.13)."""
         mode = new_mode()
         try:
             with mode:
                 return flat(
                     _run(replace(self.sample, documented=None), [mode.from_tensor(t.detach()) for t in tensors])
                 )
-        except Exception:  # whatever an op raises on fake tensors says nothing
+        except Exception:  # an op may raise anything on fake tensors: no prediction
             return []
 
     def form(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What is compared: the results of the call with these tensors, or their form where the op leaves some open."""
+        """The values to compare: the results of the call with these tensors, in normal form if some are unspecified."""
         leeway = self.sample.leeway
         return list(results if leeway is None else leeway.results(self.sample.with_tensors(tensors), results))
 
 
 def _run(sample: Sample, tensors: Sequence[torch.Tensor]) -> Any:
-    # Some ops write to their inputs: the running statistics of a batch norm.
+    # Some ops write to their inputs, such as the running statistics of a batch norm.
     return sample.with_tensors(_copied(t) if not t.requires_grad else t for t in tensors).run()
 
 
 def _copied(t: torch.Tensor) -> torch.Tensor:
-    """A copy that lies in memory as the original does, gaps and all, which other kernels read."""
+    """A copy with the same strides, including gaps, for which PyTorch uses the same kernels."""
     copy = t.clone()
     if copy.stride() == t.stride() or 0 in t.stride() or t.layout is not torch.strided:
         return copy
@@ -106,15 +106,15 @@ def _copied(t: torch.Tensor) -> torch.Tensor:
 
 
 def trial(sample: Sample, dtype: torch.dtype, numbers: Sequence[float] = (), seed: int = 0) -> Trial | None:
-    """The sample in `dtype` with inputs to try it on; None if the op does not take that dtype."""
+    """The sample in `dtype` with inputs; None if the op does not accept that dtype."""
     if sample.documented is not None and dtype.is_complex:
-        return None  # a formula takes what no kernel does
+        return None  # a documented formula may accept dtypes that no kernel does
     converted = in_dtype(sample, dtype)
     turned = _turned(converted) if dtype.is_complex and not sample.pointwise else converted
     try:
         converted = (turned if takes(turned) else converted).completed()
     except FAILURES:
-        return None  # nor does the op that saves what this one takes
+        return None  # the op that saves this one's arguments does not accept it
     if sample.pointwise:
         spread = over_points(converted, numbers, seed)
         if spread is not None and takes(spread):
@@ -125,8 +125,8 @@ def trial(sample: Sample, dtype: torch.dtype, numbers: Sequence[float] = (), see
 
 
 def _turned(sample: Sample) -> Sample:
-    """The sample with imaginary parts where its complex tensors have none, each up to half of the real one: zeros and
-    the diagonals of square matrices stay, and of a symmetric one comes a Hermitian one."""
+    """The sample with imaginary parts added to complex tensors that have none, each up to half of the real one: zeros
+    and diagonals of square matrices are unchanged, and a symmetric matrix becomes Hermitian."""
     generator = torch.Generator().manual_seed(0)
 
     def turned(place: int, t: torch.Tensor) -> torch.Tensor:
@@ -150,8 +150,8 @@ def takes(sample: Sample) -> bool:
 
 
 def in_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
-    """The sample with its floating tensors, and the floating dtypes that it names, in another dtype; in a complex one
-    its complex tensors too, else those in the complex dtype of the same precision, or the nearest."""
+    """The sample with its float tensors and float dtype arguments in another dtype; complex tensors in that dtype if it
+    is complex, otherwise in the complex dtype of the same precision, or the nearest."""
     wide = dtype in (torch.float64, torch.complex128)
     complex_dtype = torch.complex128 if wide else torch.complex64
 
@@ -172,19 +172,19 @@ def widened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 
 def transposed(sample: Sample) -> Sample:
-    """The same call on tensors whose last two dimensions lie in memory the other way round."""
+    """The same call on tensors with transposed strides in the last two dimensions."""
     return sample.with_tensors(t.mT.contiguous().mT if t.dim() > 1 else t for t in sample.tensors)
 
 
 Grid = Callable[[int, torch.dtype, Sequence[float], int], Sequence[torch.Tensor]]
-"""Makes points for so many arguments of a dtype, given thresholds and a seed."""
+"""Makes points for a number of arguments of a dtype, given thresholds and a seed."""
 
 
 def over_points(
     sample: Sample, numbers: Sequence[float], seed: int, grid: Grid = points.grid, count: int = points.COUNT
 ) -> Sample | None:
-    """A pointwise call with its float tensors spread over the `count` points of a grid; None if it has none. Tensors of
-    other dtypes are repeated; tensors of no dimension beside larger ones stay."""
+    """A pointwise call with its float tensors replaced by the `count` points of a grid; None if it has none. Tensors of
+    other dtypes are repeated; 0-dimensional tensors next to larger ones are unchanged."""
     tensors = sample.tensors
     spread = [i for i, t in enumerate(tensors) if t.dim() or not any(other.dim() for other in tensors)]
     floats = [i for i in spread if tensors[i].is_floating_point() or tensors[i].is_complex()]
@@ -211,7 +211,7 @@ def _repeated(values: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _variants(sample: Sample, seed: int) -> Iterator[Inputs]:
-    """The tensors of a call as they are, and changed in ways that the op still takes."""
+    """The tensors of a call, unchanged and changed in ways that the op still accepts."""
     tensors = tuple(sample.tensors)
     yield Inputs("as sampled", tensors, trained=True)
     finite, wide = _all_finite(sample, tensors), takes(in_dtype(sample, torch.float64))
@@ -222,7 +222,7 @@ def _variants(sample: Sample, seed: int) -> Iterator[Inputs]:
         same = all(a is b for a, b in zip(tensors, changed))
         changed = changed if same else tuple(sample.with_tensors(changed).completed().tensors)
         new = sample.with_tensors(changed)
-        # What the op refuses in float64 is outside its domain, though a narrower kernel that overflows may miss it.
+        # Inputs that the op rejects in float64 are outside its domain, even if a narrower kernel overflows and accepts.
         if not same and takes(new) and (not wide or takes(in_dtype(new, torch.float64))):
             if not measured or not finite or _all_finite(sample, changed):
                 yield Inputs(label, changed, measured, trained)
@@ -268,7 +268,7 @@ def _planting(*values: float) -> Callable[[torch.Tensor, torch.Generator], torch
         where = torch.randperm(len(flat), generator=random)[: max(len(values), len(flat) // 6)]
         new = torch.tensor(values, dtype=torch.float64).repeat(len(where) // len(values) + 1)[: len(where)]
         flat[where] = new.to(t.dtype)
-        return torch.empty_like(t).copy_(flat.reshape(t.shape))  # as it lies in memory
+        return torch.empty_like(t).copy_(flat.reshape(t.shape))  # with the same strides
 
     return planted
 
@@ -298,7 +298,7 @@ _CHANGES: tuple[tuple[str, Callable[[torch.Tensor, torch.Generator], torch.Tenso
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Mute PyTorch's long log messages about ops that do not run on fake tensors; here these are expected."""
+    """Mute PyTorch's long log messages about ops that do not run on fake tensors, which are expected here."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     level = log.level
     log.setLevel(logging.CRITICAL)

@@ -1,7 +1,6 @@
-"""Integer arithmetic that has no value in C++: signed overflow, a float cast to an integer dtype that does not hold it,
-a shift by no count of bits, division by zero. PyTorch's kernels wrap; generated code need not. The operands of each
-call that a rule makes are looked at before it runs, and what the op itself does not define on the same input is
-excused."""
+"""Integer arithmetic that is undefined in C++: signed overflow, a cast of a float that does not fit the integer dtype,
+a shift by an invalid count, division by zero. PyTorch's kernels wrap; generated code need not. The operands of each
+call of a rule are checked before it runs; inputs for which the op itself is undefined are excused."""
 
 from __future__ import annotations
 
@@ -19,10 +18,10 @@ from decomp.tools.measurement.trials import Function, Trial
 from decomp.torch_internals.modes import TorchDispatchMode
 
 OVERFLOWS = (torch.int32, torch.int64)
-"""Narrower integers are computed in `int` and cut off, unsigned ones wrap: both are defined."""
+"""The dtypes whose overflow is undefined: narrower integers are computed in `int` and truncated, unsigned ones wrap."""
 SHIFTED_OUT = "a left shift that overflows"
 _FATAL = ("division by zero", "a quotient that overflows")
-"""Calls that end the process (on x86)."""
+"""Calls that crash the process (on x86)."""
 
 
 @dataclass(frozen=True)
@@ -73,22 +72,22 @@ class OperandWatch(TorchDispatchMode):
 
 
 def undefined(function: Function, what: Trial, tensors: Sequence[torch.Tensor]) -> str | None:
-    """Undefined arithmetic of a rule on inputs for which that of the op is defined; empty if there is none, and None if
+    """Undefined arithmetic of a rule on inputs for which the op is defined; empty if there is none, and None if
     the rule does no integer arithmetic."""
     watch = watched(function, tensors)
     return fault(watch, what, tensors) if watch.looked_at else None
 
 
 def watched(function: Function, tensors: Sequence[torch.Tensor]) -> OperandWatch:
-    """What is undefined in a run of `function`, whose results are left."""
+    """The undefined calls in a run of `function`, whose results are ignored."""
     watch = OperandWatch()
-    with watch, contextlib.suppress(Exception):  # what it raises is noted where its results are measured
+    with watch, contextlib.suppress(Exception):  # exceptions are noted where its results are measured
         function([t.detach().clone() for t in tensors])
     return watch
 
 
 def fatal(watch: OperandWatch) -> bool:
-    """Whether a call would have ended the process."""
+    """Whether a call would have crashed the process."""
     return any(each.what in _FATAL for each in watch.found)
 
 
@@ -107,9 +106,9 @@ def fault(watch: OperandWatch, what: Trial, tensors: Sequence[torch.Tensor]) -> 
 
 
 def undefined_of_the_op(what: Trial, tensors: Sequence[torch.Tensor], count: int) -> torch.Tensor:
-    """The points at which the op's own kernel has no value; of an op that is not pointwise, whether it has none."""
+    """The points at which the op's own kernel is undefined; for an op that is not pointwise, whether it is."""
     excused = torch.zeros(max(count, 1), dtype=torch.bool)
-    # Of its shifts to the left PyTorch says that bits are lost.
+    # PyTorch documents that its left shifts lose bits.
     found = [each.where for each in watched(what.own, tensors).found if each.what != SHIFTED_OUT]
     for where in (*found, *_beyond(what, tensors)):
         points = _points(where, count)
@@ -118,12 +117,12 @@ def undefined_of_the_op(what: Trial, tensors: Sequence[torch.Tensor], count: int
 
 
 def _beyond(what: Trial, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Where the op of integers has results in float64 that the integers of its own do not hold."""
+    """Where an integer op has results in float64 that do not fit its own integer dtype."""
     if any(t.is_floating_point() or t.is_complex() for t in tensors):
         return []
     try:
         own, wide = flat(what.own(tensors)), flat(what.own([t.double() for t in tensors]))
-    except Exception:  # an op of integers alone
+    except Exception:  # an op that accepts only integers
         return []
     return [
         ~(theirs.abs() < 2.0 ** (torch.iinfo(mine.dtype).bits - 1))
@@ -133,7 +132,7 @@ def _beyond(what: Trial, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _points(where: torch.Tensor, count: int) -> torch.Tensor | None:
-    """At which of so many points something is so; None where a tensor is not laid out by them."""
+    """A mask reduced to the points; None if its shape is not that of the points."""
     if count and where.numel() == count:
         return where.flatten()
     if count and where.dim() and where.shape[0] == count:
@@ -159,7 +158,7 @@ def _shown(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
-# The checks: from the arguments of a call to what may be amiss, with the places and the operands; None where it is no
+# The checks map the arguments of a call to possible faults, with their positions and the operands; None if it is not
 # integer arithmetic.
 
 Found = Sequence[tuple[str, torch.Tensor, Sequence[Any]]]
@@ -171,7 +170,7 @@ def _whole(dtype: torch.dtype) -> bool:
 
 
 def _pair(args: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Both operands as integers of the dtype of the result, broadcast; None where that is none."""
+    """Both operands as integers of the result's dtype, broadcast; None if that is not an integer dtype."""
     x, y = args[:2]
     dtype = torch.result_type(x, y)
     if not _whole(dtype):
@@ -218,7 +217,7 @@ def _sum_overflows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _product_overflows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Whether dividing the wrapped product gives another factor than was multiplied."""
+    """Where the product overflows: dividing the wrapped product does not return the factor."""
     least = torch.iinfo(x.dtype).min
     plain = (y != 0) & (y != -1)
     quotient = torch.div(x * y, torch.where(plain, y, 1), rounding_mode="trunc")
@@ -231,7 +230,7 @@ def _negation(args: Sequence[Any], named: Mapping[str, Any]) -> Found | None:
 
 
 def _divisor(args: Sequence[Any], named: Mapping[str, Any]) -> Found | None:
-    """Of the greatest common divisor, whose kernel takes absolute values."""
+    """The check of the greatest common divisor, whose kernel takes absolute values."""
     pair = _pair(args)
     if pair is None or pair[0].dtype not in OVERFLOWS:
         return None
@@ -289,7 +288,7 @@ def _quotient(args: Sequence[Any], named: Mapping[str, Any]) -> Found | None:
 
 
 def _sizes(name: str, *places: int) -> Check:
-    """Of sums and products of many: where the sum (or product) of their sizes is beyond the dtype."""
+    """The check of sums and products: where the sum (or product) of absolute values exceeds the dtype."""
 
     def check(args: Sequence[Any], named: Mapping[str, Any]) -> Found | None:
         values = [args[i] for i in places if i < len(args) and isinstance(args[i], torch.Tensor)]

@@ -92,7 +92,7 @@ def even(**how):
 def test_what_was_assumed_is_said_with_the_sizes_that_were_given():
     assert broken(run=even().result) == (
         "input 'x' has shape (5, 3), the program was lowered for x.shape[0] % 2 == 0\n"
-        "  to do: lower it with inputs as these, or export it so that it does not assume this of its sizes"
+        "  to do: lower it with inputs like these, or export it so that it does not assume this about its sizes"
     )
     two = Calls(BRANCHES["of two"])
     shapes = {"x": {0: Dim.AUTO}, "y": {0: Dim.AUTO}}

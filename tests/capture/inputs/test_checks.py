@@ -18,7 +18,7 @@ def test_another_size_is_refused():
         mean(torch.ones(8, 3))
     assert str(refused.value) == (
         "input 'x' has shape (8, 3), the program was lowered for (4, 3)\n"
-        "  to do: lower it with inputs of this shape, or with dynamic_shapes= where the size is to vary"
+        "  to do: lower it with inputs of this shape, or with dynamic_shapes= if the size varies"
     )
     assert mean(x=torch.ones(4, 3)).tolist() == [1, 1, 1]
 

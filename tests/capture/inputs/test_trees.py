@@ -103,11 +103,12 @@ def test_an_input_that_cannot_be_written_is_refused_by_name(kind):
     for x, said in (
         (
             ones(1, 3).expand(4, 3),
-            "input 'x' has elements that share memory, and the program writes it\n  to do: call it with a clone of it",
+            "input 'x' has elements that share memory, and the program writes to it\n"
+            "  to do: call it with a clone of it",
         ),
         (
             nn.Parameter(ones(4, 3)),
-            "input 'x' is a leaf that requires a gradient, and the program writes it\n"
+            "input 'x' is a leaf that requires a gradient, and the program writes to it\n"
             "  to do: call it with a clone of it, or under torch.no_grad()",
         ),
     ):
@@ -129,8 +130,8 @@ def test_a_program_for_inference_has_no_gradients_and_refuses_inputs_that_want_o
     with pytest.raises(decomp.InputMismatch) as refused:
         run(ones(2, 3).requires_grad_())
     assert str(refused.value) == (
-        "input 'input' requires a gradient, and the program was lowered for inference (training=False or "
-        "freeze=True), without what gradients need\n"
+        "input 'input' requires a gradient, but the program was lowered for inference (training=False or "
+        "freeze=True), without the ops that gradients need\n"
         "  to do: call it under torch.no_grad(), pass the input's detach(), or lower it without these options"
     )
     with torch.no_grad():

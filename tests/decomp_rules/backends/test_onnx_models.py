@@ -223,7 +223,7 @@ def test_a_layer_that_drops_values_is_no_operator() -> None:
     x, layer = torch.randn(2, 5, 3), nn.LSTM(3, 4, 2, dropout=0.5).train()
     lowering = decomp.lower(layer, to=targets.onnx, args=(x,), keep=["lstm"], verify=False)
     with pytest.raises(
-        decomp.errors.LoadError, match="not implemented, but for other calls: dropout=0 or evaluation mode"
+        decomp.errors.LoadError, match="not implemented, only for other calls: dropout=0 or evaluation mode"
     ):
         backends.get("onnx").load(lowering)
 

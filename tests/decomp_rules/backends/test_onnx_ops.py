@@ -197,7 +197,7 @@ def test_what_onnx_runtime_has_no_kernel_for_is_lowered_further(model: nn.Module
     lowering = decomp.lower(model.eval(), to=targets.onnxruntime, args=(x,), training=False)
     torch.testing.assert_close(backends.onnx.load(lowering)(x), model(x))
     kept = decomp.lower(model, to=targets.onnx, args=(x,), training=False, keep=["relu", "gelu", "log_softmax", "lstm"])
-    with pytest.raises(decomp.errors.LoadError, match="not implemented, but for other calls"):
+    with pytest.raises(decomp.errors.LoadError, match="not implemented, only for other calls"):
         backends.onnx.load(kept)
 
 

@@ -425,7 +425,7 @@ def test_the_command_compares(tmp_path):
     [
         (["sotfmax"], "no workload 'sotfmax'; there are softmax, log_softmax"),
         (["--size", "huge"], "no size 'huge'; there are small, cached, medium, large"),
-        (["--device", "tpu"], "no device 'tpu'; there are cpu and cuda"),
+        (["--device", "tpu"], "no device 'tpu'; available: cpu, cuda"),
         (["--to", "tinigrad"], "tinygrad"),
         (["--backend", "nunpy"], "no backend 'nunpy'. Did you mean 'numpy'?"),
         (["--backend", "numpy", "--backward"], "--backend runs without gradients: leave out --backward"),

@@ -223,7 +223,7 @@ def test_the_command_line_takes_primitives_and_ops_by_one_name():
     done = CliRunner().invoke(app, [*here, "--op", "maximun"])
     assert done.exit_code == 2 and "unknown op 'maximun'; did you mean 'maximum'" in done.output
     done = CliRunner().invoke(app, [*here, "--op", "cos", "--op", "lt.Tensor", "--only", "primitive"])
-    assert done.exit_code == 2 and "cos is no primitive of numpy" in done.output
+    assert done.exit_code == 2 and "cos is not a primitive of numpy" in done.output
 
 
 def test_an_overload_is_that_primitive_alone():
@@ -243,7 +243,7 @@ def test_unusable_arguments():
         decomp.bring_up("numpy")
     with pytest.raises(decomp.ArgumentError, match="there are primitive, op, model"):
         decomp.bring_up(chips.right, only=["rule"])
-    with pytest.raises(decomp.ArgumentError, match="no sample model 'gtp'; there are gpt, "):
+    with pytest.raises(decomp.ArgumentError, match="no sample model 'gtp'; available: gpt, "):
         decomp.bring_up(chips.right, models="gtp")
     with pytest.raises(decomp.ArgumentError, match="a module and its inputs by name.*this is Linear"):
         decomp.bring_up(chips.right, models={"mine": nn.Linear(2, 2)})

@@ -59,7 +59,7 @@ def test_the_command_shows_and_draws_it(rule, tmp_path, monkeypatch):
     monkeypatch.setattr(certificates, "committed", lambda: certificate(rule, *ways))
     shown = CliRunner().invoke(app, ["rules", "sigmoid", "--to", "tinygrad", "--plot", str(tmp_path / "front.png")])
     assert shown.exit_code == 0, shown.output
-    assert "aten.sigmoid on tinygrad: 2 of 3 ways are worth taking" in shown.output
+    assert "aten.sigmoid on tinygrad: 2 of 3 rules are worth using" in shown.output
     assert f"{rule.name}, standard" in shown.output
     assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
     assert CliRunner().invoke(app, ["rules", "--to", "tinygrad"]).exit_code == 2

@@ -285,17 +285,17 @@ def enum(context):
 
 
 PROGRAMS = {
-    "size": (set_size(IMPORT), "the size .* is no arithmetic"),
-    "size, by attribute": (set_size("s0.__class__"), "the size .* is no arithmetic"),
-    "size, by lambda": (set_size("(lambda: 1)()"), "the size .* is no arithmetic"),
-    "size, by text": (set_size(f'Symbol("{IMPORT}")'), "the size .* is no arithmetic"),
-    "size, by name": (set_size("exit(1)"), "the size .* is no arithmetic"),
-    "size, two lines": (set_size("1\nimport os"), "the size .* is no expression"),
-    "guard": (lambda p: p.update(guards_code=[IMPORT + " == 1"]), "the guard .* is no arithmetic"),
+    "size": (set_size(IMPORT), "the size .* is not arithmetic"),
+    "size, by attribute": (set_size("s0.__class__"), "the size .* is not arithmetic"),
+    "size, by lambda": (set_size("(lambda: 1)()"), "the size .* is not arithmetic"),
+    "size, by text": (set_size(f'Symbol("{IMPORT}")'), "the size .* is not arithmetic"),
+    "size, by name": (set_size("exit(1)"), "the size .* is not arithmetic"),
+    "size, two lines": (set_size("1\nimport os"), "the size .* is not an expression"),
+    "guard": (lambda p: p.update(guards_code=[IMPORT + " == 1"]), "the guard .* is not arithmetic"),
     "guard, by text": (lambda p: p.update(guards_code=['L["x"] == 1']), "the guard .* is no comparison"),
     "guard, by comment": (lambda p: p.update(guards_code=["1 == 1) #"]), "the guard .* is no comparison"),
     "guard, by torch": (lambda p: p.update(guards_code=["torch.os.system('x') == 1"]), "the guard .* is no arithm"),
-    "guard, by class": (lambda p: p.update(guards_code=["L.__class__ == 1"]), "the guard .* is no arithmetic"),
+    "guard, by class": (lambda p: p.update(guards_code=["L.__class__ == 1"]), "the guard .* is not arithmetic"),
     "call of a function": (lambda p: nodes(p)[0].update(target="torch.os.system"), "it calls 'torch.os.system'"),
     "call of a class": (lambda p: nodes(p)[0].update(target="torch.hub.load"), "it calls 'torch.hub.load'"),
     "call by another root": (lambda p: nodes(p)[0].update(target="torchx.os.system"), "it calls 'torchx.os.system'"),
@@ -307,15 +307,21 @@ PROGRAMS = {
         lambda p: nodes(p)[0]["inputs"].append({"name": "f", "arg": {"as_operator": "torch.os.system"}, "kind": 1}),
         "it calls 'torch.os.system'",
     ),
-    "name of a node": (lambda p: nodes(p)[0].update(name="a):\n import os\ndef f("), "is no name"),
-    "name of an argument": (lambda p: nodes(p)[0]["inputs"][0].update(name="a=1, b"), "is no name"),
-    "name of an input": (lambda p: root_call(p).update(forward_arg_names=[f"x={IMPORT}", "scale"]), "is no name"),
-    "name of an input in its container": (set_spec("in_spec", context=json.dumps([f"x={IMPORT}"])), "is no name"),
+    "name of a node": (lambda p: nodes(p)[0].update(name="a):\n import os\ndef f("), "is not a valid name"),
+    "name of an argument": (lambda p: nodes(p)[0]["inputs"][0].update(name="a=1, b"), "is not a valid name"),
+    "name of an input": (
+        lambda p: root_call(p).update(forward_arg_names=[f"x={IMPORT}", "scale"]),
+        "is not a valid name",
+    ),
+    "name of an input in its container": (
+        set_spec("in_spec", context=json.dumps([f"x={IMPORT}"])),
+        "is not a valid name",
+    ),
     "name of a parameter": (
         lambda p: p["graph_module"]["signature"]["input_specs"][0]["parameter"].update(
             parameter_name=f'a", 0) or {IMPORT}'
         ),
-        "is no name of a parameter",
+        "is not a valid name of a parameter",
     ),
     "import of an enum": (set_spec("out_spec", context=enum("A")), "name classes to import"),
     "import of a factory": (
@@ -383,7 +389,7 @@ def test_sample_inputs_of_a_class_of_the_users_own_are_refused_by_name(changed):
 def test_what_is_no_archive_is_unreadable(tmp_path, content):
     path = tmp_path / "model.pt2"
     path.write_bytes(content)
-    with pytest.raises(Unreadable, match="it is no .pt2 archive, or damaged"):
+    with pytest.raises(Unreadable, match="it is not a .pt2 archive, or damaged"):
         archives.read_program(path)
 
 
@@ -402,7 +408,9 @@ DAMAGE = {
 @pytest.mark.parametrize("what", DAMAGE)
 def test_damage_is_told_with_the_name_of_the_file(changed, what):
     path = changed(DAMAGE[what])
-    with pytest.raises(Unreadable, match="^cannot read .*evil.pt2: (it is damaged|it is no .pt2 archive, or damaged) "):
+    with pytest.raises(
+        Unreadable, match="^cannot read .*evil.pt2: (it is damaged|it is not a .pt2 archive, or damaged) "
+    ):
         archives.read_program(path)
 
 
@@ -422,7 +430,7 @@ def test_ops_that_nothing_registers_are_named(changed, trust):
     with pytest.raises(Unregistered) as caught:
         archives.read_program(path, trust)
     assert str(caught.value) == (
-        f"cannot read {path}: it calls nolib.noop.default, and nothing that is imported registers ops of 'nolib'\n"
+        f"cannot read {path}: it calls nolib.noop.default, and no imported module registers ops of 'nolib'\n"
         "  to do: pass --import MODULE, with the module that registers them"
     )
 

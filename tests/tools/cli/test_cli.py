@@ -135,16 +135,16 @@ def test_a_cost_may_be_a_file(tmp_path):
 def test_an_unknown_cost_or_level_names_the_nearest():
     assert said(run("plan", "mlp", "--to", "tinygrad", "--cost", "byte")) == (
         2,
-        "error: no cost 'byte'. Did you mean 'bytes'? There are calls, flops, bytes, peak_memory, fused, measured, "
+        "error: no cost 'byte'. Did you mean 'bytes'? Available: calls, flops, bytes, peak_memory, fused, measured, "
         "and .toml files",
     )
     assert said(run("lower", "mlp", "--to", "tinygrad", "--accuracy", "gelu=fats")) == (
         2,
-        "error: --accuracy gelu=fats: no level 'fats'. Did you mean 'fast'? There are exact, standard, fast",
+        "error: --accuracy gelu=fats: no level 'fats'. Did you mean 'fast'? Available: exact, standard, fast",
     )
     assert said(run("lower", "mlp", "--to", "tinygrad", "--accuracy", "fast", "--accuracy", "exact")) == (
         2,
-        "error: --accuracy exact: there is a level for all ops already",
+        "error: --accuracy exact: duplicate level for all ops",
     )
     assert said(run("plan", "mlp", "--to", "tinygrad", "--accuracy", "gelo=fast"))[1].startswith(
         "error: unknown op 'gelo'; did you mean 'gelu'"
@@ -262,7 +262,7 @@ def test_demo_lowers_compares_and_times():
 def test_an_unknown_model_names_the_nearest():
     assert said(run("lower", "gtp", "--to", "tinygrad")) == (
         2,
-        "error: no model 'gtp'. Did you mean 'gpt'? There are the samples gpt, mlp, resnet, lstm, unet, encoder, vit, "
+        "error: no model 'gtp'. Did you mean 'gpt'? Available: the samples gpt, mlp, resnet, lstm, unet, encoder, vit, "
         ".pt2 files, package.module:callable, and file.py:callable",
     )
 
@@ -270,7 +270,7 @@ def test_an_unknown_model_names_the_nearest():
 def test_an_unknown_target_names_the_nearest():
     assert said(run("lower", "mlp", "--to", "tinygrd")) == (
         2,
-        "error: no target 'tinygrd'. Did you mean 'tinygrad'? There are core_aten, luminal, onnx, onnxruntime, "
+        "error: no target 'tinygrd'. Did you mean 'tinygrad'? Available: core_aten, luminal, onnx, onnxruntime, "
         "prims, stablehlo, tinygrad, .toml files, and file.py:name",
     )
 
@@ -301,7 +301,7 @@ def test_a_corrupt_file_is_named_without_a_traceback(tmp_path, content, capfd):
     path.write_bytes(content)
     code, text = said(run("lower", path, "--to", "tinygrad"))
     assert code == 2
-    assert text.startswith(f"error: cannot read {path}: it is no .pt2 archive, or damaged (")
+    assert text.startswith(f"error: cannot read {path}: it is not a .pt2 archive, or damaged (")
     assert "Traceback" not in text + "".join(capfd.readouterr())
 
 
@@ -395,7 +395,7 @@ def test_a_callable_that_is_not_there_or_none_is_wrong_usage(programs):
     )
     assert said(run("lower", f"{programs}:number", "--to", "tinygrad")) == (
         2,
-        "error: my_programs:number is no callable, but int",
+        "error: my_programs:number is of type int, not a callable",
     )
     assert said(run("lower", f"{programs}:alone", "--to", "tinygrad")) == (
         2,

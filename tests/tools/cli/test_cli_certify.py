@@ -38,7 +38,7 @@ def test_a_certificate_is_measured_shown_drawn_kept_and_compared(kept):
 def test_only_rules_of_one_argument_can_be_drawn(kept, tmp_path):
     code, text = said(run("certify", "mm", "--stored", "--plot", tmp_path / "ulp.png"))
     assert code == 2
-    assert text.endswith("only rules of pointwise ops with one float argument can be drawn")
+    assert text.endswith("only rules of pointwise ops with one float argument can be plotted")
 
 
 def test_which_rules_must_be_said(kept):

@@ -15,13 +15,13 @@ def test_a_dimension_may_be_dynamic(tmp_path):
     assert isinstance(size[0], torch.SymInt) and isinstance(size[1], int)
     assert lowered.module()(torch.randn(7, size[1])).shape[0] == 7
     told = run("plan", tmp_path / "mlp.pt2", "--to", "core_aten", "--dynamic", "input:0")
-    assert told.exit_code == 2 and "were settled when it was exported" in told.output + (told.stderr or "")
+    assert told.exit_code == 2 and "were fixed when it was exported" in told.output + (told.stderr or "")
 
 
 @pytest.mark.parametrize(
     "word, said",
     [
-        ("inputs:0", "no input 'inputs'. Did you mean 'input'? There are input"),
+        ("inputs:0", "no input 'inputs'. Did you mean 'input'? Available: input"),
         ("input", "must be the name of an input and a dimension, as x:0"),
     ],
 )

@@ -62,10 +62,10 @@ def test_rules_named_first_are_asked_first(bringup):
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["--to", "{}:number"], "is no decomp.Target, but int"),
+        (["--to", "{}:number"], "is of type int, not a decomp.Target"),
         (
             ["--to", "{}:chip", "--rules", "{}:number"],
-            "is neither decomp.Rules nor a dict from op to function, but int",
+            "is of type int, not decomp.Rules or a dict from op to function",
         ),
         (["--to", "nowhere.py:chip"], "error: no file nowhere.py"),
         (["--to", "{}:chips"], "has no attribute 'chips'"),
@@ -79,7 +79,7 @@ def test_what_is_none_is_said(bringup, words, said):
 def test_a_file_with_the_name_of_another_module_is_refused(tmp_path):
     (tmp_path / "json.py").write_text(CHIP)
     result = run("plan", f"{tmp_path / 'json.py'}:make", "--to", "core_aten")
-    assert result.exit_code == 2 and "has the name of another module" in " ".join(result.stderr.split())
+    assert result.exit_code == 2 and "has the same name as the module" in " ".join(result.stderr.split())
 
 
 def test_the_version():

@@ -27,7 +27,7 @@ def test_modules_of_stablehlo_are_saved(tmp_path):
 def test_a_file_is_for_its_own_target(suffix, target, tmp_path):
     path = tmp_path / f"mlp{suffix}"
     result = run("lower", "mlp", "--to", "core_aten", "-o", path)
-    assert said(result) == (2, f"error: -o {path}: {suffix} is for what is lowered to {target}, not to core_aten")
+    assert said(result) == (2, f"error: -o {path}: {suffix} is for programs lowered to {target}, not to core_aten")
 
 
 def test_an_output_is_of_a_known_format_in_a_directory_that_exists(tmp_path):

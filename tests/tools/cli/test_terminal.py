@@ -301,9 +301,9 @@ def test_the_help_says_what_is_executed():
 @pytest.mark.parametrize(
     "words, text",
     [
-        (["plan", "here.pt2", "--to", "prims"], "error: here.pt2 is no file, but a directory"),
+        (["plan", "here.pt2", "--to", "prims"], "error: here.pt2 is a directory, not a file"),
         (["targets", "here.toml"], "error: here.toml: cannot be read: Is a directory"),
-        (["lower", "mlp", "--to", "prims", "-o", "here.pt2"], "error: -o here.pt2: a directory is in its place"),
+        (["lower", "mlp", "--to", "prims", "-o", "here.pt2"], "error: -o here.pt2: it is a directory"),
         (["lower", "mlp", "--to", "prims", "--no-verify", "-o", "/proc/x.pt2"], "error: cannot save /proc/x.pt2: "),
         (["bench", "softmax", "--compare", "no.json", "no.json"], "error: "),
         (
