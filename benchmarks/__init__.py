@@ -1,1 +1,1 @@
-"""Benchmarks: what lowering costs, side by side with PyTorch's own ways."""
+"""Benchmarks: the cost of lowering, compared with PyTorch's own tools, and models on backends."""

@@ -1,7 +1,7 @@
-"""What models lose on backends: `python -m benchmarks.backends --errors`. A figure is an error over the model's own in
-float32, both against float64 and over several inputs, as one input alone moves such a quotient by a factor of three;
-the first is of the largest errors, the second of the root mean squares. The package of a backend that is not there is
-named."""
+"""The accuracy of models on backends: `python -m benchmarks.backends --errors`. A figure is the error on the backend
+over the model's own float32 error, both against float64. The first is the ratio of the largest errors, the second of
+the root mean squares. Several inputs are used, because with a single one such ratios vary by a factor of three. If the
+package of a backend is not installed, the cell names it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INPUTS = 8
 
 @dataclass
 class Errors:
-    """Of all elements so far: the largest error, and the sum of squares."""
+    """The errors of all elements so far: the largest, and the sum of squares."""
 
     largest: float = 0.0
     squares: float = 0.0
@@ -40,14 +40,14 @@ def _floats(values: Any) -> list[Tensor]:
 
 
 def in_float64(values: Any) -> Any:
-    """Inputs of a model with their floats in float64."""
+    """The inputs of a model, with float tensors converted to float64."""
     return torch.utils._pytree.tree_map_only(
         Tensor, lambda x: x.double() if x.is_floating_point() else x.clone(), values
     )
 
 
 def ratio(model: nn.Module, program: Callable[..., Any], drawn: Drawn) -> str:
-    """What a program loses over what its model does, as a cell of the table."""
+    """The error of a program over that of its model, as a cell of the table."""
     exact_model = copy.deepcopy(model).double()
     found, own = Errors(), Errors()
     for _ in range(INPUTS):
@@ -59,7 +59,7 @@ def ratio(model: nn.Module, program: Callable[..., Any], drawn: Drawn) -> str:
 
 
 def row(name: str, make: Callable[[], Built], chosen: Sequence[str], **how: Any) -> str:
-    """A row of the table for a model on these backends; what is refused says so."""
+    """A row of the table for a model on these backends; an error message where it cannot be lowered or loaded."""
     model, drawn = built(make)
     cells = []
     for each in chosen:
@@ -70,7 +70,7 @@ def row(name: str, make: Callable[[], Built], chosen: Sequence[str], **how: Any)
 
 
 def _loaded(name: str, model: nn.Module, args: tuple[Any, ...], how: dict[str, Any]) -> Any:
-    """A model on a backend, or what is in the way."""
+    """A model loaded on a backend, or the error message."""
     try:
         backend = backends.get(name)
         return backend.load(decomp.lower(model, to=backend.target, args=copy.deepcopy(args), **how))

@@ -1,5 +1,5 @@
-"""Models that are tried on backends: the kinds that people run, small, with random weights, and two at full size. Each
-builder returns a module in evaluation mode and a function that draws inputs for it."""
+"""Models to run on backends: common architectures, small, with random weights, and two at full size. Each builder
+returns a module in evaluation mode and a function that draws inputs for it."""
 
 from __future__ import annotations
 

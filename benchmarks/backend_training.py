@@ -1,6 +1,6 @@
 """Training on backends: `python -m benchmarks.backends --training`. A training step is one program (forward, backward,
-gradient descent that writes weights and running statistics back); after ten of them weights, statistics and losses are
-held against PyTorch's."""
+gradient descent that writes weights and running statistics back). After ten steps weights, statistics and losses are
+compared with PyTorch's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def step_of(model: nn.Module) -> Callable[[Tensors, Tensors, Tensor, Tensor], Te
 
 @dataclass
 class State:
-    """What a step writes, and the losses so far."""
+    """The tensors that a step writes, and the losses so far."""
 
     weights: Tensors
     buffers: Tensors
@@ -76,7 +76,8 @@ def _copied(tensors: Tensors) -> Tensors:
 
 
 def trained(backend: decomp.Backend, name: str) -> tuple[State, State, State]:
-    """A model after ten steps on a backend and in PyTorch, and as it was. Raises what lowering and loading raise."""
+    """The state of a model after ten steps on a backend, after ten in PyTorch, and before. Raises what lowering and
+    loading raise."""
     torch.manual_seed(0)
     model, x = MODELS[name]()
     y = torch.randint(0, 3, x.shape if name == "gpt" else x.shape[:1])

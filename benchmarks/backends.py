@@ -1,7 +1,8 @@
-"""Models on XLA beside PyTorch: `python -m benchmarks.backends`. A model as it is (eager), under `torch.compile`
-(Inductor), and lowered to `stablehlo`, compiled by XLA, each on one thread and in turns; the figure is the least
-processor time of a run, which other work on the machine moves little. With `--errors`, what small models lose on all
-backends, or on some (`--on numpy onnx`); with `--training`, how far ten steps of training are from PyTorch's."""
+"""Models on XLA compared with PyTorch: `python -m benchmarks.backends`. A model runs in eager mode, under
+`torch.compile` (Inductor), and lowered to `stablehlo` and compiled by XLA, in turns, each on one thread. The figure is
+the least processor time of a run, on which other load on the machine has little influence. With `--errors`, the
+accuracy of small models on all backends, or some (`--on numpy onnx`); with `--training`, how far ten training steps are
+from PyTorch's."""
 
 from __future__ import annotations
 

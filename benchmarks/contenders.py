@@ -1,4 +1,4 @@
-"""The contenders: each is a function that does its work once and returns the graph that it built."""
+"""The contenders: each is a function that lowers a program once and returns the graph that it built."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Contender:
-    """One way of doing the work."""
+    """One implementation to compare."""
 
     name: str
     run: Run
     """The timed part."""
     limit: int = 1 << 30
-    """The largest program, in source nodes, on which it ends in reasonable time."""
+    """The largest program, in source nodes, on which it finishes in reasonable time."""
 
 
 def graph_of(result: Any) -> fx.Graph:
-    """The graph of whatever a contender returned."""
+    """The graph in the result of a contender."""
     return result if isinstance(result, fx.Graph) else result.graph
 
 
 def contenders(program: Any, slow_limit: int) -> list[Contender]:
-    """Everything that is to be compared on `program`, the floor first."""
+    """All contenders on `program`, beginning with the floor."""
     warm = programs.rules()
     target = programs.target(graph_of(program))
     lowered = decomp.lower(program, rules=warm, to=target, verify=False).result
@@ -71,7 +71,7 @@ def contenders(program: Any, slow_limit: int) -> list[Contender]:
 
 
 def cached(place: str, run: Run) -> Run:
-    """The same with expansions kept in this directory, or nowhere where it is "off"."""
+    """Run with this directory as the cache of expansions, or without a cache if it is "off"."""
 
     def within() -> Any:
         before = os.environ.get(VARIABLE)
@@ -87,7 +87,7 @@ def cached(place: str, run: Run) -> Run:
 
 
 def exported_contenders(program: ExportedProgram, limit: int) -> list[Contender]:
-    """PyTorch's own ways with exported programs."""
+    """PyTorch's own tools, on an exported program."""
     return [
         Contender("fx.Transformer", transformed(program.graph_module), limit=20_000),
         Contender("make_fx on fakes", on_fakes(program), limit),
@@ -122,7 +122,7 @@ def floor(graph: fx.Graph, named: bool = False) -> Run:
 
 
 def with_code(result: Any) -> Any:
-    """The lowered program with the Python code that it otherwise gets when it is first run."""
+    """The lowered program, with its Python code generated, which otherwise happens when it is first run."""
     module = result.graph_module if isinstance(result, ExportedProgram) else result
     assert module.code
     return result

@@ -1,5 +1,5 @@
-"""What lowering costs: `python -m benchmarks.lowering [--quick]` compares `decomp.lower` with `Graph.create_node` for
-each emitted node and with PyTorch's own ways, prints medians and ratios, and saves them with a plot."""
+"""The cost of lowering: `python -m benchmarks.lowering [--quick]` compares `decomp.lower` with `Graph.create_node` for
+each emitted node and with PyTorch's own tools, prints medians and ratios, and saves them with a plot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from decomp.tools.benchmarking.records import BenchmarkResults, BenchmarkRow
 
 RESULTS = Path(__file__).parent / "results"
 SLOW_LIMIT = 1_200
-"""Source nodes above which `make_fx` and `run_decompositions`, at milliseconds a node, sit out."""
+"""The most source nodes for `make_fx` and `run_decompositions`, which take milliseconds per node."""
 
 Case = tuple[str, int]
 
@@ -84,7 +84,7 @@ def measured(case: Case, rounds: int) -> list[BenchmarkRow]:
 
 
 def memory_of(size: int) -> dict[str, float]:
-    """Bytes a node, without metadata."""
+    """Bytes per emitted node, without metadata."""
     program = programs.synthetic(size)
     field = {contender.name: contender for contender in contenders(program, 0)}
     return {name: bytes_per_node(field[name].run) for name in ("Graph.create_node", "lower, warm")}
@@ -105,7 +105,7 @@ def section(rows: Iterable[BenchmarkRow], case: Case) -> Iterator[str]:
 
 
 def closing(rows: Sequence[BenchmarkRow], memory: dict[str, float]) -> Iterator[str]:
-    """The ratios that matter, and memory."""
+    """The main ratios, and memory."""
     yield "\n### In short\n"
     at = {(r.case, r.variant): r.to_baseline.median for r in rows if r.to_baseline is not None}
     for case in dict.fromkeys(r.case for r in rows):

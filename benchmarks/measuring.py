@@ -1,4 +1,4 @@
-"""Measuring lowerings: contenders take turns, and what counts is the time for each node that they emit."""
+"""Measures contenders in turns. Times are compared per emitted node."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from decomp.tools.benchmarking.clock import Clock, Effort, Timing, interleaved
 from decomp.tools.benchmarking.records import BenchmarkCase, BenchmarkRow
 
 PATIENCE = 60.0
-"""Seconds of a program, after which two rounds have to do."""
+"""Seconds for one program after which it stops at two rounds."""
 
 
 def compare(program: str, size: int, nodes: int, field: Sequence[Contender], rounds: int) -> list[BenchmarkRow]:
-    """Every contender in turn, `rounds` times; the first is the floor, and `to_baseline` is the time per node over its.
-    Those whose limit `nodes` exceeds sit out."""
+    """Run every contender in turn, `rounds` times. The first is the floor: `to_baseline` is the time per node over the
+    floor's. Contenders whose limit is less than `nodes` are left out."""
     field = [contender for contender in field if nodes <= contender.limit]
     emitted: dict[str, int] = {}
     runs = {contender.name: _counting(contender, emitted) for contender in field}
@@ -34,7 +34,7 @@ def compare(program: str, size: int, nodes: int, field: Sequence[Contender], rou
 
 
 def _counting(contender: Contender, emitted: dict[str, int]) -> Callable[[], None]:
-    """The run, which notes the nodes of what came out."""
+    """The run of a contender, which also records the number of nodes in its result."""
 
     def run() -> None:
         emitted[contender.name] = len(graph_of(contender.run()).nodes)
@@ -49,7 +49,7 @@ def microseconds(row: BenchmarkRow) -> float:
 
 
 def bytes_per_node(run: Run) -> float:
-    """Memory that stays allocated for what `run` returns, by emitted node."""
+    """The memory held by the result of `run`, per emitted node."""
     run()
     gc.collect()
     tracemalloc.start()

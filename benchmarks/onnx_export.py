@@ -1,5 +1,5 @@
-"""ONNX models of lowered programs against those of `torch.onnx.export(dynamo=True)`, of the same models, in one run:
-which export at all, operators, bytes, time in ONNX Runtime as a ratio of interleaved runs, and error against float64.
+"""ONNX models of lowered programs compared with those of `torch.onnx.export(dynamo=True)`: whether the model exports,
+the number of operators, bytes, time in ONNX Runtime as a ratio of interleaved runs, and error against float64.
 
     python -m benchmarks.onnx_export [NAME ...]
 """
@@ -30,25 +30,25 @@ Built = tuple[nn.Module, tuple[Any, ...]]
 
 
 def builders() -> dict[str, Callable[[], Built]]:
-    """The small sample models, and those of the kinds that people run."""
+    """The small sample models, and common architectures."""
     small = {f"sample {name}": (lambda name=name: samples.model(name)) for name in samples.MODELS}
     return {**small, **architectures.MODELS}
 
 
 def of_decomp(model: nn.Module, args: tuple[Any, ...], target: decomp.Target = targets.onnx) -> onnx.ModelProto:
-    """Lowered to the target, without proof."""
+    """The model lowered to the target, without verification."""
     program = torch.export.export(model, args, strict=False)
     how = dict(freeze=True, training=False, verify=False)
     return onnx_models.model_of(decomp.lower(program, to=target, **how))
 
 
 def with_functions(model: nn.Module, args: tuple[Any, ...]) -> onnx.ModelProto:
-    """The same, with the functions of ONNX that ONNX Runtime has kernels for."""
+    """The same, with the ONNX functions for which ONNX Runtime has kernels."""
     return of_decomp(model, args, targets.onnxruntime)
 
 
 def of_torch(model: nn.Module, args: tuple[Any, ...]) -> onnx.ModelProto:
-    """By PyTorch's own exporter, with the optimizations that it does by default."""
+    """The model exported by PyTorch, with its default optimizations."""
     found = torch.onnx.export(model, args, dynamo=True, verbose=False)
     assert found is not None
     return found.model_proto
@@ -70,7 +70,7 @@ def measured(name: str, build: Callable[[], Built]) -> str:
             size, count = len(made.SerializeToString()), len(made.graph.node)
             cells.append(f"{count} | {size / 1e6:.2f} | {_error(torch.from_numpy(run()[0]), exact) / own:.2f}")
             runs.append(run)
-        except Exception as error:  # what cannot be exported is a row too
+        except Exception as error:  # the row says so if a model cannot be exported
             cells.append(f"{type(error).__name__} | | ")
     ratios = [f"{_ratio(run, runs[-1]):.2f}" for run in runs[:2]] if len(runs) == 3 else ["", ""]
     return f"| {name} | {' | '.join(cells)} | {' | '.join(ratios)} |"
@@ -94,7 +94,7 @@ def _error(found: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def _ratio(one: Callable[[], Any], other: Callable[[], Any]) -> float:
-    """The median of the time of one by that of the other, run in turn."""
+    """The median ratio of the times of two functions, run in turn."""
     ratios = []
     for _ in range(RUNS):
         seconds = []

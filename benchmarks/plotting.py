@@ -1,4 +1,4 @@
-"""The plots of `lowering.py`: what a node costs as programs grow, and what it costs in other ways."""
+"""The plots of `lowering.py`: the cost per node as programs grow, and in comparison with other tools."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ GROWING = {
     "lower, warm, verified": "#3182bd",
     "lower, warm, code generated": "#08306b",
 }
-"""What is drawn against the number of nodes, and its colour."""
+"""The contenders plotted over the number of nodes, and their colours."""
 GROWN, CONTENDED = "synthetic", "exported transformer"
-"""The programs that are drawn: one that comes in all sizes, and one that is a model."""
+"""The programs of the two plots: one that comes in all sizes, and a model."""
 
 
 def plots(results: Sequence[BenchmarkRow], folder: Path) -> list[Path]:
@@ -37,7 +37,7 @@ def plots(results: Sequence[BenchmarkRow], folder: Path) -> list[Path]:
 
 
 def growth(rows: Sequence[BenchmarkRow], path: Path) -> Path:
-    """A node costs as much in a program of a million nodes as in one of a thousand, or nearly."""
+    """Plot the cost per node over the size of a program."""
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.subplots()
     for variant, colour in GROWING.items():
@@ -59,13 +59,13 @@ def growth(rows: Sequence[BenchmarkRow], path: Path) -> Path:
     axes.grid(True, alpha=0.2)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    figure.suptitle("What a node costs as programs grow", fontsize=11)
+    figure.suptitle("Cost per node as programs grow", fontsize=11)
     figure.savefig(path, dpi=120)
     return path
 
 
 def contenders(rows: Sequence[BenchmarkRow], path: Path) -> Path:
-    """What lowers an exported model, by microseconds per emitted node; numbers beside the bars."""
+    """Plot the cost per node of each contender on an exported model, with numbers beside the bars."""
     rows = sorted(rows, key=microseconds)
     figure = Figure(figsize=(8, 0.8 + 0.28 * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -75,7 +75,7 @@ def contenders(rows: Sequence[BenchmarkRow], path: Path) -> Path:
     axes.set(xscale="log", xlabel="µs per emitted node, logarithmic")
     axes.margins(x=0.1)
     size = rows[0].case.size
-    figure.suptitle(f"What lowering an exported transformer of {size} layers costs: blue is decomp", fontsize=11)
+    figure.suptitle(f"Cost of lowering an exported transformer of {size} layers (blue: decomp)", fontsize=11)
     figure.savefig(path, dpi=120)
     return path
 

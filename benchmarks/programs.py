@@ -34,7 +34,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def rules() -> decomp.Rules:
-    """The rules, with nothing remembered of any run."""
+    """The rules as a new object, with nothing cached."""
     made = decomp.Rules()
     for op, rule in ((F.linear, linear), (F.layer_norm, layer_norm), (F.gelu, gelu)):
         made.register(op)(rule)
@@ -42,7 +42,7 @@ def rules() -> decomp.Rules:
 
 
 def table() -> dict[Any, Callable[..., Any]]:
-    """The same rules as PyTorch takes them."""
+    """The same rules as a decomposition table of PyTorch."""
     aten = torch.ops.aten
     return {
         aten.linear.default: linear,
@@ -52,7 +52,7 @@ def table() -> dict[Any, Callable[..., Any]]:
 
 
 def target(graph: fx.Graph) -> decomp.Target:
-    """What the rules end in, and every overload of `graph` that has no rule."""
+    """A target with the ops that the rules emit, and every overload in `graph` that has no rule."""
     names = ["add", "sub", "mul", "mean", "rsqrt", "erf", "matmul", "t"]
     others = {node.target for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)} - table().keys()
     return decomp.Target("benchmark", [*names, *sorted(others, key=str)])
@@ -78,12 +78,12 @@ class Stack(nn.Module):
 
 
 def stack(layers: int) -> fx.GraphModule:
-    """The stack as functions, without metadata."""
+    """The stack, traced to calls of functions, without metadata."""
     return fx.symbolic_trace(Stack(layers))
 
 
 def exported_stack(layers: int) -> torch.export.ExportedProgram:
-    """The stack as overloads, with metadata."""
+    """The stack, exported to calls of overloads, with metadata."""
     return torch.export.export(Stack(layers), (torch.ones(4, WIDTH),))
 
 

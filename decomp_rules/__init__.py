@@ -1,6 +1,6 @@
 """The library of rules: `decomp_rules.RULES`, all families joined; `decomp_rules.patterns`, named patterns for fused
-ops; and `decomp_rules.targets`. The rules are registered when `RULES` is first asked for; importing this package costs
-next to nothing."""
+ops; and `decomp_rules.targets`. The rules are registered at the first access to `RULES`, so that importing this package
+is cheap."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ FAMILIES = (
     " creation.window_functions"
     " quantized.values quantized.parameters nn.inference pointwise.exponent_bits"
 ).split()
-"""Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones are asked first."""
+"""Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones take precedence."""
 
 
 @functools.cache
 def rules() -> Rules:
-    """The rules of all families; with PyTorch's own composite kernels behind them for ops that have no rule."""
+    """The rules of all families; with PyTorch's own composite kernels as a fallback for ops without a rule."""
     return Rules([entry for family in FAMILIES for entry in _family(family).entries], composites=True)
 
 

@@ -11,5 +11,5 @@ def run(*words):
 
 
 def said(result):
-    """What a failing command printed, and its exit code."""
+    """The output of a failing command, and its exit code."""
     return result.exit_code, (result.stderr or result.output).strip()

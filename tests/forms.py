@@ -71,12 +71,12 @@ def decomposed(function, rules, args, form, **options):
 
 
 def module_of(program):
-    """What can be called."""
+    """Anything callable."""
     return program.module() if isinstance(program, ExportedProgram) else program
 
 
 def outcome(program, *args):
-    """What the program gives for copies of `args`."""
+    """The result of the program for copies of `args`."""
     return module_of(program)(*[a.clone() if isinstance(a, torch.Tensor) else a for a in args])
 
 

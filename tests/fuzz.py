@@ -184,7 +184,7 @@ def _pytorch_dies_of(seed: int) -> bool:
 
 
 class Tally:
-    """What came of all programs."""
+    """The outcome of all programs."""
 
     def __init__(self) -> None:
         self.programs, self.seconds = 0, 0.0

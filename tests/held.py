@@ -1,4 +1,4 @@
-"""What a program holds when PyTorch runs it: every storage that a call makes, until it is freed."""
+"""The memory that a program holds when PyTorch runs it: every storage that a call allocates, until it is freed."""
 
 import weakref
 
@@ -37,7 +37,7 @@ class Held(TorchDispatchMode):
 
 
 def held(lowered, args):
-    """What running a program node by node holds, each value until its last use."""
+    """The memory held when a program runs node by node, each value until its last use."""
     module = lowered if isinstance(lowered, fx.GraphModule) else lowered.module()
     with torch.no_grad(), Held() as mode:
         kept = fx.Interpreter(module).run(*args)

@@ -1,5 +1,5 @@
-"""What a level of accuracy promises, held against float64: an op is lowered to a target at a level, and its values and
-its first and second gradients are compared on points of every exponent."""
+"""The promises of a level of accuracy, compared with float64: an op is lowered to a target at a level, and its values
+and its first and second gradients are compared on points of every exponent."""
 
 from collections.abc import Callable, Sequence
 import math

@@ -2,7 +2,7 @@
 
     python -m tests.op_names
 
-To be run once with each supported version; the table is the same whatever the order."""
+To be run once with each supported version; the table is the same in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test has a pool of processes do: a module of its own, for each process of the pool imports it."""
+"""Functions that tests run in a pool of processes: a separate module, because each process of the pool imports it."""
 
 import pickle
 
@@ -9,7 +9,7 @@ import decomp
 
 
 def again(value):
-    """What comes back of a value that is sent away."""
+    """A value after a round trip through another process."""
     return pickle.loads(pickle.dumps(value))
 
 

@@ -1,5 +1,5 @@
-"""The sample calls of all ops, lowered to all targets and verified with values. A seed draws which are run, and it is
-said how many of all they are. Calls whose results PyTorch leaves open are not among them. For a PyTorch on which the whole suite would
+"""The sample calls of all ops, lowered to all targets and verified with values. A seed draws those that are run; their
+number is printed. Calls whose results PyTorch leaves open are excluded. For a PyTorch on which the whole suite would
 take too long:
 
     python -m tests.sample_calls --pairs 1000

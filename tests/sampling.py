@@ -111,5 +111,5 @@ def _parameters(item: Any) -> dict[str, Hashable]:
 
 
 def is_named(config: pytest.Config) -> bool:
-    """Whether tests are asked for by name: these run with all of their cases."""
+    """Whether tests are requested by name: these run with all of their cases."""
     return any("::" in str(argument) for argument in config.args)

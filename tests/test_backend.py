@@ -90,7 +90,7 @@ def test_the_gradient_of_a_slice_needs_no_pad_of_a_width_that_is_a_difference_of
             torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(means, x))
 
 
-def test_nothing_is_compiled_anew_for_a_third_size() -> None:
+def test_nothing_is_recompiled_for_a_third_size() -> None:
     seen = []
 
     def counting(module: Any, inputs: Any) -> Any:
@@ -421,7 +421,9 @@ def test_inductor_compares_masks_that_are_known() -> None:
 @pytest.mark.parametrize(
     "shape, dynamic", [((3, 4), None), ((3, 3), True), ((3, 3, 4), True), ((3, 4, 3), True)], ids=str
 )
-def test_branches_whose_gradients_lie_differently_are_trained(shape: tuple[int, ...], dynamic: bool | None) -> None:
+def test_branches_whose_gradients_have_different_strides_are_trained(
+    shape: tuple[int, ...], dynamic: bool | None
+) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, lambda a: a.cumprod(0), lambda a: a.cumprod(1), (x,))
 
@@ -432,7 +434,7 @@ def test_branches_whose_gradients_lie_differently_are_trained(shape: tuple[int, 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [torch.sigmoid, F.silu, F.softplus, lambda x: F.huber_loss(x, 2 * x)])
-def test_what_inductor_computes_anew_is_not_kept_for_the_backward(function: Callable[..., Any]) -> None:
+def test_values_that_inductor_recomputes_are_not_kept_for_the_backward(function: Callable[..., Any]) -> None:
     """Memory that is written and read again costs more than the arithmetic of these."""
     kept: list[int] = []
 

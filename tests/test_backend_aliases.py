@@ -202,7 +202,7 @@ def test_outputs_share_memory_where_the_target_has_no_such_view(function, tracke
     "compiler, options", [("inductor", {"options": KERNEL_CALLS}), (backends.numpy, {})], ids=["inductor", "numpy"]
 )
 @pytest.mark.parametrize("function", SHARING)
-def test_outputs_share_memory_whatever_runs_the_graph(function, compiler, options):
+def test_outputs_share_memory_in_any_runner_of_the_graph(function, compiler, options):
     x = torch.linspace(-1, 2, 16).reshape(4, 4)
     backend = decomp.backend(to=targets.tinygrad, compiler=compiler)
     torch.testing.assert_close(*same_after_a_write(function, backend, x, **options))

@@ -166,7 +166,7 @@ def test_a_loop_runs_as_often_as_it_does():
     assert found.error > 0.01
 
 
-def test_a_half_precision_program_is_held_against_float64():
+def test_a_half_precision_program_is_compared_with_float64():
     found = decomp.budget(Net().bfloat16(), to=CHIP, rules={"relu": bad_relu}, args=(X.bfloat16(),))
     assert 1e-4 < found.original < 0.1
     assert found["linear"].own > found["linear"].error / 10 > 0

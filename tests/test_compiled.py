@@ -1,4 +1,4 @@
-"""What rules and models give inside `torch.compile`: values and gradients of eager, forward and backward, for static
+"""Rules and models inside `torch.compile`: values and gradients of eager, forward and backward, for static
 and dynamic sizes; and, for fewer of them, once more as Inductor compiles them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md says, done: its Python, its commands, and the files that it names."""
+"""CONTRIBUTING.md is correct: its Python and commands run, and the files that it names exist."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What the project returns can be copied and pickled, with equal meaning, or says why not and what to do instead."""
+"""Returned objects can be copied and pickled with equal meaning, or say why not and what to do instead."""
 
 import copy
 import pickle
@@ -145,7 +145,7 @@ def test_a_program_on_a_backend_says_what_to_do_instead():
     )
 
 
-def test_what_is_made_of_local_functions_says_where_to_define_them():
+def test_objects_with_local_functions_say_where_to_define_them():
     own = decomp.Backend("mine", from_torch=lambda x: x, to_torch=lambda x: x)
     compiling = decomp.backend(to=CHIP, rules={F.relu: lambda x: x})
     messages = []

@@ -1,4 +1,4 @@
-"""What errors say, word for word."""
+"""The texts of errors, word for word."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_rule_error_names_rule_node_line_and_remedy():
     )
 
 
-def test_a_rule_error_keeps_the_first_node_it_was_told_and_its_class():
+def test_a_rule_error_keeps_its_first_node_and_its_class():
     error = decomp.errors.RuleCycle("a", "calls itself").at(node())
     assert isinstance(error, decomp.errors.RuleCycle)
     assert error.at(node()) is error

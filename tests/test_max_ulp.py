@@ -1,4 +1,4 @@
-"""`max_ulp=`: the cheapest way, of whatever level, whose certificate keeps within so many ULP."""
+"""`max_ulp=`: the cheapest alternative, of any level, whose certificate is within this many ULP."""
 
 import pytest
 import torch
@@ -76,7 +76,7 @@ def test_what_a_rule_without_a_certificate_calls_is_held_to_the_limit(certified)
     assert calls(nn.Sigmoid(), max_ulp=8) == ["mul", *PRODUCT, "add", "reciprocal"]
 
 
-def test_a_plan_for_one_limit_is_none_for_another(certified):
+def test_a_plan_for_one_limit_is_not_reused_for_another(certified):
     certified(exp_as_square=[way("exact", 2.0)], exp_of_product=[way("fast", 7.2)])
     rules = decomp.Rules(RULES)
     found = [decomp.lower(Exp(), to=CHIP, args=(X,), rules=rules, max_ulp=ulp).result for ulp in (4, 8, 4)]

@@ -1,5 +1,5 @@
-"""What the tree builds: the wheel holds both packages and describes itself, the source distribution holds the tests
-and benchmarks as well."""
+"""The packages built from the tree: the wheel holds both packages and describes itself, the source distribution holds
+the tests and benchmarks as well."""
 
 from email import message_from_bytes
 from pathlib import Path

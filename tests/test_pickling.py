@@ -1,4 +1,4 @@
-"""What can be sent to another process, and what says why it cannot."""
+"""Objects that can be sent to another process, and those that say why they cannot."""
 
 import copy
 import importlib

@@ -1,4 +1,4 @@
-"""What a plan costs by source op, and what other levels of accuracy would have cost."""
+"""The cost of a plan by source op, and at other levels of accuracy."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What the README and `docs/` say, done: Python, commands, tables, and the files that are named."""
+"""The README and `docs/` are correct: Python and commands run, tables are current, and the files they name exist."""
 
 import json
 import re

@@ -45,7 +45,7 @@ def test_rules_are_named_with_their_place_and_how_often_they_served(mlp):
     assert rule.startswith("linear (linear.py:") and used == 2
 
 
-def test_expansions_run_are_told_from_those_stamped():
+def test_expansions_run_are_distinguished_from_those_copied():
     class Twice(nn.Module):
         def forward(self, x):
             return F.softplus(F.softplus(x))

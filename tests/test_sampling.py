@@ -117,7 +117,7 @@ def test_fact(): ...
         (["test_sweep.py::test_product"], 15, "all 15 cases"),
     ],
 )
-def test_products_and_what_is_marked_are_sampled_unless_they_are_asked_for(pytester, request, options, cases, summary):
+def test_products_and_marked_tests_are_sampled_unless_requested(pytester, request, options, cases, summary):
     conftest = (request.config.rootpath / "tests" / "conftest.py").read_text(encoding="utf-8")
     pytester.makeconftest(conftest)
     pytester.makeini(MARKERS)

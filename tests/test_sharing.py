@@ -95,7 +95,7 @@ def mutable(program):
 
 
 def described(program):
-    """What a program says of itself."""
+    """A program's description of itself."""
 
     def spec(node):
         return sorted((key, str(value)) for key, value in node.meta.items())

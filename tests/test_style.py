@@ -60,7 +60,7 @@ def text_of(path):
 
 
 class Source(NamedTuple):
-    """What the tests ask of a module."""
+    """The facts about a module that the tests need."""
 
     docstring: str | None
     imports: list[str]

@@ -19,7 +19,7 @@ LACKING = next(
 )
 """An op that another supported version has, and the installed one lacks."""
 BUILDING_BLOCKS = {"aten.linear", "aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.batch_norm"}
-"""What modules of PyTorch itself apply, for which the library has patterns."""
+"""Functions that modules of PyTorch itself apply, and for which the library has patterns."""
 
 
 def lacking():
@@ -88,7 +88,7 @@ def test_a_newer_pytorch_than_those_known_runs_with_a_warning(monkeypatch):
 
 
 @pytest.mark.parametrize("text, wanted", [("2.13.0+cpu", (2, 13)), ("2.15.0a0+git1", (2, 15)), ("3.0", (3, 0))])
-def test_versions_are_read_whatever_follows_the_numbers(text, wanted):
+def test_versions_are_read_with_any_suffix(text, wanted):
     assert versions.version_of(text) == wanted
 
 

@@ -1,1 +1,1 @@
-"""What a target would have to know in addition, for programs to be lowered to it."""
+"""Searches for the ops and dtypes that a target must add for programs to lower to it."""

@@ -1,6 +1,6 @@
-"""The ways in which the blocked calls of a program could reach a target that knew more ops. Each call is a goal; it is
-derived from the op itself, or from all that the expansion of one of its rules needs. What an op of the target would
-have to be is a leaf: a wish."""
+"""The derivations by which the blocked calls of a program could reach a target with more ops, as an and-or graph. Each
+call is a goal. It follows from its own op, or from everything that the expansion of one of its rules needs; the leaves
+are wishes, ops that the target would have to add."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 
 MOST_KINDS = 2_000
-"""Kinds of calls that are followed; those beyond can be had by their op alone."""
+"""How many kinds of calls are followed; any further kind is reached only by adding its own op."""
 _AGAIN = 1
-"""So many times a call of an op is followed within the derivation of another call of it: a convolution by groups leads
-to one without; further down the same is only asked of ever more elements."""
+"""How often an op is followed within its own derivation. Once is useful: a grouped convolution expands to one without
+groups. Deeper recursion only repeats the same question for more elements."""
 
 
 @dataclass
 class Alternatives:
-    """Clauses over numbered calls and wishes, filled as calls are followed."""
+    """Horn clauses over numbered calls and wishes, collected as calls are followed."""
 
     clauses: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
-    """What a call can be derived from: all of the body."""
+    """Pairs (body, head): the head can be derived if everything in the body can."""
     wishes: dict[MissingCapability, int] = field(default_factory=dict)
     size: int = 0
-    """How many calls and wishes there are."""
+    """The number of calls and wishes."""
     complete: bool = True
     """Whether every call was followed."""
     _distinct: set[tuple[tuple[int, ...], int]] = field(default_factory=set)
@@ -52,13 +52,13 @@ class Alternatives:
     """The number of each kind of call."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for `include`."""
+        """Plain data, which `include` reads."""
         wishes = [(number, *wish.row) for wish, number in self.wishes.items()]
         return {"clauses": self.clauses, "wishes": wishes, "kinds": self.kinds, "complete": self.complete}
 
     def include(self, other: Mapping[str, Any]) -> Callable[[int], int]:
-        """Take on the alternatives of another program, and return what its numbers are here. What is said of a kind of
-        call in several programs holds for all of them."""
+        """Merge the alternatives of another program; returns a function from its numbers to the numbers here. Clauses
+        about one kind of call hold for that kind in every program."""
         own: dict[int, int] = {number: self.kind(kind)[0] for kind, number in other["kinds"].items()}
         for number, *row in other["wishes"]:
             own[number] = self.wish(capability_of(row))
@@ -85,18 +85,18 @@ class Alternatives:
         return self.kinds[kind], True
 
     def all_of(self, numbers: Iterable[int]) -> int:
-        """The number of what holds if all of these do."""
+        """The number of a new proposition that holds if all of these do."""
         number = self.number()
         self.clauses.append((tuple(numbers), number))
         return number
 
     def sets(self, refused: Callable[[MissingCapability], bool] = lambda wish: False) -> SmallestSets:
-        """The search for the smallest sets of wishes; of two as small, the one with more usual ops."""
+        """A search for the smallest sets of wishes; of two equally small ones it prefers the more common ops."""
         prices = {number: wish.price for wish, number in self.wishes.items() if not refused(wish)}
         return SmallestSets(Derivability(self.size, self.clauses), prices)
 
     def number(self) -> int:
-        """A new one."""
+        """A number that is not in use."""
         self.size += 1
         return self.size - 1
 
@@ -110,16 +110,16 @@ class Alternatives:
 
 @dataclass
 class Exploration:
-    """Follows blocked calls through all rules, whatever these need of the target. Calls that differ in sizes and in
-    numbers only are taken for one kind: what ops a rule emits hardly ever depends on these. (That of `reshape` and the
-    like does: where the result is no view, the target has to copy.)"""
+    """Follows blocked calls through all rules, even those that need ops the target lacks. Calls that differ only in
+    sizes and scalar values count as one kind, because the ops that a rule emits hardly ever depend on these. (Rules for
+    `reshape` and the like are the exception: where the result is not a view, the target has to copy.)"""
 
     planner: Planner
     found: Alternatives = field(default_factory=Alternatives)
-    """Where alternatives are noted."""
+    """Receives the clauses."""
     _pending: deque[_Open] = field(default_factory=deque)
     _alone: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """By call, the wishes that are enough for it without a rule."""
+    """By call: the wishes that are enough for it without any rule."""
 
     def goal(self, node: fx.Node) -> int:
         """The number of a blocked call of the program."""
@@ -127,7 +127,7 @@ class Exploration:
         return self.found.number() if number is None else number
 
     def follow(self) -> Alternatives:
-        """All alternatives for the goals and for what they lead to."""
+        """Collect the alternatives for the goals and for every call that their expansions contain."""
         while self._pending and len(self.found.kinds) <= MOST_KINDS:
             self._follow(self._pending.popleft())
         for each in self._pending:
@@ -136,15 +136,16 @@ class Exploration:
         return self.found
 
     def specialise_for_program(self, goals: Iterable[int]) -> dict[int, int]:
-        """By goal, what is to be derived for it: itself; but where the clauses say that nothing is missing, though
-        planning found the call blocked, another call of its kind is not like it, and the target has to know its op."""
+        """Map each goal to the proposition to derive for it, normally the goal itself. If the clauses say that nothing
+        is missing though the planner found the call blocked, the call differs from others of its kind, and the target
+        has to add its op."""
         known = Derivability(self.found.size, self.found.clauses)
         doubtful = {goal for goal in goals if known.holds(goal) and goal in self._alone}
         return {goal: self.found.all_of(self._alone[goal]) if goal in doubtful else goal for goal in goals}
 
     def _number(self, node: fx.Node, level: Level, within: tuple[Op, ...]) -> int | None:
-        """The number of a call that the target does not know; None for the others. (What planning remembers of it
-        is not asked: the answer would depend on what was planned before.)"""
+        """The number of a call that the target does not know; None for other calls. (The planner's memory is not
+        consulted: the answer would depend on what was planned before.)"""
         call = _bound(node)
         if call is None:
             return None
@@ -170,7 +171,7 @@ class Exploration:
                 self._by_expansion(each, candidate.expansion.graph, ())
 
     def _by_itself(self, each: _Open) -> None:
-        """The target could know the op, or dtypes that it has."""
+        """The target could add the op itself, or the dtypes that the call uses."""
         target, op = self.planner.target, each.call.op
         dtypes = self._missing_dtypes(each)
         if dtypes:
@@ -186,8 +187,8 @@ class Exploration:
         self.found.clauses.append((self._alone[each.number], each.number))
 
     def _missing_dtypes(self, each: _Open) -> list[torch.dtype]:
-        """The dtypes for the sake of which alone a call is refused. (With complex numbers a target would have to know
-        all that is done with them now as pairs: that is no advice.)"""
+        """The dtypes that are the only reason for which a call is refused. (Complex dtypes are never advised: the
+        target would need complex versions of everything that is computed on pairs of real numbers now.)"""
         dtypes = sorted(self.planner.target.unknown_dtypes(each.call), key=str)
         if not dtypes or any(dtype.is_complex for dtype in dtypes):
             return []
@@ -203,13 +204,13 @@ class Exploration:
             return
         try:
             expansion = self.planner.candidates.recorded(rule, request)
-        except RuleError:  # a rule for other targets, where its own calls have come to sizes that no tensor has
+        except RuleError:  # a rule for other targets, whose calls do not fit these sizes
             return
         if not isinstance(expansion, Declined):
             self._by_expansion(each, expansion.graph, tuple(map(self._any_of, groups)))
 
     def _any_of(self, group: Sequence[Op]) -> int:
-        """Something that holds if the target knows one of these ops."""
+        """The number of a proposition that holds if the target knows one of these ops."""
         wishes = [self.found.wish(MissingOp(op)) for op in group]
         if len(wishes) == 1:
             return wishes[0]
@@ -225,20 +226,20 @@ class Exploration:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A call that is to be followed."""
+    """A call that is still to be followed."""
 
     number: int
     node: fx.Node
     call: Call
     condition: str
-    """Under which the target would know it, where it knows the op."""
+    """The condition under which the target would know the call, if it knows the op."""
     level: Level
     within: tuple[Op, ...]
-    """The ops whose derivation it is part of, the outermost first."""
+    """The ops whose derivation contains the call, outermost first."""
 
 
 def _kind(value: Any) -> Any:
-    """What a rule is likely to decide by: dtypes and ranks of tensors, types of numbers, all else as it is."""
+    """The properties on which rules usually branch: dtype and rank of a tensor, type of a number, else the value."""
     if isinstance(value, fx.Node):
         found = metadata(value)
         return (found.dtype, found.ndim) if isinstance(found, torch.Tensor) else type(found)
@@ -252,7 +253,7 @@ def _kind(value: Any) -> Any:
 
 
 def _strides(call: Call) -> Any:
-    """What the strides of a call decide, where it may be a view or a copy: nothing if elements lie in order."""
+    """The non-contiguous strides that decide whether a call is a view or a copy; None for other ops."""
     if call.op.short not in MAYBE_VIEW:
         return None
     odd = [value for value in call.tensors if not is_surely_contiguous(value)]
@@ -260,7 +261,7 @@ def _strides(call: Call) -> Any:
 
 
 def _wished(needs: Needs, target: Target) -> list[tuple[Op, ...]] | None:
-    """The groups of ops that a rule needs and the target has none of; None if the rule is for other targets."""
+    """The groups of ops that a rule needs and of which the target has none; None if the rule is for other targets."""
     wished: list[tuple[Op, ...]] = []
     for group in needs:
         known = any(map(target.knows, group))

@@ -1,5 +1,5 @@
-"""What can be derived from what: definite Horn clauses (`body → head`), and which heads follow from the leaves that are
-assumed. Assumptions are made one by one, and taken back, so that a search pays for what changes alone."""
+"""Forward chaining over definite Horn clauses (`body → head`): which heads follow from the leaves assumed so far.
+Assumptions are made one by one and retracted, so that a search pays only for the differences between its sets."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 
 class Derivability:
-    """Clauses over numbered propositions, closed under what is assumed."""
+    """Clauses over numbered propositions, and the propositions that follow from the assumptions."""
 
     def __init__(self, size: int, clauses: Iterable[tuple[tuple[int, ...], int]]) -> None:
         self._heads: list[int] = []
         self._open: list[int] = []
-        """For each clause, how many propositions of its body do not hold yet."""
+        """For each clause: how many propositions of its body do not hold yet."""
         self._reads: list[list[int]] = [[] for _ in range(size)]
-        """For each proposition, the clauses whose bodies have it."""
+        """For each proposition: the clauses whose bodies contain it."""
         self._holds = bytearray(size)
         self._trail: list[int] = []
         facts = []
@@ -30,15 +30,15 @@ class Derivability:
             self.assume(head)
 
     def holds(self, proposition: int) -> bool:
-        """Whether it follows from what is assumed."""
+        """Whether a proposition follows from the assumptions."""
         return bool(self._holds[proposition])
 
     def mark(self) -> int:
-        """Where `retract` may go back to."""
+        """The current state, for `retract`."""
         return len(self._trail)
 
     def assume(self, proposition: int) -> None:
-        """Let a proposition hold, and what follows from it."""
+        """Assume a proposition, and derive everything that follows."""
         pending = [proposition]
         while pending:
             found = pending.pop()
@@ -52,7 +52,7 @@ class Derivability:
                     pending.append(self._heads[clause])
 
     def retract(self, mark: int) -> None:
-        """Take back what was assumed since `mark`."""
+        """Undo all assumptions made since `mark`."""
         while len(self._trail) > mark:
             found = self._trail.pop()
             self._holds[found] = 0

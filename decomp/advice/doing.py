@@ -1,4 +1,4 @@
-"""Jobs are done here or over an executor, and what was answered before is read from files."""
+"""Runs jobs here or on an executor, and reads earlier answers from files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from decomp.advice.jobs import AdviceJob, Answer, answered, from_json, to_json
 from decomp.errors import ArgumentError, first_line
 
 Progress = Callable[[int, int, str], None]
-"""Called with how many programs have answered, of how many, and the last one."""
+"""Called with the number of programs done, the number in all, and the name of the last one."""
 
 
 def done(
     jobs: Sequence[AdviceJob], executor: Executor | None, place: Path | None, setting: str, progress: Progress | None
 ) -> dict[str, Answer]:
-    """The answers by name, in the order of the jobs. With `place`, they are kept in this directory, under `setting` and
-    name. Raises `ArgumentError` where nothing can be kept there."""
+    """The answers by name, in the order of the jobs. With `place`, answers are stored in this directory, under
+    `setting` and name. Raises `ArgumentError` if the directory cannot be created."""
     kept = _AnswerFiles(place, setting)
     found: dict[str, Answer] = {}
 
@@ -34,7 +34,7 @@ def done(
             report(job, before)
     left = [job for job in jobs if job.name not in found]
     away = [job for job in left if executor is not None and job.can_travel]
-    # Those that travel are on their way while the others are done here.
+    # Submit first, so that other processes work while the remaining jobs run here.
     waiting = {executor.submit(answered, job): job for job in away} if executor is not None else {}
     try:
         for job in left:
@@ -42,7 +42,7 @@ def done(
                 report(job, kept.keep(job, job()))
         for future in _finished(waiting):
             report(waiting[future], kept.keep(waiting[future], _result(future)))
-    except BaseException:  # an interrupt, above all: what has not begun is not begun
+    except BaseException:  # above all an interrupt: do not start the jobs that are still queued
         for future in waiting:
             future.cancel()
         raise
@@ -50,7 +50,7 @@ def done(
 
 
 def _finished(waiting: Iterable[Any]) -> Iterable[Any]:
-    # Futures of other libraries (dask) need not be of the class that as_completed knows.
+    # as_completed only takes concurrent.futures.Future, which other libraries (dask) do not subclass.
     futures = list(waiting)
     return as_completed(futures) if all(isinstance(each, Future) for each in futures) else futures
 
@@ -59,12 +59,12 @@ def _result(future: Any) -> Answer:
     try:
         found: Answer = future.result()
         return found
-    except Exception as error:  # a broken pool costs what it had taken on
+    except Exception as error:  # a broken pool loses the jobs submitted to it, not the rest
         return Answer(reason=f"the executor lost it: {type(error).__name__}: {first_line(error)}")
 
 
 class _AnswerFiles:
-    """Answers in files, one each."""
+    """Answers on disk, one file each."""
 
     def __init__(self, place: Path | None, setting: str) -> None:
         self.place, self.setting = place, setting
@@ -75,7 +75,7 @@ class _AnswerFiles:
                 raise ArgumentError(f"results= must be a directory: {place}: {error.strerror}") from error
 
     def find(self, job: AdviceJob) -> Answer | None:
-        """What was answered before; a file that is not whole counts as none."""
+        """An earlier answer to a job; None if there is no file, or an unreadable one."""
         if self.place is None:
             return None
         try:
@@ -84,7 +84,7 @@ class _AnswerFiles:
             return None
 
     def keep(self, job: AdviceJob, answer: Answer) -> Answer:
-        """Write an answer; those without a result may be another time's."""
+        """Store an answer and return it. Failures are not stored: they may not occur the next time."""
         if self.place is not None and (answer.calls is not None or answer.lacks is not None):
             path = self.place / job.key(self.setting)
             unfinished = path.with_suffix(f".{os.getpid()}")

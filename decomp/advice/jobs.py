@@ -1,5 +1,6 @@
-"""What advice asks of each program: what it lacks on a target, and what comes of it on a target that knows more. Each
-is a job, whose answer is plain data, so that it can be done in another process and be kept in a file."""
+"""The two questions that `advise` asks of each program: what does it lack on a target, and how does it lower to an
+extended target? Each is a job. Its answer is plain data, so a job can run in another process and its answer be stored
+in a file."""
 
 from __future__ import annotations
 
@@ -32,18 +33,18 @@ from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 
 _HELD = 8
-"""So many programs stay captured in each process, for their second job."""
+"""How many captured programs each process keeps for their second job."""
 
 
 class Setting(NamedTuple):
-    """What all programs are asked with."""
+    """The rules, target and policy shared by all programs."""
 
     matching: RuleSelection
     policy: Policy
 
     @property
     def digest(self) -> str | None:
-        """Differs where an answer may; None if that cannot be told."""
+        """A hash that differs whenever answers may differ; None if something in the setting has no fingerprint."""
         rules, target = self.matching.rules, self.matching.target
         asked = f"{self.policy.accuracy}, {self.matching.training}"
         known = fingerprint(rules, target, asked, self.policy.cost or target.costs)
@@ -52,18 +53,18 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was found out about one program."""
+    """The answer to a job."""
 
     calls: int | None = None
-    """When it is lowered; None if something is blocked."""
+    """The number of calls of the lowered program; None if something is blocked."""
     reason: str = ""
-    """What stops it first, where something does."""
+    """The first obstacle, if there is one."""
     lacks: Mapping[str, Any] | None = None
-    """The alternatives for what is blocked, as `Alternatives.as_dict` has them; None if nothing is."""
+    """The alternatives for the blocked calls, as returned by `Alternatives.as_dict`; None if nothing is blocked."""
     goals: tuple[int, ...] = ()
-    """What of them must be reached."""
+    """The numbers in `lacks` that must all be derived."""
     saved: Mapping[str, int] | None = None
-    """By op, how many calls fewer there would be if the target knew it."""
+    """By op: how many calls fewer the program would have if the target knew the op."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +73,19 @@ class AdviceJob:
 
     name: str
     make: Callable[[], Any]
-    """Makes the program: an `ExportedProgram` or `GraphModule`, or a module and its example inputs."""
+    """Returns the program: an `ExportedProgram`, a `GraphModule`, or a module and its example inputs."""
     setting: Callable[[], Setting]
     wishes: tuple[MissingCapability, ...] | None = None
-    """What the target knows in addition. None: what does the program lack?"""
+    """Additions to the target. None: find out what the program lacks."""
     savings: int = 0
-    """Of so many ops, those that most of its calls are derived from, it is asked what they would save."""
+    """For how many ops to compute the calls they would save, those first from which most calls are derived."""
     run: str = ""
-    """Those of one search have one name."""
+    """Identifies the search that the job belongs to."""
     version: str = ""
-    """Of the program, where its name alone does not tell which it is."""
+    """Version of the program, where the name alone does not identify it."""
 
     def __call__(self) -> Answer:
-        """The answer. What cannot be captured or planned has the reason."""
+        """Run the job. If the program cannot be captured or planned, the answer has the reason."""
         try:
             program, setting = _held.program(self)
             return _lacking(program, setting) if self.wishes is None else self._outcome(program, setting)
@@ -105,32 +106,32 @@ class AdviceJob:
 
     @property
     def can_travel(self) -> bool:
-        """Whether another process could do it."""
+        """Whether the job can be sent to another process."""
         try:
             return bool(pickle.dumps(self))
-        except Exception:  # which one depends on what the program is made of
+        except Exception:  # objects of any library may be inside, and raise anything when pickled
             return False
 
     def key(self, setting: str) -> str:
-        """The name of a file for the answer, given the digest of the setting."""
+        """The file name of the answer, given the digest of the setting."""
         words = [wish.explained for wish in self.wishes] if self.wishes is not None else None
         found = hashlib.sha256(json.dumps([self.name, self.version, setting, words, self.savings]).encode()).hexdigest()
         return f"{found[:24]}.json"
 
 
 def to_json(answer: Answer) -> str:
-    """An answer as text."""
+    """An answer as JSON text."""
     return json.dumps(asdict(answer))
 
 
 def from_json(text: str) -> Answer:
-    """The answer of a text. Raises `ValueError`, `TypeError` for others."""
+    """Read an answer from JSON text. Raises `ValueError`, `TypeError` if it is malformed."""
     found = json.loads(text)
     return Answer(**{**found, "goals": tuple(found["goals"])})
 
 
 def answered(job: AdviceJob) -> Answer:
-    """Do a job; as a function, so that an executor can be given it."""
+    """Run a job. A module-level function, because executors pickle what they run."""
     return job()
 
 
@@ -146,7 +147,7 @@ def _lacking(program: CapturedProgram, setting: Setting) -> Answer:
         calls = [node for node, _ in blocked if node.op in ("call_function", "call_method")]
         goals = {exploration.goal(node): None for node in calls}
         if len(calls) < len(blocked):
-            goals[found.number()] = None  # a module or region that no op of a target stands for
+            goals[found.number()] = None  # a module or region, which no op can replace: a goal without clauses
         exploration.follow()
         numbers = tuple(exploration.specialise_for_program(goals).values())
     return Answer(None, _reason(planned), found.as_dict(), numbers)
@@ -161,8 +162,8 @@ def _reason(planned: PlannedProgram) -> str:
 
 
 def _emitters(planned: PlannedProgram) -> list[Op]:
-    """The ops from which derived calls come, first those of most. Of ops from which the same calls come, as those of
-    `native_layer_norm` in each `layer_norm`, the one that the program has."""
+    """The ops from which derived calls come, those with most calls first. If several ops produce the same calls, as
+    `layer_norm` and the `native_layer_norm` in it, only the one in the program is listed."""
     calls: dict[Op, list[int]] = {}
     stamps = (each.stamp for graph in planned.graphs for each in graph.decisions.values() if isinstance(each, Derived))
     entries = (entry for stamp in stamps for entry in stamp.entries if entry.op.startswith("call"))
@@ -174,7 +175,7 @@ def _emitters(planned: PlannedProgram) -> list[Op]:
 
 
 class _Held:
-    """The programs that were captured last in this process, and the settings."""
+    """The programs last captured in this process, and the settings."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -182,7 +183,7 @@ class _Held:
         self.settings: OrderedDict[str, Setting] = OrderedDict()
 
     def program(self, job: AdviceJob) -> tuple[CapturedProgram, Setting]:
-        """The program of a job, captured now or before."""
+        """The captured program of a job, and its setting."""
         with self.lock:
             setting = self.settings.get(job.run) or job.setting()
             self._keep(self.settings, job.run, setting)
@@ -201,7 +202,7 @@ class _Held:
             among.popitem(last=False)
 
     def forget(self, run: str) -> None:
-        """Let what belongs to a search go."""
+        """Drop everything that belongs to a search."""
         with self.lock:
             self.settings.pop(run, None)
             for key in [key for key in self.found if key[0] == run]:
@@ -213,12 +214,12 @@ forget = _held.forget
 
 
 def _made(job: AdviceJob) -> Any:
-    """The program of a job. Raises `CaptureError` where the function that makes it fails."""
+    """Call the job's function. Raises `CaptureError` if it fails."""
     try:
         return job.make()
     except DecompError:
         raise
-    except Exception as error:  # whatever a function of the user's raises
+    except Exception as error:  # user code may raise anything
         raise CaptureError(f"the function that makes it fails: {type(error).__name__}: {first_line(error)}") from error
 
 
@@ -230,21 +231,21 @@ def _source(given: Any) -> CaptureRequest:
 
 @dataclass(frozen=True)
 class Given:
-    """Makes what is there already."""
+    """A function that returns a given value."""
 
     value: Any
 
     def __call__(self) -> Any:
-        """It."""
+        """Returns the value."""
         return self.value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # torch 2.13 pickles these, and what it reads again is another program, or none.
+        # torch 2.13 pickles these without an error, but unpickles another program, or fails.
         if isinstance(self.value, (ExportedProgram, fx.GraphModule)):
             raise pickle.PicklingError("give a function that makes the program")
         return Given, (self.value,)
 
 
 def is_program(value: Any) -> bool:
-    """Whether it is a program, and not a callable that makes one."""
+    """Whether a value is a program, not a callable that returns one."""
     return isinstance(value, (ExportedProgram, nn.Module, tuple)) or not callable(value)

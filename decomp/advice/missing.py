@@ -1,4 +1,4 @@
-"""What a target could know in addition: an op, or a dtype of tensors."""
+"""Possible additions to a target: an op, or a dtype."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from decomp.ir.ops import Op
 from decomp.rules.target import Target
 
 _UNUSUAL = 1e-3
-"""What an op costs more that no shipped target knows."""
+"""The surcharge of an op that no shipped target knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingOp:
-    """An op that a target could know in addition."""
+    """An op that a target could add."""
 
     op: Op
     overload: str | None = None
-    """The one that is asked for, where the target knows others of this op."""
+    """The missing overload, if the target knows other overloads of this op."""
     condition: str = ""
-    """What the target asks of its calls now: it would have to take all."""
+    """The target's current condition on calls of the op, which it would have to lift."""
 
     @property
     def spelling(self) -> str:
-        """How it is written in a list of ops."""
+        """The op as written in a list of ops."""
         name = self.op.name.removeprefix("aten.")
         return f"{name}.{self.overload}" if self.overload is not None else name
 
     @property
     def explained(self) -> str:
-        """As `str` has it, with what the target asks now."""
+        """`str(self)`, with the target's current condition."""
         return f"{self} (refused now: {self.condition})" if self.condition else str(self)
 
     def __str__(self) -> str:
         return f"{self.spelling} on more calls" if self.condition else self.spelling
 
     def added_to(self, target: Target) -> Target:
-        """The target, if it knew this too."""
+        """The target with this op added."""
         return target | [self.op if self.overload is None else f"{self.op}.{self.overload}"]
 
     @property
     def usual(self) -> int:
-        """How many shipped targets know it."""
+        """How many shipped targets know the op."""
         return known_to(self.op)
 
     @property
     def price(self) -> float:
-        """What it counts in a set: one, and a little more where few targets have it."""
+        """The op's weight in a set: one, plus a little if few targets have it."""
         return 1.0 + _UNUSUAL / (1 + self.usual) + _UNUSUAL * bool(self.condition)
 
     @property
@@ -63,30 +63,30 @@ class MissingOp:
 
 @dataclass(frozen=True, slots=True)
 class MissingDtype:
-    """A dtype that tensors could have in addition, in all calls of ops that the target has."""
+    """A dtype that a target could add, for all ops that it has."""
 
     dtype: torch.dtype
 
     @property
     def explained(self) -> str:
-        """As `str` has it."""
+        """`str(self)`."""
         return str(self)
 
     def __str__(self) -> str:
         return name_of(self.dtype)
 
     def added_to(self, target: Target) -> Target:
-        """The target, if it knew this too."""
+        """The target with this dtype added."""
         return target.with_more_dtypes([self.dtype])
 
     @property
     def usual(self) -> int:
-        """No measure of how many have it is kept: each is more than an op."""
+        """Zero: dtypes are not counted over the shipped targets, and always rank after ops."""
         return 0
 
     @property
     def price(self) -> float:
-        """What it counts in a set: one, and more than any op, for all ops have to take it."""
+        """The dtype's weight in a set: one, plus more than for any op, because all ops have to support it."""
         return 1.0 + 2 * _UNUSUAL
 
     @property
@@ -99,7 +99,7 @@ MissingCapability = MissingOp | MissingDtype
 
 
 def capability_of(row: Sequence[str | None]) -> MissingCapability:
-    """The wish of a row of plain data."""
+    """The wish that a row of plain data describes."""
     if len(row) == 1:
         dtype = dtype_named(row[0])
         assert dtype is not None
@@ -109,14 +109,14 @@ def capability_of(row: Sequence[str | None]) -> MissingCapability:
 
 
 def extend_target(target: Target, wishes: Iterable[MissingCapability]) -> Target:
-    """A target, if it knew these too: dtypes first, for an op that is added takes tensors of any."""
+    """A target with these added. Dtypes are added first: an op takes every dtype that the target has."""
     first = sorted(wishes, key=lambda wish: isinstance(wish, MissingOp))
     return functools.reduce(lambda known, wish: wish.added_to(known), first, target)
 
 
 def is_advisable(op: Op, target: Target) -> bool:
-    """Whether anybody would want to be told to add an op to a target: an op of its own kind, and none that is internal
-    to PyTorch, unless a shipped target knows it."""
+    """Whether adding an op to a target is sensible advice: prims only for targets with prims, and ops internal to
+    PyTorch only if a shipped target knows them."""
     namespace, _, name = op.name.partition(".")
     if namespace in ("prims", "higher_order", "operator") or op.packet is None:
         return namespace == "prims" and _has_prims(target)
@@ -125,7 +125,7 @@ def is_advisable(op: Op, target: Target) -> bool:
 
 @functools.cache
 def known_to(op: Op) -> int:
-    """How many shipped targets know an op: a measure of how usual it is."""
+    """How many shipped targets know an op: a measure of how common it is."""
     return sum(target.knows(op) for target in shipped_targets() if not _has_prims(target))
 
 

@@ -1,4 +1,4 @@
-"""Advice as a picture: programs that lower against ops that are implemented."""
+"""A plot of advice: the number of programs that lower over the number of ops implemented."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def plot_curve(advice: Advice, path: Path) -> Path:
-    """Draw advice into a file, in the format that its name ends in. Raises `ImportError` without matplotlib."""
-    # Imported here, for it is an extra.
+    """Draw advice into a file, whose suffix decides the format. Raises `ImportError` without matplotlib."""
+    # Deferred: matplotlib is an optional dependency.
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -23,7 +23,7 @@ def plot_curve(advice: Advice, path: Path) -> Path:
     for (ops, reached), milestone in zip(advice.curve[1:], advice.milestones):
         axes.annotate("+ " + ", ".join(milestone.add), (ops, reached), xytext=(4, -12), textcoords="offset points")
     axes.axhline(total, color="black", linewidth=0.8, linestyle=":")
-    axes.set_xlabel(f"ops that {advice.to} would have in addition")
+    axes.set_xlabel(f"ops added to {advice.to}")
     axes.set_ylabel("programs that lower")
     axes.set_ylim(0, total * 1.08)
     axes.set_xlim(0, steps[-1] + 1)

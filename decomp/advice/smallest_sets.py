@@ -1,8 +1,8 @@
-"""The smallest sets of leaves that derive all goals. A set fails on a goal exactly if it misses one of the goal's cuts,
-so the smallest set that works is a smallest set that hits all cuts. Cuts are found as they are needed: the smallest set
-that hits those that are known is tried, and where it fails on a goal it is grown until nothing can be added without
-deriving the goal; what is left out is a new cut (implicit hitting sets: Reiter, "A theory of diagnosis from first
-principles", 1987; Moreno-Centeno and Karp, 2013)."""
+"""The smallest sets of leaves that derive all goals. A cut of a goal is a set of leaves without which it cannot be
+derived. A set derives a goal exactly if it hits each of its cuts, so the answer is a minimum hitting set of all cuts.
+These are too many to list, so they are found as needed: take a minimum hitting set of the cuts known so far; if it
+fails on a goal, grow it until no leaf can be added without deriving the goal. The leaves left out are a new cut
+(implicit hitting sets: Reiter, "A theory of diagnosis from first principles", 1987; Moreno-Centeno and Karp, 2013)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from decomp.advice.derivability import Derivability
 _T = TypeVar("_T")
 Cut = frozenset[int]
 _MOST_STEPS = 20_000
-"""So many branches are tried for one hitting set; beyond, the best that was found is taken, without a proof."""
+"""How many branches to try for one hitting set; then the best one found is used, without proof that it is minimal."""
 
 _MOST_TRIED = 6
-"""So many sets are tried that turn out not to do before the search is given up."""
+"""How many sets may fail when planned before the search gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +28,29 @@ class Chosen:
 
     leaves: frozenset[int]
     least: int
-    """No set that derives all goals has fewer leaves than this."""
+    """A lower bound: no set that derives all goals has fewer leaves."""
 
     @property
     def smallest(self) -> bool:
-        """Whether it is proved that no smaller set does."""
+        """Whether the search proved that no smaller set derives all goals."""
         return len(self.leaves) <= self.least
 
 
 @dataclass
 class SmallestSets:
-    """Searches for the cheapest sets of leaves that derive goals; what one search learns serves the next."""
+    """Searches for the cheapest sets of leaves that derive goals. Cuts found by one search are reused by the next."""
 
     known: Derivability
     prices: Mapping[int, float]
-    """What each leaf costs that may be assumed. Those of one search should differ by less than one leaf costs, so that
-    cheap means few."""
+    """The price of each leaf that may be assumed. Prices should be so close to each other that fewer leaves are always
+    cheaper."""
     cuts: dict[int, list[Cut]] = field(default_factory=dict)
-    """By goal, sets of leaves of which each derivation of it needs one at least."""
+    """By goal: sets of leaves, from each of which every derivation of the goal needs at least one."""
     failed: list[Cut] = field(default_factory=list)
-    """Cuts that were learned elsewhere: what a set that was tried lacks, for all goals together."""
+    """Cuts for all goals together, from attempts that failed: the leaves outside the set that was attempted."""
 
     def search(self, goals: Sequence[int], without: Collection[int] = ()) -> Chosen | None:
-        """The cheapest set that derives all goals and has none of `without`; None if there is none."""
+        """The cheapest set that derives all goals without the leaves `without`; None if no set does."""
         prices = {leaf: price for leaf, price in self.prices.items() if leaf not in without}
         least = 0
         while True:
@@ -66,8 +66,8 @@ class SmallestSets:
             self.cuts.setdefault(missed, []).append(self._cut(missed, hitting))
 
     def tried(self, goals: Sequence[int], attempt: Callable[[Cut], _T | None]) -> tuple[Chosen, _T | None]:
-        """The cheapest set that derives all goals and with which an attempt succeeds, and what that came to. After
-        several that fail (a rule may ask for the absence of an op) the first of them, with None."""
+        """The cheapest set that derives all goals and for which `attempt` succeeds, and its result. If several attempts
+        fail (a rule may require that an op is absent), the first set, and None."""
         first = self.search(goals) or Chosen(frozenset(), 0)
         found: Chosen | None = first
         for _ in range(_MOST_TRIED):
@@ -76,13 +76,13 @@ class SmallestSets:
             made = attempt(found.leaves)
             if made is not None:
                 return found, made
-            # A set that does has something that this one lacks.
+            # A set that succeeds must contain a leaf that this one lacks.
             self.failed.append(frozenset(self.prices) - found.leaves)
             found = self.search(goals)
         return Chosen(first.leaves, 0), None
 
     def derived(self, goals: Sequence[int], leaves: Collection[int]) -> list[int]:
-        """The goals that some leaves derive."""
+        """The goals that can be derived from some leaves."""
         mark = self._assumed(leaves)
         found = [goal for goal in goals if self.known.holds(goal)]
         self.known.retract(mark)
@@ -99,8 +99,8 @@ class SmallestSets:
         return next((goal for goal in goals if goal not in derived), None)
 
     def _cut(self, goal: int, leaves: Collection[int]) -> Cut:
-        """Grow a set that does not derive a goal as far as that goes: the rest. The dearest are added first, so that
-        what is left is what a cheap set would take."""
+        """Grow a set as far as it goes without deriving the goal; returns the leaves left out. Expensive leaves are
+        added first, so that the cut consists of cheap ones."""
         first, rest = self._assumed(leaves), []
         for leaf in sorted(self.prices.keys() - set(leaves), key=lambda leaf: (-self.prices[leaf], leaf)):
             mark = self._assumed((leaf,))
@@ -112,7 +112,7 @@ class SmallestSets:
 
 
 def _smallest_hitting_set(cuts: Sequence[Cut], prices: Mapping[int, float]) -> tuple[frozenset[int], bool]:
-    """The cheapest set that has an element of each cut, by branch and bound, and whether that is proved."""
+    """The cheapest set with an element of each cut, by branch and bound, and whether it is proved minimal."""
     cuts = [cut for cut in set(cuts) if not any(other < cut for other in cuts)]
     best = _greedy(cuts, prices)
     search = _Branches(prices, best, _price(best, prices))
@@ -122,7 +122,7 @@ def _smallest_hitting_set(cuts: Sequence[Cut], prices: Mapping[int, float]) -> t
 
 @dataclass
 class _Branches:
-    """Branch and bound: the smallest cut that is not hit is hit by each of its elements in turn."""
+    """Branch and bound: takes the smallest cut not hit yet, and branches on its elements."""
 
     prices: Mapping[int, float]
     best: frozenset[int]
@@ -130,7 +130,7 @@ class _Branches:
     steps: int = 0
 
     def follow(self, cuts: Sequence[Cut], taken: tuple[int, ...], price: float, barred: frozenset[int]) -> None:
-        """Hit what is left of `cuts` without the leaves that earlier branches have tried."""
+        """Hit the remaining `cuts` without the leaves that earlier branches have tried."""
         self.steps += 1
         if not cuts:
             if price < self.price:
@@ -145,7 +145,7 @@ class _Branches:
             barred |= {leaf}
 
     def _bound(self, cuts: Sequence[Cut], barred: frozenset[int]) -> float:
-        """What cuts cost at least that have nothing in common."""
+        """A lower bound on the price of hitting cuts: disjoint ones need an element each."""
         found, seen = 0.0, set[int]()
         for cut in sorted(cuts, key=len):
             if seen.isdisjoint(cut):
@@ -155,7 +155,7 @@ class _Branches:
 
 
 def _greedy(cuts: Sequence[Cut], prices: Mapping[int, float]) -> frozenset[int]:
-    """Take what hits most for its price until all are hit."""
+    """Take the leaf that hits most cuts for its price, until all cuts are hit."""
     left, taken = list(cuts), set[int]()
     while left:
         hits: dict[int, int] = {}

@@ -1,5 +1,5 @@
-"""The smallest additions to a target, ops and dtypes, that let a program be lowered: searched for among the
-alternatives of its blocked calls, and each planned again before it is told."""
+"""The smallest set of ops and dtypes that a target must add for a program to lower: found among the alternatives of its
+blocked calls, and confirmed by planning the program again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from decomp.rules.accuracy import Policy
 from decomp.rules.target import Target
 
 _MOST_WAYS = 3
-"""Of each blocked op, so many ways are told."""
+"""How many alternatives are reported for each blocked op."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +33,29 @@ class Addition:
     """One op, or one dtype, of a suggested set."""
 
     op: str
-    """As it is written in a list of ops; `sum on more calls`, if the target knows it under a condition; or the name of
+    """The op as written in a list of ops; `sum on more calls` if the target knows it under a condition; or the name of
     a dtype."""
     needed_by: tuple[str, ...]
-    """The blocked ops that are not reached without it."""
+    """The blocked ops that cannot be lowered without it."""
     instead: tuple[str, ...] = ()
-    """Other ops that would do in its place, with the rest of the set as it is, or with others of it changed; with what
-    the target asks of them now, where it knows them under a condition."""
+    """Other ops that could replace it, the rest of the set being unchanged; with the current condition, where the
+    target knows them under one."""
     is_dtype: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Narrower:
-    """What `narrow=True` does in the place of dtypes that a suggested set adds."""
+    """The effect of `narrow=True`, which may make the dtypes of a suggested set unnecessary."""
 
     dtypes: tuple[tuple[str, str], ...]
-    """Each wide dtype, and the one that takes its place."""
+    """Each wide dtype, and the one that replaces it."""
     blocked: int
-    """How many ops stay blocked on the target as it is."""
+    """How many ops stay blocked if the target adds nothing."""
     calls: int | None
     """How many calls the lowered program has then; None if something stays blocked."""
 
     def __str__(self) -> str:
-        computes = " and ".join(f"in {narrow} in the place of {wide}" for wide, narrow in self.dtypes)
+        computes = " and ".join(f"in {narrow} instead of {wide}" for wide, narrow in self.dtypes)
         if self.calls is not None:
             return f"narrow=True computes {computes}: all lower, to {counted(self.calls)}"
         return f"narrow=True computes {computes}: {self.blocked} op{'s stay' if self.blocked > 1 else ' stays'} blocked"
@@ -63,25 +63,25 @@ class Narrower:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of a suggested set, in the order in which it pays most to implement it."""
+    """A part of a suggested set; stages are in the best order to implement them."""
 
     add: tuple[str, ...]
     reached: int
-    """How many of the blocked ops reach the target when this, and what comes before, is added."""
+    """How many of the blocked ops lower once this stage and all before it are implemented."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What one blocked op needs."""
+    """The requirements of one blocked op."""
 
     op: str
-    """As `aten.gelu`."""
+    """For example `aten.gelu`."""
     count: int
     """How many calls of it are blocked."""
     needs: tuple[tuple[str, ...], ...]
-    """The smallest sets of ops, each of which is enough for all these calls; the smallest first."""
+    """The smallest sets of ops that are each enough for all these calls, smallest first."""
     reason: str = ""
-    """Why none is enough, where that is so."""
+    """Why no set is enough, if none is."""
 
     def __str__(self) -> str:
         """`aten.gelu (12 calls) needs full and erf; or tanh, full and exp`."""
@@ -93,27 +93,27 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What a target would have to know in addition, so that a program is lowered to it. `str(suggestion)` is the
-    advice; `suggestion.target` knows all of it."""
+    """The ops and dtypes that a target must add for a program to lower to it. `str(suggestion)` is the advice;
+    `suggestion.target` is the target with the additions."""
 
     to: str
     """Name of the target."""
     additions: tuple[Addition, ...]
-    """The smallest set of ops that is enough for all that can be reached; empty if nothing is blocked."""
+    """The smallest set that is enough for every op that can be lowered at all; empty if nothing is blocked."""
     stages: tuple[Stage, ...]
     ways: tuple[Requirement, ...]
-    """What each blocked op needs, those with most calls first."""
+    """The requirements of each blocked op, those with most calls first."""
     smallest: bool
-    """Whether it is proved that no smaller set is enough."""
+    """Whether the search proved that no smaller set is enough."""
     at_least: int
-    """No set with fewer ops is enough."""
+    """A lower bound: no set with fewer ops is enough."""
     calls: int | None
     """How many calls the lowered program has then; None if something stays blocked."""
     target: Any = field(repr=False, compare=False, default=None)
     """The target with the additions."""
     narrower: Narrower | None = None
-    """What `narrow=True` would do without them, where it is enough, or they have a dtype for which there is a narrower
-    one."""
+    """The effect of `narrow=True` without the additions; given if it is enough, or if the additions have a dtype for
+    which there is a narrower one."""
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -127,12 +127,12 @@ class Suggestion:
 
     @property
     def narrow_is_enough(self) -> bool:
-        """Whether all lowers with `narrow=True`, without any additions."""
+        """Whether the whole program lowers with `narrow=True` and no additions."""
         return self.narrower is not None and self.narrower.calls is not None
 
     @property
     def out_of_reach(self) -> tuple[Requirement, ...]:
-        """The blocked ops that no additions would help."""
+        """The blocked ops that no addition unblocks."""
         return tuple(way for way in self.ways if not way.needs)
 
     def as_dict(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Suggestion:
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """The advice, a thought a line."""
+        """The advice as text, one fact a line."""
         if not self.ways:
             return [f"{self.to} has all that the program needs"]
         narrow = [f"no op need be added: {self.narrower}"] if self.narrow_is_enough else []
@@ -159,7 +159,7 @@ class Suggestion:
                 what = f"{blocked} of {len(self.ways)} blocked ops"
             yield f"{enough(len(self.ops), len(self.dtypes))} for {what} on {self.to}; {proof}"
         else:
-            yield f"no op that {self.to} could know in addition helps"
+            yield f"no op added to {self.to} would help"
 
     def _stages(self) -> Iterator[str]:
         total, last = len(self.ways), len(self.stages) - 1
@@ -174,14 +174,14 @@ class Suggestion:
                 yield f"  {in_the_place(addition.op, addition.instead)}"
 
     def _without_dtypes(self) -> Iterator[str]:
-        """What a user can do who cannot add a dtype."""
+        """Remedies for users who cannot add a dtype."""
         for dtype in self.dtypes:
             yield from (f"  {line}" for line in avoided(dtype))
         if self.narrower is not None and not self.narrow_is_enough:
             yield f"  {self.narrower}"
 
     def _ways(self) -> Iterator[str]:
-        """The blocked ops, by what they wait for."""
+        """The blocked ops, grouped by the addition that they need."""
         told = set[str]()
         for addition in self.additions:
             mine = [way for way in self.ways if way.op in addition.needed_by and way.op not in told]
@@ -191,13 +191,13 @@ class Suggestion:
                 told |= {way.op for way in mine}
         rest = [way for way in self.ways if way.op not in told]
         if rest and told:
-            yield "beside these:"
+            yield "others:"
         yield from (f"  {way}" for way in rest)
 
 
 @dataclass(frozen=True)
 class Suggesting:
-    """Finds a suggestion for the plan of one program, when somebody asks for it."""
+    """Computes the suggestion for the plan of one program, on demand."""
 
     program: CapturedProgram
     matching: RuleSelection
@@ -206,17 +206,17 @@ class Suggesting:
     def __call__(self) -> Suggestion:
         """The smallest additions to the target of the plan."""
         with resumed_session(self.program, self.matching.rules):
-            # Planned again, for a lowering that failed has left nothing of what it found out.
+            # Planned again: a failed lowering keeps nothing of its plan.
             return _SuggestionSearch(self, plan_program(self.program, self.matching, self.policy)).suggestion()
 
     def calls_with(self, wishes: Iterable[MissingCapability], goals: Iterable[str]) -> int | None:
-        """How many calls the program has on a target that knows more; None if one of the ops stays blocked."""
+        """How many calls the program has on the extended target; None if one of the goals stays blocked."""
         blocked, calls = self._on(extend_target(self.matching.target, wishes))
         return None if blocked & set(goals) else calls
 
     def narrower(self, wishes: Iterable[MissingCapability]) -> Narrower | None:
-        """What comes of the program in narrow dtypes: where all lowers then, or one of the wishes is for a dtype that
-        has a narrower one."""
+        """The outcome with narrow dtypes, if the program lowers then, or one of the wishes is a dtype that has a
+        narrower one; else None."""
         known, wide = self.matching.target, [wish.dtype for wish in wishes if isinstance(wish, MissingDtype)]
         if known.dtypes is None or known.narrower and not wide:
             return None
@@ -234,7 +234,7 @@ class Suggesting:
         return Narrower(dtypes, len(blocked), None if blocked else calls)
 
     def _reasons(self) -> str:
-        """Why calls are blocked on the target as it is."""
+        """Why calls are blocked on the target now."""
         blockers = plan_program(self.program, self.matching, self.policy).plan.blockers
         return "\n".join(line for blocker in blockers for line in blocker.lines())
 
@@ -255,7 +255,7 @@ class _SuggestionSearch:
         """How many calls of each op are blocked."""
         self.reasons: dict[str, str] = {}
         self.goals: dict[str, int] = {}
-        """By op, what holds if all its blocked calls are reached."""
+        """By op: the proposition that all its blocked calls lower."""
         bodies: dict[str, set[int]] = {}
         for node, decision in blocked_in(planned):
             self.calls[decision.op] = self.calls.get(decision.op, 0) + 1
@@ -292,7 +292,7 @@ class _SuggestionSearch:
         return self.asked.calls_with((self.wishes[number] for number in leaves), ops)
 
     def _way(self, op: str) -> Requirement:
-        """The smallest sets for one op: each next one does without some op of those before."""
+        """The smallest sets for one op: each further one avoids an op of each set before it."""
         goal = self.goals.get(op)
         found: list[frozenset[int]] = []
         without: set[int] = set()
@@ -306,7 +306,8 @@ class _SuggestionSearch:
         return Requirement(op, self.calls[op], needs, "" if needs else self.reasons[op])
 
     def _shared(self, number: int, found: Sequence[frozenset[int]]) -> int:
-        """What the library's own targets know most is what everybody has: other ways are ways without the rest."""
+        """How common an op is among the shipped targets. The next set avoids the rarest op, because a user's target
+        most likely has the common ones."""
         return self.wishes[number].usual
 
     def _addition(self, number: int, chosen: Chosen, goals: Sequence[int], ops: Sequence[str]) -> Addition:
@@ -318,7 +319,7 @@ class _SuggestionSearch:
         return Addition(str(wish), needed_by, others, isinstance(wish, MissingDtype))
 
     def _stages(self, numbers: Sequence[int], goals: Sequence[int]) -> tuple[tuple[Stage, ...], list[int]]:
-        """The set in the order that reaches most soonest; what reaches nothing alone comes with what it serves."""
+        """The set in an order that unblocks most ops earliest; ops that are useless alone are in one stage."""
         stages, taken = list[Stage](), list[int]()
         while len(taken) < len(numbers):
             batch, gained = self._next([number for number in numbers if number not in taken], taken, goals)
@@ -327,7 +328,7 @@ class _SuggestionSearch:
         return tuple(stages), taken
 
     def _next(self, left: Sequence[int], taken: Sequence[int], goals: Sequence[int]) -> tuple[list[int], int]:
-        """The fewest of what is left that reach more goals; of these, those that reach most."""
+        """The smallest batch of the remaining ops that reaches more goals, found greedily, and the number reached."""
         reached = len(self.sets.derived(goals, taken))
         batch: list[int] = []
         while len(batch) < len(left):
@@ -340,7 +341,7 @@ class _SuggestionSearch:
         return batch, reached
 
     def _demand(self, number: int, goals: Sequence[int]) -> int:
-        """How many goals know of a cut that this op is part of: what many wait for is taken first."""
+        """How many goals have a cut with this op: the op that most goals need goes first."""
         return sum(any(number in cut for cut in self.sets.cuts.get(goal, ())) for goal in goals)
 
     def _names(self, numbers: Iterable[int]) -> tuple[str, ...]:
@@ -354,7 +355,7 @@ def instead_of(
     goals: Sequence[int],
     wishes: Mapping[int, MissingCapability],
 ) -> tuple[str, ...]:
-    """What would do in the place of one wish of a set, with the others as they are: what is usual comes first."""
+    """The wishes that could each replace one wish of a set, the others being unchanged; common ops first."""
     others, rest = sets.prices.keys() - leaves, leaves - {number}
     found = [wishes[each] for each in others if len(sets.derived(goals, {*rest, each})) == len(goals)]
     found.sort(key=lambda wish: (-wish.usual, str(wish)))
@@ -362,13 +363,13 @@ def instead_of(
 
 
 def blocked_in(planned: PlannedProgram) -> Iterator[tuple[fx.Node, Blocked]]:
-    """The blocked calls of a program, with the reason."""
+    """The blocked calls of a program, with the reasons."""
     for graph in planned.graphs:
         yield from ((node, each) for node, each in graph.decisions.items() if isinstance(each, Blocked))
 
 
 def calls_of(planned: PlannedProgram) -> int:
-    """How many calls a planned program comes to."""
+    """The number of calls of the lowered program, given its plan."""
     return sum(_calls(node, decision) for graph in planned.graphs for node, decision in graph.decisions.items())
 
 
@@ -386,16 +387,16 @@ def enough(ops: int, dtypes: int) -> str:
 
 
 def avoided(dtype: str) -> Iterator[str]:
-    """What a user can do about a dtype that a target has not."""
+    """Remedies for a dtype that a target lacks."""
     if dtype == "float64":
-        yield "model.float() and inputs of float32 avoid float64; where a rule takes it, accuracy='fast' may"
+        yield "model.float() and float32 inputs avoid float64; if only a rule uses it, accuracy='fast' may too"
     elif dtype in ("float16", "bfloat16"):
         yield f"model.float() avoids {dtype}"
 
 
 def in_the_place(op: str, others: Sequence[str]) -> str:
-    """`in the place of full, clone or fill would do`."""
-    return f"in the place of {op}, {listed(others, 'or')} would do"
+    """`instead of full: clone or fill`."""
+    return f"instead of {op}: {listed(others, 'or')}"
 
 
 def counted(calls: int) -> str:

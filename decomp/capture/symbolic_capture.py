@@ -16,9 +16,10 @@ from decomp.errors import CaptureError, first_line
 
 def traced(model: nn.Module, tracer_class: type[fx.Tracer]) -> tuple[fx.Graph, nn.Module]:
     """The graph of `model`, and a module that owns its attributes: `model`, or a copy that shares everything with it
-    and has the constants created by tracing. Raises `CaptureError`.\n\nTracers read buffers as plain tensors: a write
-    to one happens during the trace and is not in the graph. Such a model is traced again, with proxies for its
-    buffers."""
+    and has the constants created by tracing. Raises `CaptureError`.
+
+    Tracers read buffers as plain tensors: a write to one happens during the trace and is not in the graph. Such a model
+    is traced again, with proxies for its buffers."""
     tracer = _made(tracer_class, model)
     graph, root, written = _attempt(model, tracer)
     if written and not tracer.proxy_buffer_attributes:

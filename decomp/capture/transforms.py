@@ -2,9 +2,11 @@
 level, wrap tensors for it and leave it: no target knows these, and the calls between them mean something other than
 they say. Such a region is run on fake tensors, inside its levels, by a recorder that passes each call to the innermost
 level and records the calls that come out below all levels, above autograd: plain calls on plain tensors, with the
-gradients of the region. All other nodes are copied.\n\nFor grad and similar `torch.export` (2.13) records no level,
-only the calls that autograd makes inside it, and treats the wrapped tensors with which these begin as constants. Each
-shares the storage of the value that was wrapped, by which that value is found."""
+gradients of the region. All other nodes are copied.
+
+For grad and similar `torch.export` (2.13) records no level, only the calls that autograd makes inside it, and treats
+the wrapped tensors with which these begin as constants. Each shares the storage of the value that was wrapped, by which
+that value is found."""
 
 from __future__ import annotations
 

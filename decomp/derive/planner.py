@@ -1,5 +1,7 @@
 """The planner: for each node of a program, whether its call is legal on the target, which rules lower it, or why none
-does.\n\nA decision is made once per signature and level of accuracy. Deciding an illegal call runs its rules; each
+does.
+
+A decision is made once per signature and level of accuracy. Deciding an illegal call runs its rules; each
 recorded expansion is a graph of calls, which are decided recursively (`reach`). A derivation reaches the target if all
 calls that it ends in are legal. `Planner._choose` is the only place that chooses between candidates. A recursion that
 comes back to a signature that is already being derived tries the remaining alternatives there, or is blocked; decisions

@@ -2,10 +2,11 @@
 with gaps; and a kernel may return other strides than those with which the program was captured, as some fake kernels
 lay results out differently. A node whose strides differ from the captured metadata is re-traced, and so is every node
 that depends on its strides: metadata stays true, rules see it, and a call that does not work on other strides (such as
-a view) gets a copy.\n\nThe pass runs while calls are being decided, in order. As long as strides are as captured, the
-source graph itself is used and nothing is copied. At the first change a copy of the graph is started; from there on
-each node is run on the metadata of its new arguments, and either inherits true metadata, or gets dense copies of its
-arguments before it."""
+a view) gets a copy.
+
+The pass runs while calls are being decided, in order. As long as strides are as captured, the source graph itself is
+used and nothing is copied. At the first change a copy of the graph is started; from there on each node is run on the
+metadata of its new arguments, and either inherits true metadata, or gets dense copies of its arguments before it."""
 
 from __future__ import annotations
 

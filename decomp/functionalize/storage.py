@@ -1,8 +1,10 @@
 """Storages as trees of views. Each storage is a tree of aliases: the root is the tensor that was allocated, each child
-a view of its parent.\n\nA write only replaces the value of the alias it went through, and makes it the `last_written`
-one of its storage. Nothing else is emitted until another alias is read: then the write is scattered into its bases up
-to the nearest common ancestor of both, and the views from there down to the alias that is read are taken again from
-their new bases. So a program that keeps writing through one view emits no scatters in between."""
+a view of its parent.
+
+A write only replaces the value of the alias it went through, and makes it the `last_written` one of its storage.
+Nothing else is emitted until another alias is read: then the write is scattered into its bases up to the nearest common
+ancestor of both, and the views from there down to the alias that is read are taken again from their new bases. So a
+program that keeps writing through one view emits no scatters in between."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The functionalization pass: an in-place op becomes the op that returns the new value, later uses of the tensor, of
 its views and of its base see that value, and inputs and buffers are written back once. The source graph is not changed;
-nodes unrelated to mutation are copied unchanged.\n\nIt is a pass of its own, not `torch.func.functionalize`, because it
-also works without metadata, keeps the names, dialect and gradients of the source, and refuses programs that it cannot
-follow."""
+nodes unrelated to mutation are copied unchanged.
+
+It is a pass of its own, not `torch.func.functionalize`, because it also works without metadata, keeps the names,
+dialect and gradients of the source, and refuses programs that it cannot follow."""
 
 from __future__ import annotations
 

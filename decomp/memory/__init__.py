@@ -1,3 +1,3 @@
-"""Memory plans of programs that are interpreted call by call: which results take the place of what they are computed
-from, where in one arena the others lie, what runs in blocks of rows; the check of a plan, and the program that it
-makes."""
+"""Memory plans for programs that are interpreted call by call: which results overwrite an operand, where the others are
+placed in one arena, and which calls run in blocks of rows; the verification of a plan, and the program that applies
+it."""

@@ -1,5 +1,5 @@
-"""The program that a plan makes: the same calls under the same names, in their in-place and `out=` forms over pieces of
-an arena that each call allocates anew."""
+"""Applies a plan: builds a program of the same calls under the same names, in their in-place and `out=` forms. They
+write to pieces of an arena, which is allocated in each run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from decomp.metadata.symbolic_sizes import SYMBOLIC
 def planned_program(
     graph: fx.Graph, root: nn.Module, placement: Placement, unplanned: fx.GraphModule
 ) -> fx.GraphModule:
-    """A module that shares parameters and buffers with `root`, and runs `graph` as the plan says. A plan is for the
-    strides that calls give for those of the inputs, which kernels follow to the last bit: on inputs of others the
-    module runs `unplanned`."""
+    """A module that shares parameters and buffers with `root`, and runs `graph` with its results placed by the plan. A
+    plan is only valid for the strides of its example inputs: they determine the strides of all results, and the last
+    bits that kernels compute. On inputs with other strides the module runs `unplanned`."""
     made = Applied(graph, root, placement).rewritten()
     bodies = {name: module for name, module in root.named_modules() if name and isinstance(module, fx.GraphModule)}
     result = graph_module(root, Parts(made, {}, bodies, ()))
@@ -36,7 +36,7 @@ def planned_program(
 
 
 class Applied:
-    """A graph on its way into its planned form."""
+    """The rewrite of a graph into its planned form."""
 
     def __init__(self, graph: fx.Graph, root: nn.Module | None, placement: Placement) -> None:
         self.graph, self.root, self.placement = graph, root, placement
@@ -48,7 +48,7 @@ class Applied:
             if buffer.early is not None:
                 self.early.setdefault(buffer.early, []).append(buffer)
         self.like: dict[torch.device, fx.Node] = {}
-        """By device, a tensor that is there."""
+        """By device: a tensor on it, whose device the arena takes when the program runs."""
 
     def rewritten(self) -> fx.Graph:
         inputs = self.graph.find_nodes(op="placeholder")
@@ -91,7 +91,7 @@ class Applied:
         self.pieces[ARENA] = made
 
     def _place(self, device: torch.device) -> tuple[Any, ...]:
-        """A tensor on the device, or the device itself where the program is given none."""
+        """A tensor on the device, or the device itself if no input is on it."""
         return (self.like.get(device, device),)
 
     def _result_memory(self, buffer: Buffer, node: fx.Node) -> None:
@@ -124,7 +124,7 @@ class Applied:
             self._stand_in(node, running.planned_state, (str(node.target), copied, tensor.dtype), tensor)
 
     def _piece(self, buffer: Buffer, storage: LiveStorage) -> fx.Node:
-        """Where a result is to go. Results of one place and form have one node."""
+        """The memory of a result. Results with the same memory, offset and layout share a node."""
         value = storage.value
         form = value.dtype, tuple(value.shape), tuple(value.stride())
         key = buffer.memory, buffer.offset, form
@@ -138,7 +138,7 @@ class Applied:
         return self.rewrite.add("call_function", running.piece, args, {}, "piece", at=at)
 
     def _has_memory(self, buffer: Buffer) -> bool:
-        """Whether the memory of a result is there before it is made."""
+        """Whether the memory of a result is allocated before the call that computes it."""
         return buffer.early is not None
 
     def _into(self, node: fx.Node, memory: fx.Node) -> None:
@@ -170,6 +170,6 @@ class Applied:
 
 
 def _fake_like(value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    """A tensor of the same kind of metadata."""
+    """A fake (or meta) tensor like `value`, with another dtype and layout."""
     assert not any(isinstance(size, SYMBOLIC) for size in shape)
     return value.new_empty_strided(shape, strides, dtype=dtype)

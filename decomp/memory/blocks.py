@@ -1,5 +1,5 @@
-"""Runs of calls that work row by row become one call each, which runs them on one block of rows after the other: what
-is computed on the way then takes a block, and not a whole tensor."""
+"""Replaces each run of row-wise calls by one call, which runs them on one block of rows after the other, so that the
+intermediate results need the memory of a block, not of whole tensors."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from decomp.memory.rows import VECTOR, is_view, kept_rows, needs_whole_vectors
 from decomp.ops import aten
 
 BLOCK = 1 << 16
-"""Elements of the widest tensor in a block, at most."""
+"""The maximum number of elements of the widest tensor in a block."""
 LARGER = 16
-"""So many times as large a block may be, where whole vectors ask for it; and so many there are then, at least."""
+"""A block may be this many times larger if it has to end with a whole vector; there must then be this many blocks."""
 WORTH = 1 << 19
-"""Elements of a tensor that is worth it, at least: smaller ones fit the caches as they are."""
+"""The minimum number of elements for which blocks pay off: smaller tensors fit the caches anyway."""
 
 
 @dataclass
 class RowwiseCalls:
-    """Calls that follow one another and work row by row, with the factories between them, which come before it."""
+    """Consecutive row-wise calls. `before` has the factories between them, which are moved before the run."""
 
     nodes: list[fx.Node] = field(default_factory=list)
     before: list[fx.Node] = field(default_factory=list)
     kept: int = 0
-    """In how many dimensions all of them do."""
+    """The number of leading dimensions in which all calls are row-wise."""
     rows: tuple[int, ...] = ()
-    """The sizes of these."""
+    """The sizes of these dimensions."""
     members: set[fx.Node] = field(default_factory=set)
-    """The nodes, to be found at once."""
+    """The nodes as a set."""
     widest: int = 0
-    """Elements of the largest result."""
+    """The number of elements of the largest result."""
 
     def add(self, node: fx.Node, kept: int) -> None:
-        """Add a call that works row by row in so many dimensions."""
+        """Add a call that is row-wise in its first `kept` dimensions."""
         shape = metadata(node).shape
         self.nodes.append(node)
         self.members.add(node)
@@ -54,19 +54,19 @@ class RowwiseCalls:
 
 @dataclass(frozen=True)
 class InBlocks:
-    """A program with its runs as one call each."""
+    """A program in which each run is one call."""
 
     root: fx.GraphModule
     calls: dict[fx.Node, fx.Node]
-    """By call in a run of the program that was given: the call of the run."""
+    """By call in a run of the source program: the call that replaces the run."""
     copies: dict[fx.Node, fx.Node]
-    """By node of the program that was given: the same node here."""
+    """By node of the source program: its copy here."""
     bodies: dict[fx.Node, BlockBody]
-    """By call of a run, what it runs."""
+    """By call that replaces a run: the body that it runs on each block."""
 
 
 def in_blocks_of_rows(graph: fx.Graph, root: fx.GraphModule) -> InBlocks | None:
-    """The program with its runs of row-wise calls in blocks; None if it has none that is worth it."""
+    """The program with its runs of row-wise calls in blocks; None if no run is worth it."""
     runs = [(run, shape) for run in _runs(graph) if (shape := _block(run)) is not None]
     chosen = [(run, body) for run, shape in runs if (body := body_of(run.nodes, run.rows[: len(shape)], shape))]
     if not chosen:
@@ -89,12 +89,12 @@ def _runs(graph: fx.Graph) -> list[RowwiseCalls]:
 
 
 def _is_made_of_nothing(node: fx.Node) -> bool:
-    """Whether a node may come earlier: an attribute, or a tensor that is filled with a number."""
+    """Whether a node has no operands and can be moved up: an attribute, or a `full`."""
     return node.op == "get_attr" or node.target is aten.full.default and not node.all_input_nodes
 
 
 def _joins(run: RowwiseCalls, node: fx.Node) -> bool:
-    """Whether a call works row by row with those of a run; it is then one of them."""
+    """Try to add a call to a run; returns whether it is row-wise together with the others and was added."""
     kept = kept_rows(node)
     if not kept:
         return False
@@ -114,8 +114,8 @@ def _joins(run: RowwiseCalls, node: fx.Node) -> bool:
 
 
 def _block(run: RowwiseCalls) -> tuple[int, ...] | None:
-    """The sizes of a block in the dimensions of the rows: some rows of one dimension, at one place of those before it.
-    None if a run is not worth it, or does not divide."""
+    """The sizes of a block in the dimensions of the rows: several rows of one dimension, and size 1 in the dimensions
+    before it. None if the run is not worth it, or its rows do not divide into equal blocks."""
     computed = [node for node in run.nodes if not is_view(node)]
     if len(computed) < 2 or run.widest < WORTH:
         return None
@@ -127,7 +127,7 @@ def _block(run: RowwiseCalls) -> tuple[int, ...] | None:
         sizes = [n for n in range(1, fits + 1) if run.rows[j] % n == 0 and _ends_with_vectors(run, j, n)]
         if sizes:
             return (*(1,) * j, sizes[-1]) if sizes[-1] * unit * 8 >= min(BLOCK, run.rows[j] * unit) else None
-        # What is one number a row needs many rows for a whole vector.
+        # A tensor with one element per row needs many rows to fill a vector.
         wider = range(fits + 1, min(LARGER * fits, run.rows[j] // LARGER) + 1)
         found = next((n for n in wider if run.rows[j] % n == 0 and _ends_with_vectors(run, j, n)), None)
         return (*(1,) * j, found) if found is not None else None
@@ -135,7 +135,8 @@ def _block(run: RowwiseCalls) -> tuple[int, ...] | None:
 
 
 def _ends_with_vectors(run: RowwiseCalls, j: int, n: int) -> bool:
-    """Whether so many rows are whole vectors, of every call that needs them, also where threads share its elements."""
+    """Whether a block of `n` rows ends with a whole vector in every call that needs it, also if the elements are split
+    between threads."""
     share = VECTOR * torch.get_num_threads()
     for node in run.nodes:
         made = metadata(node)
@@ -152,7 +153,7 @@ def _ends_with_vectors(run: RowwiseCalls, j: int, n: int) -> bool:
 
 
 class _Blocking:
-    """The graph with runs replaced."""
+    """The rewrite of a graph that replaces its runs."""
 
     def __init__(self, graph: fx.Graph, root: fx.GraphModule, runs: list[tuple[RowwiseCalls, BlockBody]]) -> None:
         self.graph, self.root = graph, root
@@ -184,12 +185,12 @@ class _Blocking:
             self.rewrite.copy(node)
 
     def _views(self, node: fx.Node) -> None:
-        """Views that were made inside of a run are made again where they are used outside."""
+        """Repeat views from inside a run that are used outside it."""
         for used in node.all_input_nodes:
             self._value(used)
 
     def _value(self, node: fx.Node) -> fx.Node:
-        """What stands for a node outside of the runs."""
+        """The image of a node outside the runs."""
         if node not in self.rewrite.values:
             self._views(node)
             self.rewrite.copy(node)

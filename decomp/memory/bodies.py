@@ -1,5 +1,5 @@
-"""What a run of row-wise calls computes on one block of rows: a graph of its own, planned like a program, whose results
-go where it is told, and whose scratch memory serves all blocks."""
+"""The body of a run of row-wise calls: a graph that computes one block of rows. It is planned like a program, writes
+its results into memory that the caller passes, and uses the same scratch memory for all blocks."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ RESHAPES = ("view", "reshape", "_unsafe_view", "expand")
 
 @dataclass(frozen=True)
 class BlockBody:
-    """What is run on a block."""
+    """The graph that runs on each block, and how it relates to the program."""
 
     graph: fx.Graph
-    """As planned: it takes blocks of `sliced`, `whole`, blocks of the memory of `results`, and pieces of the scratch
-    memory."""
+    """The planned graph. Its inputs: blocks of `sliced`, all of `whole`, blocks of the memory of `results`, and pieces
+    of the scratch memory."""
     unplanned: fx.Graph
     placement: Placement
     sliced: tuple[fx.Node, ...]
-    """Values of the program that have the rows."""
+    """Operands from outside that are split into rows."""
     whole: tuple[fx.Node, ...]
-    """Values of the program that all rows use."""
+    """Operands from outside that each row uses as a whole."""
     results: tuple[fx.Node, ...]
-    """Calls of the run whose results are used outside of it."""
+    """Calls of the run whose results are used outside it."""
     scratch: int
-    """Bytes."""
+    """Bytes of scratch memory."""
     copies: dict[fx.Node, fx.Node]
-    """By call of the run: the same in `unplanned`."""
+    """By call of the run: its copy in `unplanned`."""
     spec: tuple[Any, ...]
-    """Sizes of the rows and of a block; by sliced value in which of these dimensions it has them; the pieces."""
+    """The sizes of the rows and of a block; for each sliced value, a mask of the dimensions that it has; the pieces."""
 
 
 def body_of(nodes: Sequence[fx.Node], rows: tuple[int, ...], block: tuple[int, ...]) -> BlockBody | None:
-    """The calls of a run on a block of its rows; None where an operand has the rows at other places."""
+    """The body for blocks of the given sizes; None if an operand has its rows in other dimensions."""
     operands = _operands(nodes, rows)
     if operands is None:
         return None
@@ -64,7 +64,8 @@ def body_of(nodes: Sequence[fx.Node], rows: tuple[int, ...], block: tuple[int, .
 
 
 def _operands(nodes: Sequence[fx.Node], rows: tuple[int, ...]) -> dict[fx.Node, tuple[bool, ...]] | None:
-    """What the calls use from outside, with the dimensions in which each has the rows; None if they do not agree."""
+    """The operands from outside the run, each with a mask of the dimensions in which it has the rows; None if two uses
+    of an operand disagree."""
     inside, found = set(nodes), dict[fx.Node, tuple[bool, ...]]()
     for node in nodes:
         made = metadata(node)
@@ -81,12 +82,12 @@ def _operands(nodes: Sequence[fx.Node], rows: tuple[int, ...]) -> dict[fx.Node, 
 
 
 def _aligns_right(node: fx.Node) -> bool:
-    """Whether the last dimensions of operands and result belong together, as in pointwise ops."""
+    """Whether operands are aligned with the result at the last dimension, as in broadcasting pointwise ops."""
     return torch.Tag.pointwise in node.target.tags  # type: ignore[union-attr]
 
 
 def _results(nodes: Sequence[fx.Node]) -> list[fx.Node]:
-    """The calls whose memory is used outside, through views or not."""
+    """The calls whose memory is used outside the run, directly or through views."""
     inside, found = set(nodes), dict[fx.Node, None]()
     for node in nodes:
         if all(user in inside for user in node.users):
@@ -100,7 +101,7 @@ def _results(nodes: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def _is_aligned(results: Iterable[fx.Node], rows: tuple[int, ...], block: tuple[int, ...]) -> bool:
-    """Whether blocks of all results begin at multiples of the alignment."""
+    """Whether all blocks of the results begin at multiples of the alignment."""
     share = math.prod(block) / math.prod(rows)
     return all(metadata(result).nbytes * share % ALIGNMENT == 0 for result in results)
 
@@ -130,7 +131,7 @@ def _graph(
 
 
 def _of_block(value: torch.Tensor, mask: tuple[bool, ...], block: tuple[int, ...]) -> torch.Tensor:
-    """What a block of a tensor is like: contiguous if the tensor is, else a part of it."""
+    """The metadata of a block of a tensor: contiguous if the tensor is, else with the strides of the tensor."""
     sizes = [n if has else size for size, n, has in zip(value.shape, block, mask)] + list(value.shape[len(mask) :])
     if value.is_contiguous():
         return torch.empty(sizes, dtype=value.dtype, device="meta")
@@ -138,15 +139,15 @@ def _of_block(value: torch.Tensor, mask: tuple[bool, ...], block: tuple[int, ...
 
 
 def _resize(new: fx.Node, value: torch.Tensor, block: tuple[int, ...]) -> None:
-    """Write the sizes of a block into a call that names sizes."""
+    """Replace the sizes in the arguments of a reshape by those of a block."""
     name = short_name(new.target)
     if name in RESHAPES and not isinstance(new.args[1], torch.dtype):
         new.args = (new.args[0], [*block, *value.shape[len(block) :]], *new.args[2:])
 
 
 class _AppliedBody(Applied):
-    """A body on its way into its planned form. Its results go into memory that it is given; pieces are made once for
-    all blocks."""
+    """The rewrite of a body into its planned form. The memory of its results, and the pieces of the scratch memory, are
+    inputs, so that pieces are made once for all blocks."""
 
     def __init__(self, graph: fx.Graph, placement: Placement) -> None:
         super().__init__(graph, None, placement)

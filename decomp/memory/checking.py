@@ -1,6 +1,6 @@
-"""The check of a plan: the program is run with names for its memory in the place of numbers. Each result is put where
-the plan says, over what is there; each value that is read must still be there. Nothing is taken from how the plan was
-made, but where it puts what."""
+"""Verifies a plan by running the program symbolically: memory contains the names of results instead of numbers. Each
+result overwrites whatever is at its place, and each value that is read must still be there. Of the plan only the places
+are trusted, not how they were chosen."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from decomp.memory.placing import ARENA, Buffer, Placement
 
 
 class UnsoundPlan(DecompError):
-    """A memory plan would change what the program computes. That is an error of this package, or of who changed it."""
+    """A memory plan would change what the program computes: a bug in this package, or the plan was modified."""
 
 
 @dataclass
 class _Memory:
-    """What lies in one piece of memory, in order; no two overlap."""
+    """The contents of one block of memory: intervals in order, without overlap, and the result in each."""
 
     starts: list[int] = field(default_factory=list)
     stops: list[int] = field(default_factory=list)
     owners: list[fx.Node] = field(default_factory=list)
 
     def put(self, owner: fx.Node, start: int, stop: int) -> list[fx.Node]:
-        """Put something there; returns what lay there before, and is no more."""
+        """Write a result to an interval; returns the results that it overwrites."""
         first = bisect.bisect_right(self.stops, start)
         last = bisect.bisect_left(self.starts, stop)
         gone = self.owners[first:last] if stop > start else []
@@ -52,7 +52,7 @@ class _MemoryCheck:
         self.placement, self.homes = placement, homes
         self.memories: dict[Any, _Memory] = {}
         self.gone: dict[fx.Node, fx.Node] = {}
-        """Results that were overwritten, by what."""
+        """Maps overwritten results to the node that overwrote them."""
 
     def run(self, graph: fx.Graph) -> None:
         for node in graph.nodes:
@@ -62,7 +62,7 @@ class _MemoryCheck:
             elif node in self.placement.of:
                 self._writes(node, self.placement.of[node])
             elif node in self.placement.over:
-                raise _unsound(node, "is written over an operand, and the plan does not know its memory")
+                raise _unsound(node, "is written over an operand, but the plan has no memory for it")
 
     def _reads(self, node: fx.Node, used: list[fx.Node]) -> None:
         for value in used:
@@ -80,45 +80,45 @@ class _MemoryCheck:
         read = {home for value in node.all_input_nodes for home in self.homes[value]}
         for owner in gone:
             if owner in read and not (over is not None and self.homes[over] == (owner,)):
-                raise _unsound(node, f"is written over {owner.name}, which it reads, and not in place of it")
+                raise _unsound(node, f"is written over {owner.name}, which it reads, but not in place")
             self.gone[owner] = node
 
     def _where(self, node: fx.Node, buffer: Buffer) -> tuple[Any, int]:
-        """Which memory a result is in, and where it begins there."""
+        """The memory of a result, and its offset there."""
         if not buffer.memory:
             return buffer.head.node, 0
         if buffer.offset % ALIGNMENT:
-            raise _unsound(node, f"lies at byte {buffer.offset}, no multiple of {ALIGNMENT}")
+            raise _unsound(node, f"is at byte {buffer.offset}, not a multiple of {ALIGNMENT}")
         limit = self.placement.arena
         if buffer.memory != ARENA:
             room: Any = buffer.memory
             limit = -(-sum(map(nbytes, tensors_of(room))) // ALIGNMENT) * ALIGNMENT
             if self.placement.of[room].memory:
-                raise _unsound(node, f"lies in the memory of {room.name}, which has none of its own")
+                raise _unsound(node, f"is in the memory of {room.name}, which has no memory of its own")
         size = sum(map(nbytes, tensors_of(node)))
         if buffer.offset < 0 or buffer.offset + size > limit:
-            raise _unsound(node, f"lies at bytes {buffer.offset} to {buffer.offset + size} of {limit}")
+            raise _unsound(node, f"is at bytes {buffer.offset} to {buffer.offset + size} of {limit}")
         return buffer.memory, buffer.offset
 
     def _over(self, node: fx.Node, operand: fx.Node, buffer: Buffer) -> None:
-        """That a result may be written over an operand, and is in its memory."""
+        """Require that a result is in the memory of the operand that it overwrites, and that its op allows this."""
         homes = self.homes[operand]
         if len(homes) != 1 or self.placement.of.get(homes[0]) is not buffer:
-            raise _unsound(node, f"is written over {operand.name}, which has other memory, or memory that others own")
+            raise _unsound(node, f"is written over {operand.name}, whose memory is elsewhere, or not owned by the plan")
         if operand not in operands_written_over(node):
-            raise _unsound(node, f"is written over {operand.name}, and does not work element by element on its like")
+            raise _unsound(node, f"is written over {operand.name}, but is not elementwise in operands of its layout")
         sharing = [value for value in node.all_input_nodes if homes[0] in self.homes[value]]
         if any(geometry(metadata(value)) != geometry(metadata(operand)) for value in sharing):
-            raise _unsound(node, f"is written over {operand.name}, and reads it in another order as well")
+            raise _unsound(node, f"is written over {operand.name}, but also reads it with other strides")
         if not is_dense(metadata(homes[0])) or nbytes(metadata(homes[0])) != nbytes(metadata(node)):
-            raise _unsound(node, f"is written over {operand.name}, which is a part of its memory")
+            raise _unsound(node, f"is written over {operand.name}, which is only a part of its memory")
 
     def _leaves(self, node: fx.Node) -> None:
         for value in node.all_input_nodes:
             for home in self.homes[value]:
                 buffer = self.placement.of.get(home)
                 if buffer is not None and buffer.memory:
-                    raise _unsound(node, f"returns {value.name}, which lies in memory of the plan")
+                    raise _unsound(node, f"returns {value.name}, which is in memory of the plan")
 
 
 def _unsound(node: fx.Node, why: str) -> UnsoundPlan:

@@ -1,5 +1,5 @@
-"""How long each piece of memory of a program is needed: from the call that makes it to the last that uses it or a view
-of it. A step is a node's place in the graph; a value is freed behind the step that uses it last."""
+"""Lifetimes of the storages of a program: from the call that allocates each to the last that uses it or a view of it. A
+step is a node's index in the graph; a storage is freed after the step that uses it last."""
 
 from __future__ import annotations
 
@@ -26,51 +26,51 @@ _ELSEWHERE = READS_STRIDES | METADATA_WRITES | STORAGE_CHANGES
 
 @dataclass(slots=True)
 class LiveStorage:
-    """A piece of memory that a program uses."""
+    """The memory of one result, input or constant."""
 
     node: fx.Node
-    """Whose result it is."""
+    """The node whose value it holds."""
     nbytes: int
     birth: int
     death: int
-    """The last step at which it is used."""
+    """The last step that uses it."""
     kind: str = ""
-    """`INPUT` or `CONSTANT`, if others own it; `RESULT` if it leaves the program."""
+    """`INPUT` or `CONSTANT` if the caller owns it; `RESULT` if it is returned."""
     movable: bool = True
-    """Whether it may lie anywhere: nothing asks for its strides, its place in its storage, or what it is a view of."""
+    """Whether it can be placed anywhere: no call reads its strides, its storage offset, or its base."""
 
     @property
     def owned(self) -> bool:
-        """Whether the program may write what it likes into it."""
+        """Whether the program may overwrite it."""
         return self.kind not in (INPUT, CONSTANT)
 
     @property
     def value(self) -> Any:
-        """The metadata of what is made there."""
+        """The metadata of the node's value."""
         return metadata(self.node)
 
 
 @dataclass(slots=True)
 class Lifetimes:
-    """The memory of a program."""
+    """The storages of a program."""
 
     graph: fx.Graph
     nodes: list[fx.Node]
     """By step."""
     steps: dict[fx.Node, int]
     homes: dict[fx.Node, tuple[fx.Node, ...]]
-    """By node, the nodes that made the storages in which its value may be."""
+    """By node: the nodes that allocated the storages that its value may be in."""
     storages: dict[fx.Node, LiveStorage]
-    """By the node that makes it; those of inputs and constants, too."""
+    """By the node that allocates it, inputs and constants included."""
     inner: dict[int, int]
-    """Bytes that a step holds while it runs, beside its result: bodies of higher-order ops."""
+    """Bytes that a step needs while it runs, in addition to its result: by bodies of higher-order ops."""
 
     def of(self, node: fx.Node) -> list[LiveStorage]:
         """The storages in which the value of a node may be."""
         return [self.storages[home] for home in self.homes[node] if home in self.storages]
 
     def peak(self) -> int:
-        """Bytes alive at the widest step, beyond inputs and constants, if each storage has memory of its own."""
+        """Bytes alive at the widest step, without inputs and constants, if no memory is reused."""
         return max(self.profile(), default=0)
 
     def profile(self) -> list[int]:
@@ -79,7 +79,7 @@ class Lifetimes:
 
 
 def profile(spans: Iterator[tuple[int, int, int]], lifetimes: Lifetimes) -> list[int]:
-    """Bytes held at each step by memory that is held from one step to another, and within the steps."""
+    """Bytes held at each step, given spans (birth, death, bytes), plus the bytes that steps need while they run."""
     change = [0] * (len(lifetimes.nodes) + 1)
     for birth, death, size in spans:
         change[birth] += size
@@ -92,7 +92,7 @@ def profile(spans: Iterator[tuple[int, int, int]], lifetimes: Lifetimes) -> list
 
 
 def lifetimes_of(graph: fx.Graph, root: nn.Module | None) -> Lifetimes:
-    """The memory that a program uses, by metadata. Raises `CostError` where it has none."""
+    """The storages of a program, from its metadata. Raises `CostError` if metadata is missing."""
     nodes = list(graph.nodes)
     steps = {node: step for step, node in enumerate(nodes)}
     homes = homes_in(graph, lambda node: shared_or_unsure(node, root))
@@ -129,7 +129,7 @@ def _is_plain(node: fx.Node) -> bool:
 
 
 def _note_uses(found: Lifetimes) -> None:
-    """Mark what leaves the program, and what must lie where its call puts it."""
+    """Mark storages that are returned, and those that cannot be moved."""
     for node in found.nodes:
         stays = is_opaque(node) or method_name(node) in _ELSEWHERE
         if not stays and node.op != "output":
@@ -142,8 +142,7 @@ def _note_uses(found: Lifetimes) -> None:
 
 
 def is_opaque(node: fx.Node) -> bool:
-    """Whether nobody can tell what a call does with the memory that it is given: higher-order ops, modules, functions
-    of the user's own."""
+    """Whether it is unknown how a call uses the memory of its operands: higher-order ops, modules, user functions."""
     if node.op == "call_module":
         return True
     if node.op != "call_function" or isinstance(node.target, _KNOWN) or node.target in _OWN:
@@ -155,7 +154,7 @@ def is_opaque(node: fx.Node) -> bool:
 
 
 def shared_or_unsure(node: fx.Node, root: nn.Module | None) -> list[fx.Node]:
-    """The nodes whose memory a node shares, or may share; itself among them, if it may have memory of its own."""
+    """The nodes whose memory a node shares, or may share; includes the node itself if it may have its own memory."""
     if node.op not in CALLS:
         return []
     if is_projection(node) and _projected(node).target is in_blocks:
@@ -177,7 +176,7 @@ def _projected(node: fx.Node) -> fx.Node:
 
 
 def _varies(node: fx.Node) -> bool:
-    """Whether an op that copies at some sizes, and gives a view at others, has sizes that vary."""
+    """Whether a node may be a view or a copy depending on sizes that vary."""
     value = metadata(node)
     known = isinstance(value, torch.Tensor) and value.layout is torch.strided and is_static(value)
     return not known and spelling_of(node).op.short in MAYBE_VIEW

@@ -1,6 +1,6 @@
-"""Packing: spans of time and bytes into as little memory as can be, so that no two that meet in time meet in memory.
-That is NP-hard (dynamic storage allocation); two greedy ways are tried, and the better taken. The most bytes alive at
-one step bound what any packing needs from below, so that each plan says how far it is from the best."""
+"""Packs spans of time and bytes into as little memory as possible, so that spans that overlap in time do not overlap in
+memory. This is dynamic storage allocation, which is NP-hard, so two greedy algorithms run and the better result is
+used. The most bytes alive at one step are a lower bound, so that each plan can say how far it is from the optimum."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from dataclasses import dataclass
 import heapq
 
 ALIGNMENT = 64
-"""Bytes: a line of a cache, and what PyTorch's own allocator aligns to."""
+"""Bytes: a cache line, and the alignment of PyTorch's CPU allocator."""
 FEW = 64
-"""So many spans at once, on average, are packed by size; more are packed in order of time alone, in n log n."""
+"""Packing by size is quadratic in the spans alive together, so it is tried up to this average number of them; else only
+packing in order of time, in O(n log n)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Memory that is needed from one step to another, both included."""
+    """Memory needed from one step to another, both inclusive."""
 
     birth: int
     death: int
@@ -26,7 +27,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Memory that is there anyway, and free up to a step (not included)."""
+    """Memory that is allocated anyway, and unused up to a step (exclusive)."""
 
     until: int
     nbytes: int
@@ -34,21 +35,21 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where the spans lie."""
+    """The places of spans."""
 
     places: tuple[tuple[int, int], ...]
-    """By span: in which room (-1: the arena), and from which byte on."""
+    """By span: the index of its room (-1: the arena), and its offset there."""
     nbytes: int
-    """Of the arena."""
+    """The size of the arena."""
 
 
 def aligned(nbytes: int) -> int:
-    """Bytes, up to the next multiple of the alignment."""
+    """Bytes, rounded up to a multiple of the alignment."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def pack(spans: Sequence[Span], rooms: Sequence[Room] = ()) -> Packing:
-    """The better of packing by size, largest first, and in order of time. Rooms are filled by the first only."""
+    """The better of packing by size, largest first, and in order of time. Only the first uses rooms."""
     by_time = _by_time(spans)
     if not spans or _meetings(spans) > FEW * len(spans):
         return by_time
@@ -68,7 +69,7 @@ def widest(spans: Sequence[Span]) -> int:
 
 
 def _meetings(spans: Sequence[Span]) -> int:
-    """How many pairs are alive together."""
+    """The number of pairs of spans that are alive together."""
     alive: list[int] = []
     pairs = 0
     for span in sorted(spans, key=lambda s: s.birth):
@@ -80,7 +81,7 @@ def _meetings(spans: Sequence[Span]) -> int:
 
 
 def _neighbours(spans: Sequence[Span]) -> list[list[int]]:
-    """By span, those that are alive together with it."""
+    """By span: the other spans alive together with it."""
     found: list[list[int]] = [[] for _ in spans]
     alive: list[tuple[int, int]] = []
     for i in sorted(range(len(spans)), key=lambda i: spans[i].birth):
@@ -93,7 +94,7 @@ def _neighbours(spans: Sequence[Span]) -> list[list[int]]:
 
 
 def _by_size(spans: Sequence[Span], rooms: Sequence[Room]) -> Packing:
-    """Largest first, each into the tightest gap among those that are alive together with it and lie already."""
+    """Best fit, largest first: each span goes into the tightest gap between placed spans that are alive with it."""
     neighbours = _neighbours(spans)
     places: list[tuple[int, int] | None] = [None] * len(spans)
     most = 0
@@ -120,7 +121,7 @@ def _by_size(spans: Sequence[Span], rooms: Sequence[Room]) -> Packing:
 
 
 def _gap(taken: list[tuple[int, int]], size: int, limit: int | None) -> int | None:
-    """Where the tightest gap of so many bytes begins; behind all that is taken if there is none, up to a limit."""
+    """The start of the tightest gap that fits; if there is none, the end of everything taken, unless over the limit."""
     best, found, end = None, None, 0
     for start, stop in sorted(taken):
         if start - end >= size and (best is None or start - end < best):
@@ -132,7 +133,7 @@ def _gap(taken: list[tuple[int, int]], size: int, limit: int | None) -> int | No
 
 
 def _by_time(spans: Sequence[Span]) -> Packing:
-    """In order of birth, each into the smallest free block that holds it, as an allocator would that runs along."""
+    """In order of birth, each into the smallest free block that fits, like a best-fit allocator at run time."""
     order = sorted(range(len(spans)), key=lambda i: (spans[i].birth, -spans[i].nbytes))
     offsets, free, dying = [0] * len(spans), _FreeBlocks(), list[tuple[int, int]]()
     for i in order:
@@ -145,7 +146,7 @@ def _by_time(spans: Sequence[Span]) -> Packing:
 
 
 class _FreeBlocks:
-    """Blocks that are free below the end of what was ever taken, joined where they touch."""
+    """The free blocks below the high-water mark; adjacent blocks are merged."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -154,7 +155,7 @@ class _FreeBlocks:
         self._stops: dict[int, int] = {}
 
     def take(self, size: int) -> int:
-        """Where the smallest block that holds so many bytes begins; memory grows where there is none."""
+        """Allocate from the smallest block that fits; returns its start. If no block fits, the memory grows."""
         at = bisect.bisect_left(self._sizes, (size, -1))
         if at < len(self._sizes):
             there, start = self._sizes[at]

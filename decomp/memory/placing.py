@@ -1,6 +1,6 @@
-"""Where the memory of a program goes: which results take the place of an operand that dies with the call (a buffer is a
-chain of such), and which buffers lie in the arena, at which offset. The others have memory of their own, as they have
-without a plan: results that leave the program, of sizes that vary, of calls that have no `out=` form."""
+"""Places the results of a program in memory. A result may overwrite an operand that dies with the call; a chain of such
+results is one buffer. Buffers are placed in the arena, each at an offset, except results that are returned, have sizes
+that vary, or come from calls without an `out=` form: these get memory of their own, as without a plan."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from decomp.memory.packing import ALIGNMENT, Room, Span, pack, widest
 
 ARENA = "arena"
 SMALLEST = ALIGNMENT
-"""Bytes of a result in the arena, at least: what is smaller takes more there than by itself."""
+"""The minimum size in bytes of a result in the arena: alignment would make a smaller one larger than it is on its
+own."""
 SLACK = 1.1
-"""An arena, which is held from its first use to its last, may take so many times the peak of memory that is freed piece
-by piece."""
+"""An arena, which is held from its first use to its last, is used if the peak grows by at most this factor over memory
+that is freed result by result."""
 
 
 @dataclass(slots=True)
 class Buffer:
-    """Memory that several results have one after the other, each written over the one before it."""
+    """Memory that results use one after the other, each overwriting the one before it."""
 
     storages: list[LiveStorage]
     memory: fx.Node | str = ""
-    """`ARENA`; or the result, given by its node, in whose memory it lies until that is made; or nothing, for memory of
+    """`ARENA`; or the node of a returned result, whose memory it uses until that is computed; or empty, for memory of
     its own."""
     offset: int = 0
-    """Bytes from the beginning of that memory."""
+    """Offset in that memory, in bytes."""
     early: int | None = None
-    """The step at which its own memory is made, if others use it before."""
+    """The step at which its own memory is allocated, if other buffers use it before."""
 
     @property
     def head(self) -> LiveStorage:
@@ -54,7 +55,7 @@ class Buffer:
 
     @property
     def leaves(self) -> bool:
-        """Whether what is in it at last leaves the program."""
+        """Whether its last result is returned by the program."""
         return self.storages[-1].kind == RESULT
 
     @property
@@ -64,27 +65,27 @@ class Buffer:
 
 @dataclass(slots=True)
 class Placement:
-    """Where everything goes."""
+    """The places of all results."""
 
     lifetimes: Lifetimes
     buffers: list[Buffer]
     of: dict[fx.Node, Buffer]
-    """By the node that makes a storage."""
+    """By the node that allocates a storage."""
     over: dict[fx.Node, fx.Node]
-    """By node, the operand in whose place its result is written."""
+    """By node: the operand that its result overwrites."""
     arena: int = 0
-    """Bytes."""
+    """Size of the arena, in bytes."""
     profile: list[int] = field(default_factory=list)
     """Bytes held, by step."""
 
     @property
     def peak(self) -> int:
-        """Bytes held at the widest step, beyond inputs and constants."""
+        """Bytes held at the widest step, without inputs and constants."""
         return max(self.profile, default=0)
 
     @property
     def lower_bound(self) -> int:
-        """Bytes alive at the widest step: what no packing of these buffers goes below."""
+        """Bytes alive at the widest step: no packing of these buffers needs less."""
         return max(profile(((b.birth, b.death, b.nbytes) for b in self.buffers), self.lifetimes), default=0)
 
     def in_arena(self) -> list[Buffer]:
@@ -93,9 +94,9 @@ class Placement:
 
 
 def place(lifetimes: Lifetimes, in_place: bool = True, use_arena: bool | None = None) -> Placement:
-    """The better of an arena with the memory of results until they are made, and an arena alone. If `use_arena` is
-    None, without one where that would take more than the program as it is, or much more than in place alone, which is
-    never wider than it."""
+    """The better of two placements: one that also uses the memory of returned results until they are computed, and one
+    that uses only the arena. If `use_arena` is None, the arena is dropped where it would take more memory than the
+    program without a plan, or much more than overwriting operands alone, which never takes more than no plan."""
     over = dict(_in_place(lifetimes)) if in_place else {}
     plain = _chained(lifetimes, over)
     _measure(plain)
@@ -108,12 +109,13 @@ def place(lifetimes: Lifetimes, in_place: bool = True, use_arena: bool | None = 
 
 
 def placed_in_arena(lifetimes: Lifetimes, rooms: bool) -> Placement:
-    """In place and in an arena, however small; with `rooms`, in the memory of results until they are made."""
+    """A placement that overwrites operands and uses an arena for results of any size; with `rooms`, also the memory of
+    returned results until they are computed."""
     return _packed(lifetimes, dict(_in_place(lifetimes)), rooms, smallest=1)
 
 
 def _in_place(lifetimes: Lifetimes) -> Iterator[tuple[fx.Node, fx.Node]]:
-    """The calls whose result takes the place of an operand, with that operand."""
+    """The calls whose result overwrites an operand, with that operand."""
     for node in lifetimes.nodes:
         made = lifetimes.storages.get(node)
         if made is None or not made.owned or form_of(node).out is None and form_of(node).inplace is None:
@@ -125,7 +127,7 @@ def _in_place(lifetimes: Lifetimes) -> Iterator[tuple[fx.Node, fx.Node]]:
 
 
 def _dies(lifetimes: Lifetimes, node: fx.Node, operand: fx.Node, made: LiveStorage) -> bool:
-    """Whether an operand is all that is in its memory, and nobody needs that after this call."""
+    """Whether an operand fills its memory, and its memory is not used after this call."""
     homes = lifetimes.homes[operand]
     if len(homes) != 1 or homes[0] not in lifetimes.storages:
         return False
@@ -144,7 +146,7 @@ def _is_whole(there: LiveStorage, made: LiveStorage) -> bool:
 
 
 def _chained(lifetimes: Lifetimes, over: Mapping[fx.Node, fx.Node]) -> Placement:
-    """Buffers without a place."""
+    """Buffers that are not placed yet."""
     buffers: list[Buffer] = []
     of: dict[fx.Node, Buffer] = {}
     for node, storage in lifetimes.storages.items():
@@ -195,7 +197,7 @@ def _commonest_device(buffers: list[Buffer]) -> torch.device | None:
 
 
 def _measure(placement: Placement) -> None:
-    """Note what is held at each step: the arena from its first use to its last."""
+    """Compute the bytes held at each step; the arena is held from its first use to its last."""
     spans = [(b.birth if b.early is None else b.early, b.death, b.nbytes) for b in placement.buffers if not b.memory]
     inside = placement.in_arena()
     if inside:

@@ -1,4 +1,4 @@
-"""`memory_plan`: what memory a program takes when it is interpreted call by call, and a program that takes less."""
+"""`memory_plan`: the memory that a program takes when it is interpreted call by call, and a program that takes less."""
 
 from __future__ import annotations
 
@@ -24,52 +24,51 @@ from decomp.rules.options import CHECKS
 
 @dataclass(frozen=True)
 class OpMemory:
-    """The memory held while the calls of one op run, at most; of a lowered program, of an op of its source."""
+    """The most memory held while the calls of one op run. For a lowered program: an op of its source."""
 
     op: str
     calls: int
     before: int
-    """Bytes, as the program is."""
+    """Bytes without the plan."""
     after: int
-    """Bytes, as it is planned."""
+    """Bytes with the plan."""
     in_place: int
-    """How many of the calls write over an operand."""
+    """How many of the calls overwrite an operand."""
     in_arena: int
-    """How many write into memory that the plan chose."""
+    """How many write into planned memory."""
     in_blocks: int
-    """How many run on one block of rows after the other."""
+    """How many run in blocks of rows."""
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What memory a program takes, beyond its inputs, parameters and constants, and where its results go. `print(plan)`
-    shows it by op, `apply()` makes the program.
+    """The memory that a program takes, without its inputs, parameters and constants, and the places of its results.
+    `print(plan)` shows it by op, `apply()` returns the planned program.
 
-    Runs of large calls that work row by row run on one block of rows after the other, so that what is computed on the
-    way takes a block. A result takes the place of an operand that dies with the call, where the op works element by
-    element. Of the other results those that stay inside the program lie in one arena, at offsets that are multiples of
-    64 bytes, or in the memory of a result that leaves the program, until that is made. What leaves the program has
-    memory of its own.
+    Runs of large row-wise calls run on one block of rows after the other, so that intermediate results only take the
+    memory of a block. Results of elementwise ops overwrite an operand that dies with the call. Other intermediate
+    results are placed in one arena, at offsets that are multiples of 64 bytes, or in the memory of a returned result
+    until that is computed. Returned results have memory of their own.
     """
 
     peak: int
-    """Bytes held at the widest step, as planned."""
+    """Bytes held at the widest step, with the plan."""
     unplanned_peak: int
-    """The same as the program is: each result in memory of its own, freed behind its last use."""
+    """The same without the plan: each result has memory of its own, freed after its last use."""
     lower_bound: int
-    """The most bytes of results that are alive at one step, whatever the packing, with what is in place in place."""
+    """The most bytes of results alive at one step: no packing needs less, given the results that overwrite operands."""
     arena: int
-    """Bytes of the arena; 0 if there is none, because it would take more than freeing results one by one."""
+    """Bytes of the arena; 0 if there is none, because freeing results one by one takes less."""
     ops: tuple[OpMemory, ...]
     """By op, the widest first."""
     dynamic: bool
     """Whether sizes vary; all figures are then those of the example inputs."""
     program: Unlifted = field(repr=False)
-    """What was planned."""
+    """The program that was planned."""
     planned: PlannedMemory = field(repr=False)
-    """The same with runs of calls in blocks, and where each result goes."""
+    """The program with runs of calls in blocks, and the place of each result."""
     before: tuple[int, ...] = field(repr=False)
-    """Bytes held at each step as the program is."""
+    """Bytes held at each step without the plan."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise NotPortable(
@@ -85,51 +84,50 @@ class MemoryPlan:
 
     @property
     def ratio(self) -> float:
-        """The planned peak over that of the program as it is."""
+        """The peak with the plan over the peak without."""
         return self.peak / self.unplanned_peak if self.unplanned_peak else 1.0
 
     @property
     def placement(self) -> Placement:
-        """Where each result goes."""
+        """The place of each result."""
         return self.planned.placement
 
     @property
     def in_place(self) -> int:
-        """How many calls write over an operand."""
+        """How many calls overwrite an operand."""
         return sum(op.in_place for op in self.ops)
 
     @property
     def in_arena(self) -> int:
-        """How many calls write into memory that the plan chose, those in place among them."""
+        """How many calls write into planned memory, including those that overwrite an operand there."""
         return sum(op.in_arena for op in self.ops)
 
     @property
     def in_blocks(self) -> int:
-        """How many calls run on one block of rows after the other."""
+        """How many calls run in blocks of rows."""
         return sum(op.in_blocks for op in self.ops)
 
     def offset(self, node: fx.Node | str) -> int | None:
-        """Where in the arena the result of a call lies, in bytes; None if it lies elsewhere. Raises `KeyError` for a
-        call without memory of its own, such as a view."""
+        """The offset in bytes of a call's result in the arena; None if it is elsewhere. Raises `KeyError` for a call
+        that allocates no memory, such as a view."""
         name = node if isinstance(node, str) else node.name
         found = {made.name: buffer for made, buffer in self.placement.of.items()}
         return found[name].offset if found[name].memory == ARENA else None
 
     def apply(self) -> fx.GraphModule:
-        """The program in its in-place and `out=` forms, for inference. It gives the results of the planned one bit for
-        bit, and shares its parameters. Each call allocates its arena, on the device of the inputs, so that copies of
-        the program and calls in other threads have nothing in common.
+        """Return the program with calls in their in-place and `out=` forms, for inference. Its results are the same bit
+        for bit, and it shares the parameters of the original. Each run allocates its arena on the device of the inputs,
+        so that copies of the program and concurrent runs share no memory.
 
-        What it gives has no gradient: in grad mode an input that requires one raises an error. An input of another
-        dtype or size than planned raises `InputMismatch`; sizes that vary may be any. On inputs of other strides than
-        planned the program runs as it is, without the plan: its calls give other strides, and so do its last bits.
+        Results have no gradient: in grad mode an input that requires one raises an error. An input of another dtype or
+        size than planned raises `InputMismatch`, unless its size may vary. On inputs with other strides the program
+        runs without the plan, because results would have other strides, and their last bits may differ.
         """
         return planned_program(self.planned.root.graph, self.planned.root, self.placement, self.program.root)
 
     def check(self) -> None:
-        """Hold the plan against the program, as is done when it is made: nothing is read that was overwritten, nothing
-        is written over an operand but by an op that may, nothing leaves the program that lies in the plan's memory.
-        Raises `UnsoundPlan`."""
+        """Verify the plan again, as when it was made: no value is read after it was overwritten, only ops that may do
+        so overwrite an operand, and nothing in planned memory is returned. Raises `UnsoundPlan`."""
         self.planned.check()
 
     def as_dict(self) -> dict[str, Any]:
@@ -139,7 +137,7 @@ class MemoryPlan:
         return {name: getattr(self, name) for name in names} | {"ops": [vars(op) for op in self.ops]}
 
     def plot(self, path: str | Path) -> Path:
-        """Draw lifetimes against offsets in the arena, and what is held step by step, before and after. Needs
+        """Plot offsets in the arena over time, and the bytes held at each step with and without the plan. Needs
         matplotlib, of the extra `plot`. Returns the path."""
         from decomp.memory.plotting import plot
 
@@ -156,12 +154,12 @@ def _flag(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class PlannedMemory:
-    """The program that is run, and where its results go."""
+    """The program to run, and the places of its results."""
 
     root: fx.GraphModule
     placement: Placement
     blocked: InBlocks | None = None
-    """How it relates to the program that was given, if runs of its calls are in blocks."""
+    """How it relates to the source program, if some of its calls run in blocks."""
 
     def check(self) -> None:
         """Raises `UnsoundPlan`."""
@@ -170,21 +168,21 @@ class PlannedMemory:
             check(body.unplanned, None, body.placement)
 
     def held_at(self, node: fx.Node) -> int:
-        """Bytes held while a call of the program that was given runs."""
+        """Bytes held while a call of the source program runs."""
         return self.placement.profile[self.placement.lifetimes.steps[self._here(node)]]
 
     def is_in_place(self, node: fx.Node) -> bool:
-        """Whether it writes over an operand."""
+        """Whether a call of the source program overwrites an operand."""
         placement, there = self._placed(node)
         return there in placement.over
 
     def is_in_arena(self, node: fx.Node) -> bool:
-        """Whether it writes into memory that the plan chose."""
+        """Whether it writes into planned memory."""
         placement, there = self._placed(node)
         return there in placement.of and bool(placement.of[there].memory)
 
     def is_in_blocks(self, node: fx.Node) -> bool:
-        """Whether it runs on one block of rows after the other."""
+        """Whether it runs in blocks of rows."""
         return self.blocked is not None and node in self.blocked.calls
 
     def _here(self, node: fx.Node) -> fx.Node:
@@ -193,7 +191,7 @@ class PlannedMemory:
         return self.blocked.calls.get(node) or self.blocked.copies[node]
 
     def _placed(self, node: fx.Node) -> tuple[Placement, fx.Node]:
-        """Where it is placed: in the program, or in what a block runs."""
+        """The placement that has the call, of the program or of a body, and the call's copy there."""
         call = self.blocked.calls.get(node) if self.blocked is not None else None
         if call is None or self.blocked is None:
             return self.placement, self._here(node)
@@ -202,7 +200,7 @@ class PlannedMemory:
 
 
 def _planned(root: fx.GraphModule, found: Lifetimes, in_place: bool, arena: bool | None, blocks: bool) -> PlannedMemory:
-    """The better of the plan in blocks and the plan without."""
+    """The better of the plan with blocks and the plan without."""
     plain = PlannedMemory(root, place(found, in_place, arena))
     blocked = in_blocks_of_rows(root.graph, root) if blocks and in_place else None
     if blocked is None:
@@ -237,18 +235,18 @@ def memory_plan(
     blocks: bool = True,
     dynamic_shapes: Any = None,
 ) -> MemoryPlan:
-    """Plan the memory of a program that is interpreted call by call, for inference.
+    """Plan the memory of a program that is interpreted call by call, for inference; returns a `MemoryPlan`.
 
-    - `program`: what `lower` returns, an `ExportedProgram`, a `GraphModule`, or, with `args` and `kwargs`, an
+    - `program`: the result of `lower`, an `ExportedProgram`, a `GraphModule`, or, with `args` and `kwargs`, an
       `nn.Module`. It is not changed. Sizes are those of its metadata; symbolic ones count as in the example inputs.
-    - `in_place`: whether results may take the place of operands.
-    - `blocks`: whether runs of large calls that work row by row may run on one block of rows after the other, bit for
-      bit as they would on all (with as many threads as there are now).
-    - `arena`: whether those that stay inside lie in one. By default they do where that takes no more than the program
-      as it is, and at most a tenth more than memory that is freed piece by piece; True: always; False: never.
+    - `in_place`: whether results may overwrite operands.
+    - `blocks`: whether runs of large row-wise calls may run on one block of rows after the other. Results are the same
+      bit for bit (with the current number of threads).
+    - `arena`: whether intermediate results share an arena. By default they do if that takes no more memory than without
+      a plan, and at most a tenth more than freeing results one by one; True: always; False: never.
 
-    But for `arena=True` the plan never holds more than the program as it is. It is checked before it is returned.
-    Raises `CostError` where a program has no metadata (pass `args`), `CaptureError` where a module cannot be captured.
+    Except with `arena=True` the plan never takes more memory than no plan. It is verified before it is returned.
+    Raises `CostError` if a program has no metadata (pass `args`), `CaptureError` if a module cannot be captured.
     """
     with neutral(), collector_paused():
         loaded = load(program, args, kwargs, dynamic_shapes)

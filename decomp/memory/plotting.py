@@ -1,4 +1,4 @@
-"""A memory plan as a picture: lifetimes against offsets in the arena, and what is held step by step."""
+"""A plot of a memory plan: offsets in the arena over time, and the bytes held at each step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MEGABYTE = 1e6
 
 
 def plot(plan: MemoryPlan, path: Path) -> Path:
-    """Draw a plan into a file, in the format that its name ends in. Raises `ImportError` without matplotlib."""
-    # Imported here, for it is an extra.
+    """Draw a plan into a file, whose suffix decides the format. Raises `ImportError` without matplotlib."""
+    # Deferred: matplotlib is an optional dependency.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 7), layout="constrained")
@@ -29,7 +29,7 @@ def plot(plan: MemoryPlan, path: Path) -> Path:
 
 def _held(axes: Any, plan: MemoryPlan) -> None:
     steps = range(len(plan.placement.profile))
-    axes.fill_between(steps, [n / MEGABYTE for n in plan.before], step="mid", color=BEFORE, label="as it is")
+    axes.fill_between(steps, [n / MEGABYTE for n in plan.before], step="mid", color=BEFORE, label="without the plan")
     axes.step(steps, [n / MEGABYTE for n in plan.placement.profile], where="mid", color=AFTER, label="planned")
     axes.axhline(plan.lower_bound / MEGABYTE, color="black", linewidth=0.8, linestyle=":", label="lower bound")
     axes.set_ylabel("MB held")
@@ -37,7 +37,7 @@ def _held(axes: Any, plan: MemoryPlan) -> None:
 
 
 def _arena(axes: Any, plan: MemoryPlan) -> None:
-    # Imported here, for it is an extra.
+    # Deferred: matplotlib is an optional dependency.
     from matplotlib.patches import Rectangle
 
     for i, buffer in enumerate(plan.placement.in_arena()):

@@ -1,7 +1,7 @@
-"""Calls that work row by row: the rows of the result, for the first dimensions of its shape, depend on the same rows of
-the operands alone. A call of this kind may run in blocks of rows, bit for bit: kernels compute the rows of a reduction
-one by one, and elements of exactly rounded ops each by itself; other ops have another last bit where a vector ends, so
-that blocks must end where vectors do."""
+"""Row-wise calls: each row of the result, in its leading dimensions, depends only on the same row of the operands. Such
+a call can run in blocks of rows with the same results bit for bit. Kernels compute the rows of a reduction one by one,
+and the elements of exactly rounded ops independently. Other ops may round the elements after the last whole vector
+differently (scalar code instead of SIMD), so their blocks must end at a whole vector."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from decomp.ir.op_facts import EXACTLY_ROUNDED, ROW_REDUCTIONS, ROW_VIEWS, SUMS
 from decomp.memory.forms import form_of, is_static
 
 VECTOR = 128
-"""Elements: a multiple of what any vector unit takes at once, in loops unrolled by two."""
+"""Elements: a multiple of the width of any vector unit, in loops unrolled by two."""
 KINDS = (torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
 
 def kept_rows(node: fx.Node) -> int:
-    """In how many of its first dimensions a call works row by row; 0 if in none, or nobody knows."""
+    """In how many leading dimensions a call is row-wise; 0 if in none, or unknown."""
     value, overload = metadata(node), node.target
     if node.op != "call_function" or not isinstance(overload, torch._ops.OpOverload) or not _is_plain(value):
         return 0
@@ -43,7 +43,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def is_view(node: fx.Node) -> bool:
-    """Whether a call that works row by row computes nothing."""
+    """Whether a row-wise call is a view, which computes nothing."""
     return short_name(node.target) in ROW_VIEWS
 
 
@@ -53,7 +53,7 @@ def _operand(node: fx.Node) -> torch.Tensor:
 
 
 def _kept_by_view(node: fx.Node, name: str) -> int:
-    """The first dimensions that a view leaves as they are."""
+    """The number of leading dimensions that a view does not change."""
     given, made = _operand(node), metadata(node)
     if not given.dim():
         return 0
@@ -79,7 +79,7 @@ def _kept_by_view(node: fx.Node, name: str) -> int:
 
 
 def _kept_by_reduction(node: fx.Node) -> int:
-    """The dimensions before those that are reduced, if these are the last in memory."""
+    """The number of dimensions before the reduced ones, if these are the innermost in memory."""
     given, call = _operand(node), call_if_bound(node)
     dims = call.arguments.get("dim") if call is not None else None
     dims = [dims] if isinstance(dims, int) else dims
@@ -90,15 +90,15 @@ def _kept_by_reduction(node: fx.Node) -> int:
 
 
 def needs_whole_vectors(node: fx.Node) -> bool:
-    """Whether blocks of a call must end where vectors do."""
+    """Whether the blocks of a call must end at a whole vector."""
     name = short_name(node.target)
     scaled = "alpha" in node.kwargs or len(node.args) > 2 and name in SUMS
     return form_of(node).elementwise and (name not in EXACTLY_ROUNDED or scaled)
 
 
 def how_sliced(operand: torch.Tensor, made: torch.Tensor, rows: tuple[int, ...]) -> tuple[bool, ...] | None:
-    """For each of the dimensions `rows` of a result, whether an operand has its rows too (or one for all of them). None
-    if it has these dimensions at other places. `()`: it has none of them."""
+    """A mask over the dimensions `rows` of a result: whether an operand has the same rows there (or broadcasts one
+    row). None if the operand has these dimensions elsewhere; `()` if it has none of them."""
     missing = made.dim() - operand.dim()
     if missing >= len(rows) or operand.numel() == 1:
         return ()

@@ -1,6 +1,6 @@
-"""What a planned program calls while it runs: its arena, pieces of it, and the checks of its inputs. The arena is
-allocated anew in each call, on the device of the inputs, and given back at its last use: nothing is kept between calls,
-so that copies of a program, calls within calls, and threads have nothing in common."""
+"""The functions that a planned program calls: to allocate its arena, to take pieces of it, and to check its inputs. The
+arena is allocated in each run, on the device of the inputs, and freed at its last use. Nothing is kept between runs, so
+that copies of a program, nested calls and threads share no memory."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from decomp.errors import DecompError, InputMismatch
 
 
 class PlanMismatch(DecompError, RuntimeError):
-    """A planned program is run in a way that its plan is not for."""
+    """A planned program is run under conditions that its plan does not cover."""
 
 
 def planned_input(name: str, x: torch.Tensor, dtype: torch.dtype, shape: Sequence[int | None]) -> torch.Tensor:
-    """The input, if it is what the program was planned for: `None` in a shape stands for any size. Raises
-    `InputMismatch`, and `PlanMismatch` where it would need a gradient."""
+    """Return the input if it has the planned dtype and shape; `None` in a shape means any size. Raises `InputMismatch`,
+    and `PlanMismatch` if the input would need a gradient."""
     if x.dtype != dtype:
         raise InputMismatch(name, dtype, x.dtype, "dtype")
     if x.dim() != len(shape) or any(size not in (None, n) for size, n in zip(shape, x.shape)):
         raise InputMismatch(name, tuple("any" if n is None else n for n in shape), tuple(x.shape))
     if x.requires_grad and torch.is_grad_enabled():
         raise PlanMismatch(
-            f"input {name} requires a gradient, and a planned program has none: it overwrites what backward needs\n"
-            "  to do: call it under torch.no_grad(), or pass the input's detach(); train the program that was planned"
+            f"input {name} requires a gradient, but a planned program overwrites what backward needs\n"
+            "  to do: call it under torch.no_grad(), or pass the input's detach(); to train, use the unplanned program"
         )
     return x
 
 
 def planned_state(name: str, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A parameter or buffer without its gradient, if it is of the dtype that was planned. Raises `PlanMismatch`."""
+    """Return a detached parameter or buffer if it has the planned dtype. Raises `PlanMismatch` otherwise."""
     if x.dtype != dtype:
         raise PlanMismatch(
-            f"{name} is of {x.dtype}, and the program was planned for {dtype}\n"
-            "  to do: convert the model first, and plan it then"
+            f"{name} has dtype {x.dtype}, but the program was planned for {dtype}\n"
+            "  to do: convert the model before planning it"
         )
     return x.detach()
 
 
 def arena(nbytes: int, like: torch.Tensor | torch.device) -> torch.Tensor:
-    """Fresh memory on the device of a tensor."""
+    """Allocate the arena, on the device of a tensor."""
     return torch.empty(nbytes, dtype=torch.uint8, device=_device(like))
 
 
 def result_memory(
     like: torch.Tensor | torch.device, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]
 ) -> torch.Tensor:
-    """Fresh memory for a result, made before the result is, for others to use until then."""
+    """Allocate the memory of a result before it is computed, so that other results can use it until then."""
     return torch.empty_strided(shape, strides, dtype=dtype, device=_device(like))
 
 
@@ -62,7 +62,7 @@ def _device(like: torch.Tensor | torch.device) -> torch.device:
 def piece(
     memory: torch.Tensor, offset: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]
 ) -> torch.Tensor:
-    """A tensor that lies in the memory of another, `offset` bytes behind its beginning."""
+    """A tensor in the memory of another, `offset` bytes after its start."""
     made = torch.empty(0, dtype=dtype, device=memory.device)
     start = (memory.storage_offset() * memory.element_size() + offset) // dtype.itemsize
     return made.set_(memory.untyped_storage(), start, shape, strides)  # type: ignore[call-overload]
@@ -76,7 +76,7 @@ def in_blocks(
     scratch: torch.Tensor | None,
     spec: tuple[Any, ...],
 ) -> Sequence[torch.Tensor]:
-    """Run `body` on one block of rows after the other, and return `outs`, which it fills."""
+    """Run `body` on one block of rows after the other; fills and returns `outs`."""
     rows, block, masks, pieces = spec
     made = [piece(scratch, *each) for each in pieces if scratch is not None]
     run, last = body.forward, len(rows) - 1
@@ -91,7 +91,7 @@ def in_blocks(
 def _blocks(
     x: torch.Tensor, mask: Sequence[bool], place: Sequence[int], size: int, count: int
 ) -> Sequence[torch.Tensor]:
-    """The blocks of a tensor at one place of all dimensions but the last that has rows."""
+    """The blocks of a tensor along the last dimension of the rows, at one index of the dimensions before it."""
     for dim, index in enumerate(place):
         if mask[dim]:
             x = x.narrow(dim, index, 1)

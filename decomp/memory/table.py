@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from decomp.memory.planning import MemoryPlan, OpMemory
 
 SHOWN = 20
-"""Ops, at most."""
+"""The maximum number of ops listed."""
 NAME = 30
-"""Columns of the name of an op, at most."""
+"""The maximum number of columns for the name of an op."""
 
 
 def lines(plan: MemoryPlan) -> Iterator[str]:
-    """The plan in a headline, a table of ops and a few remarks, in 80 columns."""
+    """A headline, a table of ops and a few remarks, in 80 columns."""
     yield headline(plan)
     yield ""
     yield from _table(plan)
@@ -24,8 +24,8 @@ def lines(plan: MemoryPlan) -> Iterator[str]:
 
 
 def headline(plan: MemoryPlan) -> str:
-    """`peak 17.8 MB, 0.18 of the 101 MB of the program as it is; lower bound 17.8 MB`"""
-    share = f"{plan.ratio:.2f} of the {size(plan.unplanned_peak)} of the program as it is"
+    """`peak 17.8 MB, 0.18 of the 101 MB without a plan; lower bound 17.8 MB`"""
+    share = f"{plan.ratio:.2f} of the {size(plan.unplanned_peak)} without a plan"
     return f"peak {size(plan.peak)}, {share}; lower bound {size(plan.lower_bound)}"
 
 
@@ -45,15 +45,15 @@ def _row(op: OpMemory) -> tuple[str, ...]:
 
 
 def _remarks(plan: MemoryPlan) -> Iterator[str]:
-    yield "before, after: bytes held while the op runs, at most, beyond inputs and state."
-    yield "in place: calls that write over an operand; in arena: into planned memory;"
+    yield "before, after: most bytes held while the op runs, without inputs and state."
+    yield "in place: calls that overwrite an operand; in arena: into planned memory;"
     yield "in blocks: that run on one block of rows after the other."
     if plan.arena:
-        yield f"The arena takes {size(plan.arena)}, and is allocated in each call."
+        yield f"The arena takes {size(plan.arena)}, and is allocated in each run."
     else:
         yield "No arena: freeing results one by one takes less."
     if plan.dynamic:
-        yield "Sizes vary; these are those of the example inputs. What varies has memory of its own."
+        yield "Sizes vary: figures are for the example inputs. Results that vary have their own memory."
 
 
 def size(nbytes: float) -> str:

@@ -1,1 +1,1 @@
-"""Narrow dtypes in the place of wide ones, for targets whose tensors have no more bits."""
+"""Replaces wide dtypes by narrow ones, for targets that do not have the wide ones."""

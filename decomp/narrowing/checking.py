@@ -1,4 +1,4 @@
-"""The check of a program in narrow dtypes: decided anew from the two graphs, whatever put the new one together."""
+"""Verifies a program in narrow dtypes from the two graphs alone, without trusting the code that built the new one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from decomp.torch_internals.pytree import tensors_in
 
 
 def check_narrow(found: Narrowed) -> str:
-    """Checks a graph in narrow dtypes against the one that it was made from; returns what holds, in words. Every call
-    is the same call on the same values, perhaps cast between a wide dtype and the narrow one, and asked for narrow
-    dtypes; its results have the shapes that they had, and the dtypes, or the narrow ones; no number that it takes is
-    out of their range. Raises the `VerificationError` of what does not hold."""
+    """Verify a graph in narrow dtypes against its source; returns a sentence that says what was verified. Every call is
+    the call of the source on the same values, except that operands may be cast between a wide dtype and its narrow one,
+    and dtype arguments may be narrow. Results keep their shapes, in the same dtype or the narrow one, and no scalar
+    argument is out of range. Raises a `VerificationError` for the first violation."""
     replay = _NarrowingReplay(found)
     calls = sum(replay.visit(node) for node in found.source.nodes)
     casts = replay.require_casts()
@@ -30,17 +30,17 @@ def check_narrow(found: Narrowed) -> str:
 
 
 class _NarrowingReplay:
-    """One walk over the source that looks up what stands for each node."""
+    """One walk over the source that compares each node with its image in the new graph."""
 
     def __init__(self, found: Narrowed) -> None:
         self.found, self.dtypes = found, found.dtypes
         self.images = {source: new for new, source in found.rewrite.origin.items() if new.name == source.name}
-        """What stands for each node: the node of its name. Others of its origin are casts."""
+        """Maps each source node to the new node of the same name. Other new nodes of the same origin are casts."""
         self.sources = {new: source for source, new in self.images.items()}
         self.regions = regions_of(found.graph)
 
     def visit(self, node: fx.Node) -> bool:
-        """Hold a node against its image; returns whether it is a call."""
+        """Compare a node with its image; returns whether it is a call."""
         new = self.images.get(node)
         if new is None:
             if node.op == "output" or not is_discharged_assertion(node):
@@ -53,12 +53,12 @@ class _NarrowingReplay:
         return node.op.startswith("call") and not is_projection(node)
 
     def _is_copy(self, node: fx.Node, new: fx.Node) -> bool:
-        """Whether a call takes what its source takes, in dtypes as wide."""
+        """Whether a call has the operands of its source, in the same dtypes."""
         given = zip(node.all_input_nodes, new.all_input_nodes)
         return self._makes(new, node, self._sources_of(new)) and all(map(_same_dtypes, given))
 
     def _is_narrow_call(self, node: fx.Node, new: fx.Node) -> bool:
-        """Whether a call takes what its source takes, cast or not, and is asked for narrow dtypes; its numbers fit."""
+        """Whether a call has the operands of its source, cast or not, narrow dtype arguments, and scalars in range."""
         if not node.op.startswith("call") or does_not_fit(node, self.dtypes) is not None:
             return False
         args, kwargs = self._sources_of(new)
@@ -75,21 +75,21 @@ class _NarrowingReplay:
         return _same_target(node, new) and same(given, substituted((node.args, dict(node.kwargs)), lambda n: n))
 
     def _sources_of(self, new: fx.Node) -> Any:
-        """The arguments of a node, by nodes of the source."""
+        """The arguments of a node, with each new node replaced by its source."""
         return substituted((new.args, dict(new.kwargs)), lambda given: self._source(given, new))
 
     def _source(self, given: fx.Node, user: fx.Node) -> fx.Node:
-        """The node of the source whose value an argument is, perhaps cast."""
+        """The source node of an argument, looking through a cast."""
         if given not in self.sources and self._is_cast(given):
             if self.regions[given] != self.regions[user]:
-                raise EffectsChanged(f"{given.name!r} is cast in another region than {user.name!r} takes it in", given)
+                raise EffectsChanged(f"{given.name!r} is cast in another region than its user {user.name!r}", given)
             given = given.all_input_nodes[0]
         if given not in self.sources:
-            raise NotAsRecorded(f"{given.name!r}, which {user.name!r} takes, comes from no node of the source", given)
+            raise NotAsRecorded(f"{given.name!r}, used by {user.name!r}, comes from no node of the source", given)
         return self.sources[given]
 
     def _is_cast(self, node: fx.Node) -> bool:
-        """Whether a node does nothing but cast a value that was wide to the narrow dtype, or back."""
+        """Whether a node only casts a wide value of the source to its narrow dtype, or back."""
         if node.target is not CAST or set(node.kwargs) != {"dtype"} or len(node.args) != 1:
             return False
         source = self.sources.get(node.all_input_nodes[0])
@@ -97,21 +97,21 @@ class _NarrowingReplay:
         return dtype in self.dtypes and node.kwargs["dtype"] in (dtype, self.dtypes[dtype])
 
     def _require_metadata(self, expected: Any, found: Any, node: fx.Node, new: fx.Node) -> None:
-        """The results are what they were, in dtypes as wide or narrow."""
+        """The results have the shapes of the source, and its dtypes or the narrow ones."""
         pairs = list(zip(tensors_in(expected), tensors_in(found)))
         fits = len(pairs) == len(tensors_in(expected)) == len(tensors_in(found)) and all(
             same_shape(one.shape, other.shape) and other.dtype in (one.dtype, self.dtypes.get(one.dtype))
             for one, other in pairs
         )
         if not fits:
-            raise MetadataChanged(f"{new.name!r} is {found}, for {expected}", new, node)
+            raise MetadataChanged(f"{new.name!r} is {found}, expected {expected}", new, node)
 
     def require_casts(self) -> int:
-        """How many nodes are casts; every other one stands for a node of the source."""
+        """Check that every node without a source is a cast; returns the number of casts."""
         others = [node for node in self.found.graph.nodes if node not in self.sources]
         for node in others:
             if not self._is_cast(node):
-                raise NotAsRecorded(f"{node.name!r} comes from no node of the source, and is no cast", node)
+                raise NotAsRecorded(f"{node.name!r} comes from no node of the source, and is not a cast", node)
         return len(others)
 
 

@@ -1,5 +1,5 @@
-"""Where a program meets a target whose dtypes are narrow: whether it has wide tensors, whether what it holds fits, and
-what is said of its inputs and results."""
+"""Narrows a functional program for a target: decides whether it has wide tensors, checks that parameters, constants and
+inputs are in the range of the narrow dtypes, and reports what is still wide at the border."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from decomp.torch_internals.pytree import tensors_in, tree_leaves
 def without_wide(
     functional: Functional, target: Target, owner: nn.Module, state: Mapping[str, Any]
 ) -> tuple[Functional, Narrowed] | None:
-    """The program in narrow dtypes; None if the target asks for none, or nothing is wide. `owner` holds what the graph
-    names, `state` the tensors behind inputs. Raises `OutOfRange` for a tensor or a number that does not fit, and
-    `CaptureError` where there is no metadata."""
+    """The program in narrow dtypes; None if the target declares none, or nothing is wide. `owner` has the attributes
+    that the graph names, `state` the tensors behind inputs. Raises `OutOfRange` for a tensor or a number that does not
+    fit, and `CaptureError` if the graph has no metadata."""
     graph = functional.graph
     if not target.narrower:
         return None
     if mode_of(graph) is None:
         if any(node.op.startswith("call") for node in graph.nodes):
-            raise CaptureError("narrow=True has to know dtypes, which this program does not have: pass args=(...)")
+            raise CaptureError("narrow=True needs the dtypes of the program, which it does not have: pass args=(...)")
         return None
     found = in_narrow_dtypes(graph, target.narrower, {write.value for write in functional.writes})
     if found is None:
@@ -51,7 +51,7 @@ def without_wide(
 
 
 def require_fits(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> None:
-    """Raise `OutOfRange` if a tensor has values that the narrow dtype does not hold."""
+    """Raise `OutOfRange` if a tensor has finite values out of the range of the narrow dtype."""
     narrow = dtypes.get(tensor.dtype)
     value = known_value(tensor) if narrow is not None else None
     if narrow is None or value is None or not value.numel():
@@ -68,7 +68,7 @@ def require_fits(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> None:
 
 
 def narrowed(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> torch.Tensor:
-    """A tensor in the narrow dtype. Raises `OutOfRange` if it does not hold its values."""
+    """Cast a tensor to its narrow dtype. Raises `OutOfRange` if values are out of range."""
     if tensor.dtype not in dtypes:
         return tensor
     require_fits(name, tensor, dtypes)
@@ -77,22 +77,22 @@ def narrowed(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class InRange:
-    """Looks at the integers that a program in narrow dtypes is given. (A float that is too large becomes infinite,
-    which shows.)"""
+    """A hook that checks the integer inputs of a program in narrow dtypes. (Floats need no check: one that is too large
+    becomes infinite, which is visible.)"""
 
     dtypes: Dtypes
 
     def added(self, module: fx.GraphModule) -> None:
-        """Make the module of a lowered program look so."""
+        """Add the check to the module of a lowered program."""
         look_at_inputs(module, self)
 
     def __call__(self, module: nn.Module, given: Mapping[str, Any]) -> None:
-        """Raises `OutOfRange`."""
+        """Raises `OutOfRange` for an integer that does not fit."""
         require_integers_fit(given, self.dtypes)
 
 
 def require_integers_fit(given: Mapping[str, Any], dtypes: Dtypes) -> None:
-    """Raise `OutOfRange` where an input, by name, is or has an integer that the narrow dtype does not hold."""
+    """Raise `OutOfRange` if an input is, or contains, an integer out of the range of the narrow dtype."""
     narrow = dtypes.get(torch.int64)
     for name, value in given.items() if narrow is not None else ():
         for leaf in tree_leaves(value):
@@ -103,7 +103,7 @@ def require_integers_fit(given: Mapping[str, Any], dtypes: Dtypes) -> None:
 
 
 def said_of_narrow(found: Narrowed) -> str:
-    """What became of the wide dtypes of a program, for plans and reports."""
+    """A sentence for plans and reports: which dtypes were replaced, and what is still wide at the border."""
     by_dtype: dict[torch.dtype, list[str]] = {}
     given = [node for node in found.source.nodes if node.op in ("placeholder", "get_attr")]
     for node in given:
@@ -117,7 +117,7 @@ def said_of_narrow(found: Narrowed) -> str:
         border = [f"given {_named(by_dtype[wide])}"] if wide in by_dtype else []
         border += [f"returned {_named(results[wide])}"] if wide in results else []
         at = f"; still {name_of(wide)} at the border: {', '.join(border)}" if border else ""
-        said.append(f"{name_of(found.dtypes[wide])} in the place of {name_of(wide)}{at}")
+        said.append(f"{name_of(found.dtypes[wide])} instead of {name_of(wide)}{at}")
     return "; ".join(said)
 
 
@@ -136,4 +136,4 @@ def _named(names: list[str]) -> str:
 
 
 _MOST = 6
-"""So many names are said of inputs, or of results."""
+"""How many names of inputs, or of results, are listed."""

@@ -1,6 +1,6 @@
-"""A program in narrow dtypes: each call is made on tensors of narrow dtypes, and asked for them. What comes in wide is
-cast where it is first used, and what goes out wide is cast before it leaves; where PyTorch takes or gives a wide tensor
-whatever is asked (`argmax`, the index of `take`), the call stands between two casts."""
+"""Rewrites a graph so that calls compute in narrow dtypes. Wide inputs are cast where they are first used, and wide
+outputs are cast back before they are returned, so that callers see the same dtypes. Where PyTorch only takes or returns
+a wide tensor (`argmax`, the index of `take`), the call gets casts before and after it."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from decomp.metadata.symbolic_sizes import same_shape
 from decomp.torch_internals.pytree import tensors_in, tree_leaves
 
 Dtypes = Mapping[torch.dtype, torch.dtype]
-"""By a wide dtype, the narrow one."""
+"""Maps a wide dtype to the narrow one that replaces it."""
 _BITS = ("view", "view_copy")
 LEFT_SHIFTS = ("bitwise_left_shift", "__lshift__")
 
 
 @dataclass
 class Narrowed:
-    """A graph in narrow dtypes, and how it relates to the one that it was made from."""
+    """A graph in narrow dtypes, and how it relates to its source."""
 
     source: fx.Graph
     rewrite: Rewrite
     dtypes: Dtypes
     refused: dict[fx.Node, tuple[str, str]] = field(default_factory=dict)
-    """Calls of the source that do not fit narrow dtypes: what they take, and which dtype does not hold it."""
+    """Calls of the source that cannot be narrowed: what they take, and the dtype that cannot represent it."""
     stale_strides: dict[fx.Node, Any] = field(default_factory=dict)
-    """Results that have other strides than was captured, and the metadata that was."""
+    """The captured metadata of results whose strides differ from it now."""
 
     @property
     def graph(self) -> fx.Graph:
@@ -60,8 +60,8 @@ class Narrowed:
 
 
 def in_narrow_dtypes(source: fx.Graph, dtypes: Dtypes, written: Collection[fx.Node] = ()) -> Narrowed | None:
-    """`source` in narrow dtypes; None if nothing in it is wide. `written` values are observed wide though no node uses
-    them."""
+    """`source` in narrow dtypes; None if nothing in it is wide. `written` values are written back to inputs or buffers
+    after the run, so that they are needed in the wide dtype though no node uses them."""
     if not any(_wide_in(node, dtypes) for node in source.nodes):
         return None
     walk = _NarrowingWalk(source, dtypes)
@@ -91,17 +91,18 @@ class _NarrowingWalk:
         self.rewrite = Rewrite.of(source)
         self.out = Narrowed(source, self.rewrite, dtypes)
         self.wide: dict[fx.Node, fx.Node] = {}
-        """What stands for a wide value of the source as a wide tensor, where there is one."""
+        """Maps a wide value of the source to the new node that has it as a wide tensor, if there is one."""
         self.narrow: dict[fx.Node, fx.Node] = {}
-        """The same as a narrow tensor."""
+        """The same for narrow tensors."""
         self.casts: list[tuple[dict[fx.Node, fx.Node], fx.Node]] = []
-        """What of these is a cast that was made in this region (no_grad, autocast)."""
+        """The entries of these two that are casts made in the current region (no_grad, autocast)."""
 
     def visit(self, node: fx.Node) -> None:
         """Copy a node, or make the same call in narrow dtypes."""
         if switches(node):
             for known, given in self.casts:
-                del known[given]  # it has a gradient, or none, as that region had: the next one makes it anew
+                # Whether a cast has a gradient depends on its region: the next region needs a cast of its own.
+                del known[given]
             self.casts = []
         concerned = _wide_in(node, self.dtypes) or any(_wide_in(given, self.dtypes) for given in node.all_input_nodes)
         if not node.op.startswith("call") or node.op == "call_module" or not concerned:
@@ -118,7 +119,7 @@ class _NarrowingWalk:
             self._call(node)
 
     def observed(self, node: fx.Node) -> None:
-        """From here on a wide tensor stands for a value, for it leaves the program."""
+        """Map a value to its wide tensor from here on, because it leaves the program."""
         self.rewrite.replace(node, self._as_wide(node))
 
     # Values.
@@ -127,7 +128,7 @@ class _NarrowingWalk:
         self._note(node, self.rewrite.copy(node, self._as_wide))
 
     def _note(self, node: fx.Node, new: Any) -> None:
-        """Remember what stands for a node, as what it is."""
+        """Record the image of a node, as wide or narrow by its dtype."""
         if not isinstance(new, fx.Node) or not _is(node, self.dtypes):
             return
         if is_projection(node):
@@ -177,7 +178,8 @@ class _NarrowingWalk:
         self._copy(node)
 
     def _of_sizes_by_data(self, node: fx.Node) -> None:
-        """A call whose sizes data decide: to run it again would be to give these other names."""
+        """Narrow a call with data-dependent sizes. It is not run on fake tensors again, because that would create new
+        symbols for the same sizes."""
         *_, stay = _left_wide(node, self.dtypes)
         reals = {wide for wide in self.dtypes if wide.is_floating_point or wide.is_complex}
         expected = metadata(node)
@@ -198,21 +200,21 @@ class _NarrowingWalk:
             self.out.stale_strides[new] = own_memory(value.new_empty_strided(expected.shape, expected.stride()))
 
     def _tried(self, node: fx.Node, stay: Collection[fx.Node]) -> tuple[Any, Any, Any] | None:
-        """The arguments and the metadata of a call in narrow dtypes, those that `stay` being wide; None where PyTorch
-        does not take it so."""
+        """The arguments and the metadata of a call in narrow dtypes, with the operands `stay` left wide; None if
+        PyTorch does not take these dtypes."""
         args, kwargs = substituted((node.args, dict(node.kwargs)), lambda x: self.dtypes.get(x, x), torch.dtype)
         for more in _asking(node, self.dtypes):
             try:
                 given = substituted((args, {**kwargs, **more}), lambda each: self._fake(each, each in stay))
                 value = self._run(node.target, *given)
-            except Exception:  # of PyTorch, which takes a wide tensor here
+            except Exception:  # PyTorch raises various types if it needs a wide tensor here
                 return None
             if _agree(metadata(node), value, self.dtypes, several=isinstance(value, (tuple, list))):
                 return args, {**kwargs, **more}, value
         return (args, kwargs, value) if _agree(metadata(node), value, self.dtypes, several=True) else None
 
     def _fake(self, given: fx.Node, stays: bool) -> Any:
-        """The metadata of an argument."""
+        """The metadata that an argument will have, wide or narrow."""
         if not _is(given, self.dtypes):
             return metadata(self.rewrite.values[given]) if given in self.rewrite.values else metadata(given)
         known = self.wide if stays else self.narrow
@@ -226,13 +228,13 @@ class _NarrowingWalk:
 
 
 def _is_handed_on_whole(node: fx.Node) -> bool:
-    """Whether several results of a call are used as one value, which no cast makes of others."""
+    """Whether a tuple of results is used as one value, which a cast cannot produce."""
     return isinstance(metadata(node), (tuple, list)) and not all(map(is_projection, node.users))
 
 
 def _left_wide(node: fx.Node, dtypes: Dtypes) -> Iterator[set[fx.Node]]:
-    """Which arguments of a call stay wide, in the order in which it is tried: those that PyTorch takes in 64 bits
-    alone; then all integers."""
+    """The sets of arguments to leave wide, in the order to try them: those that PyTorch only takes as int64, then all
+    int64 arguments."""
     call = call_if_bound(node)
     names = TAKES_INT64.get(call.op.short, ()) if call is not None else ()
     integers = {each for each in node.all_input_nodes if _is(each, dtypes) and metadata(each).dtype == torch.int64}
@@ -241,7 +243,7 @@ def _left_wide(node: fx.Node, dtypes: Dtypes) -> Iterator[set[fx.Node]]:
 
 
 def _asking(node: fx.Node, dtypes: Dtypes) -> Iterator[dict[str, Any]]:
-    """What is to be added to a call for it to give narrow dtypes: nothing, or its `dtype`, or `out_int32`."""
+    """The keyword arguments to try so that a call returns narrow dtypes: none, `dtype`, or `out_int32`."""
     yield {}
     expected, call = metadata(node), call_if_bound(node)
     if call is None or not isinstance(expected, torch.Tensor) or expected.dtype not in dtypes:
@@ -254,7 +256,7 @@ def _asking(node: fx.Node, dtypes: Dtypes) -> Iterator[dict[str, Any]]:
 
 
 def _agree(expected: Any, found: Any, dtypes: Dtypes, several: bool) -> bool:
-    """Whether a call gives what it gave, in narrow dtypes; with `several`, or in wide ones."""
+    """Whether a call returns the expected shapes in narrow dtypes; with `several`, wide ones are allowed as well."""
     if isinstance(expected, (tuple, list)):
         same = isinstance(found, (tuple, list)) and len(found) == len(expected)
         return same and all(_agree(one, other, dtypes, several) for one, other in zip(expected, found))
@@ -269,8 +271,8 @@ def _agree(expected: Any, found: Any, dtypes: Dtypes, several: bool) -> bool:
 
 
 def does_not_fit(node: fx.Node, dtypes: Dtypes) -> tuple[str, str] | None:
-    """What keeps a call from being made in narrow dtypes, and the dtype that does not hold it: a number among its
-    arguments, or the bits that it reads. None if it can be made."""
+    """Why a call cannot be narrowed: a scalar argument, or the bits that it reads, and the narrow dtype that cannot
+    represent it. None if the call can be narrowed."""
     call = call_if_bound(node)
     packet = call.op.packet if call is not None else None
     if call is None or packet is None:
@@ -292,7 +294,7 @@ def does_not_fit(node: fx.Node, dtypes: Dtypes) -> tuple[str, str] | None:
 
 
 def holds(dtype: torch.dtype, number: Any) -> bool:
-    """Whether a number is within the range of a dtype; of what is none, and of infinity, this is true."""
+    """Whether a number is within the range of a dtype. True for infinities, NaN, and values that are not numbers."""
     if isinstance(number, bool) or not isinstance(number, (int, float, complex)):
         return True
     if dtype.is_floating_point or dtype.is_complex:

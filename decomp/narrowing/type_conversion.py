@@ -1,5 +1,5 @@
-"""The dtypes of a program as a target has them: pairs of real numbers in the place of complex ones, and then narrow
-dtypes in that of wide ones. (Where a target has complex64, complex128 is a wide dtype as others, and no pair.)"""
+"""Converts the dtypes of a program to those of a target: complex numbers become pairs of real ones, then wide dtypes
+become narrow ones. (If a target has complex64, complex128 is narrowed like other wide dtypes, not split into pairs.)"""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from decomp.rules.target import Target
 
 @dataclass(frozen=True)
 class TypeConversion:
-    """How the values of a graph came to be represented otherwise than in the program, if they were."""
+    """The conversions applied to a graph, if any."""
 
     narrowed: Narrowed | None = None
     pairs: ComplexAsReal | None = None
 
     @property
     def constants(self) -> Mapping[str, torch.Tensor]:
-        """The tensors that pairs brought into the graph, by attribute."""
+        """The constants that expansions on pairs added to the graph, by attribute."""
         return self.pairs.constants if self.pairs is not None else {}
 
     def border(self, graph: fx.Graph) -> Collection[fx.Node]:
-        """The calls of a graph that take complex numbers apart where they come in, and put them together."""
+        """The calls of a graph that split complex inputs and merge complex outputs."""
         return tuple(border(graph)) if self.pairs is not None else ()
 
     def chains_of(self, graph: fx.Graph) -> Mapping[fx.Node, tuple[Any, ...]]:
-        """For each node of a graph that computes a complex call on pairs, the rules that made it."""
+        """For each node of a graph that computes a complex call on pairs: the rules that emitted it."""
         made = self.pairs.chains.items() if self.pairs is not None else ()
         by_name = {node.name: chain for node, chain in made}
         return {node: by_name[node.name] for node in graph.nodes if node.name in by_name}
 
     def why_complex(self, node: fx.Node) -> str | None:
-        """Why a call is not computed on pairs; None if it is, or is to stay."""
+        """Why a call is not computed on pairs; None if it is, or stays complex on purpose."""
         return self.pairs.why_refused(node) if self.pairs is not None else None
 
     def notes(self) -> tuple[str, ...]:
-        """What was done, and what stands at the border, for plans and reports."""
+        """Sentences for plans and reports: the conversions, and what is converted at the border."""
         pairs = (said_of(self.pairs),) if self.pairs is not None else ()
         return pairs if self.narrowed is None else (*pairs, said_of_narrow(self.narrowed))
 
     def checks(self) -> list[str]:
-        """Checks it, and returns what holds, in words. Raises `VerificationError`."""
+        """Verify the conversions; returns sentences that say what was verified. Raises `VerificationError`."""
         found = [check_in_pairs(self.pairs)] if self.pairs is not None else []
         return found if self.narrowed is None else [*found, check_narrow(self.narrowed)]
 
@@ -61,8 +61,8 @@ class TypeConversion:
 def convert_types(
     functional: Functional, recorder: PairRecorder, target: Target, owner: nn.Module, state: Mapping[str, Any]
 ) -> tuple[Functional, TypeConversion]:
-    """A program with its values represented as `target` asks for; `owner` holds what its graph names, `state` the
-    tensors behind its inputs. Raises `OutOfRange`, and `CaptureError` where there is no metadata."""
+    """A program converted to the dtypes of `target`. `owner` has the attributes that its graph names, `state` the
+    tensors behind its inputs. Raises `OutOfRange`, and `CaptureError` if the graph has no metadata."""
     other = None if torch.complex128 in target.narrower else without_complex(functional, recorder, target, owner)
     functional, pairs = (functional, None) if other is None else other
     found = without_wide(functional, target, owner, state)

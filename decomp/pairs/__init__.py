@@ -1,1 +1,1 @@
-"""Complex numbers as pairs of real ones, for targets that have no complex dtype."""
+"""Computes complex numbers as pairs of real ones, for targets that have no complex dtype."""

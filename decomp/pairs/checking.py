@@ -1,5 +1,5 @@
-"""The check of a program in pairs: decided anew from the two graphs and the expansions, whatever put the new graph
-together."""
+"""Verifies a program on pairs from the two graphs and the recorded expansions alone, without trusting the code that
+built the new graph."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from decomp.proof.replay import same, same_call
 
 
 def check_in_pairs(found: ComplexAsReal) -> str:
-    """Checks a graph in pairs against the one that it was made from; returns what holds, in words. Inputs and outputs
-    are the same; every call on real numbers is the same on what stands for its operands; a complex call became its
-    expansion on the parts of its operands, and its value a pair of its shape; no call but those at the border, and
-    those that stay, takes or gives a complex tensor. Raises the `VerificationError` of what does not hold."""
+    """Verify a graph on pairs against its source; returns a sentence that says what was verified. Inputs and outputs
+    are the same. Every call on real numbers is the same call on the images of its operands. A complex call became its
+    expansion on the parts of its operands, and its result a pair of its shape. Only calls at the border, and those that
+    stay complex, take or return complex tensors. Raises a `VerificationError` for the first violation."""
     replay = _PairsReplay(found)
     for node in found.source.nodes:
         replay.visit(node)
@@ -51,20 +51,20 @@ def check_in_pairs(found: ComplexAsReal) -> str:
 
 
 class _PairsReplay:
-    """One walk over the source that takes the nodes that it became off a list."""
+    """One walk over the source that ticks off the new nodes of each source node; none may be left over."""
 
     def __init__(self, found: ComplexAsReal) -> None:
         self.found = found
         self.images: dict[fx.Node, Any] = {}
-        """What stands for each node: a node, a pair of them, or several of either."""
+        """The image of each source node: a node, a pair of nodes, or a tuple of either."""
         self.regions = {**regions_of(found.source), **regions_of(found.graph)}
-        """In which region (no_grad, autocast) each node of either graph is."""
+        """The region (no_grad, autocast) of each node of either graph."""
         self.parts: dict[tuple[fx.Node, int], tuple[fx.Node, fx.Node]] = {}
-        """The parts of complex tensors that are taken apart, in each region."""
+        """The parts of complex tensors that are split at the border, by region."""
         self.whole: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
-        """For each complex tensor that is put together, its parts."""
+        """For each complex tensor that is merged at the border: its parts."""
         self.own: dict[tuple[fx.Node, fx.Node, int], fx.Node] = {}
-        """For what stands for a node of the source, and that node: the copy of it that was made in a region."""
+        """By image, source node and region: the copy of the image made in that region."""
         self.copies: dict[fx.Node, fx.Node] = {}
         self.made: dict[fx.Node, list[fx.Node]] = {}
         self.constants = {
@@ -92,17 +92,17 @@ class _PairsReplay:
         return {node.name for node in self.found.source.nodes}
 
     def _taken_apart(self, pair: fx.Node) -> set[fx.Node]:
-        """Note the parts of a complex tensor, which are the selections of the border."""
+        """Record the parts of a complex tensor, which the border selects from `view_as_real`."""
         wanted = [(aten.select.int, (pair, -1, place)) for place in (0, 1)]
         first, second = (next((u for u in pair.users if (u.target, u.args) == each), None) for each in wanted)
         if first is None or second is None:
-            raise NotAsRecorded(f"{pair.name!r} is not taken apart into two parts", pair)
+            raise NotAsRecorded(f"{pair.name!r} is not split into two parts", pair)
         self._require_region(pair, first, second)
         self.parts[pair.args[0], self.regions[pair]] = first, second  # type: ignore[index]
         return {pair, first, second}
 
     def _put_together(self, whole: fx.Node) -> set[fx.Node]:
-        """Note the parts of which a complex tensor is made, perhaps in another order of dimensions."""
+        """Record the parts of a merged complex tensor, whose dimensions may have been permuted to restore strides."""
         (pair,), at_border = whole.all_input_nodes, {whole}
         order: Any = None
         if pair.target is aten.permute.default:
@@ -110,7 +110,7 @@ class _PairsReplay:
             order, pair = pair.args[1], pair.all_input_nodes[0]
         parts = pair.args[0]
         if pair.target is not aten.stack.default or len(parts) != 2 or pair.args[1] != -1:  # type: ignore[arg-type]
-            raise NotAsRecorded(f"{whole.name!r} is not put together of two parts", whole)
+            raise NotAsRecorded(f"{whole.name!r} is not merged from two parts", whole)
         at_border.add(pair)
         if order is not None:
             before = [part.args[1] for part in parts]  # type: ignore[union-attr]
@@ -123,12 +123,12 @@ class _PairsReplay:
         return at_border
 
     def _require_region(self, *nodes: fx.Node) -> None:
-        """The calls are in one region."""
+        """Require that calls are in one region."""
         if len({self.regions[node] for node in nodes}) > 1:
             raise EffectsChanged(f"{nodes[0].name!r} is made in two regions of no_grad or autocast", nodes[0])
 
     def visit(self, node: fx.Node) -> None:
-        """Find out what stands for a node, and hold it against the new graph."""
+        """Find the image of a node, and compare it with the node."""
         stamp = self.found.stamps.get(node)
         if stamp is not None:
             self.images[node] = self._stamped(node, stamp)
@@ -137,18 +137,18 @@ class _PairsReplay:
             self.images[node] = projected(node, self.images[node.args[0]])  # type: ignore[index]
         elif node not in self.copies:
             if not is_discharged_assertion(node):
-                raise ValueLost(f"{node.name!r} is not in the graph in pairs", source=node)
+                raise ValueLost(f"{node.name!r} is missing from the graph on pairs", source=node)
         else:
             self.images[node] = self._copied(node, self.copies.pop(node))
 
     def _is_part(self, node: fx.Node) -> bool:
-        """Whether a node takes one of several things that stand for another: a result, or a size that is known."""
+        """Whether a node selects from the image of another, which is a tuple: of results, or of known sizes."""
         whole = self.images.get(node.args[0]) if node.args and isinstance(node.args[0], fx.Node) else None
         takes = is_projection(node) or node.target is operator.getitem and isinstance(node.args[1], int)
         return takes and isinstance(whole, (tuple, list))
 
     def _copied(self, node: fx.Node, new: fx.Node) -> fx.Node:
-        """A call on what stands for its operands, complex tensors being put together before it."""
+        """The image of a call that was copied, with complex operands merged before it."""
         if node.op == "output" and new.op != "output":
             raise OutputsChanged("the output is not that of the source", new, node)
         operands: dict[fx.Node, Any] = {}
@@ -161,13 +161,13 @@ class _PairsReplay:
             if node.op == "output" and isinstance(image, fx.Node):
                 operands[given] = self.own.get((image, given, self.regions[new]), image)
         if not same_call(new, node.target, node.args, node.kwargs, operands) or new.op != node.op:
-            raise NotAsRecorded(f"{new.name!r} is no copy of {node.name!r}", new, node)
+            raise NotAsRecorded(f"{new.name!r} is not a copy of {node.name!r}", new, node)
         require_same_region(new, node, self.regions)
         return new
 
     def _whole_of(self, image: Any, value: Any, user: fx.Node, taken: Collection[Any]) -> Any:
-        """What a call that stays takes: the complex tensors of the pairs, and what is no pair as it is. Of two tensors
-        of the same parts, that which is not `taken` as another operand."""
+        """The operand of a call that stays complex: pairs become their complex tensors, other values are unchanged. If
+        two complex tensors have the same parts, the one that is not `taken` by another operand."""
         if isinstance(image, fx.Node) or not isinstance(value, (torch.Tensor, tuple, list)):
             return image
         if isinstance(value, torch.Tensor):
@@ -175,14 +175,15 @@ class _PairsReplay:
         return tuple(self._whole_of(each, of, user, taken) for each, of in zip(image, value))
 
     def _made_of(self, pair: Any, user: fx.Node, taken: Collection[Any]) -> fx.Node | None:
-        """The complex tensor, put together of these parts, that a call takes."""
+        """The operand of a call that was merged from these parts."""
         at = self.regions[user]
         made = [each for each in user.all_input_nodes if each in self.whole and self.regions[each] == at]
         alike = [each for each in made if same(self.whole[each], pair)]
         return next((each for each in alike if each not in taken), alike[0] if alike else None)
 
     def _stamped(self, node: fx.Node, stamp: ExpansionTemplate) -> Any:
-        """What an expansion on the parts of the operands gives; its calls are there, one after the other."""
+        """Match the new nodes of a complex call, in order, with its expansion on the parts of its operands; returns the
+        image of the call."""
         values = [value for given in node.all_input_nodes for value in self._operand(given, node)]
         made = iter(self.made.pop(node, ()))
         for entry in stamp.entries:
@@ -196,7 +197,7 @@ class _PairsReplay:
             args, kwargs = entry.arguments(values)
             if new is None or new.op != entry.op or not same_call(new, entry.target, args, kwargs):
                 name = new.name if new is not None else "nothing"
-                raise NotAsRecorded(f"{name} is not {entry.target} in the place of {node.name}", new, node)
+                raise NotAsRecorded(f"{name} is not {entry.target}, expected in place of {node.name}", new, node)
             require_same_region(new, node, self.regions)
             values.append(new)
         extra = next(made, None)
@@ -205,8 +206,8 @@ class _PairsReplay:
         return self._of_its_region(node, stamp.outputs(values))
 
     def _of_its_region(self, node: fx.Node, result: Any) -> Any:
-        """What stands for a call: of what was made in another region, a copy that was made in that of the call, so that
-        it has a gradient only where the call gives one."""
+        """The image of a call, with copies of nodes from other regions: a result has a gradient exactly if the region
+        of its call records one."""
         if isinstance(result, (tuple, list)):
             return tuple(self._of_its_region(node, each) for each in result)
         at = self.regions[node]
@@ -215,39 +216,39 @@ class _PairsReplay:
         made_at = 0 if result.op in ("placeholder", "get_attr") else self.regions[result]
         copied = result if made_at == at else self.own.get((result, node, at))
         if copied is None:
-            raise EffectsChanged(f"{result.name!r} is of another region of no_grad or autocast", result, node)
+            raise EffectsChanged(f"{result.name!r} is in another region of no_grad or autocast", result, node)
         return copied
 
     def _operand(self, given: fx.Node, at: fx.Node) -> Iterator[Any]:
-        """What an expansion takes for a node: the parts of a complex one, each of several."""
+        """The inputs of an expansion for one operand: a real tensor, or the parts of each complex one."""
         image, value = self.images[given], metadata(given)
         taken_apart = isinstance(value, torch.Tensor) and value.is_complex() and not isinstance(image, tuple)
         yield from flat(self._parts_in(image, at) if taken_apart else image)
 
     def _parts_in(self, image: fx.Node, at: fx.Node) -> tuple[fx.Node, fx.Node]:
-        """The parts of a complex tensor that were taken in the region of a call."""
+        """The parts of a complex tensor that was split in the region of a call."""
         found = self.parts.get((image, self.regions[at]))
         if found is None:
-            raise EffectsChanged(f"{image.name!r} is not taken apart in the region of {at.name!r}", image, at)
+            raise EffectsChanged(f"{image.name!r} is not split in the region of {at.name!r}", image, at)
         return found
 
     def _require_parts(self, node: fx.Node, image: Any, expected: Any) -> None:
-        """A pair stands for a complex value, and its parts have its shape."""
+        """The image of a complex value is a pair, whose parts have its shape and real dtype."""
         if isinstance(expected, (tuple, list)):
             for each, of in zip(image, expected):
                 self._require_parts(node, each, of)
         elif isinstance(expected, torch.Tensor):
             parts = image if isinstance(image, tuple) else (image,)
             if len(parts) != 1 + expected.is_complex():
-                raise NotAsRecorded(f"what stands for {node.name!r} is no pair", source=node)
+                raise NotAsRecorded(f"the image of {node.name!r} is not a pair", source=node)
             for part in parts:
                 known, dtype = metadata(part), real_dtype(expected.dtype)
                 if known.dtype != dtype or not same_shape(expected.shape, known.shape):
-                    said = f"{list(known.shape)} of {known.dtype}, for {list(expected.shape)} of {expected.dtype}"
+                    said = f"{list(known.shape)} of {known.dtype}, expected {list(expected.shape)} of {expected.dtype}"
                     raise MetadataChanged(f"{part.name!r} is {said}", part, node)
 
     def require_nothing_left(self) -> None:
-        """Every node is accounted for, and none is complex but at the border, or where a call was to stay."""
+        """Require that every new node has a source, and that only calls at the border, or kept ones, are complex."""
         left = [*self.copies.values(), *(node for nodes in self.made.values() for node in nodes)]
         if left:
             raise NotAsRecorded(f"{left[0].name!r} comes from no node of the source", left[0])
@@ -258,4 +259,4 @@ class _PairsReplay:
         }
         for node in self.found.graph.nodes:
             if is_complex_call(node) and node not in self.border and node not in stay:
-                raise NotAsRecorded(f"{node.name!r} is complex, inside a graph in pairs", node)
+                raise NotAsRecorded(f"{node.name!r} is complex, inside a graph on pairs", node)

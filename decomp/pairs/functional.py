@@ -1,5 +1,5 @@
-"""Where a program meets a target that has no complex dtype: whether pairs are needed, which complex calls may stay, and
-what stands at the border."""
+"""Applies pairs to a functional program for a target without complex dtypes: decides whether pairs are needed and which
+complex calls stay, and reports the conversions at the border."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from decomp.torch_internals.pytree import tensors_in
 def without_complex(
     functional: Functional, recorder: PairRecorder, target: Target, owner: nn.Module
 ) -> tuple[Functional, ComplexAsReal] | None:
-    """The program with pairs of real numbers in the place of complex ones; None if it has none that `target`, which
-    leaves out complex dtypes, does not know. `owner` holds what the graph names."""
+    """The program with pairs of real numbers instead of complex ones; None if `target` knows every complex dtype in it.
+    `owner` has the attributes that the graph names."""
     graph = functional.graph
     if target.dtypes is None or mode_of(graph) is None or not any(_unknown(node, target) for node in graph.nodes):
         return None
@@ -45,16 +45,15 @@ def _unknown(node: fx.Node, target: Target) -> bool:
 
 
 def _may_stay(node: fx.Node, target: Target) -> bool:
-    """Whether the target, or the user, wants a complex call as it is. (That it has `detach` on any dtype says nothing
-    of complex numbers.)"""
+    """Whether the target or the user explicitly allows a complex call. (A `detach` for any dtype does not count: it
+    does not show that the target has complex numbers.)"""
     call = call_if_bound(node)
     return call is not None and call.op != op_of("detach") and target.why_illegal(call) is None
 
 
 def border(graph: fx.Graph) -> Iterator[fx.Node]:
-    """The calls of a graph that take apart complex numbers that come in, and put together those that go out. What comes
-    in, or out of a call that stays complex, is no pair that was put together; and what goes out, or into such a call,
-    is not taken apart again."""
+    """The calls of a graph that split complex inputs and merge complex outputs, of the graph or of calls that stay
+    complex. Not at the border: a split directly after a merge, and a merge that is only split again."""
     for node in graph.nodes:
         if (
             node.target is TAKEN_APART
@@ -66,19 +65,19 @@ def border(graph: fx.Graph) -> Iterator[fx.Node]:
 
 
 def words(graph: fx.Graph) -> str:
-    """What stands at the border of a lowered graph: `1 input taken apart, 2 results put together`."""
+    """The conversions at the border: `x split by view_as_real; y merged by view_as_complex`."""
     calls = list(border(graph))
     apart = dict.fromkeys(node.args[0] for node in calls if node.target is TAKEN_APART)
     together = [node for node in calls if node.target is PUT_TOGETHER]
     said = [
-        f"{_names(apart)} taken apart by view_as_real" if apart else "",
-        f"{_names(together)} put together by view_as_complex" if together else "",
+        f"{_names(apart)} split by view_as_real" if apart else "",
+        f"{_names(together)} merged by view_as_complex" if together else "",
     ]
     return "; ".join(filter(None, said))
 
 
 def said_of(found: ComplexAsReal) -> str:
-    """What became of the complex numbers of a program, for plans and reports."""
+    """A sentence for plans and reports: how many calls compute on pairs, and the conversions at the border."""
     calls = f"{len(found.stamps)} call{'s' if len(found.stamps) != 1 else ''}"
     at_border = words(found.graph)
     return f"complex numbers: {calls} on pairs of real numbers" + (f"; at the border {at_border}" if at_border else "")

@@ -1,8 +1,8 @@
-"""A pair of real tensors that stands for a complex one, and the ops that are computed on pairs directly. All others are
-derived to these by the same rules that derive them for targets with complex numbers.
+"""`Pair`, the real and imaginary part of a complex tensor, and the ops that are computed on pairs directly. All other
+complex ops are derived from these by the same rules as for targets with complex numbers.
 
-Each operation is a function of the arguments of its op, by the schema's names, in which pairs stand for complex
-tensors. It returns a pair, a real tensor, or a list of them.
+Each operation is a function of the arguments of its op, named as in the schema, with pairs in place of complex tensors.
+It returns a pair, a real tensor, or a list of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from decomp.torch_internals.pytree import tree_map
 
 
 class NotAsPairs(Exception):
-    """A call cannot be computed on pairs; says why."""
+    """A call cannot be computed on pairs; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,17 +31,17 @@ class Pair:
 
     @property
     def imag(self) -> Tensor:
-        """The imaginary part, also where it is zero."""
+        """The imaginary part as a tensor, even if it is zero."""
         return torch.zeros_like(self.re) if self.im is None else self.im
 
 
 def real_dtype(dtype: Any) -> Any:
-    """The dtype of the parts of a complex dtype; any other value as it is."""
+    """The dtype of the parts of a complex dtype; any other value unchanged."""
     return dtype.to_real() if isinstance(dtype, torch.dtype) and dtype.is_complex else dtype
 
 
 def pair_of(value: Any) -> Pair:
-    """A pair; a real tensor is its own real part, a number that of a tensor without dimensions."""
+    """A pair unchanged, or a pair whose real part is the given real tensor."""
     if isinstance(value, Pair):
         return value
     if isinstance(value, Tensor):
@@ -50,12 +50,12 @@ def pair_of(value: Any) -> Pair:
 
 
 def first_part(value: Any) -> Any:
-    """Arguments with the real parts in the place of complex tensors and numbers."""
+    """Arguments with complex tensors and numbers replaced by their real parts."""
     return tree_map(_first, value)
 
 
 def second_part(value: Any) -> Any:
-    """Arguments, each of which is a value, with the imaginary parts in the place of tensors and numbers."""
+    """Arguments with tensors and numbers, real ones included, replaced by their imaginary parts."""
     return tree_map(_second, value)
 
 
@@ -104,7 +104,7 @@ def parts(value: Any) -> tuple[Any, Any]:
 
 
 def _whole(re: Any, im: Any, like: Any = None) -> Pair:
-    """A pair of parts that may be zero, or smaller than the result."""
+    """A pair of parts, either of which may be None (zero), a number, or broadcastable to the other."""
     if re is None:
         re = torch.zeros_like(im) if isinstance(im, Tensor) else torch.zeros_like(like)
     if not isinstance(im, Tensor):
@@ -148,7 +148,7 @@ def _scaled(value: Any, alpha: Any) -> Any:
 
 
 def bilinear(function: Callable[..., Tensor]) -> Callable[..., Pair]:
-    """Of a product of tensors, the product of pairs."""
+    """The product of pairs, given a bilinear product of real tensors."""
 
     def of_pairs(*operands: Any) -> Pair:
         (a, b), (c, d) = map(parts, operands)
@@ -175,7 +175,7 @@ def view_as_real(self: Pair) -> Tensor:
 
 
 def view_as_complex(self: Tensor) -> Pair:
-    """The pairs along the last dimension."""
+    """A real tensor whose last dimension has the two parts."""
     return Pair(self.select(-1, 0), self.select(-1, 1))
 
 
@@ -192,7 +192,7 @@ def conj(self: Any) -> Any:
 
 
 def eq(self: Any, other: Any) -> Tensor:
-    """Whether both parts are equal."""
+    """Elementwise: whether both parts are equal."""
     (a, b), (c, d) = parts(self), parts(other)
     same = _equal(a, c)
     return same if b is None and d is None else same & _equal(0 if b is None else b, 0 if d is None else d)
@@ -203,18 +203,18 @@ def _equal(x: Any, y: Any) -> Tensor:
 
 
 def ne(self: Any, other: Any) -> Tensor:
-    """Whether a part differs."""
+    """Elementwise: whether a part differs."""
     return torch.logical_not(eq(self, other))
 
 
 def nonzero_parts(x: Pair) -> Tensor:
-    """Whether a part is not zero."""
+    """Elementwise: whether a part is not zero."""
     found = torch.ne(x.re, 0)
     return found if x.im is None else found | torch.ne(x.im, 0)
 
 
 def to_dtype(self: Any, dtype: torch.dtype | None) -> Any:
-    """A cast: to complex numbers part by part, to bool whether it is not zero, to others the real part."""
+    """A cast: to a complex dtype part by part, to bool whether a part is not zero, to other dtypes the real part."""
     if dtype is None or isinstance(self, Pair) and dtype.is_complex:
         if not isinstance(self, Pair):
             return self
@@ -282,14 +282,14 @@ def sqrt(self: Any) -> Pair:
 
 
 def full(size: Any, fill_value: Any, dtype: Any = None, device: Any = None) -> Pair:
-    """One number everywhere."""
+    """A tensor filled with one number."""
     number, to = complex(fill_value), real_dtype(dtype) or torch.get_default_dtype()
     re = torch.full(size, number.real, dtype=to, device=device)
     return Pair(re, torch.full(size, number.imag, dtype=to, device=device) if number.imag else None)
 
 
 def full_like(self: Any, fill_value: Any, dtype: Any = None) -> Pair:
-    """One number everywhere, as many as in another tensor."""
+    """A tensor filled with one number, of the shape of another."""
     number, like = complex(fill_value), self.re if isinstance(self, Pair) else self
     to = real_dtype(dtype) or like.dtype
     re = torch.full_like(like, number.real, dtype=to)
@@ -335,8 +335,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "clone": copied_or_cast,
     "sqrt": sqrt,
 }
-"""By the short name of an ATen op: what computes it on pairs, from its arguments by name. Arguments that an operation
-does not take say where and how memory lies."""
+"""By short name of an ATen op: the function that computes it on pairs, from its arguments by name. Arguments that a
+function does not take choose only device and memory layout."""
 
 LINEAR: dict[str, tuple[int | str, ...]] = {
     **dict.fromkeys(
@@ -411,4 +411,4 @@ LINEAR: dict[str, tuple[int | str, ...]] = {
     "index_copy": (0, 3, "source"),
     "copy": (0, 1, "src"),
 }
-"""Ops that are computed part by part, and which of their arguments are values that have parts, by place or name."""
+"""Ops that are computed part by part, and their arguments that have parts, by position or name."""

@@ -1,6 +1,6 @@
-"""A program without complex numbers: each call on them is replaced by what computes it from real ones. What comes in
-complex is taken apart where it is first used, and what goes out complex is put together before it leaves; calls that
-cannot be computed on pairs stay, between the two, and are the planner's to judge."""
+"""Rewrites a graph so that complex calls compute on pairs of real tensors. Complex inputs are split at their first use,
+and complex outputs merged before they are returned, so that callers see the same dtypes. Calls that cannot be computed
+on pairs stay complex, with a merge before and a split after; the planner decides whether they are legal."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ TAKEN_APART, PUT_TOGETHER = aten.view_as_real.default, aten.view_as_complex.defa
 
 @dataclass
 class ComplexAsReal:
-    """A graph in which pairs stand for complex numbers, and how it relates to the one that it was made from."""
+    """A graph with pairs in place of complex numbers, and how it relates to its source."""
 
     source: fx.Graph
     rewrite: Rewrite
     stamps: dict[fx.Node, ExpansionTemplate] = field(default_factory=dict)
-    """What each complex call of the source became."""
+    """The expansion of each complex call of the source."""
     chains: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
-    """For each node that a call on pairs became, the rules that made it."""
+    """For each node of an expansion: the rules that emitted it."""
     refused: dict[fx.Node, str] = field(default_factory=dict)
-    """Complex calls that stay, and why."""
+    """Complex calls that could not be expanded, and why."""
     taken_apart: dict[str, list[fx.Node]] = field(default_factory=dict)
-    """Inputs, and what they became."""
+    """By input that was split: the split and its two parts."""
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     """Tensors that rules use, by attribute."""
     stale_strides: dict[fx.Node, Any] = field(default_factory=dict)
-    """Real results whose strides are not those captured, and the metadata that was captured."""
+    """The captured metadata of real results whose strides differ from it now."""
 
     @property
     def graph(self) -> fx.Graph:
@@ -52,15 +52,15 @@ class ComplexAsReal:
         return self.rewrite.graph
 
     def why_refused(self, node: fx.Node) -> str | None:
-        """Why a call of the new graph, or of a copy of it, stays complex; None if it does not, or was to stay."""
+        """Why a call of the new graph, or of a copy of it, stays complex; None if it does not, or is in `kept`."""
         return next((reason for refused, reason in self.refused.items() if refused.name == node.name), None)
 
 
 def complex_as_real(
     source: fx.Graph, recorder: PairRecorder, kept: Collection[fx.Node], written: Collection[fx.Node], taken: Any
 ) -> ComplexAsReal:
-    """`source` with pairs of real numbers. `kept` calls stay complex, `written` values are observed complex though no
-    node uses them, and `taken` are names of attributes in use."""
+    """`source` with pairs of real numbers. `kept` calls stay complex. `written` values are written back to inputs or
+    buffers after the run, so that they are needed as complex tensors. `taken` are the names of attributes in use."""
     walk = _PairsWalk(source, recorder, kept, set(taken))
     for node in source.nodes:
         walk.visit(node)
@@ -80,17 +80,17 @@ class _PairsWalk:
         assert mode is not None
         self.mode, self.fakes = mode, Fakes(mode)
         self.whole: dict[Any, fx.Node] = {}
-        """What stands for a complex value of the source as a complex tensor, where there is one: by its node, or the
-        node and which of its results."""
+        """Maps a complex value of the source to the new node that has it as a complex tensor, if there is one. The key
+        is the source node, or the node and the index of a result."""
         self.pairs: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
         self.at_border: tuple[set[Any], set[fx.Node]] = set(), set()
-        """The values that were put together, and those that were taken apart, in this region."""
+        """The values merged, and those split, in the current region."""
         self.here: set[fx.Node] | None = None
-        """The calls of this region (no_grad, autocast); None before the first one."""
+        """The calls of the current region (no_grad, autocast); None before the first region."""
         self.attributes: dict[int, fx.Node] = {}
 
     def visit(self, node: fx.Node) -> None:
-        """Copy a node, or what computes it on pairs."""
+        """Copy a node, or expand it on pairs."""
         if switches(node):
             self._enter()
         if node.op in ("placeholder", "get_attr"):
@@ -109,12 +109,12 @@ class _PairsWalk:
             self._stamped(node)
 
     def observed(self, node: fx.Node) -> None:
-        """From here on what leaves the program stands for a value."""
+        """Map a value to its complex tensor from here on, because it leaves the program."""
         self.rewrite.replace(node, self._as_it_leaves(node))
 
     def _enter(self) -> None:
-        """Another region begins: what was put together or taken apart in the one before has a gradient or none as that
-        one had, so it is made anew for calls of this one."""
+        """Begin another region. Whether a merge or split has a gradient depends on its region, so those of the last
+        region are not reused."""
         whole, pairs = self.at_border
         for key in whole:
             del self.whole[key]
@@ -131,15 +131,15 @@ class _PairsWalk:
             self.whole[node] = new
 
     def _note(self, node: fx.Node, new: Any) -> None:
-        """Note that a new node belongs to this region. (One of several results belongs to that of the call.)"""
+        """Record that a new node belongs to this region. (A projection belongs to the region of its call.)"""
         if self.here is None or not isinstance(new, fx.Node) or new.op in ("placeholder", "get_attr"):
             return
         if not is_projection(node) or new.args[0] in self.here:
             self.here.add(new)
 
     def _of_this_region(self, node: fx.Node, result: Any) -> Any:
-        """What stands for a call, on calls of its region: a part of it may be an operand, which has a gradient where a
-        result of the call has none."""
+        """The image of a call, with copies of nodes from other regions. A part of the image may be an operand, which
+        can have a gradient where the result of the call has none."""
         if self.here is None:
             return result
         leaves = {leaf: leaf for leaf in flat((result,)) if isinstance(leaf, fx.Node)}
@@ -152,8 +152,8 @@ class _PairsWalk:
         return self.rewrite.values[node]
 
     def _as_it_leaves(self, node: fx.Node) -> Any:
-        """A value as it leaves the program: complex, and on memory of its own where it was. (The real part of a pair
-        may be an input, which the caller may write to, and the program itself may.)"""
+        """The node returned for a value: merged if complex, and cloned if it shares memory with an input that the
+        source did not. (The real part of a pair can be an input, to which the caller or the program may write.)"""
         value = self._whole(node)
         if not isinstance(value, fx.Node) or _is(node):
             return value
@@ -161,7 +161,7 @@ class _PairsWalk:
         return self._call(aten.clone.default, (value,), node, "own") if shared else value
 
     def _projected(self, node: fx.Node) -> None:
-        """One of several results: a pair or a real tensor, or a call where these belong to one that stays."""
+        """Map a projection to a pair or a real tensor; copy it if its call stays complex."""
         whole = self.rewrite.values[node.args[0]]  # type: ignore[index]
         if isinstance(whole, fx.Node):
             self._copy(node)
@@ -171,7 +171,7 @@ class _PairsWalk:
             self.pairs[node] = value
 
     def _whole(self, node: fx.Node) -> Any:
-        """A value as a call that stays takes it: each complex tensor of it is put together if need be."""
+        """The operand of a call that stays complex: complex tensors are merged if they are not yet."""
         if _is(node):
             if node not in self.whole:
                 self.whole[node] = self._together(self.pairs[node], metadata(node), node)
@@ -187,7 +187,7 @@ class _PairsWalk:
         return tuple(self.whole.get((node, place), each) for place, each in enumerate(found))
 
     def _together(self, parts: tuple[fx.Node, ...], value: torch.Tensor, at: fx.Node) -> fx.Node:
-        """The complex tensor of two parts, with the strides of `value`."""
+        """Merge two parts into a complex tensor with the strides of `value`."""
         order = dense_order(value)
         order = order if order is not None and order != sorted(order) else None
         if order is not None:
@@ -198,13 +198,13 @@ class _PairsWalk:
         return self._call(PUT_TOGETHER, (pair,), at, "complex")
 
     def _parts(self, node: fx.Node) -> tuple[fx.Node, fx.Node]:
-        """The parts of a complex value, which is taken apart if need be."""
+        """The parts of a complex value, which is split if it is not yet."""
         if node not in self.pairs:
             whole = self.whole[node]
             if metadata(whole).is_conj():
                 raise CaptureError(
-                    f"{node.name} is a conjugate that PyTorch has not computed yet, of which there is no real view\n"
-                    "  to do: pass x.resolve_conj() in its place, when the model is lowered and when it is called"
+                    f"{node.name} has the conjugate bit set, and PyTorch has no real view of such a tensor\n"
+                    "  to do: pass x.resolve_conj() instead, both when lowering and when calling the model"
                 )
             pair = self._call(TAKEN_APART, (whole,), node, "pair")
             self.pairs[node] = (
@@ -218,7 +218,7 @@ class _PairsWalk:
     # Calls.
 
     def _call(self, target: Any, args: tuple[Any, ...], at: fx.Node, label: str) -> fx.Node:
-        """A call that comes from the source node `at`."""
+        """Add a call whose origin is the source node `at`."""
         new = self.rewrite.add("call_function", target, args, {}, f"{at.name}_{label}", at=at)
         new.meta = inherited_meta(at)
         given, _ = fx.node.map_arg((args, {}), metadata)
@@ -229,10 +229,10 @@ class _PairsWalk:
         return new
 
     def _stamped(self, node: fx.Node) -> None:
-        """Put the expansion of a call on pairs in its place; or leave it, where there is none."""
+        """Replace a call by its expansion on pairs; keep it complex if there is none."""
         sparse = [given for given in node.all_input_nodes if _is(given) and metadata(given).layout is not torch.strided]
         if sparse:
-            self.out.refused[node] = f"takes {sparse[0].name}, a sparse complex tensor, of which there is no real view"
+            self.out.refused[node] = f"takes {sparse[0].name}, a sparse complex tensor, which has no real view"
             self._copy(node)
             return
         operands = [self._parts(given) if _is(given) else self._real(given) for given in node.all_input_nodes]
@@ -250,7 +250,7 @@ class _PairsWalk:
             self._note_layout(node, result)
 
     def _put(self, node: fx.Node, stamp: ExpansionTemplate, values: list[Any]) -> Any:
-        """Nodes for the calls of an expansion; returns what stands for its results."""
+        """Add the nodes of an expansion; returns the image of its results."""
         metas = [metadata(value) if isinstance(value, fx.Node) else None for value in values]
         kept = inherited_meta(node)
         for i, entry in enumerate(stamp.entries):
@@ -282,7 +282,7 @@ class _PairsWalk:
         return found
 
     def _note_layout(self, node: fx.Node, result: Any) -> None:
-        """Remember what the nodes after a real result were captured with, where its strides differ."""
+        """Record the captured metadata of a real result whose strides differ from it."""
         expected = metadata(node)
         pairs = zip(result, expected) if isinstance(expected, (tuple, list)) else [(result, expected)]
         for new, value in pairs:
@@ -292,7 +292,7 @@ class _PairsWalk:
 
 
 def _inputs_under(node: fx.Node) -> Iterator[fx.Node]:
-    """The inputs and attributes whose memory a value may share."""
+    """The inputs and attributes whose memory a value shares, or may share."""
     waiting = [node]
     for current in waiting:
         if current.op in ("placeholder", "get_attr"):
@@ -301,11 +301,11 @@ def _inputs_under(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _is(node: fx.Node) -> bool:
-    """Whether a node gives a complex tensor."""
+    """Whether the value of a node is a complex tensor."""
     value = metadata(node)
     return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def flat(operand: Any) -> tuple[Any, ...]:
-    """What stands for an argument, one after the other: of a pair its parts, of several results those of each."""
+    """The leaves of an image: the parts of a pair, and of each result in a tuple."""
     return tuple(leaf for each in operand for leaf in flat(each)) if isinstance(operand, tuple) else (operand,)

@@ -1,5 +1,5 @@
-"""One complex call as an expansion over pairs: an operation on pairs computes it, or a rule's expansion does, whose
-complex calls are computed so in turn. What the calls on real tensors are is recorded, once a signature."""
+"""Expands one complex call over pairs. Either an operation on pairs computes it, or the expansion of a rule, whose
+complex calls are expanded in the same way. The resulting calls on real tensors are recorded once per signature."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from decomp.torch_internals.modes import disable_current_modes
 from decomp.torch_internals.pytree import tree_leaves
 
 DEEPEST = 24
-"""Rules within rules."""
+"""The maximum nesting of rules."""
 
 
 class RecordedPairs(Protocol):
-    """What a rule recorded for a call: a graph whose placeholders are the call's distinct nodes."""
+    """A rule's expansion of a call: a graph whose placeholders are the distinct operands of the call."""
 
     @property
     def rule(self) -> Any:
@@ -50,7 +50,7 @@ class RecordedPairs(Protocol):
 
     @property
     def graph(self) -> fx.Graph:
-        """What it recorded."""
+        """The expansion."""
 
     @property
     def constants(self) -> Mapping[str, torch.Tensor]:
@@ -58,27 +58,27 @@ class RecordedPairs(Protocol):
 
 
 class ComplexAlternatives(Protocol):
-    """What rules there are for a complex call."""
+    """The rules' expansions that are available for a complex call."""
 
     def key(self, node: fx.Node) -> tuple[Any, bool]:
-        """The signature of a call, and whether its sizes mean something within this program only."""
+        """The signature of a call, and whether it has symbolic sizes, which are only valid in this program."""
 
     def of(self, node: fx.Node) -> Iterator[RecordedPairs]:
-        """What rules record for a call, in order."""
+        """The expansions that rules record for a call, in order of preference."""
 
     def recorded_in(self, symbolic: bool) -> tuple[FakeTensorMode, Fakes | None]:
-        """The fake mode in which they record."""
+        """The fake mode in which the rules were recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairOperation:
-    """An operation on pairs, in the place of a rule in records of where nodes come from."""
+    """An operation on pairs; takes the place of a rule in the provenance of nodes."""
 
     name: str
 
     @property
     def location(self) -> str:
-        """Where operations on pairs are defined."""
+        """Shown instead of a rule's file and line."""
         return "on pairs of real numbers"
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class PairOperation:
 
 @dataclass(frozen=True, slots=True)
 class _Inlined:
-    """A call computed by a rule's expansion, and how the complex calls in that are computed."""
+    """A call computed by a rule's expansion, and how the complex calls in the expansion are computed."""
 
     recorded: RecordedPairs
     steps: dict[fx.Node, Any]
@@ -95,15 +95,15 @@ class _Inlined:
 
 @dataclass
 class PairRecorder:
-    """Records complex calls on pairs, each once a signature."""
+    """Records expansions of complex calls on pairs, once per signature."""
 
     alternatives: ComplexAlternatives
     stamps: dict[Any, ExpansionTemplate | str] = field(default_factory=dict)
 
     def stamp(self, node: fx.Node, operands: list[Any]) -> ExpansionTemplate | str:
-        """The expansion of a call over `operands`, which stand for the distinct nodes among its arguments, a pair of
-        nodes for each complex tensor: its inputs are these nodes, its results those of the call, each complex one a
-        pair. Or the reason why there is none."""
+        """The expansion of a call on pairs, or the reason why there is none. `operands` are the images of the distinct
+        nodes among the arguments, a pair of nodes for each complex tensor; these are the inputs of the expansion. It
+        returns the results of the call, with a pair for each complex one."""
         key, symbolic = self.alternatives.key(node)
         layouts = tuple(map(_layout, operands))
         if (key, layouts) not in self.stamps:
@@ -131,19 +131,20 @@ class PairRecorder:
         used = {str(each.target) for each in tape.graph.find_nodes(op="get_attr")}
         return compile_stamp(tape.graph, {name: value for name, value in tape.constants.items() if name in used})
 
-    # How a call is computed. This is decided before anything is recorded, for rules are recorded on other tapes.
+    # How a call is computed. This is decided before recording begins, because looking up rules records them on other
+    # tapes.
 
     def _way(self, node: fx.Node, outer: tuple[Any, ...]) -> Any:
         """The name of an operation on pairs, or a rule's expansion. Raises `NotAsPairs`."""
         call = call_if_bound(node)
         if call is None:
-            raise NotAsPairs("its arguments fit no schema")
+            raise NotAsPairs("its arguments match no overload")
         name = call.op.short
         if name in OPERATIONS or name in LINEAR:
             return name
         key, _ = self.alternatives.key(node)
         if key in outer or len(outer) > DEEPEST:
-            raise NotAsPairs(f"{call.op} leads back to itself")
+            raise NotAsPairs(f"{call.op} recurses on itself")
         reason = f"{call.op} has no rule that computes it from real numbers"
         for recorded in self.alternatives.of(node):
             try:
@@ -159,7 +160,7 @@ class PairRecorder:
 
 
 def is_complex_call(node: fx.Node) -> bool:
-    """Whether a call takes, gives or computes with complex tensors. Taking one of several results is none."""
+    """Whether a call takes, returns or computes with complex tensors. Projections of tuples do not count."""
     if not node.op.startswith("call") or is_projection(node):
         return False
     values = (metadata(node), *map(metadata, node.all_input_nodes))
@@ -167,7 +168,7 @@ def is_complex_call(node: fx.Node) -> bool:
 
 
 def reads_sizes(node: fx.Node) -> bool:
-    """Whether a call takes no more of a tensor than its sizes, which are those of each part of a pair."""
+    """Whether a call only reads the sizes of a tensor, so that either part of a pair can replace it."""
     return node.op == "call_function" and node.target in _SIZES
 
 
@@ -175,7 +176,7 @@ _SIZES = frozenset({aten.sym_size.int, aten.sym_size.default, aten.sym_numel.def
 
 
 def is_complex_inside(node: fx.Node) -> bool:
-    """Whether a call computes with complex numbers, though it may take and give real ones."""
+    """Whether a call computes with complex numbers even if it takes and returns real ones."""
     call = call_if_bound(node) if node.op.startswith("call") else None
     return call is not None and call.op.short in COMPLEX_INSIDE
 
@@ -187,17 +188,17 @@ def _layout(operand: Any) -> Any:
 
 
 def _input(tape: Tape, operand: Any, stands_for: Any) -> Any:
-    """What stands for an argument while it is recorded: a tensor or number, a pair, or several of these."""
+    """The value of an argument during recording: a fake tensor or number, a `Pair`, or a tuple of these."""
     if isinstance(operand, tuple):
         if isinstance(stands_for, torch.Tensor):
             return Pair(*(_input(tape, part, metadata(part)) for part in operand))
         return tuple(_input(tape, part, each) for part, each in zip(operand, stands_for, strict=True))
-    if not isinstance(operand, fx.Node):  # a size that is known
+    if not isinstance(operand, fx.Node):  # a known size
         tape.placeholder("number", operand)
         return operand
     value = metadata(operand)
     if is_complex(value):
-        raise NotAsPairs(f"takes results of {operand.name}, which stays complex")
+        raise NotAsPairs(f"uses a result of {operand.name}, which stays complex")
     fake = tape.fake_like(value) if isinstance(value, (torch.Tensor, list, tuple)) else value
     tape.placeholder(operand.name, fake)
     return fake
@@ -209,13 +210,13 @@ def _refuse(overload: Any) -> None:
 
 @dataclass
 class _PairRun:
-    """Runs calls on fake tensors and pairs of them, while a tape records the calls on real tensors."""
+    """Runs calls on fake tensors and pairs of them while a tape records the resulting calls on real tensors."""
 
     tape: Tape
     _constants: dict[int, Any] = field(default_factory=dict)
 
     def call(self, node: fx.Node, way: Any, values: Mapping[fx.Node, Any]) -> Any:
-        """What a call gives; `values` stand for its arguments."""
+        """The result of a call, given the `values` of its operands."""
         args, kwargs = substituted((node.args, dict(node.kwargs)), values.__getitem__)
         if way is None:
             return _real_call(node, args, kwargs)
@@ -227,7 +228,7 @@ class _PairRun:
             return view_of_dtype(args[0], args[1])
         if way in OPERATIONS:
             result = _by_operation(OPERATIONS[way], call, values)
-            real = isinstance(result, Pair) and not is_complex(metadata(node))  # full_like, asked for another dtype
+            real = isinstance(result, Pair) and not is_complex(metadata(node))  # full_like with a real dtype=
             return first_part(result) if real else result
         return _part_by_part(way, node, args, kwargs)
 
@@ -248,7 +249,7 @@ class _PairRun:
         raise AssertionError("a graph without an output")
 
     def _constant(self, tensor: torch.Tensor) -> Any:
-        """The fake of a concrete tensor, a pair of them where it is complex."""
+        """The fake of a concrete tensor; a pair of fakes if it is complex."""
         if not tensor.is_complex():
             return self.tape.constant(tensor)
         if id(tensor) not in self._constants:
@@ -273,7 +274,8 @@ _VIEWS = ("view", "_unsafe_view")
 
 
 def _real_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
-    """A call on real tensors. Those of an expansion may have other strides than those that it was recorded for."""
+    """Run a call on real tensors. Inside an expansion, strides can differ from those that it was recorded for, so a
+    `view` may need a copy."""
     if node.op == "call_function" and getattr(node.target, "_overloadpacket", None) is aten.view:
         if node.target._overloadname == "default":
             return _reshaped(args, kwargs)
@@ -281,13 +283,13 @@ def _real_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
 
 
 def _reshaped(args: Any, kwargs: Any) -> Any:
-    """What a call of `view` gives, whose sizes may be one argument or several, copied where strides allow no view."""
+    """The result of `view`, whose sizes are one argument or several; a copy if the strides do not allow a view."""
     given = [*args, *kwargs.values()]
     return given[0].reshape(*given[1:])
 
 
 def _by_operation(operation: Callable[..., Any], call: Call, values: Mapping[fx.Node, Any]) -> Any:
-    """An operation on the arguments that it takes: the others say where and how memory lies."""
+    """Run an operation on the arguments that it takes. The others only choose device and memory layout."""
     taken = inspect.signature(operation).parameters
     named = {name: substituted(value, values.__getitem__) for name, value in call.arguments.items()}
     if set(taken) == {"operands"}:
@@ -296,7 +298,7 @@ def _by_operation(operation: Callable[..., Any], call: Call, values: Mapping[fx.
 
 
 def _part_by_part(name: str, node: fx.Node, args: Any, kwargs: Any) -> Any:
-    """A linear op, of each part."""
+    """Apply a linear op to each part."""
     places = LINEAR[name]
 
     def of(part: Callable[[Any], Any]) -> Any:
@@ -314,7 +316,7 @@ def _part_by_part(name: str, node: fx.Node, args: Any, kwargs: Any) -> Any:
 
 
 def _agreeing(result: Any, expected: Any) -> Any:
-    """What was computed, as the op gives it: pairs where that is complex, of its shape and dtype."""
+    """Convert a result to the form of the op's: pairs for complex tensors, the same shapes and dtypes."""
     if isinstance(expected, (tuple, list)):
         return tuple(map(_agreeing, result, expected))
     if not isinstance(expected, torch.Tensor):
@@ -328,12 +330,12 @@ def _agreeing(result: Any, expected: Any) -> Any:
 def _fitting(part: Any, expected: torch.Tensor) -> torch.Tensor:
     dtype = real_dtype(expected.dtype)
     if not isinstance(part, torch.Tensor) or not same_shape(expected.shape, part.shape):
-        raise NotAsPairs(f"gives {part!r}, and the op gives {list(expected.shape)}")
+        raise NotAsPairs(f"returns {part!r}, but the op returns {list(expected.shape)}")
     return part if part.dtype == dtype else part.to(dtype)
 
 
 def _nodes_of(tape: Tape, result: Any) -> Any:
-    """The nodes of what was computed."""
+    """The nodes on the tape that computed a result."""
     if isinstance(result, Pair):
         return tape.arguments(result.re), tape.arguments(result.im)
     if isinstance(result, (tuple, list)):

@@ -1,1 +1,1 @@
-"""Patterns: several calls that together mean one thing, and where a program makes them."""
+"""Patterns of several calls, and the search for them in a program."""

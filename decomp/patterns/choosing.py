@@ -1,4 +1,4 @@
-"""Which of several matches that overlap are taken: those that save most together."""
+"""Chooses among overlapping matches: the disjoint ones that together save most."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from torch import fx
 from decomp.patterns.found import Match
 
 EXACT = 12
-"""Of so many matches that overlap with one another, directly or through others, all choices are compared; of more, the
-one that saves most is taken first, then the next of those that are left."""
+"""The largest group of connected overlapping matches for which all choices are compared. Larger groups are chosen from
+greedily, the largest saving first, because the number of choices is exponential."""
 
 
 @dataclass(frozen=True, eq=False)
 class PatternCandidate:
-    """A match, and what taking it saves."""
+    """A match, and the saving if it is replaced."""
 
     match: Match
     saving: float
 
     @property
     def worth(self) -> tuple[float, int]:
-        """What it saves, then how many calls of the program it stands for."""
+        """The sort key: the saving, then the number of calls that the match replaces."""
         return self.saving, len(self.match.nodes)
 
 
 def disjoint(candidates: Sequence[PatternCandidate]) -> list[PatternCandidate]:
-    """The matches to be taken, no two of which share a node: those that save most together, then those that stand for
-    most calls, then those that come first."""
+    """A choice of matches that share no node: the one with the largest total saving; of equal ones, the one that
+    replaces most calls, then the one with earlier matches."""
     taken: list[PatternCandidate] = []
     for group in _groups(candidates):
         if len(group) == 1:
@@ -40,7 +40,7 @@ def disjoint(candidates: Sequence[PatternCandidate]) -> list[PatternCandidate]:
 
 
 def _groups(candidates: Sequence[PatternCandidate]) -> list[list[PatternCandidate]]:
-    """The candidates, those together that overlap, directly or through others."""
+    """The candidates, grouped by overlap, direct or through others (union-find)."""
     leader = list(range(len(candidates)))
 
     def leader_of(i: int) -> int:
@@ -65,7 +65,7 @@ def _overlap(one: PatternCandidate, other: PatternCandidate) -> bool:
 
 
 def _best(group: list[PatternCandidate]) -> list[PatternCandidate]:
-    """The choice that is worth most; of equal ones that which takes earlier candidates."""
+    """The choice that is worth most, by trying all of them; of equal ones, the one with earlier candidates."""
     if not group:
         return []
     first, rest = group[0], group[1:]

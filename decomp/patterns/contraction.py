@@ -1,5 +1,5 @@
-"""Contraction: a graph in which each of some matches is one call, of its pattern. What then becomes of such a call is
-decided, recorded and proved as that of any other."""
+"""Contracts each match into one call of its pattern. Such a call is then planned, expanded and verified like any
+other."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _OF_ONE_VALUE = ("val", "example_value", "tensor_meta")
 
 @dataclass(frozen=True)
 class Contraction:
-    """A graph with matches contracted, and how it relates to the one that it was made from."""
+    """A graph with matches contracted, and how it relates to its source."""
 
     source: fx.Graph
     rewrite: Rewrite
     matches: Mapping[fx.Node, Match]
-    """The match that each call of a pattern in the new graph stands for."""
+    """Maps each call of a pattern in the new graph to the match that it replaces."""
 
     @property
     def graph(self) -> fx.Graph:
@@ -33,8 +33,8 @@ class Contraction:
 
 
 def contract(graph: fx.Graph, matches: Sequence[Match]) -> Contraction:
-    """Contract matches that share no node; one that cannot be put into an order with others is left out. Nodes that are
-    left keep their names, and so do outputs of matches."""
+    """Contract matches that share no node; matches that cannot be ordered among the others are left out. Remaining
+    nodes and the outputs of matches keep their names."""
     matches = list(matches)
     while isinstance(before := _places(graph, matches), Match):
         matches.remove(before)
@@ -50,9 +50,9 @@ def contract(graph: fx.Graph, matches: Sequence[Match]) -> Contraction:
 
 
 def _places(graph: fx.Graph, matches: Sequence[Match]) -> dict[fx.Node, list[Match]] | Match:
-    """The matches that are to stand before each node: one with a single output where that was, one with several before
-    the first use of any. A match that is used before its own inputs are known, because what uses it is part of another
-    match that has to stand earlier, is given back."""
+    """For each node, the matches to insert before it: a match with a single output goes where that was, one with
+    several before the first use of any. Inserting a match can make another impossible, which would be used before its
+    own inputs are computed; such a match is returned instead."""
     place = {node: i for i, node in enumerate(graph.nodes)}
     owner = {node: match for match in matches for node in match.nodes}
     wanted: dict[int, list[Match]] = {}
@@ -86,7 +86,7 @@ def _places(graph: fx.Graph, matches: Sequence[Match]) -> dict[fx.Node, list[Mat
 
 
 def _call(rewrite: Rewrite, match: Match) -> fx.Node:
-    """The call of the pattern in the place of a match."""
+    """Insert the call of the pattern that replaces a match."""
     pattern, values = match.pattern, rewrite.values
     args = fx.node.map_arg(tuple(match.bound.get(name) for name in pattern.variables), values.__getitem__)
     name = match.root.name if pattern.single else rewrite.free(pattern.name)
@@ -109,7 +109,8 @@ def _call(rewrite: Rewrite, match: Match) -> fx.Node:
 
 
 def call_in(graph: fx.Graph, match: Match, inputs: dict[fx.Node, fx.Node]) -> fx.Node:
-    """The same call in a graph of its own, to be decided upon beforehand: `inputs` has a placeholder for each node."""
+    """The same call in a separate graph, so that it can be priced before contraction. `inputs` maps each input to its
+    placeholder."""
     pattern = match.pattern
 
     def given(node: fx.Node) -> fx.Node:

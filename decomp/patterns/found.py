@@ -1,4 +1,4 @@
-"""What a search for patterns finds: matches, and near misses with the reason why each is none."""
+"""The results of a search for patterns: matches, and near misses with the reason why each is not a match."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from decomp.patterns.pattern import Pattern
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """Calls of a program that are a pattern, and nothing else reads what only they compute."""
+    """Calls of a program that match a pattern and can be replaced: nothing else uses their intermediate results."""
 
     pattern: Pattern
     root: fx.Node
-    """The node of the program at which the pattern's last output was found."""
+    """The node of the program that matches the pattern's last output."""
     nodes: tuple[fx.Node, ...]
-    """The nodes that the pattern stands for, in the order of the program: what replaces the match replaces these."""
+    """The nodes that a replacement of the match removes, in program order."""
     outputs: tuple[fx.Node, ...]
-    """Those of them that give what the pattern gives, in its order."""
+    """The nodes that match the pattern's outputs, in the pattern's order."""
     bound: Mapping[str, Any]
-    """What each free variable stands for, by name: a node, a number, None, or a list of them."""
+    """The value of each free variable, by name: a node, a number, None, or a list of these."""
     placed: Mapping[fx.Node, fx.Node] = field(repr=False)
-    """The node of the program for each call of the pattern."""
+    """Maps each call of the pattern to the node that matches it."""
     sources: tuple[fx.Node, ...] = field(default=(), repr=False)
-    """The nodes of the program as it was given, where it was captured for the search: a module that is called counts as
-    one node."""
+    """The matched nodes of the original program, if it was captured for the search: a module call counts as one
+    node."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise NotPortable(
@@ -45,13 +45,13 @@ class Match:
         return self
 
     def __getitem__(self, name: str) -> Any:
-        """What a free variable stands for, a tensor as its metadata (shape, dtype, device); the node itself where the
-        program has no metadata. Raises `KeyError`."""
+        """The value of a free variable; for a tensor its metadata (shape, dtype, device), or its node if the program
+        has no metadata. Raises `KeyError`."""
         return fx.node.map_aggregate(self.bound[name], _known)
 
     @property
     def inputs(self) -> tuple[fx.Node, ...]:
-        """The distinct nodes among what free variables stand for, in order."""
+        """The distinct nodes among the values of free variables, in order."""
         found: dict[fx.Node, None] = {}
         fx.node.map_arg(tuple(self.bound.values()), lambda node: found.setdefault(node))
         return tuple(found)
@@ -68,15 +68,15 @@ def _known(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class NearMiss:
-    """A place where a pattern was nearly found, or was found and may not be replaced."""
+    """A place where a pattern matches in part, or matches but cannot be replaced."""
 
     pattern: Pattern
     root: fx.Node
     reason: str
     found: int
-    """How many calls of the pattern were found."""
+    """How many calls of the pattern are matched."""
     nodes: tuple[fx.Node, ...] = field(default=(), repr=False)
-    """The nodes that are these calls."""
+    """The nodes that match these calls."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise NotPortable("a NearMiss cannot be pickled: it holds nodes of your program\n  to do: pickle str(miss)")

@@ -1,5 +1,5 @@
-"""Fusing: which matches of a program are replaced. A match is taken where its rule reaches the target, and what that
-comes to costs less than the calls that it replaces; of matches that overlap those that save most."""
+"""Decides which matches of a program to replace: those whose rule reaches the target at a lower cost than the calls
+that the match replaces; of overlapping matches, those that save most."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from decomp.patterns.matching import matches
 
 
 class Replacing(Protocol):
-    """A rule for a pattern, as far as it matters here."""
+    """The part of a pattern's rule that is used here."""
 
     @property
     def pattern(self) -> Any:
         """The pattern that it replaces."""
 
     def why_not(self, match: Match) -> str | None:
-        """Why a match is not meant by the rule, or None."""
+        """Why the rule declines a match, or None."""
 
 
 class FusionPricing(Protocol):
-    """What plans a program, as far as it matters here."""
+    """The part of the planner that is used here."""
 
     everywhere: bool
 
     def price(self, node: fx.Node, frozen: Collection[fx.Node] = ()) -> float | str:
-        """What a call comes to on the target, these operands being `frozen`; or why it does not reach it."""
+        """The cost of a call on the target, given which operands are `frozen`; or why it does not reach the target."""
 
     def spec(self, node: fx.Node) -> int:
         """A number for the metadata of a value, equal for equal metadata."""
@@ -43,22 +43,22 @@ class FusionPricing(Protocol):
 
 @dataclass(frozen=True)
 class PatternFusion:
-    """What became of the patterns in one graph."""
+    """The outcome of all patterns in one graph."""
 
     contraction: Contraction | None = None
-    """The graph in which the matches that are taken are calls of their patterns; None if none is."""
+    """The graph with the chosen matches contracted; None if none was chosen."""
     rules: Mapping[Match, Any] = field(default_factory=dict)
-    """The rule of each match that is taken."""
+    """The rule of each chosen match."""
     passed_over: tuple[NearMiss, ...] = ()
-    """Matches that are not, and places that are nearly one, with the reason."""
+    """Matches that were not chosen, and near misses, with the reason."""
     asked: tuple[Any, ...] = ()
-    """All rules whose patterns were looked for."""
+    """All rules whose patterns were searched for."""
 
     searched: tuple[Any, ...] = ()
-    """The graph that was searched, and what holds what it names."""
+    """The graph that was searched, and the owner of its attributes."""
 
     def match_at(self, name: str) -> Match | None:
-        """The match that a call of a pattern stands for, by the name of the call."""
+        """The match that a call of a pattern replaces, by the name of the call."""
         return self._by_name.get(name)
 
     @functools.cached_property
@@ -67,7 +67,8 @@ class PatternFusion:
         return {node.name: match for node, match in calls.items()}
 
     def reasons(self) -> dict[str, list[tuple[str, str]]]:
-        """By the name of a node, the rules whose patterns it is nearly part of, each with the reason why it is not."""
+        """By the name of a node: the rules whose patterns it matches in part, each with the reason why it was not
+        replaced."""
         names = {rule.pattern: f"pattern {rule}" for rule in self.asked}
         found: dict[str, list[tuple[str, str]]] = {}
         for miss in self.passed_over:
@@ -76,7 +77,7 @@ class PatternFusion:
         return found
 
     def uses(self) -> Iterator[PatternUse]:
-        """What became of each rule, in order of registration."""
+        """The outcome of each rule, in order of registration."""
         for rule in self.asked:
             taken = tuple(match for match, own in self.rules.items() if own is rule)
             missed = tuple(miss for miss in self.passed_over if miss.pattern is rule.pattern)
@@ -85,14 +86,14 @@ class PatternFusion:
 
 @dataclass(frozen=True)
 class PatternUse:
-    """What became of the rule for a pattern in one graph."""
+    """The outcome of one pattern's rule in one graph."""
 
     rule: str
     taken: tuple[Match, ...]
     missed: tuple[NearMiss, ...]
-    """Where it was found, or nearly, and is not taken."""
+    """Matches that were not chosen, and near misses."""
     closest: Callable[[], NearMiss | str] = field(default=lambda: "", repr=False, compare=False)
-    """Finds the place where most of the pattern is, or says what is missing from the program."""
+    """Finds the place that matches most of the pattern, or says which op is missing from the program."""
 
 
 def fuse(
@@ -104,9 +105,9 @@ def fuse(
     constants: Callable[[], Collection[fx.Node]] = tuple,
     freeze: bool = False,
 ) -> PatternFusion:
-    """Find the patterns of some rules in a graph, and contract what is to be replaced. `owner` holds what the graph
-    names, `kept` are values that are observed though no node uses them. `constants` finds the nodes that freezing
-    computes once; with `freeze` they cost nothing."""
+    """Find the patterns of some rules in a graph, and contract the matches to replace. `owner` has the attributes that
+    the graph names; `kept` are values that are observed though no node uses them. `constants` finds the nodes that
+    freezing computes once; with `freeze` they cost nothing."""
     by_pattern = {rule.pattern: rule for rule in rules}
     missed: list[NearMiss] = []
     candidates: list[PatternCandidate] = []
@@ -128,7 +129,7 @@ def fuse(
 
 
 def _closest(pattern: Any, graph: fx.Graph, owner: nn.Module) -> NearMiss | str:
-    """The place of a graph where most of a pattern is; which of its ops is not there, if its last one is not."""
+    """The place that matches most of a pattern; if its last op is not in the graph, a sentence that says so."""
     missed: list[NearMiss] = []
     for _ in matches(graph, [pattern], owner=owner, missed=missed, everywhere=True):
         pass
@@ -142,16 +143,16 @@ def _not_taken(match: Match, reason: str) -> NearMiss:
 
 
 def _overlapped(match: Match, taken: Collection[Match]) -> NearMiss:
-    """A match that gives way to others."""
+    """The near miss for a match that overlaps with a chosen one."""
     nodes = set(match.nodes)
     other = next((each for each in taken if not nodes.isdisjoint(each.nodes)), None)
     if other is None:
-        return _not_taken(match, "it cannot be put into an order with other matches")
+        return _not_taken(match, "it cannot be ordered among the other matches")
     return _not_taken(match, f"overlaps with {other.pattern.name} at {other.root.name}, which saves more")
 
 
 class _Savings:
-    """What taking matches saves, at the prices of the program as it will be: frozen, or not."""
+    """The savings of matches, at the prices of the lowered program, which is frozen or not."""
 
     def __init__(self, pricing: FusionPricing, constants: Callable[[], Collection[fx.Node]], freeze: bool) -> None:
         self.everywhere, self.freeze = pricing.everywhere, freeze
@@ -159,7 +160,7 @@ class _Savings:
         self._frozen = functools.cache(lambda: _Costs(pricing, constants()))
 
     def saving(self, match: Match) -> float | str:
-        """What taking a match saves, or why it is not taken."""
+        """The saving if a match is replaced, or why it is not."""
         costs = self._frozen() if self.freeze else self._as_given
         own = costs.of_match(match)
         if isinstance(own, str):
@@ -172,7 +173,7 @@ class _Savings:
         return min(whole - own, _UNREACHABLE)
 
     def _if_frozen(self, match: Match, before: float) -> str:
-        """What a match would cost in a frozen program, if it would be taken there."""
+        """The cost of a match in a frozen program, if it would be replaced there; else an empty text."""
         own = math.inf if self.freeze else self._frozen().of_match(match)
         whole = self._frozen().of_calls(match)
         if isinstance(own, str) or own >= whole:
@@ -181,8 +182,8 @@ class _Savings:
 
 
 class _Costs:
-    """What matches cost, and what their parts cost, where some nodes are `frozen`; calls of patterns stand in a graph
-    of their own meanwhile."""
+    """The costs of matches and of their parts, given the `frozen` nodes. Calls of patterns are priced in a separate
+    graph, before the program is contracted."""
 
     def __init__(self, pricing: FusionPricing, frozen: Collection[fx.Node]) -> None:
         self.pricing, self.frozen = pricing, frozen
@@ -191,14 +192,14 @@ class _Costs:
         self._of_matches: dict[Any, float | str] = {}
 
     def of_match(self, match: Match) -> float | str:
-        """What the call of a pattern comes to, or why it does not reach the target."""
+        """The cost of the call of a pattern, or why it does not reach the target."""
         key = self._key(match)
         if key not in self._of_matches:
             self._of_matches[key] = self._price(match)
         return self._of_matches[key]
 
     def of_calls(self, match: Match) -> float:
-        """What the calls that a match replaces come to; infinity if one does not reach the target."""
+        """The cost of the calls that a match replaces; infinity if one does not reach the target."""
         parts = [self._price_of_node(node) for node in match.nodes if not is_host(node)]
         return math.inf if any(isinstance(part, str) for part in parts) else sum(map(float, parts))
 
@@ -215,7 +216,7 @@ class _Costs:
         return self._of_nodes[node]
 
     def _key(self, match: Match) -> Any:
-        """What the price of a match depends on: two matches with one key have one price."""
+        """Everything that the price of a match depends on: matches with equal keys have equal prices."""
         places: dict[fx.Node, int] = {}
 
         def described(value: Any) -> Any:
@@ -232,4 +233,4 @@ class _Costs:
 
 
 _UNREACHABLE = 1e18
-"""What is saved where a call would not reach the target otherwise."""
+"""The saving if a call would not reach the target otherwise."""

@@ -1,4 +1,5 @@
-"""The graph that patterns are looked for in: what its nodes mean, and whether some of them may be replaced as one."""
+"""The graph that is searched for patterns: the terms of its nodes, and whether a set of nodes can be replaced by one
+call."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ _CHEAP = frozenset(
     f"aten.{name}"
     for name in "t transpose permute numpy_T mT view reshape _unsafe_view expand alias dropout clone".split()
 )
-"""Ops that compute nothing: where others use what one gives, it stays beside what replaces the match."""
+"""Ops that compute nothing: if other calls use the result of one, it is kept next to the replacement of the match."""
 
 
 class Host:
-    """A graph, with tables that are made when they are first asked for."""
+    """A graph with lazily computed tables."""
 
     def __init__(self, graph: fx.Graph, owner: nn.Module | None = None, kept: frozenset[fx.Node] = frozenset()) -> None:
         self.graph, self.owner, self.kept = graph, owner, kept
@@ -32,7 +33,7 @@ class Host:
 
     @functools.cached_property
     def place(self) -> dict[fx.Node, int]:
-        """The place of each node in the graph."""
+        """The index of each node in the graph."""
         return {node: i for i, node in enumerate(self.graph.nodes)}
 
     @functools.cached_property
@@ -40,7 +41,7 @@ class Host:
         return EffectTable(self.owner)
 
     def _counted(self, effect: Effect) -> list[int]:
-        """How many calls with an effect there are up to each node, itself included."""
+        """For each node: how many calls up to and including it have an effect."""
         return list(itertools.accumulate(effect in self._effects.of(node).kinds for node in self.place))
 
     @functools.cached_property
@@ -52,7 +53,7 @@ class Host:
         return self._counted(Effect.REGION)
 
     def same_value(self, a: Any, b: Any) -> bool:
-        """Whether two arguments are the same value: nodes by identity, or one attribute read twice."""
+        """Whether two arguments are the same value: the same node, reads of the same attribute, or equal constants."""
         if isinstance(a, fx.Node) and isinstance(b, fx.Node):
             return a is b or a.op == b.op == "get_attr" and a.target == b.target
         if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
@@ -62,8 +63,8 @@ class Host:
     def with_inner(
         self, placed: Collection[fx.Node], through: Iterable[fx.Node], outputs: Collection[fx.Node]
     ) -> set[fx.Node]:
-        """The nodes that go where a match is replaced: those of its calls; those that only hand values on between them;
-        and those that only look at inner values, and need not."""
+        """The nodes that a replacement of a match removes: its calls; nodes that only pass values between them; and
+        nodes that only inspect inner values, such as unused size reads."""
         covered = set(placed)
         for node in sorted(set(through) - covered, key=self.place.__getitem__, reverse=True):
             if op_name(node) not in _CHEAP or all(user in covered or looks_only(user) for user in node.users):
@@ -74,7 +75,7 @@ class Host:
         return covered
 
     def why_not(self, match: Match, through: Collection[fx.Node] = ()) -> str | None:
-        """Why a match may not be replaced, or None if it may."""
+        """Why a match cannot be replaced, or None if it can."""
         covered = set(match.nodes)
         for node in match.nodes:
             reason = self._why_kept(node, covered) if node not in match.outputs else None
@@ -84,9 +85,9 @@ class Host:
         return effects or self._why_between(match) or self._why_out_of_order(match, covered)
 
     def _why_kept(self, node: fx.Node, covered: set[fx.Node]) -> str | None:
-        """Why a value inside a match is needed beside it."""
+        """Why an inner value of a match is needed elsewhere, or None."""
         if node in self.kept:
-            return f"{node.name} is written back in the end"
+            return f"{node.name} is written back to an input or buffer"
         user = next((user for user in node.users if user not in covered), None)
         if user is None:
             return None
@@ -104,7 +105,7 @@ class Host:
         return None
 
     def _why_between(self, match: Match) -> str | None:
-        """Why the nodes of a match may not be moved to one place."""
+        """Why the nodes of a match cannot be moved to one place, or None."""
         first, last = self.place[match.nodes[0]], self.place[match.nodes[-1]]
         if self._regions[first] != self._regions[last]:
             ends = f"{match.nodes[0].name} and {match.nodes[-1].name}"
@@ -118,7 +119,7 @@ class Host:
         return Effect.MUTATION in self._effects.of(node).kinds
 
     def _why_out_of_order(self, match: Match, covered: set[fx.Node]) -> str | None:
-        """Why there is no place where all inputs are known, and no output is used yet."""
+        """Why there is no place after all inputs and before all uses of the outputs, or None."""
         if len(set(match.outputs)) < len(match.outputs):
             return "two of its outputs are one value"
         users = [self.place[user] for node in match.outputs for user in node.users if user not in covered]
@@ -126,4 +127,4 @@ class Host:
         if users and min(users) <= known:
             return "one of its outputs is used before all its inputs are known"
         inside = next((node for node in match.inputs if node in covered), None)
-        return f"{inside.name} is an input of the match, and inside it" if inside is not None else None
+        return f"{inside.name} is both an input of the match and inside it" if inside is not None else None

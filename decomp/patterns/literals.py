@@ -1,4 +1,4 @@
-"""When a constant of a program is the one that a pattern has."""
+"""Compares the constants of a program with those of a pattern."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from decomp.patterns.terms import NodeReading
 
 _DIMS = frozenset({"dim", "dims", "dim0", "dim1", "start_dim", "end_dim"})
 _ONE_MORE = frozenset({"aten.unsqueeze", "aten.stack"})
-"""Ops whose dimension counts in their result, which has one more than their operand."""
+"""Ops whose `dim` refers to the result, which has one dimension more than the operand."""
 _FLOATS = frozenset({"eps", "p", "dropout_p", "scale", "negative_slope", "lambd", "threshold", "momentum"})
-"""Arguments that are floats, whatever type of number is given."""
+"""Arguments that are read as floats, also if an int is given."""
 
 
 def same_literal(wanted: Any, found: Any, name: str, host: NodeReading) -> bool:
-    """Whether `found`, the argument `name` of a call of the program, is the constant `wanted`: numbers by value, with
-    their type where it decides about the dtype of the result, and dimensions counted from either end."""
+    """Whether `found`, the argument `name` of a call of the program, means the constant `wanted`. Numbers are compared
+    by value, and by type where that determines the dtype of the result; dimensions may count from either end."""
     if isinstance(wanted, (list, tuple)) and isinstance(found, (list, tuple)):
         return len(wanted) == len(found) and all(same_literal(w, f, name, host) for w, f in zip(wanted, found))
     if same_constant(found, wanted):
@@ -48,6 +48,6 @@ def _rank(host: NodeReading) -> int | None:
 
 
 def _is_floating(host: NodeReading) -> bool:
-    """Whether the operand is of floats, so that a whole number changes nothing that the same float would not."""
+    """Whether the operand is floating point or complex, so that an int and the equal float have the same effect."""
     value = _operand(host)
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())

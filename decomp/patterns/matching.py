@@ -1,6 +1,6 @@
-"""Matching: where the calls of a graph are a pattern. Patterns are indexed by the op that they end in; one walk over
-the graph tries each at the nodes that may be its last one, and works its way up from there. A place where a
-replacement would not be right is refused, with the reason."""
+"""Finds patterns in a graph. Patterns are indexed by their last op; one walk over the graph tries each at the nodes
+that can be its last one, and compares operands from there backwards, with backtracking. A match that cannot be replaced
+without changing the program is refused, with the reason."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from decomp.patterns.pattern import Pattern
 from decomp.patterns.terms import HANDS_ON, NodeReading, op_name, readings_of
 
 STEPS = 64
-"""So many comparisons are made at one place for each call of a pattern: where operands may be in any order, there may
-be very many ways."""
+"""The maximum number of comparisons at one place for each call of a pattern. The search backtracks over the operand
+order of commutative ops, which is exponential in the worst case."""
 TRIED = 16
-"""So many ways of reading one place are tried, where the first may not be replaced."""
+"""How many solutions are tried at one place if the first one cannot be replaced."""
 
 
 def matches(
@@ -34,10 +34,10 @@ def matches(
     missed: list[NearMiss] | None = None,
     everywhere: bool = False,
 ) -> Iterator[Match]:
-    """Where the calls of `graph` are one of some patterns, in the order of the graph and, at one node, of the patterns.
-    Matches may overlap. `owner` holds the modules that the graph calls; `kept` are nodes whose values are observed
-    though no node uses them, as what is written back. Near misses are appended to `missed`: places where more
-    than half of the calls of a pattern are, or, with `everywhere`, where its last one is."""
+    """Iterate over the matches of patterns in `graph`, in the order of the graph and, at one node, of the patterns.
+    Matches may overlap. `owner` has the modules that the graph calls; `kept` are nodes whose values are observed though
+    no node uses them, because they are written back. Near misses are appended to `missed`: places that match more than
+    half of the calls of a pattern, or, with `everywhere`, its last call."""
     by_root: dict[str, list[Pattern]] = {}
     for pattern in dict.fromkeys(patterns):
         for op in pattern.roots:
@@ -65,7 +65,7 @@ def matches(
 
 
 def _is_likely(pattern: Pattern, node: fx.Node) -> bool:
-    """Whether each operand of the last call of a pattern may be one of a node, by their ops alone."""
+    """Whether a node can match the last call of a pattern, judging only by the ops of its operands: a cheap filter."""
     for ops in pattern.operands:
         for given in node.all_input_nodes:
             if not ops.isdisjoint(readings_of(op_name(given))) or op_name(given) in HANDS_ON:
@@ -92,27 +92,28 @@ def match_at(host: Host, pattern: Pattern, node: fx.Node) -> Match | NearMiss:
 
 
 Goal = tuple[Any, Any, str, NodeReading | None]
-"""A value of the pattern, what of the program it is to be, and the argument and call of the program that this is."""
+"""A comparison to make: a value of the pattern, a value of the program, and the argument and call that it comes
+from."""
 
 
 @dataclass
 class _MatchState:
-    """What is known so far of one way to read the program as the pattern."""
+    """A partial solution of the search."""
 
     goals: list[Goal]
     placed: dict[fx.Node, fx.Node] = field(default_factory=dict)
     bound: dict[str, Any] = field(default_factory=dict)
     through: dict[fx.Node, None] = field(default_factory=dict)
-    """Nodes of the program that belong to a reading of others, or hand a value on unchanged."""
+    """Nodes of the program that are part of another node's term, or pass a value on unchanged."""
     later: list[tuple[fx.Node, Any]] = field(default_factory=list)
-    """Numbers that the pattern computes, which the program has as such."""
+    """Numbers that the pattern computes and the program has as constants, which are compared at the end."""
 
     def copy(self) -> _MatchState:
-        """The same, to go on from in another way."""
+        """A copy, for backtracking."""
         return _MatchState(list(self.goals), dict(self.placed), dict(self.bound), dict(self.through), list(self.later))
 
     def with_call(self, choice: _Choice) -> _MatchState:
-        """The same state, in which a call is placed, and its operands are to be compared."""
+        """Match a call, and add the comparisons of its operands; returns the state itself."""
         self.placed[choice.p] = choice.h
         self.goals += choice.goals[::-1]
         for node in choice.through:
@@ -121,10 +122,10 @@ class _MatchState:
 
 
 class _Choice(NamedTuple):
-    """One way to read a call of the program as a call of the pattern."""
+    """One way to match a call of the program with a call of the pattern."""
 
     goals: list[Goal]
-    """Its operands, to be compared."""
+    """The comparisons of its operands."""
     through: tuple[fx.Node, ...]
     p: fx.Node
     h: fx.Node
@@ -140,17 +141,17 @@ class _PatternSearch:
         self.furthest: tuple[fx.Node, ...] = ()
 
     def covered(self, state: _MatchState) -> tuple[tuple[fx.Node, ...], tuple[fx.Node, ...]]:
-        """The nodes that a match stands for, in order, and its outputs."""
+        """The nodes that a match replaces, in order, and its outputs."""
         outputs = tuple(state.placed[node] for node in self.pattern.outputs)
         nodes = self.host.with_inner({*state.placed.values()}, state.through, outputs)
         return tuple(sorted(nodes, key=self.host.place.__getitem__)), outputs
 
     def solutions(self, state: _MatchState) -> Iterator[_MatchState]:
-        """Every way to reach the goals of a state, the first in the order of arguments."""
+        """All solutions that extend a state; the first one keeps operands in the order given."""
         while state.goals:
             self.steps -= 1
             if self.steps < 0:
-                self._miss(state, "there are too many ways to order its operands")
+                self._miss(state, "its operands can be ordered in too many ways")
                 return
             goal = state.goals.pop()
             choices = self._step(state, *goal)
@@ -169,13 +170,14 @@ class _PatternSearch:
             yield state
 
     def _miss(self, state: _MatchState, reason: str) -> list[_Choice]:
-        """Note why this way ends here, if it led further than those before."""
+        """Record why the search fails here, if it got further than before."""
         if len(state.placed) >= self.reached and (len(state.placed) > self.reached or not self.reason):
             self.reached, self.reason, self.furthest = len(state.placed), reason, tuple(state.placed.values())
         return []
 
     def _step(self, state: _MatchState, p: Any, h: Any, name: str, term: NodeReading | None) -> list[_Choice] | None:
-        """The ways on from one goal: none where it cannot be reached; None where there is nothing to choose."""
+        """Process one goal. Returns the choices to branch on, empty if the goal fails; None if it succeeds without a
+        choice."""
         if isinstance(p, fx.Node):
             if p.op == "placeholder":
                 return self._variable(state, str(p.target), h)
@@ -197,7 +199,7 @@ class _PatternSearch:
         if name in state.bound:
             if self.host.same_value(state.bound[name], h):
                 return None
-            return self._miss(state, f"{name} would stand for {_shown(state.bound[name])} and for {_shown(h)}")
+            return self._miss(state, f"{name} would be both {_shown(state.bound[name])} and {_shown(h)}")
         if h is None and name not in self.pattern.optional:
             return self._miss(state, f"there is no {name}: a variable that may be absent has the default None")
         state.bound[name] = h
@@ -208,10 +210,10 @@ class _PatternSearch:
             if isinstance(h, (int, float)) and kind_of(p) == "host":
                 state.later.append((p, h))
                 return None
-            return self._miss(state, f"{_shown(h)} stands where the pattern has a call of {op_name(p)}")
+            return self._miss(state, f"the program has {_shown(h)} where the pattern calls {op_name(p)}")
         if p in state.placed:
             same = state.placed[p] is h
-            return None if same else self._miss(state, f"{h.name} is computed anew, and not {state.placed[p].name}")
+            return None if same else self._miss(state, f"{h.name} is not the same value as {state.placed[p].name}")
         choices = list(self._readings(state, p, h))
         below = self.host.terms.passed_on(h)
         if not choices and below is not None:
@@ -224,11 +226,11 @@ class _PatternSearch:
         wanted, found = self.pattern.terms.raw(p), self.host.terms.raw(h)
         wanted_op, found_op = wanted.op if wanted else op_name(p), found.op if found else op_name(h) or h.op
         if wanted_op == found_op:
-            return f"{h.name} takes other arguments than the {wanted_op} of the pattern"
+            return f"{h.name} has other arguments than the {wanted_op} of the pattern"
         return f"{h.name} is {found_op}, not {wanted_op}"
 
     def _readings(self, state: _MatchState, p: fx.Node, h: fx.Node) -> Iterator[_Choice]:
-        """The ways to read the call `h` as the call `p`."""
+        """The ways to match the call `h` with the call `p`."""
         if p.op == h.op == "call_function" and self.pattern.terms.raw(p) is None and p.target is h.target:
             pairs = zip((*p.args, *p.kwargs.values()), (*h.args, *h.kwargs.values()))
             goals: list[Goal] = [(a, b, "", None) for a, b in pairs]
@@ -246,7 +248,7 @@ class _PatternSearch:
         goals: list[Goal] = [(ours[name], theirs[name], name, other) for name in ours if name in theirs]
         if len(goals) < len(ours) or len(goals) < len(theirs):
             for name in sorted(ours.keys() ^ theirs.keys()):
-                # Overloads differ in arguments that need not be given.
+                # An optional argument that only one overload has may be absent if it has its default.
                 one = ours.get(name, theirs.get(name))
                 if one not in (None, False) and not (name == "alpha" and one == 1):
                     self._placed_miss(state, p, h, f"{name} of {h.name} is {_shown(theirs.get(name))}")
@@ -261,7 +263,7 @@ class _PatternSearch:
             yield _Choice(order, other.through, p, h)
 
     def _may_be(self, p: Any, h: Any) -> bool:
-        """Whether an operand may be that of the pattern, by their ops alone."""
+        """Whether an operand can match that of the pattern, judging only by their ops."""
         if not isinstance(p, fx.Node) or p.op == "placeholder":
             return isinstance(p, fx.Node) or not isinstance(h, fx.Node)
         if not isinstance(h, fx.Node):
@@ -273,14 +275,14 @@ class _PatternSearch:
         self._miss(_MatchState([], {**state.placed, p: h}), reason)
 
     def _beside(self, state: _MatchState) -> Iterator[_Choice]:
-        """Ways on to an output that the anchor does not depend on: it is among the users of what is known."""
+        """Candidates for an output that the root does not depend on, found among the users of matched values."""
         for p in self.pattern.calls:
             known = [self._value(state, given) for given in p.all_input_nodes] if p not in state.placed else []
             anchor = next((value for value in known if isinstance(value, fx.Node)), None)
             if anchor is None:
                 continue
             taken = {*state.placed.values()}
-            self._miss(state, f"{anchor.name} has no other user that is the {op_name(p)} of the pattern")
+            self._miss(state, f"{anchor.name} has no other user that matches the {op_name(p)} of the pattern")
             for user in [*anchor.users][:STEPS]:
                 if user not in taken and user in self.host.place:
                     yield from self._readings(state, p, user)
@@ -291,17 +293,17 @@ class _PatternSearch:
         return state.bound.get(str(p.target)) if p.op == "placeholder" else state.placed.get(p)
 
     def _numbers_agree(self, state: _MatchState) -> bool:
-        """Whether the numbers that the pattern computes from shapes are those that the program has."""
+        """Whether the numbers that the pattern computes from shapes equal the constants of the program."""
         for p, number in state.later:
             found = computed(p, state.bound, state.placed)
             if type(found) not in (int, float) or found != number:
-                self._miss(state, f"the pattern computes {found} for {p.name}, where the program has {number}")
+                self._miss(state, f"the pattern computes {found} for {p.name}, but the program has {number}")
                 return False
         return True
 
 
 def computed(p: Any, bound: Mapping[str, Any], placed: Mapping[fx.Node, fx.Node]) -> Any:
-    """What a call of a pattern gives from the metadata of what variables stand for; None where it is not known."""
+    """The result of a call of a pattern, computed from the metadata of its variables; None if it is not known."""
     if not isinstance(p, fx.Node):
         return p
     if p.op == "placeholder":
@@ -314,7 +316,7 @@ def computed(p: Any, bound: Mapping[str, Any], placed: Mapping[fx.Node, fx.Node]
         return None
     try:
         return call_target(p.target, args, p.kwargs)
-    except Exception:  # what cannot be computed without data is not known
+    except Exception:  # it needs data, of which there is only metadata
         return None
 
 

@@ -1,5 +1,5 @@
-"""Patterns: an ordinary function over free variables, recorded as a small graph. Its parameters are the free variables;
-a parameter may also stand for a module, whose weights and settings are then free."""
+"""`Pattern`: an ordinary function, recorded as a small graph. Its parameters are free variables; a parameter can also
+be a module, whose weights and settings are then free variables."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from decomp.ir.schema import parameters
 from decomp.patterns.terms import READ_OTHERWISE, Terms, op_name, readings_of
 
 _DATA = ("input", "self", "indices")
-"""What a module is called on; the other arguments of its op are its own."""
+"""The argument of an op that a module takes as its input; the others come from the module's attributes."""
 
 
 class Pattern:
-    """Calls that together mean one thing. As a function it computes what they do, from its free variables in order."""
+    """Several calls to be found in programs. A pattern can be called: it computes its outputs from the values of its
+    free variables, in order."""
 
     def __init__(
         self,
@@ -36,10 +37,9 @@ class Pattern:
         shape: Mapping[str, tuple[str, ...] | None] | None = None,
         source: tuple[Any, Mapping[str, type[nn.Module]]] = (None, {}),
     ) -> None:
-        """`graph`: its placeholders are free variables, its outputs what the pattern gives. `optional`: variables that
-        may be None. `shape`: the parameters of the function; for one that stands for a module, the attributes of which
-        there is a variable each, named `conv.weight`. `source`: the function that it was recorded from. Raises
-        `ArgumentError`."""
+        """`graph`: its placeholders are the free variables, its outputs those of the pattern. `optional`: variables
+        that may be None. `shape`: the parameters of the function; for a module parameter, the attributes that became
+        variables, named like `conv.weight`. `source`: the function that was recorded. Raises `ArgumentError`."""
         self.graph, self.name, self.location, self.optional, self.source = graph, name, location, optional, source
         self.variables = tuple(str(node.target) for node in graph.nodes if node.op == "placeholder")
         self.parameters = dict(shape) if shape is not None else dict.fromkeys(self.variables)
@@ -47,18 +47,17 @@ class Pattern:
         self.terms = Terms(of_pattern=True)
         returned = graph.output_node().args[0]
         self.single = isinstance(returned, fx.Node)
-        """Whether it gives one value, and no tuple."""
+        """Whether the pattern returns one value, not a tuple."""
         self.outputs = tuple(nodes_in(returned))
         self.calls = tuple(node for node in graph.nodes if node.op.startswith("call"))
         self._check(returned)
         self.root = max(self.outputs, key=self.calls.index)
-        """The output at which a match is anchored: the last one."""
+        """The output from which a match is searched backwards: the last one."""
 
     @classmethod
     def of(cls, function: Any, name: str | None = None, **modules: type[nn.Module]) -> Pattern:
-        """The pattern of a function of free variables, or of a `Pattern`, itself. `modules`: parameters that stand for
-        modules, with their classes; annotations of the function (`conv: nn.Conv2d`) say the same. Raises
-        `ArgumentError`."""
+        """Record a function of free variables as a pattern; a `Pattern` is returned unchanged. `modules`: the classes
+        of parameters that are modules, which can also be annotated (`conv: nn.Conv2d`). Raises `ArgumentError`."""
         if isinstance(function, Pattern):
             return function
         if not inspect.isfunction(function):
@@ -70,23 +69,23 @@ class Pattern:
         what = f"pattern {self.name}"
         remedy = "define its function at the top level of a module, under a name of its own"
         if function is None:
-            raise NotPortable(f"{what} cannot be pickled: it was not made of a function\n  to do: {remedy}")
+            raise NotPortable(f"{what} cannot be pickled: it was not recorded from a function\n  to do: {remedy}")
         pickled(function, what, remedy)
         return _from_source, (function, self.name, dict(modules))
 
     def named(self, name: str) -> Pattern:
-        """The same pattern under another name, as a pattern of its own."""
+        """A separate pattern with the same calls and another name."""
         return Pattern(self.graph, name, self.location, self.optional, self.parameters, self.source)
 
     @functools.cached_property
     def effects_known(self) -> bool:
-        """Whether nothing that it calls is a function of which no library says what it does. (What is known has no
-        effect.)"""
+        """Whether the effects of all its calls are known. (Calls with known effects have none, or the pattern would
+        have been refused.)"""
         table = EffectTable()
         return all(table.of(node).known for node in self.calls)
 
     def __call__(self, *values: Any) -> Any:
-        """What the pattern computes on values of its variables, in order."""
+        """Compute the outputs from the values of the variables, in order."""
         env: dict[fx.Node, Any] = dict(zip(self.graph.find_nodes(op="placeholder"), values))
         for node in self.calls:
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
@@ -94,8 +93,8 @@ class Pattern:
         return fx.node.map_arg(self.graph.output_node().args[0], env.__getitem__)
 
     def values(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        """Values of its variables, in order, from arguments for its parameters: a module for one that stands for it.
-        Raises `ArgumentError` where there are more or fewer."""
+        """The values of the variables, in order, given arguments for the parameters: a module for a module parameter.
+        Raises `ArgumentError` for a wrong number of arguments."""
         if len(arguments) != len(self.parameters):
             raise ArgumentError(f"the {self} takes ({', '.join(self.parameters)}), not {len(arguments)} arguments")
         found: list[Any] = []
@@ -104,8 +103,8 @@ class Pattern:
         return tuple(found)
 
     def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a function with the parameters of the pattern, from values of its variables; what stands for
-        a module has its weights and settings as attributes."""
+        """Arguments for a function with the parameters of the pattern, given values of the variables. A module
+        parameter gets a namespace with the weights and settings as attributes."""
         found = {}
         for name, attributes in self.parameters.items():
             if attributes is None:
@@ -126,11 +125,11 @@ class Pattern:
         return self
 
     def _check(self, returned: Any) -> None:
-        """Raise `ArgumentError` for what can never match, or would not be right if it did."""
+        """Raise `ArgumentError` for a pattern that can never match, or whose matches could not be replaced."""
         if not self.outputs or not all(node.op.startswith("call") for node in self.outputs):
-            raise self._refused("gives back one of its variables or a constant", "return what it computes")
+            raise self._refused("returns one of its variables or a constant", "return the result of a call")
         if any(not isinstance(item, fx.Node) for item in _leaves(returned)):
-            raise self._refused("gives back a constant", "return what it computes")
+            raise self._refused("returns a constant", "return the result of a call")
         effects = EffectTable()
         for node in self.graph.nodes:
             if node.op in ("get_attr", "call_module"):
@@ -143,9 +142,9 @@ class Pattern:
         used = self._used()
         for node in self.graph.nodes:
             if node not in used and node.op.startswith("call"):
-                raise self._refused(f"does not use what {node.target} gives", "return it, or leave the call out")
+                raise self._refused(f"does not use the result of {node.target}", "return it, or leave the call out")
             if node not in used and node.op == "placeholder" and str(node.target) not in self.optional:
-                raise self._refused(f"does not use its variable {node.target}", "leave it out: nothing says what it is")
+                raise self._refused(f"does not use its variable {node.target}", "leave it out: it matches nothing")
 
     def _refused(self, problem: str, remedy: str) -> ArgumentError:
         return ArgumentError(f"the {self} {problem}\n  to do: {remedy}")
@@ -159,24 +158,24 @@ class Pattern:
         return used
 
     def ops_of(self, node: fx.Node) -> frozenset[str]:
-        """The ops that one of its calls may be read as."""
+        """The ops that one of the pattern's calls can be read as."""
         return frozenset(term.op for term in self.terms.of(node)) | readings_of(op_name(node))
 
     @functools.cached_property
     def operands(self) -> tuple[frozenset[str], ...]:
-        """For each call among the operands of the anchor, the ops that it may be read as. Calls that give numbers are
-        left out: a program may have the numbers."""
+        """For each call among the operands of the root: the ops that it can be read as. Calls that return numbers are
+        left out, because a program may have the numbers as constants."""
         calls = [node for node in self.root.all_input_nodes if node.op.startswith("call") and kind_of(node) != "host"]
         return tuple(self.ops_of(node) for node in calls)
 
     @functools.cached_property
     def root_is_plain(self) -> bool:
-        """Whether the anchor is read in one way, so that its operands are those of a call that is the same."""
+        """Whether the root can be read as only one op, so that its operands are the operands of a matching call."""
         return len(self.roots) == 1 and not self.roots & READ_OTHERWISE
 
     @functools.cached_property
     def roots(self) -> frozenset[str]:
-        """The ops that the anchor may be read as."""
+        """The ops that the root can be read as."""
         return frozenset(term.op for term in self.terms.of(self.root)) or frozenset({op_name(self.root)})
 
 
@@ -215,16 +214,18 @@ class _PatternRecorder(fx.Tracer):
             self.optional.add(parameter.name)
         elif parameter.default is not parameter.empty:
             raise ArgumentError(
-                f"the pattern {self.name} has a default for {parameter.name}: a free variable takes what the program "
-                "has; write the number into the pattern to demand it, or None for what may be absent"
+                f"the pattern {self.name} has a default for {parameter.name}: a free variable takes the value of the "
+                "program\n  to do: write the number into the pattern to require it; the default None marks an optional "
+                "argument"
             )
         return self.create_proxy("placeholder", parameter.name, (), {})
 
     def _module(self, name: str, cls: type[nn.Module]) -> Any:
-        """What stands for a module: called, it makes the call of its op, with a variable for each setting."""
+        """The argument for a module parameter: calling it records a call of the module's op, with a variable for each
+        weight and setting."""
         packet = of_module_class(cls).packet
         if packet is None:
-            raise ArgumentError(f"the pattern {self.name} takes {name} for a {cls.__name__}, which is no single op")
+            raise ArgumentError(f"the pattern {self.name} takes a {cls.__name__} as {name}, which is not a single op")
         overload = getattr(packet, packet.overloads()[0])
         params = parameters(overload)
         data = next(p.name for p in params if p.name in _DATA)
@@ -255,9 +256,9 @@ def _traced(function: Any, name: str, modules: Mapping[str, type[nn.Module]]) ->
     except Exception as error:
         raise ArgumentError(
             f"the pattern {name} ({located(function)}) cannot be recorded: {first_line(error)}\n"
-            "  to do: compute with the free variables alone, and do not branch on them"
+            "  to do: compute only from the free variables, and do not branch on their values"
         ) from error
-    # Placeholders keep the names that users know, which `conv.weight` is and a node's name is not.
+    # Users know the placeholders' targets, such as `conv.weight`; node names would be mangled.
     known = {each: cls for each, cls in recorder.modules.items() if recorder.parameters.get(each) is not None}
     optional = frozenset(recorder.optional)
     return Pattern(graph, name, located(function), optional, recorder.parameters, (function, known))
@@ -266,7 +267,7 @@ def _traced(function: Any, name: str, modules: Mapping[str, type[nn.Module]]) ->
 def _modules_of(function: Any) -> dict[str, type[nn.Module]]:
     try:
         hints = inspect.get_annotations(function, eval_str=True)
-    except Exception:  # names that are known to type checkers alone
+    except Exception:  # names that only type checkers resolve
         return {}
     return {n: each for n, each in hints.items() if isinstance(each, type) and issubclass(each, nn.Module)}
 

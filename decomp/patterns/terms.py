@@ -1,6 +1,6 @@
-"""Terms: what a node computes, whatever its spelling. A node has one term for the op that it calls, and others where it
-means another op as well: `addmm(b, x, t(w))` is also `linear(x, w, b)`. A pattern and a program are compared term by
-term, so that a pattern written in `torch.nn.functional` is found in a program that was exported or decomposed."""
+"""Terms: normalised readings of nodes. A node has a term for the op that it calls, and more where it is equivalent to
+another op: `addmm(b, x, t(w))` is also `linear(x, w, b)`. Patterns and programs are compared by their terms, so that a
+pattern written with `torch.nn.functional` is found in a program that was exported or decomposed."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ class NodeReading(NamedTuple):
     op: str
     """`aten.linear`, `mylib.op`, `module.function`."""
     arguments: dict[str, Any]
-    """By the schema's names, defaults filled in, a lone number for a list written as the list."""
+    """By the schema's names, with defaults, and single numbers expanded to lists where the schema has a list."""
     through: tuple[fx.Node, ...] = ()
-    """Further nodes of which this reading is made up: the `t` of `addmm(b, x, t(w))`."""
+    """Other nodes that are part of this reading: the `t` of `addmm(b, x, t(w))`."""
     inplace: bool = False
 
 
 class Terms:
-    """The terms of the nodes of one graph, each node being read once."""
+    """The terms of the nodes of one graph, cached."""
 
     def __init__(self, of_pattern: bool = False) -> None:
-        """`of_pattern`: inputs stand for anything, so that a call may be one of any overload that they fit."""
+        """`of_pattern`: inputs can be anything, so a call is read as every overload that accepts its arguments."""
         self._of_pattern = of_pattern
         self._raw: dict[fx.Node, NodeReading | None] = {}
         self._all: dict[fx.Node, tuple[NodeReading, ...]] = {}
 
     def raw(self, node: fx.Node) -> NodeReading | None:
-        """The term of the op that a node calls; None if it calls none, or its arguments fit no schema."""
+        """The term of the op that a node calls; None if it calls none, or its arguments match no overload."""
         if node not in self._raw:
             raw = _raw(node)
             self._raw[node] = next(_other_overloads(node, raw), None) if raw is None and self._of_pattern else raw
         return self._raw[node]
 
     def of(self, node: fx.Node) -> tuple[NodeReading, ...]:
-        """All terms of a node, that of the op which it calls first."""
+        """All terms of a node, beginning with that of the op that it calls."""
         found = self._all.get(node)
         if found is None:
             found = self._all[node] = tuple(self._readings(node))
@@ -67,7 +67,7 @@ class Terms:
                 yield other
 
     def passed_on(self, node: fx.Node) -> fx.Node | None:
-        """The operand that a node hands on unchanged, if that is all that it does: dropout which does not train."""
+        """The operand of a node that returns it unchanged, such as dropout at inference; None for other nodes."""
         term = self.raw(node) if op_name(node) in HANDS_ON else None
         given = next(iter(term.arguments.values()), None) if term is not None else None
         if term is None or not isinstance(given, fx.Node):
@@ -78,18 +78,18 @@ class Terms:
 
 
 HANDS_ON = frozenset(f"aten.{name}" for name in "dropout alias clone lift_fresh lift_fresh_copy".split())
-"""Ops that give the value which they are given, `dropout` where it does not train."""
+"""Ops that return their operand's value unchanged; `dropout` only at inference."""
 
 
 def op_name(node: fx.Node) -> str:
-    """The name of the op that a node calls; empty if it calls none. It costs no binding of arguments."""
+    """The name of the op that a node calls; empty if it calls none. Cheap: arguments are not bound."""
     if node.op == "call_function":
         return of_function(node.target).op.name
     return of_method(str(node.target)).op.name if node.op == "call_method" else ""
 
 
 def readings_of(name: str) -> frozenset[str]:
-    """The ops that a call of the op `name` may be read as."""
+    """The ops that a call of the op `name` can be read as."""
     found = _READINGS.get(name)
     return frozenset((name,)) if found is None else found
 
@@ -107,8 +107,8 @@ def _raw(node: fx.Node) -> NodeReading | None:
 
 
 def _other_overloads(node: fx.Node, raw: NodeReading | None) -> Iterator[NodeReading]:
-    """What a call of a pattern may be besides, as its free variables stand for anything: `x.to(d)` takes a tensor, or a
-    dtype, by another name."""
+    """The terms of the other overloads that a call of a pattern can be, because its free variables can be anything:
+    `x.to(d)` takes a tensor or a dtype, under different argument names."""
     if node.op not in ("call_function", "call_method"):
         return
     known, single = [raw], not node.users or not all(user.target in (operator.getitem, getattr) for user in node.users)
@@ -158,7 +158,7 @@ def _same_sizes(a: Any, b: Any) -> bool:
 
 
 def _transposed(value: Any, terms: Terms) -> tuple[Any, tuple[fx.Node, ...]] | None:
-    """What a matrix is the transpose of, and the node that transposes it."""
+    """The matrix of which a value is the transpose, and the node that transposes it; None if it is not a transpose."""
     if isinstance(value, fx.Node):
         for term in terms.of(value):
             if term.op == "aten.t":
@@ -167,7 +167,7 @@ def _transposed(value: Any, terms: Terms) -> tuple[Any, tuple[fx.Node, ...]] | N
 
 
 def _matrix_product(node: Any, terms: Terms) -> tuple[Any, Any, Any] | None:
-    """The operands x, y and bias of an `addmm` or `mm`."""
+    """The operands (x, y, bias) of an `addmm` or `mm`."""
     term = terms.raw(node) if isinstance(node, fx.Node) else None
     if term is None:
         return None
@@ -179,7 +179,7 @@ def _matrix_product(node: Any, terms: Terms) -> tuple[Any, Any, Any] | None:
 
 
 def _linear(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
-    """`addmm(b, x, t(w))` and `mm(x, t(w))` as `linear(x, w, b)`. The bias of a linear layer is a vector."""
+    """`addmm(b, x, t(w))` and `mm(x, t(w))` as `linear(x, w, b)`, if the bias is a vector."""
     product = _matrix_product(node, terms)
     transposed = _transposed(product[1], terms) if product is not None else None
     if product is None or transposed is None or product[2] is not None and _rank(product[2]) != 1:
@@ -189,8 +189,8 @@ def _linear(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | Non
 
 
 def _linear_of_more(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
-    """`view(addmm(b, view(x, [-1, k]), t(w)), [*n, m])` as `linear(x, w, b)`, as PyTorch decomposes it for x of more
-    than two dimensions."""
+    """`view(addmm(b, view(x, [-1, k]), t(w)), [*n, m])` as `linear(x, w, b)`: PyTorch's decomposition of `linear` for
+    more than two dimensions."""
     inner = term.arguments.get("self")
     linear = next((t for t in terms.of(inner) if t.op == "aten.linear"), None) if isinstance(inner, fx.Node) else None
     flat = linear.arguments["input"] if linear is not None else None
@@ -230,7 +230,8 @@ def _matmul_of_more(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReadi
 
 
 def _above_views(node: fx.Node, terms: Terms) -> tuple[fx.Node, tuple[fx.Node, ...]]:
-    """What `view(expand(x))` shows whole, and these views, as the decomposition of `matmul` leaves them."""
+    """The x of `view(expand(x))`, if neither view broadcasts or changes the matrices, and the nodes of these views: the
+    decomposition of `matmul` adds them."""
     through: list[fx.Node] = []
     for ops in (_RESHAPES, ("aten.clone",), ("aten.expand",)):
         term = terms.raw(node)
@@ -268,7 +269,7 @@ def _softmax(name: str) -> Any:
 
 
 def _first_of_several(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
-    """The first result of an op that PyTorch decomposes a normalization to, as that normalization."""
+    """The first result of `native_layer_norm` and the like as the normalization that PyTorch decomposes to them."""
     whole, index = node.args[0], node.args[1]
     below = terms.raw(whole) if isinstance(whole, fx.Node) and index == 0 else None
     if below is None or not isinstance(whole, fx.Node):
@@ -302,7 +303,7 @@ def _transpose(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | 
 
 
 def _exchanged(term: NodeReading) -> tuple[int, int] | None:
-    """The two dimensions, counted from the first, that a call exchanges; None if it does something else."""
+    """The two dimensions that a call swaps, as non-negative numbers; None if it does something else."""
     given = term.arguments
     rank = _rank(given.get("self"))
     if term.op == "aten.mT":
@@ -318,7 +319,7 @@ def _exchanged(term: NodeReading) -> tuple[int, int] | None:
 
 def _exchange(turned: bool) -> Any:
     def read(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
-        """What exchanges two dimensions as `transpose`, these in either order."""
+        """Any call that swaps two dimensions, as `transpose` with these in either order."""
         pair = _exchanged(term)
         if pair is None:
             return None
@@ -329,7 +330,7 @@ def _exchange(turned: bool) -> Any:
 
 
 def _permutation(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
-    """What exchanges two dimensions as `permute`."""
+    """Any call that swaps two dimensions, as `permute`."""
     pair, rank = _exchanged(term), _rank(term.arguments.get("self"))
     if pair is None or rank is None:
         return None
@@ -349,7 +350,7 @@ def _renamed(name: str, **arguments: str) -> Any:
 
 
 def _silu(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
-    """`x * sigmoid(x)` as `silu(x)`, which PyTorch decomposes to it."""
+    """`x * sigmoid(x)` as `silu(x)`: PyTorch's decomposition of `silu`."""
     operands = [term.arguments.get("self"), term.arguments.get("other")]
     for x, gate in (operands, operands[::-1]):
         inner = terms.raw(gate) if isinstance(gate, fx.Node) else None
@@ -400,7 +401,7 @@ _TABLE: tuple[tuple[tuple[str, ...], Any, tuple[str, ...]], ...] = (
     (("aten.hardtanh",), _relu6, ("aten.relu6",)),
     (("aten._to_copy",), _cast, ("aten.to",)),
 )
-"""Ops, how a call of one is read, and as what."""
+"""Rows: the ops that are read differently, the function that reads a call, and the ops of the resulting terms."""
 _ALTERNATIVES: dict[str, list[Any]] = {}
 _READINGS: dict[str, frozenset[str]] = {}
 for _ops, _read, _gives in _TABLE:
@@ -408,4 +409,4 @@ for _ops, _read, _gives in _TABLE:
         _ALTERNATIVES.setdefault(_op, []).append(_read)
         _READINGS[_op] = _READINGS.get(_op, frozenset({_op})) | set(_gives)
 READ_OTHERWISE = frozenset(_op for _, _, _gives in _TABLE for _op in _gives)
-"""Ops that calls of other ops may be read as: their operands need not be those of the call."""
+"""Ops that calls of other ops can be read as, with operands that differ from those of the call."""

@@ -1,1 +1,1 @@
-"""Folding back: the ops that a lowered, or hand-written, program spells out become calls again."""
+"""The inverse of lowering: replaces the nodes that spell out an op by one call of it."""

@@ -1,6 +1,6 @@
-"""Putting calls in the place of what they compute. A fold is one call that gives values which a graph has computed
-otherwise; the graph is built anew with the calls of all folds, and without what nothing needs any more. Each call
-stands where its first result stood, or before, where another call needs it earlier."""
+"""Applies folds to a graph. A fold is one call whose results replace values that the graph computes by other nodes. The
+graph is copied with the calls of all folds, and without nodes that are no longer used. Each call is placed where its
+first result was, or earlier if another call needs it."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.ir.effects import EffectTable
 
 Path = tuple[int, ...]
-"""Where a tensor stands among nested results; empty for an op that gives one tensor."""
+"""The indices of a tensor in nested results; empty for an op that returns one tensor."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """A call that gives values of a graph."""
+    """A call that computes values of a graph."""
 
     op: str
     """The kind of call: "call_function", "call_method", …"""
     target: Any
     args: Any
-    """Their operands are nodes of the graph, or other folds."""
+    """Arguments, whose operands are nodes of the graph or other folds."""
     kwargs: Any
     gives: Mapping[fx.Node, Path]
-    """The nodes whose values it gives, each with the place of it among the results."""
+    """The nodes whose values the call computes, each with its path in the results."""
     name: str
     meta: Mapping[str, Any]
     draws: tuple[fx.Node, ...] = ()
-    """The nodes whose random draws it makes in their stead."""
+    """The nodes that draw random numbers and are replaced by the call, which draws its own."""
     gone: tuple[fx.Node, ...] = ()
-    """The nodes that go with it although they have no users: those that only look at a value on the way."""
+    """Nodes without users that the fold removes: they only inspect intermediate values."""
     parts: Mapping[Path, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
-    """Names and metadata of the nodes that take one of several results, where they are known."""
+    """Names and metadata for the projections of results, where they are known."""
     origin: fx.Node | None = None
-    """The node that it is a part of, where it gives no value of the graph."""
+    """The node recorded as origin if the call computes no value of the graph."""
 
 
 class Circular(DecompError):
-    """A fold whose operands depend on what it gives."""
+    """A fold has operands that depend on its own results."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
@@ -52,17 +52,17 @@ class Circular(DecompError):
 
 
 Item: TypeAlias = "fx.Node | Fold"
-"""What the new graph is made of: nodes that stay, and folds."""
+"""An element of the new graph: a node that stays, or a fold."""
 
 
 def folded(graph: fx.Graph, folds: Iterable[Fold], effects: EffectTable, dropped: Collection[fx.Node] = ()) -> Rewrite:
-    """A copy of `graph` with each of `folds` in the place of what it computes, and without `dropped`, which nothing
-    uses then. Raises `Circular`."""
+    """A copy of `graph` in which `folds` replace the nodes that computed their values, without those of `dropped` that
+    are unused then. Raises `Circular`."""
     return _Folding(graph, folds, effects, dropped).rewrite
 
 
 class _Folding:
-    """One walk over a graph."""
+    """The copy of one graph."""
 
     def __init__(
         self, graph: fx.Graph, folds: Iterable[Fold], effects: EffectTable, dropped: Collection[fx.Node]
@@ -73,7 +73,7 @@ class _Folding:
         self.gone = {node for fold in folds for node in fold.gone}
         self.uses: dict[Item, int] = {}
         self.read: set[fx.Node] = set()
-        """Values of folds that something needs."""
+        """The values of folds that are used."""
         self.needed = self._needed(graph, effects)
         kept = [node for node in graph.nodes if node in self.needed]
         self.rewrite = Rewrite.of(graph)
@@ -86,7 +86,7 @@ class _Folding:
                 self._make(item)
 
     def _needed(self, graph: fx.Graph, effects: EffectTable) -> set[Item]:
-        """What outputs and effects need, and what was of no use before."""
+        """Everything that outputs and effects need, and nodes that were unused in the original graph."""
         needed: set[Item] = set()
         for node in graph.nodes:
             root = self._root(node, effects)
@@ -101,7 +101,7 @@ class _Folding:
         return needed
 
     def _root(self, node: fx.Node, effects: EffectTable) -> Item | None:
-        """What a node needs to be there for, whoever uses its value."""
+        """The item that has to be in the new graph for a node even if its value is unused; None if there is none."""
         if node in self.drawn or node in self.gone:
             return self.drawn.get(node)
         if node.op in ("placeholder", "output") or not node.users and node not in self.giver:
@@ -126,7 +126,7 @@ class _Folding:
         return self.giver.get(node, node)
 
     def _make(self, item: Item) -> None:
-        """Make a node, after all that it needs."""
+        """Add an item to the new graph, after everything that it needs (depth first, without recursion)."""
         values = self.rewrite.values
         if isinstance(item, fx.Node) and item not in values and all(n in values for n in item.all_input_nodes):
             self.rewrite.copy(item)
@@ -152,7 +152,7 @@ class _Folding:
         return item in self.calls if isinstance(item, Fold) else item in self.rewrite.values
 
     def _value_of(self, operand: Any) -> Any:
-        """What stands for an operand in the new graph."""
+        """The image of an operand in the new graph."""
         if isinstance(operand, Fold):
             return self.calls[operand]
         if isinstance(operand, fx.Node):
@@ -173,7 +173,7 @@ class _Folding:
                 self.rewrite.values[node] = self._part(fold, path)
 
     def _part(self, fold: Fold, path: Path) -> fx.Node:
-        """The node of one of several results."""
+        """The node for one of several results, made of `getitem` calls that are added once."""
         node = self.calls[fold]
         for depth in range(1, len(path) + 1):
             place = path[:depth]

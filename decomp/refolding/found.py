@@ -1,5 +1,5 @@
-"""What a search finds: calls that could stand in the place of regions, and places that were nearly one. Of calls that
-overlap, the one that stands for most is taken."""
+"""The results of a search: calls that could replace regions, and near misses. Of overlapping calls, the one that
+replaces most nodes is chosen."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from decomp.rules.target import Target
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which calls are wanted: those of a target, or any; and by which calls operands may be prepared."""
+    """Which calls to find: those of a target, or any; and which calls may prepare operands."""
 
     to: Target | None = None
     prepared: Target | None = None
     stones: Container[Any] = ()
-    """Overloads of which calls may stand, too, on the way to one that is wanted."""
+    """Overloads that may be found as intermediate matches, on which a later search builds a wanted call."""
 
     def may(self, overloads: Iterable[Any]) -> bool:
-        """Whether a call of any of these may be wanted."""
+        """Whether a call of any of these overloads could be wanted."""
         return self.to is None or any(map(self.to.knows, overloads))
 
     def __call__(self, target: Any, args: Any, kwargs: Any, like: fx.Node) -> bool:
-        """Whether a call may stand, which gives the value of a node."""
+        """Whether a call with the value of the node `like` is wanted, at least as an intermediate match."""
         return target in self.stones or self.stays(target, args, kwargs, like)
 
     def stays(self, target: Any, args: Any, kwargs: Any, like: fx.Node) -> bool:
-        """Whether a call is wanted itself."""
+        """Whether a call is wanted in the result."""
         return (self.to is None or _is_wanted(self.to, target, args, kwargs, like.meta.get("val"))) and (
             self.prepared is None or all(_is_prepared(self.prepared, arg) for arg in args)
         )
@@ -53,18 +53,18 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A call that computes what a region does."""
+    """A call that computes the same as a region."""
 
     region: Region
     spelling: CallReading
     name: str
     operands: tuple[Any, ...]
-    """Its leading arguments; the rest are those of the spelling."""
+    """Its leading arguments; the others are fixed by the spelling."""
     error: float
     gain: int
     """How many nodes it saves."""
     stone: bool = False
-    """Whether it is not wanted itself."""
+    """Whether it is only an intermediate match."""
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -73,14 +73,14 @@ class Found:
 
 
 Finds: TypeAlias = Mapping[Any, tuple[Any, ...]]
-"""The overloads of which a search finds calls, each with those by which it goes, and that others may find."""
+"""Maps each overload that a search finds to the overloads that it builds on, which other searches may find."""
 
 
 class Trier:
-    """Tries calls in the place of regions, and keeps those that do."""
+    """Base of the searches: tries calls in place of regions, and collects those that agree."""
 
     limit: float = LIMIT
-    """How many nodes a region may have."""
+    """The maximum number of nodes in a region."""
     finds: ClassVar[Finds]
 
     def __init__(self, around: GraphIndex, runner: Runner, wanted: Wanted) -> None:
@@ -96,8 +96,8 @@ class Trier:
         statistics: tuple[fx.Node, ...] = (),
         rare: tuple[fx.Node, ...] = (),
     ) -> Found | None:
-        """The call of `spelling` on `args`, if it gives the value of `root`; `statistics` are a mean and a variance
-        among them, `rare` truth values that are mostly false."""
+        """The call of `spelling` on `args`, if it computes the value of `root`; else None. `statistics` are a mean and
+        a variance among the inputs, `rare` are boolean inputs that are mostly false."""
         inputs = tuple(dict.fromkeys(node for arg in args for node in nodes_in(arg)))
         region = self.around.between(root, inputs, self.limit)
         if region is None or not region.nodes:
@@ -117,7 +117,7 @@ class Trier:
         return Found(region, spelling, name, args, verdict.error, len(region) - 1 - more)
 
     def take(self, found: Found) -> bool:
-        """Keep what was found, if nothing looks into it and its call is wanted."""
+        """Collect a found call, if it is wanted and no intermediate value of its region is used elsewhere."""
         call = found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root
         stays = self.wanted.stays(*call)
         if not stays and found.spelling.target not in self.wanted.stones:
@@ -139,7 +139,7 @@ class Findings:
     missed: list[Missed] = field(default_factory=list)
 
     def chosen(self, around: GraphIndex) -> Iterator[Found]:
-        """Those that do not overlap, those that save most first; of equals the first in the graph."""
+        """A disjoint choice, made greedily by largest gain, then by graph order."""
         taken: set[fx.Node] = set()
         order = sorted(self.found, key=lambda each: (-each.gain, around.place[each.region.root]))
         for each in order:
@@ -149,13 +149,13 @@ class Findings:
 
 
 class ResultMetadata:
-    """The metadata of what calls give, each told apart by its signature made once."""
+    """The metadata of calls' results, computed once per signature."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
 
     def of(self, found: Found) -> Any:
-        """What a call gives, on memory of its own; strides are its own, too."""
+        """The metadata of a call's result, with its own strides and memory."""
         operands, fixed = list[Any](), found.region.root.meta.get("val")
         named = fx.node.map_aggregate(found.args, lambda leaf: _signed(leaf, operands))
         key = (repr(found.spelling), repr(named), *map(described, operands), getattr(fixed, "device", None))
@@ -168,7 +168,7 @@ class ResultMetadata:
 
 
 def _is_same(value: Any, fixed: Any, root: fx.Node) -> bool:
-    """Whether `root` gives the very same, on memory of its own: what stands in its place may have its metadata."""
+    """Whether `root` has the same metadata and is not a view, so that the replacement can reuse its fake tensor."""
     if not isinstance(value, torch.Tensor) or not isinstance(fixed, torch.Tensor):
         return False
     if not isinstance(root.target, torch._ops.OpOverload) or view_arguments(root.op, root.target):
@@ -177,7 +177,7 @@ def _is_same(value: Any, fixed: Any, root: fx.Node) -> bool:
 
 
 def _signed(leaf: Any, operands: list[Any]) -> Any:
-    """An argument without what is told by the metadata of its operands, which are noted."""
+    """An argument with nodes replaced by None; their metadata is appended to `operands`."""
     if isinstance(leaf, Prepared):
         return [leaf.target, *(_signed(arg, operands) for arg in leaf.args)]
     if isinstance(leaf, fx.Node):
@@ -189,7 +189,7 @@ def _signed(leaf: Any, operands: list[Any]) -> Any:
 def fold_of(
     found: Found, around: GraphIndex, earlier: Mapping[str, Folded], results: ResultMetadata
 ) -> tuple[Fold, Folded]:
-    """The fold of a call that was found, and the record of it; `earlier` has those of nodes that were folded before."""
+    """The fold of a found call, and its record for the report. `earlier` has the records of nodes folded before."""
     root, spelling = found.region.root, found.spelling
     meta = inherited_meta(root)
     name, value = root.name, results.of(found)
@@ -224,7 +224,7 @@ def _result(found: Found) -> Any:
 
 
 def _is_prepared(to: Target, operand: Any) -> bool:
-    """Whether an operand needs no calls but those of a target."""
+    """Whether an operand only needs calls of a target."""
     if not isinstance(operand, Prepared):
         return True
     own = _is_wanted(to, operand.target, operand.args, {}, operand.metadata)
@@ -232,7 +232,7 @@ def _is_prepared(to: Target, operand: Any) -> bool:
 
 
 def _is_wanted(to: Target, target: Any, args: Any, kwargs: Any, value: Any) -> bool:
-    """Whether a call that gives `value` is wanted."""
+    """Whether a call that returns `value` is legal on the target."""
     spelling = of_function(target)
     if to.surely_legal(spelling.op, spelling.overload):
         return True
@@ -262,7 +262,7 @@ def _is_wanted(to: Target, target: Any, args: Any, kwargs: Any, value: Any) -> b
 def spelled_as(
     spellings: Iterable[CallReading], operands: tuple[Any, ...], root: fx.Node, wanted: Wanted
 ) -> CallReading | None:
-    """The first way to spell a call that is wanted; if none is, the first that may be a stepping stone."""
+    """The first spelling of a call that is wanted; if there is none, the first that can be an intermediate match."""
     spellings = tuple(spellings)
     for spelling in spellings:
         if wanted.stays(spelling.target, (*operands, *spelling.args), dict(spelling.kwargs), root):

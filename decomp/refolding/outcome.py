@@ -1,4 +1,4 @@
-"""What folding found and what it did not, call by call; as data, and as a table."""
+"""The report of `refold`: the calls found and missed, as data and as tables."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A call that stands again."""
+    """A call that was restored."""
 
     op: str
     """`aten.gelu.default`"""
     node: str
-    """Its name in the program that came out."""
+    """The name of its node in the refolded program."""
     nodes: int
-    """How many nodes computed it."""
+    """How many nodes it replaces."""
     by: str
-    """How it was known: "provenance", or the spelling that it was found in."""
+    """How it was found: "provenance", or the name of the search's reading."""
     error: float | None = None
-    """Of the values that it gives, in ULP of those of the region, where both were run."""
+    """How far its values are from those of the region, where both were run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A call that does not stand again."""
+    """A call that was not restored."""
 
     op: str
     node: str
-    """The node that gives its value."""
+    """The node that computes its value."""
     reason: str
     wanted: bool = True
-    """False where it is to stay as it is: an op that is not asked for, or a value that comes from elsewhere."""
+    """False if it was left on purpose: its op is not wanted, or its value comes from elsewhere."""
 
 
 @dataclass(frozen=True)
 class RefoldReport:
-    """`str(report)` is a table, `as_dict()` the data of it."""
+    """What `refold` found and missed: `str(report)` shows tables, `as_dict()` returns the data."""
 
     target: str
     folded: tuple[Folded, ...]
     missed: tuple[Missed, ...]
     before: int
-    """Calls of the program that came in."""
+    """Calls of the program before refolding."""
     after: int
     seconds: dict[str, float]
     checks: tuple[str, ...]
-    """What verification checked; empty with `verify=False`."""
+    """What was verified; empty with `verify=False`."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
@@ -70,11 +70,11 @@ class RefoldReport:
 
     @property
     def verdict(self) -> str:
-        """Everything that was checked, or that nothing was."""
+        """What was verified, or that nothing was."""
         return "; ".join(self.checks) or "nothing (verify=False)"
 
     def tables(self) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-        """What was folded, what was missed, and what is to stay: titles and rows, where there are any."""
+        """The titles and rows of the tables that are not empty: folded, missed, and left on purpose."""
         if self.folded:
             yield ("op", "folded", "nodes", "by"), _folded_rows(self.folded)
         for title, wanted in (("missed", True), ("left", False)):
@@ -87,7 +87,7 @@ class RefoldReport:
 
 
 ROWS = 20
-"""How many lines of each table are shown."""
+"""How many rows of each table are shown."""
 
 
 def _lines(report: RefoldReport) -> Iterator[str]:

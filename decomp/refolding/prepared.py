@@ -1,4 +1,4 @@
-"""Operands that a graph does not have as an op takes them: a few more calls give them."""
+"""Operands that are not in the graph in the form that an op takes, and the extra calls that compute them."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from decomp.refolding.folding import Fold
 
 @dataclass(frozen=True)
 class Prepared:
-    """A call whose result is an operand; its arguments are nodes of the graph, numbers, or prepared themselves."""
+    """A call whose result is an operand. Its arguments are nodes of the graph, numbers, or `Prepared`."""
 
     target: Any
     args: tuple[Any, ...]
 
     def __call__(self, values: Mapping[fx.Node, Any]) -> Any:
-        """What it gives where nodes have these values."""
+        """Compute the operand from the values of nodes."""
         return self.target(*(value_of(arg, values) for arg in self.args))
 
     @functools.cached_property
     def metadata(self) -> Any:
-        """What it gives, as metadata. Raises what the op raises."""
+        """The metadata of the operand. Raises what the op raises."""
         return run_fake(self.target, self.args, {}, next(nodes_in(self)))
 
     @property
     def calls(self) -> int:
-        """How many calls it takes."""
+        """The number of calls."""
         return 1 + sum(arg.calls for arg in self.args if isinstance(arg, Prepared))
 
     def fold(self, root: fx.Node) -> Fold:
-        """The call, as a part of that which gives `root`."""
+        """The call as a fold, whose origin is `root`."""
         args = tuple(arg.fold(root) if isinstance(arg, Prepared) else arg for arg in self.args)
         meta = {**inherited_meta(root), "val": self.metadata}
         return Fold("call_function", self.target, args, {}, {}, f"{root.name}_operand", meta, origin=root)
@@ -50,11 +50,11 @@ class Prepared:
 
 
 Operand: TypeAlias = "fx.Node | Prepared"
-"""A tensor that a call is given."""
+"""A tensor operand of a call."""
 
 
 def nodes_in(arg: Any) -> Iterator[fx.Node]:
-    """The nodes that an argument is, or is made of."""
+    """The nodes in an argument."""
     if isinstance(arg, fx.Node):
         yield arg
     elif isinstance(arg, Prepared):
@@ -63,7 +63,7 @@ def nodes_in(arg: Any) -> Iterator[fx.Node]:
 
 
 def value_of(arg: Any, values: Mapping[fx.Node, Any]) -> Any:
-    """An argument where nodes have these values."""
+    """The value of an argument, given the values of nodes."""
     if isinstance(arg, fx.Node):
         return values[arg]
     return arg(values) if isinstance(arg, Prepared) else arg
@@ -77,7 +77,7 @@ def spelled_operand(arg: Any, names: Mapping[fx.Node, str]) -> str:
 
 
 def meta_of(arg: Any) -> Any:
-    """The metadata of an argument; what is no tensor as it is."""
+    """The metadata of an argument; non-tensors are returned unchanged."""
     if isinstance(arg, Prepared):
         return arg.metadata
     return metadata(arg) if isinstance(arg, fx.Node) else arg
@@ -91,7 +91,7 @@ def shape_of(operand: Operand) -> list[Any]:
 
 
 def run_fake(target: Any, args: Any, kwargs: Mapping[str, Any], like: fx.Node) -> Any:
-    """The metadata of a call from that of its operands, in the mode of the value of `like`."""
+    """The metadata of a call, computed in the fake mode of the node `like`."""
     value = metadata(like)
     mode = getattr(value, "fake_mode", None)
     if mode is None:
@@ -102,7 +102,7 @@ def run_fake(target: Any, args: Any, kwargs: Mapping[str, Any], like: fx.Node) -
 
 
 def reshaped(node: fx.Node, shape: Sequence[Any]) -> Prepared | None:
-    """A value in another shape of as many elements; None where sizes are dynamic or do not agree."""
+    """A value reshaped; None if sizes are dynamic or the numbers of elements differ."""
     sizes = shape_of(node)
     if not all(type(size) is int for size in (*sizes, *shape)) or math.prod(sizes) != math.prod(shape):
         return None
@@ -111,7 +111,7 @@ def reshaped(node: fx.Node, shape: Sequence[Any]) -> Prepared | None:
 
 
 def _has_view(view: Prepared) -> bool:
-    """Whether a value can be shown in a shape; a tensor like it without memory says so at little cost."""
+    """Whether a value can be viewed in a shape. Tried on a meta tensor, which is much cheaper than a fake one."""
     node, shape = view.args
     value = metadata(node)
     if value.is_contiguous():
@@ -121,20 +121,20 @@ def _has_view(view: Prepared) -> bool:
         return can_be_made(view)
     try:
         torch.empty_strided(value.shape, strides, device="meta").view(shape)
-    except RuntimeError:  # no view can show these strides so
+    except RuntimeError:  # these strides allow no view
         return False
     return True
 
 
 def transposed(operand: Operand) -> Prepared:
-    """An operand with its last two dimensions the other way round."""
+    """An operand with its last two dimensions swapped."""
     rank = len(shape_of(operand))
     return Prepared(aten.permute.default, (operand, [*range(rank - 2), rank - 1, rank - 2]))
 
 
 def can_be_made(found: Prepared) -> bool:
-    """Whether its call takes the operands that it is given."""
+    """Whether a prepared call accepts its operands."""
     try:
         return found.metadata is not None
-    except (RuntimeError, ValueError):  # of strides that no view can show so
+    except (RuntimeError, ValueError):  # these strides allow no view
         return False

@@ -1,4 +1,4 @@
-"""Programs whose graphs are folded, and put together again as what they were."""
+"""Takes a program apart into graphs, applies folds, and rebuilds a program of the same kind."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from decomp.refolding.folding import Circular, Fold, folded
 
 @dataclass(frozen=True)
 class Graphs:
-    """The graphs of a program by the modules that own them, its own first, then those of its sub-programs."""
+    """The graphs of a program, by owning module: first its own, then those of its sub-graphs."""
 
     program: CapturedProgram
     by_owner: Mapping[nn.Module, fx.Graph]
 
 
 def graphs_of_result(program: ExportedProgram | fx.GraphModule) -> Graphs:
-    """The graphs of a lowered program, as they are."""
+    """The graphs of a lowered program, without capturing it again."""
     if isinstance(program, ExportedProgram):
         root: nn.Module = program.graph_module
         return _with_bodies(CapturedProgram(program.graph, root, "exported", "aten", mode_of(program.graph), program))
@@ -41,11 +41,11 @@ def graphs_of_result(program: ExportedProgram | fx.GraphModule) -> Graphs:
 
 
 def captured_graphs(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Graphs:
-    """The graphs of any program, captured with example inputs where it has no metadata. Raises `CaptureError`."""
+    """The graphs of any program, captured with example inputs if it has no metadata. Raises `CaptureError`."""
     program = frontends.capture(model, args, kwargs)
     if program.mode is None and any(node.op.startswith("call") for node in program.graph.nodes):
         raise CaptureError(
-            "ops are found by what the nodes of a program compute, and this one does not say what its inputs are\n"
+            "refold runs parts of a program to find ops, but this program has no metadata for its inputs\n"
             "  to do: pass example inputs, args=(...)"
         )
     return _with_bodies(program)
@@ -58,8 +58,8 @@ def _with_bodies(program: CapturedProgram) -> Graphs:
 
 
 def constants_of(program: CapturedProgram) -> dict[str, torch.Tensor]:
-    """The indices and masks of a program, by the names of the nodes that read them: tensors that are neither parameters
-    nor buffers, and no weights either."""
+    """The constant indices and masks of a program, by the names of the nodes that read them. Parameters, buffers, and
+    constants that look like weights are left out."""
     exported, root = program.exported, program.root
     if exported is not None:
         names = exported.graph_signature.inputs_to_lifted_tensor_constants
@@ -72,7 +72,7 @@ def constants_of(program: CapturedProgram) -> dict[str, torch.Tensor]:
 
 
 def _is_no_weight(value: torch.Tensor) -> bool:
-    """Whether a constant is an index or a mask: of integers or bools, or of two numbers, as those are that add -inf."""
+    """Whether a constant is an index or a mask: integers, bools, or only two distinct numbers (such as 0 and -inf)."""
     if value.is_complex() or value.device.type == "meta":
         return False
     if not value.is_floating_point():
@@ -82,23 +82,23 @@ def _is_no_weight(value: torch.Tensor) -> bool:
 
 
 def count_calls(graph: fx.Graph) -> int:
-    """Calls of tensor ops in a graph."""
+    """The number of calls of tensor ops in a graph."""
     return sum(node.op.startswith("call") and not is_host(node) and not is_projection(node) for node in graph.nodes)
 
 
 @dataclass(frozen=True)
 class Refolded:
-    """A graph with its folds."""
+    """A graph with its folds applied."""
 
     before: fx.Graph
     rewrite: Rewrite
     dropped: frozenset[str] = frozenset()
-    """Names of inputs that nothing uses any more, and that the program need not have."""
+    """The names of inputs that are unused now and were removed."""
 
 
 def with_folds(graph: fx.Graph, owner: nn.Module, folds: Iterable[Fold], constants: Iterable[str] = ()) -> Refolded:
-    """A graph with folds in it; inputs called `constants` go where nothing uses them any more. A fold that would depend
-    on itself is left out."""
+    """Apply folds to a graph, and remove those of the inputs named in `constants` that are unused then. Folds that
+    would depend on themselves are left out."""
     left, names = list(folds), frozenset(constants)
     dropped = {node for node in graph.nodes if node.op == "placeholder" and node.name in names}
     while True:
@@ -111,7 +111,7 @@ def with_folds(graph: fx.Graph, owner: nn.Module, folds: Iterable[Fold], constan
 
 
 def rebuilt(graphs: Graphs, refolded: Mapping[nn.Module, Refolded]) -> Any:
-    """The program around its folded graphs."""
+    """Rebuild the program from its folded graphs."""
     made: dict[nn.Module, nn.Module] = {}
     program = graphs.program
     for body in reversed(graphs.by_owner):

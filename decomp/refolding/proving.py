@@ -1,4 +1,4 @@
-"""What is checked of a refolded program: each graph against the one that it was folded from, and then the whole."""
+"""Verifies a refolded program: each graph against its source, then the whole program."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def prove(
     level: bool | str,
     given: tuple[tuple[Any, ...], Mapping[str, Any]] | None,
 ) -> Proof:
-    """Check that `result` is `source` with calls folded. With `level` "values", both are run on the inputs `given`.
-    Raises the `VerificationError` of the first check that fails."""
+    """Verify that `result` is `source` with calls folded. With `level` "values", both are also run on the inputs
+    `given`. Raises the `VerificationError` of the first check that fails."""
     began = time.perf_counter()
     checks: list[str] = []
     for refolded in graphs:
@@ -53,11 +53,11 @@ def _measured(source: Any, result: Any, given: Any) -> str:
 
 
 def _graph_checks(refolded: Refolded, full: bool) -> list[str]:
-    """The new graph on its own, and next to the one that it was made from."""
+    """Check the new graph on its own, then against its source."""
     before, rewrite = refolded.before, refolded.rewrite
     alone = Work(Correspondence(rewrite.graph, rewrite.graph, {}, {}))
     checks = [invariant(alone) for invariant in OF_ONE_GRAPH + (WHOLE_GRAPH if full else ())]
-    # The graph with more inputs is the one that has added some.
+    # Folding drops inputs. The checks expect the second graph to have more inputs, so the order is reversed here.
     inputs = Work(Correspondence(rewrite.graph, before, {}, {}, added=refolded.dropped))
     pair = Work(Correspondence(before, rewrite.graph, rewrite.origin, rewrite.values))
     checks += [same_placeholders(inputs), same_outputs(pair), same_codegen(pair), as_many_effects(pair)]

@@ -1,5 +1,4 @@
-"""What a function of one tensor may be: the ops that are looked for, each with the calls that it may be spelled as and
-the arguments that are tried."""
+"""The functions of one tensor that are searched for, each with the calls that can spell it and the arguments to try."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from decomp.ops import aten
 
 @dataclass(frozen=True)
 class CallReading:
-    """One call of an op, after its leading arguments."""
+    """A call of an op, without its leading arguments."""
 
     target: Any
     args: tuple[Any, ...] = ()
     kwargs: tuple[tuple[str, Any], ...] = ()
     result: tuple[int, ...] = ()
-    """Which of several results is meant."""
+    """The index of the result, if there are several."""
 
     def __call__(self, *leading: Any) -> torch.Tensor:
         found = self.target(*leading, *self.args, **dict(self.kwargs))
@@ -33,14 +32,14 @@ class CallReading:
 
 @dataclass(frozen=True)
 class Reading:
-    """A function of one tensor, and what it may be called as, the first choice first."""
+    """A function of one tensor, and the calls that can spell it, in order of preference."""
 
     name: str
     spellings: tuple[CallReading, ...]
 
     @property
     def function(self) -> CallReading:
-        """What computes it."""
+        """A call that computes it."""
         return self.spellings[0]
 
 
@@ -69,7 +68,7 @@ POINTWISE: tuple[Reading, ...] = (
         )
     ),
 )
-"""Functions that are computed element by element."""
+"""Elementwise functions."""
 FUNCTIONS = (
     *(spelling.target for reading in POINTWISE for spelling in reading.spellings),
     aten.softmax.int,
@@ -82,14 +81,14 @@ FUNCTIONS = (
     aten.group_norm.default,
     aten.native_group_norm.default,
 )
-"""What these and functions that reduce may be called as."""
+"""The overloads of all calls that can be found for these and for functions that reduce."""
 
 SEEDS = frozenset(
     f"aten::{name}"
     for name in "exp exp2 tanh erf sigmoid rsqrt sqrt log log2 log1p expm1 reciprocal sin cos pow _softmax "
     "_log_softmax softmax log_softmax native_layer_norm native_group_norm".split()
 )
-"""Ops one of which each of these functions is made with."""
+"""Every spelling of such a function contains one of these ops, so searches begin there."""
 REDUCTIONS = frozenset(
     f"aten::{name}"
     for name in "sum mean amax max logsumexp var var_mean _softmax softmax _log_softmax log_softmax "
@@ -98,7 +97,8 @@ REDUCTIONS = frozenset(
 
 
 def along_dimensions(x: fx.Node, region: list[fx.Node]) -> Iterator[Reading]:
-    """Functions that reduce: softmax, and normalizations of each form with the constants of the region."""
+    """The functions that reduce, to be tried on `x`: softmax along each dimension, and normalizations with each epsilon
+    that occurs in the region."""
     rank = metadata(x).dim()
     for dim in range(rank - 1, -1, -1):
         for name in ("softmax", "log_softmax"):
@@ -141,7 +141,7 @@ def _group_norms(x: fx.Node, region: list[fx.Node], eps: float) -> Iterator[Read
 
 
 def small_numbers(region: list[fx.Node]) -> list[float]:
-    """The numbers of a region that may be what is added to a variance."""
+    """The constants of a region that could be an epsilon added to a variance."""
     found: dict[float, None] = {}
     for node in region:
         if node.op == "call_function":

@@ -1,6 +1,6 @@
-"""Folding by provenance: which calls of the source of a lowering can stand again in the lowered program. A call can
-where the nodes that compute it are those that the lowering recorded, between what stands for its operands and what
-stands for its result."""
+"""Folding by provenance: finds the calls of a lowering's source that can be restored in the lowered program. A call can
+be restored if the nodes between the images of its operands and of its results are still those that the lowering
+recorded."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from decomp.refolding.folding import Fold, Path
 from decomp.refolding.outcome import Folded, Missed
 from decomp.rules.target import Target
 
-FUSED = "several calls of the source that a rule for a pattern made one"
-MERGED = "gives a value that simplification took from elsewhere"
+FUSED = "several calls of the source that a pattern rule fused into one"
+MERGED = "its value is now that of another call, by simplification"
 
 
 @dataclass
 class FoundByRecord:
-    """What folds back in one graph."""
+    """The calls restored in one graph, and those missed."""
 
     folds: list[Fold] = field(default_factory=list)
     folded: list[Folded] = field(default_factory=list)
@@ -41,14 +41,14 @@ class FoundByRecord:
 def recorded_folds(
     piece: RewrittenGraph, host: fx.Graph, before: Snapshot, inputs: Mapping[fx.Node, fx.Node], to: Target | None
 ) -> FoundByRecord:
-    """The calls of the source of `piece` that fold back in `host`, the lowered graph as it is now, whose nodes were
-    `before`. `inputs` are nodes of `host` for inputs of the recorded graph that have other names there; `to` the ops
-    that are wanted, all if None."""
+    """The calls of the source of `piece` that can be restored in `host`, the lowered graph in its current state;
+    `before` is its state after lowering. `inputs` maps inputs of the recorded graph to nodes of `host` with other
+    names. `to`: the ops that are wanted; all if None."""
     return _RecordWalk(piece, host, before, inputs, to).found
 
 
 class _Broken(Exception):
-    """Why a call cannot fold back."""
+    """A call cannot be restored; the message says why."""
 
 
 class _RecordWalk:
@@ -82,7 +82,7 @@ class _RecordWalk:
         return node is not None and is_as_recorded(node, was)
 
     def _strangers(self, host: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
-        """For each node of the record, its users that were added or changed since."""
+        """For each recorded node: its users that were added or changed since."""
         found: dict[fx.Node, list[fx.Node]] = {}
         if not self.edited and len(self.now) == len(self.before):
             return found
@@ -111,7 +111,7 @@ class _RecordWalk:
         self.found.folded.append(Folded(op, source.name, replaced, "provenance"))
 
     def _fold(self, source: fx.Node) -> tuple[Fold, int]:
-        """The call of a source node, and how many nodes compute it now. Raises `_Broken`."""
+        """The fold that restores a source node, and how many nodes it replaces. Raises `_Broken`."""
         gives = self._results(source)
         renamed, region = self._region(source, gives) if self._is_suspect() else ({}, ())
         args, kwargs = fx.map_arg((source.args, source.kwargs), lambda node: self._operand(node, renamed))
@@ -138,7 +138,7 @@ class _RecordWalk:
 
     @functools.cached_property
     def _draws(self) -> dict[fx.Node, list[fx.Node]]:
-        """The nodes that draw random numbers, by the source node that they come from."""
+        """By source node: the nodes of its expansion that draw random numbers."""
         found: dict[fx.Node, list[fx.Node]] = {}
         for node in self.now.values():
             source = self._origins.get(node.name) if self.effects.of(node).most else None
@@ -147,11 +147,11 @@ class _RecordWalk:
         return found
 
     def _results(self, source: fx.Node) -> dict[fx.Node, Path]:
-        """The nodes that give the results of a source node and nothing else. Raises `_Broken`."""
+        """The nodes that compute the results of a source node only. Raises `_Broken`."""
         gives: dict[fx.Node, Path] = {}
         for path, node in _places(self.rewrite.values[source]):
             if self.rewrite.origin.get(node) is not source or node.op == "get_attr":
-                continue  # another call gives it too, or it was computed ahead of time
+                continue  # it is also the value of another call, or was constant-folded
             now = self.now.get(node.name)
             if now is None or node.name not in self.before:
                 raise _Broken(f"its value {node.name!r} was removed")
@@ -159,8 +159,8 @@ class _RecordWalk:
         return gives
 
     def _region(self, source: fx.Node, gives: Mapping[fx.Node, Path]) -> tuple[dict[str, fx.Node], set[fx.Node]]:
-        """What stands now where operands of a source node were read, and the nodes that compute it. Raises `_Broken`
-        where these are not as they were."""
+        """The nodes that replace operands of a source node (by recorded name), and the nodes that compute it. Raises
+        `_Broken` if these were changed in another respect."""
         given = (node for each in source.all_input_nodes for node in nodes_in(self.rewrite.values.get(each)))
         operands = {self.inputs.get(node, node).name for node in given}
         read: dict[str, fx.Node] = {}
@@ -177,7 +177,7 @@ class _RecordWalk:
                 now = renamed.get(operand.name) or self.now[operand.name]
                 if operand.name in operands:
                     if read.setdefault(operand.name, now) is not now:
-                        raise _Broken(f"{operand.name!r} was replaced in a part of it")
+                        raise _Broken(f"{operand.name!r} was replaced in only some of its uses")
                 elif now.name != operand.name:
                     raise _Broken(f"{node.name!r} reads {now.name!r} now, not {operand.name!r}")
                 elif now not in region:
@@ -191,7 +191,7 @@ class _RecordWalk:
                 continue
             for user in self.strangers.get(node, ()):
                 if user not in region:
-                    raise _Broken(f"{node.name!r}, which is computed on the way, is used by {user.name!r} now")
+                    raise _Broken(f"the intermediate value {node.name!r} is used by {user.name!r} now")
 
     def _origin_of(self, node: fx.Node) -> fx.Node | None:
         return self._origins.get(node.name)
@@ -201,7 +201,7 @@ class _RecordWalk:
         return {node.name: source for node, source in self.rewrite.origin.items()}
 
     def _operand(self, operand: fx.Node, renamed: Mapping[str, fx.Node]) -> Any:
-        """What the call of a source node is to be given for an operand. Raises `_Broken`."""
+        """The operand of a restored call. Raises `_Broken`."""
         if operand in self.calls:
             return self._of_call(operand, renamed)
         if operand not in self.rewrite.values:
@@ -209,7 +209,7 @@ class _RecordWalk:
         return fx.map_arg(self.rewrite.values[operand], lambda node: self._in_host(node, operand, renamed))
 
     def _of_call(self, operand: fx.Node, renamed: Mapping[str, fx.Node]) -> Any:
-        """A call that folds back, or what the user has put in the place of its result."""
+        """The operand that is a restored call itself, or the node by which the user has replaced its result."""
         value = self.rewrite.values[operand]
         if isinstance(value, fx.Node) and value.name in renamed or not self.calls[operand].gives:
             return fx.map_arg(value, lambda node: self._in_host(node, operand, renamed))
@@ -225,7 +225,7 @@ class _RecordWalk:
         return now
 
     def _spare(self, operand: fx.Node) -> Any:
-        """The call of a source node that simplification took out, where it can be made again. Raises `_Broken`."""
+        """A source call that simplification removed, restored because another call needs it. Raises `_Broken`."""
         if is_projection(operand) and operand.args[0] in self.calls and isinstance(operand.args[1], int):
             return self._spare_call(operand)
         if operand.op not in ("call_function", "call_method") or self.effects.of(operand):
@@ -246,7 +246,7 @@ def _alike(now: fx.Node, before: fx.Node) -> bool:
 
 
 def _places(value: Any, path: Path = ()) -> Iterator[tuple[Path, fx.Node]]:
-    """Each node of nested results with its place."""
+    """Each node of nested results with its path."""
     if isinstance(value, fx.Node):
         yield path, value
     elif isinstance(value, (tuple, list)):
@@ -255,7 +255,7 @@ def _places(value: Any, path: Path = ()) -> Iterator[tuple[Path, fx.Node]]:
 
 
 def _wanted_in(to: Target | None) -> Any:
-    """A function that tells why a call is not wanted; None if it is."""
+    """A function that returns why a call is not wanted; None if it is."""
 
     def why_not(node: fx.Node) -> str | None:
         if to is None:

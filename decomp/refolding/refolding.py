@@ -1,4 +1,4 @@
-"""`refold`: the ops that a program spells out become calls again. Of a lowering they are known by its provenance, of
+"""`refold`: replaces the nodes that spell out an op by one call of it. In a lowering ops are known from provenance; in
 other programs they are found by what their nodes compute."""
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ _OPTIONS = {name: check for name, check in CHECKS.items() if name != "to"}
 
 @dataclass
 class Refolding:
-    """What `refold` returns: the new program, and what became of each call."""
+    """The result of `refold`: the new program, and the outcome of each call."""
 
     result: Any
-    """The program with its calls folded, of the kind that came in."""
+    """The refolded program, of the same kind as the program passed in."""
     target: str
     folded: tuple[Folded, ...]
     missed: tuple[Missed, ...]
     proof: Proof | None = field(repr=False)
-    """What verification checked; None with `verify=False`."""
+    """What was verified; None with `verify=False`."""
     times: dict[str, float] = field(repr=False)
     """Seconds by stage."""
     rewrites: tuple[Rewrite, ...] = field(repr=False)
-    """How the graphs of `result` came from those of the program that came in."""
+    """How the graphs of `result` were derived from those of the program passed in."""
     sizes: tuple[int, int] = field(repr=False)
     """Calls before and after."""
     lowering: Lowering | None = field(default=None, repr=False)
-    """The lowering that was folded back, if it was one."""
+    """The lowering that was refolded, if it was one."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise NotPortable(
@@ -81,12 +81,12 @@ class Refolding:
         return replace(self)
 
     def origin(self, node: fx.Node | str) -> str:
-        """The name of the node of the program that came in whose value a node gives. Raises `KeyError`."""
+        """The name of the node, in the program passed in, from which a node comes. Raises `KeyError`."""
         return self._origins[node if isinstance(node, str) else node.name]
 
     def provenance(self, node: fx.Node | str) -> Provenance:
-        """Where a node of the result of a folded lowering comes from in the source. Raises `KeyError` for a node that
-        it does not have, or that was added after the lowering."""
+        """The provenance of a node of a refolded lowering. Raises `KeyError` for an unknown node, or one that was added
+        after the lowering."""
         name = node if isinstance(node, str) else node.name
         assert self.lowering is not None
         found = self.lowering.provenance(self.origin(name))
@@ -101,7 +101,7 @@ class Refolding:
         return {new.name: old.name for rewrite in self.rewrites for new, old in rewrite.origin.items()}
 
     def report(self) -> RefoldReport:
-        """Ops that were found, those that were missed and why, time by stage, what verification checked."""
+        """The ops found, those missed and why, the time by stage, and what was verified."""
         checks = self.proof.checks if self.proof is not None else ()
         return RefoldReport(self.target, self.folded, self.missed, *self.sizes, dict(self.times), checks)
 
@@ -116,22 +116,22 @@ def refold(
     kwargs: Mapping[str, Any] | None = None,
     verify: bool | str = True,
 ) -> Refolding:
-    """Put calls of ops in the place of the nodes that compute them.
+    """Replace the nodes that compute an op by one call of it; returns a `Refolding`.
 
-    - `program`: a `Lowering`, of whose source the ops come back: each is known by provenance, and is folded where the
-      nodes that came from it are as they were. What you have changed in `lowering.result` since stays.
-      Of any other program (an `nn.Module`, `fx.GraphModule` or `ExportedProgram`) ops are found by what its nodes
-      compute, however they are spelled: activations, softmax, normalizations, attention, linear layers. Each is
-      accepted only where it agrees with the op on random operands, in values and gradients.
-    - `to`: the ops that are wanted, as a `Target` or a list of ops; by default all. What brings operands into shape (a
-      view, a permutation) has to be an op of a `Target`; beside a list of ops it may be any.
-    - `rules`: ops of yours with what they are computed by; each is found where the calls of the program are that.
+    - `program`: a `Lowering`, to restore the ops of its source: these are known from provenance, and restored if the
+      nodes of their expansion are unchanged. Your other changes to `lowering.result` are kept.
+      In any other program (an `nn.Module`, `fx.GraphModule` or `ExportedProgram`) ops are found by what its nodes
+      compute, however they are spelled: activations, softmax, normalizations, attention, linear layers. A match is
+      accepted only if it agrees with the op on random operands, in values and gradients.
+    - `to`: the ops that are wanted, as a `Target` or a list of ops; by default all. Calls that only reshape operands (a
+      view, a permutation) must be ops of the `Target`; with a list of ops, any are allowed.
+    - `rules`: ops of your own with the functions that compute them; each is found where the program has the same calls.
     - `args`, `kwargs`: example inputs, for a program that has no metadata.
-    - `verify`: True or "structure" checks the new program, "full" hands its graphs to `Graph.lint` and networkx as
-      well, "values" also runs it next to the one that came in, on `args` and `kwargs` (by default the example inputs);
-      False checks nothing.
+    - `verify`: True or "structure" checks the new program; "full" also checks its graphs with `Graph.lint` and
+      networkx; "values" also runs both programs on `args` and `kwargs` (by default the example inputs); False checks
+      nothing.
 
-    The program itself is not changed. Raises `CaptureError`, and `VerificationError`.
+    The program is not changed. Raises `CaptureError`, and `VerificationError`.
     """
     wanted, check = _target(to), _RefoldCheck(verify, args, kwargs)
     prepared = to if isinstance(to, Target) else None
@@ -157,7 +157,7 @@ def _target(to: Any) -> Target | None:
 
 @dataclass(frozen=True)
 class _RefoldCheck:
-    """What is to be verified."""
+    """How to verify."""
 
     level: bool | str
     args: Sequence[Any] | None
@@ -222,7 +222,7 @@ def _of_program(
 
 @dataclass(frozen=True)
 class _Made:
-    """A refolded program, and what was found in it."""
+    """A refolded program, and the findings in it."""
 
     source: Any
     result: Any
@@ -232,8 +232,8 @@ class _Made:
 
 
 def _unsimplified(lowering: Lowering) -> Lowering:
-    """A lowering before it was simplified, in which the nodes of all calls of the source still are, if its result is as
-    it was returned; one that was changed stays, and some operands are no longer computed in it."""
+    """The lowering without simplification, whose graphs still have the nodes of all source calls. If the user changed
+    the result, the simplified lowering itself, in which some operands may no longer be computed."""
     if all(piece.simplified is None for piece in lowering.pieces):
         return lowering
     for module, before in zip(lowered_modules(lowering.pieces, lowering.result), lowering.snapshots):
@@ -264,8 +264,8 @@ def _pairs(refolded: Iterable[Refolded]) -> Iterator[tuple[fx.Graph, fx.Graph]]:
 
 
 def _inputs(lowering: Lowering, module: fx.GraphModule) -> dict[fx.Node, fx.Node]:
-    """Where the lowered module was captured: its attributes for the inputs of the exported program that it was made
-    of."""
+    """If a module was captured by export: maps the inputs of the exported program to the attribute reads of the
+    module."""
     exported = lowering.returned_program.exported
     if exported is None or exported is lowering.result:
         return {}

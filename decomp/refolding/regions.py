@@ -1,5 +1,5 @@
-"""Regions of a graph: the nodes between a value and those that it is computed from. A region can become one call if
-nothing outside looks into it."""
+"""Regions of a graph: the nodes between a value and the inputs that it is computed from. A region can become one call
+if no intermediate value is used outside it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from decomp.metadata.symbolic_sizes import SYMBOLIC
 from decomp.refolding.structures import Structures
 
 LIMIT = 96
-"""How many nodes a region may have."""
+"""The maximum number of nodes in a region."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +27,16 @@ class Region:
     inputs: tuple[fx.Node, ...]
     nodes: tuple[fx.Node, ...]
     statistics: tuple[fx.Node, ...] = ()
-    """The inputs that are a mean and a variance, which is never negative; they have no gradients."""
+    """The inputs that are a mean and a (non-negative) variance; they have no gradients."""
     rare: tuple[fx.Node, ...] = ()
-    """The inputs that are truth values and mostly false; others are mostly true."""
+    """The boolean inputs that are mostly false; others are mostly true."""
 
     def __len__(self) -> int:
         return len(self.nodes)
 
 
 class GraphIndex:
-    """A graph with tables of what is asked again and again."""
+    """A graph with lookup tables for the searches."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class GraphIndex:
         self.structures = structures if structures is not None else Structures()
         leaves = (*graph.find_nodes(op="placeholder"), *graph.find_nodes(op="get_attr")) if constants else ()
         self.given = {node: constants[node.name] for node in leaves if constants and node.name in constants}
-        """Constants of the program that are no weights: indices and masks."""
+        """The values of constant indices and masks."""
         self.place = {node: i for i, node in enumerate(graph.nodes)}
         self.effects = EffectTable(owner)
         self._data: dict[fx.Node, list[fx.Node]] = {}
         self.constant: set[fx.Node] = set(self.given)
-        """Calls that compute from numbers alone."""
+        """Constants, and calls that compute only from numbers and constants."""
         self.marks: list[int] = []
         self._leaves: set[fx.Node] = set()
         marks = 0
@@ -69,15 +69,15 @@ class GraphIndex:
                 self.constant.add(node)
 
     def is_leaf(self, node: fx.Node) -> bool:
-        """Whether nothing in the graph computes a value from others, or nobody may take it apart."""
+        """Whether a value is an input, or has effects, so that it cannot be inside a region."""
         return node in self._leaves
 
     def after(self, graph: fx.Graph) -> GraphIndex:
-        """The same of a graph that was made from this one."""
+        """The same for a graph that was rewritten from this one."""
         return GraphIndex(graph, self.owner, self._constants, self.structures)
 
     def data_inputs(self, node: fx.Node) -> list[fx.Node]:
-        """The operands of a node that depend on data."""
+        """The operands of a node that are neither constants nor numbers."""
         found = self._data.get(node)
         if found is None:
             operands = node.all_input_nodes
@@ -100,7 +100,8 @@ class GraphIndex:
         return Region(root, tuple(inputs), nodes)
 
     def why_open(self, region: Region) -> str | None:
-        """Why a region may not become one call: something else uses a value on the way, or an effect is in between."""
+        """Why a region cannot become one call, or None: an intermediate value is used elsewhere, or there is an effect
+        in between."""
         inside = set(region.nodes)
         for node in region.nodes:
             if node is region.root:
@@ -115,12 +116,12 @@ class GraphIndex:
         return None
 
     def watchers(self, region: Region) -> tuple[fx.Node, ...]:
-        """The nodes that only look at values on the way."""
+        """The nodes that only inspect intermediate values of a region."""
         inside = [node for node in region.nodes if node is not region.root]
         return tuple(dict.fromkeys(user for node in inside for user in node.users if looks_only(user)))
 
     def above(self, node: fx.Node, steps: int) -> Iterator[fx.Node]:
-        """The values from which alone, beside constants, a node is computed, the nearest first."""
+        """The float values that dominate a node: it can be computed from each of them and constants. Nearest first."""
         heap = [(-self.place[node], node)]
         seen, leaves = {node}, 0
         for _ in range(steps):
@@ -136,11 +137,11 @@ class GraphIndex:
                     seen.add(given)
                     heapq.heappush(heap, (-self.place[given], given))
                     leaves += given in self._leaves
-            if leaves > 1:  # from none of which alone anything further up is computed
+            if leaves > 1:  # no value further up can be the only one that the node depends on
                 return
 
     def below(self, start: fx.Node) -> list[fx.Node]:
-        """The nodes that are computed from one value and constants alone, in order, the nearest ones."""
+        """The nodes computed only from one value and constants, in order, up to the limit."""
         found: dict[fx.Node, None] = {}
         heap = [(self.place[user], user) for user in start.users]
         heapq.heapify(heap)
@@ -158,7 +159,7 @@ class GraphIndex:
         return list(found)
 
     def views_above(self, node: fx.Node) -> list[fx.Node]:
-        """A node and the values that it shows in another shape, or copies, the nearest first."""
+        """A node and the values of which it is a view or copy, nearest first."""
         found = [node]
         while op_called(node) in VIEWS and len(self.data_inputs(node)) == 1 and len(found) < LIMIT:
             node = self.data_inputs(node)[0]
@@ -166,12 +167,12 @@ class GraphIndex:
         return found
 
     def only_user(self, node: fx.Node) -> fx.Node | None:
-        """The one node that uses a value, beside those that only look at it."""
+        """The one node that uses a value, not counting those that only inspect it; None if there are several."""
         users = [user for user in node.users if not looks_only(user)]
         return users[0] if len(users) == 1 and users[0].op != "output" else None
 
     def views_below(self, node: fx.Node) -> list[fx.Node]:
-        """A node and what only shows it in another shape, or copies it, the nearest first."""
+        """A node and the chain of views and copies of it, nearest first."""
         found = [node]
         while (user := self.only_user(found[-1])) is not None and op_called(user) in VIEWS and len(found) < LIMIT:
             found.append(user)
@@ -183,21 +184,21 @@ VIEWS = frozenset(
     for name in "view _unsafe_view reshape expand clone permute transpose t unsqueeze squeeze alias contiguous detach "
     "_to_copy numpy_T mT flatten unflatten dropout".split()
 )
-"""Ops that give the elements of one operand in another shape, perhaps some of them several times."""
+"""Ops that rearrange or repeat the elements of one operand."""
 
 
 def op_called(node: fx.Node) -> str:
-    """`aten::exp` for any overload; empty for what is no ATen op."""
+    """`aten::exp` for any overload; empty for a target that is not an ATen op."""
     target = node.target
     return target._schema.name if isinstance(target, torch._ops.OpOverload) else ""
 
 
 def is_number(node: fx.Node) -> bool:
-    """Whether a node gives a size or another number of the host."""
+    """Whether a node's value is a size or another number."""
     return isinstance(metadata(node), (int, float, bool, *SYMBOLIC))
 
 
 def is_float(node: fx.Node) -> bool:
-    """Whether a node gives one tensor of floats."""
+    """Whether a node's value is a floating-point tensor."""
     value = metadata(node)
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided

@@ -1,4 +1,4 @@
-"""Finding ops in a program without provenance: rounds of searches, each on the graph that the one before has folded."""
+"""Finds ops in a program without provenance, by several searches, each on the graph that the one before has folded."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from decomp.refolding.trials import Known, Runner
 from decomp.rules.rules import Rules
 
 ROUNDS = (Functions, Weights, BatchNorms, Attentions, Products, Names)
-"""The searches, in order: what a later one looks for is made of what earlier ones find."""
+"""The searches, in order: later ones build on the calls that earlier ones find."""
 
 
 @dataclass
 class RefoldSearch:
-    """What was found in one graph."""
+    """The findings in one graph."""
 
     refolded: Refolded
     folded: list[Folded] = field(default_factory=list)
@@ -50,8 +50,8 @@ def search(
     rules: Rules | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
 ) -> RefoldSearch:
-    """Look for calls in a graph, and fold them; also for the ops of `rules`, the largest things first. `constants` are
-    the values of inputs that are constants of the program, by name."""
+    """Find calls in a graph, also the ops of `rules`, and fold them. `constants` are the values of inputs that are
+    constants of the program, by name."""
     whole, known = GraphIndex(graph, owner, constants), Known()
     rounds = _Rounds(whole, wanted, known)
     rounds.run(_kinds(wanted, rules))
@@ -66,11 +66,11 @@ def search(
 
 
 _Kind = tuple[Callable[[GraphIndex, Runner, Wanted], Any], Container[Any]]
-"""A search, and what it may find of which nothing is wanted: stepping stones for others."""
+"""A search, and the overloads that it may find only as intermediate matches for other searches."""
 
 
 def _kinds(wanted: Wanted, rules: Rules | None, stones: bool = True) -> list[_Kind]:
-    """The searches that may find what is wanted, or stones for those that do."""
+    """The searches that can find a wanted call, or intermediate matches for such a search."""
     found, needed = list[_Kind](), set[Any]()
     for kind in reversed(ROUNDS):
         own = needed.intersection(kind.finds) if stones else set[Any]()
@@ -83,7 +83,7 @@ def _kinds(wanted: Wanted, rules: Rules | None, stones: bool = True) -> list[_Ki
 
 
 class _Rounds:
-    """Searches, one after the other, each in the graph that those before it have folded."""
+    """Runs searches one after the other, each on the graph that those before it have folded."""
 
     def __init__(self, around: GraphIndex, wanted: Wanted, known: Known) -> None:
         self.around, self.wanted, self.known = around, wanted, known
@@ -92,12 +92,12 @@ class _Rounds:
         self.missed: list[Missed] = []
         self.steps: list[IntermediateMatch] = []
         self.stones: set[str] = set()
-        """Names of calls that were folded and are not wanted."""
+        """The names of intermediate matches that were folded but are not wanted."""
         self._earlier: dict[str, Folded] = {}
         self._results = ResultMetadata()
 
     def run(self, kinds: Sequence[_Kind]) -> None:
-        """Look for each kind of op."""
+        """Run each search, and fold its findings."""
         for kind, stones in kinds:
             wanted = replace(self.wanted, stones=stones)
             findings: Findings = kind(self.around, Runner(self.around, self.known), wanted).search()
@@ -110,7 +110,7 @@ class _Rounds:
         around = self.around
         made = [fold_of(found, around, self._earlier, self._results) for found in chosen]
         for found, (_, record) in zip(chosen, made):
-            self._earlier[found.region.root.name] = replace(record, nodes=0)  # where it is one of several results
+            self._earlier[found.region.root.name] = replace(record, nodes=0)  # the projection, if there are several
             self._earlier[record.node] = record
             (self.stones.add if found.stone else self.stones.discard)(record.node)
         self.folded += [record for _, record in made]
@@ -121,7 +121,7 @@ class _Rounds:
 
 
 def _that_stand(graph: fx.Graph, folded: list[Folded], missed: list[Missed]) -> tuple[list[Folded], list[Missed]]:
-    """What was found and is in the graph still, and what was missed and was not found by a later search."""
+    """The findings that are still in the graph, and the misses that no later search found."""
     names = {node.name for node in graph.nodes}
     found = [each for each in folded if each.node in names]
     nodes = {each.node for each in found}
@@ -129,7 +129,8 @@ def _that_stand(graph: fx.Graph, folded: list[Folded], missed: list[Missed]) -> 
 
 
 def _folded(graph: fx.Graph, owner: nn.Module, folds: list[Fold]) -> Rewrite:
-    """A graph with its folds, the strides of what follows being true, and possible whichever kernel gives attention."""
+    """Apply folds to a graph, and re-propagate strides, also for the other strides that attention kernels may
+    return."""
     rewrite = with_folds(graph, owner, folds).rewrite
     given = [(node, rewrite.values.get(node)) for fold in folds if fold.target in ATTENTION for node in fold.gives]
     own = {old: new.meta.get("val") for old, new in given if new is not None}
@@ -146,10 +147,11 @@ def _folded(graph: fx.Graph, owner: nn.Module, folds: list[Fold]) -> Rewrite:
 
 
 def _with_strides(rewrite: Rewrite, before: dict[fx.Node, torch.Tensor]) -> Rewrite:
-    """The rewrite with metadata made true behind nodes that had other strides `before`."""
+    """The rewrite with the strides of all later nodes recomputed, given the old values of nodes whose strides
+    changed."""
     if not before:
         return rewrite
-    # Results have the strides that calls give them.
+    # Nothing is expected of the strides of results: they are whatever the calls return.
     propagation = StridePropagation(rewrite.graph, before, expected=())
     for _ in propagation.nodes():
         pass
@@ -157,7 +159,7 @@ def _with_strides(rewrite: Rewrite, before: dict[fx.Node, torch.Tensor]) -> Rewr
 
 
 def _changed(rewrite: Rewrite, folds: list[Fold]) -> Iterator[tuple[fx.Node, torch.Tensor]]:
-    """The values of folds that have other strides than what they stand for, and what that had."""
+    """The new nodes of folds whose strides differ from the value replaced, with the old value."""
     for fold in folds:
         for old in fold.gives:
             new = rewrite.values.get(old)

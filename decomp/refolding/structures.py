@@ -1,4 +1,4 @@
-"""What parts of graphs compute, told apart by numbers: calls alike have one number, each is spelled out once."""
+"""Hash consing of calls: equal calls get the same number, so that parts of graphs are compared as tuples of numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from decomp.metadata.symbolic_sizes import SYMBOLIC
 
 
 class Structures:
-    """The numbers of calls, over several graphs."""
+    """The numbers of calls, shared between several graphs."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
@@ -21,10 +21,10 @@ class Structures:
         self._constants: dict[fx.Node, int] = {}
         self._kinds: dict[fx.Node, int] = {}
         self._targets: dict[int, Any] = {}
-        """Those told apart by identity, kept alive: hashing an overload is slow."""
+        """Targets are compared by id, because hashing an overload is slow; this keeps them alive."""
 
     def of(self, inputs: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> tuple[int, ...]:
-        """What nodes compute from some inputs: the calls, with operands by number, shapes and dtypes."""
+        """A key for the computation of nodes from inputs: equal for the same calls, wiring, shapes and dtypes."""
         places = {node: i for i, node in enumerate(inputs)}
         found = [len(inputs), *map(self._kind, inputs)]
         for node in nodes:
@@ -37,7 +37,7 @@ class Structures:
         return tuple(found)
 
     def _call(self, node: fx.Node) -> tuple[int, list[fx.Node]]:
-        """The number of a call without its operands, and these."""
+        """The number of a call regardless of its operands, and the operands."""
         found = self._calls.get(node)
         if found is None:
             operands: list[fx.Node] = []
@@ -51,7 +51,7 @@ class Structures:
         return found
 
     def _constant(self, node: fx.Node) -> int:
-        """The number of a value that depends on no data."""
+        """The number of a constant value."""
         found = self._constants.get(node)
         if found is None:
             value = metadata(node)
@@ -81,7 +81,7 @@ class Structures:
 
 
 def _noted(leaf: Any, operands: list[fx.Node]) -> Any:
-    """An argument; an ellipsis in the place of a node, which is noted."""
+    """An argument with each node replaced by an ellipsis and appended to `operands`."""
     if isinstance(leaf, fx.Node):
         operands.append(leaf)
         return ...

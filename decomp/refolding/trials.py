@@ -1,5 +1,5 @@
-"""Trials: a region of a graph and a call of an op, run on the same random operands. They are one function if they agree
-in float64, in values and in gradients, and if in its own dtype the region is about as accurate as the op."""
+"""Trials: runs a region of a graph and a call of an op on the same random operands. They count as the same function if
+values and gradients agree in float64, and if the region is about as accurate as the op in its own dtype."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from decomp.validation.closeness import widened
 from decomp.validation.running_programs import call_node
 
 VALUE_TOLERANCE = 4 * torch.finfo(torch.float32).eps
-"""How far values may be apart in float64, relative to the largest: approximations of the precision of float32 are."""
+"""The tolerance for values in float64, relative to the largest. Loose enough for approximations that were made for
+float32, such as polynomials for erf."""
 GRADIENT_TOLERANCE = 64 * VALUE_TOLERANCE
-"""The same for gradients."""
+"""The tolerance for gradients."""
 TIMES, ULPS = 4.0, 4.0
-"""In its own dtype a region may be that many times as wrong as the op, and so many ULP of the largest value more."""
+"""The error of a region in its own dtype may be `TIMES` that of the op, plus `ULPS` ULP of the largest value."""
 SCALES = (1.0, 4.0)
 """Standard deviations of random operands."""
 
@@ -32,21 +33,21 @@ Function = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class RegionVerdict:
-    """How a region compares with an op."""
+    """The result of comparing a region with an op."""
 
     error: float
-    """How far apart they are in float64, relative to the largest value."""
+    """The difference in float64, relative to the largest value."""
     fault: str | None = None
-    """Why they are not the same; None if they are."""
+    """Why they are not the same function; None if they are."""
 
 
 @dataclass
 class Known:
-    """What was found out of regions, by their structure."""
+    """Results of trials, by the structure of the region."""
 
     verdicts: dict[Any, RegionVerdict] = field(default_factory=dict)
     readings: dict[Any, Any] = field(default_factory=dict)
-    """The functions of one value."""
+    """The functions found of one value."""
 
 
 class Runner:
@@ -59,7 +60,7 @@ class Runner:
         self.constants: dict[tuple[fx.Node, bool], Any] = {}
 
     def size(self, value: Any) -> Any:
-        """A size as a number. Symbols get sizes of their own, all different."""
+        """A size as a number. Each symbol gets a size of its own, so that confused dimensions do not go unnoticed."""
         if not isinstance(value, SYMBOLIC):
             return value
         expr = value.node.expr
@@ -75,7 +76,7 @@ class Runner:
         return tuple(self.size(size) for size in metadata(node).shape)
 
     def random(self, node: fx.Node, scale: float, seed: int) -> torch.Tensor:
-        """A float64 tensor in the shape of a node's value; for truth values, mostly true ones."""
+        """A random float64 tensor in the shape of a node's value; for a boolean, one that is mostly true."""
         draw = torch.Generator().manual_seed(seed)
         shape = self.shape(node)
         if metadata(node).dtype is torch.bool:
@@ -83,7 +84,7 @@ class Runner:
         return scale * torch.randn(shape, generator=draw, dtype=torch.float64)
 
     def values(self, nodes: Sequence[fx.Node], given: Mapping[fx.Node, Any], wide: bool) -> dict[fx.Node, Any]:
-        """The values of `nodes`, in order, from those `given`. Raises what their kernels raise."""
+        """Run `nodes`, in order, on the values `given`; with `wide`, in float64. Raises what their kernels raise."""
         found = dict(given)
         for node in nodes:
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: self._value(each, found, wide))
@@ -116,7 +117,7 @@ class Runner:
         return run
 
     def compare(self, region: Region, call: Function, name: str) -> RegionVerdict:
-        """Whether a region computes what a call does; `name` says which call it is, with its numbers."""
+        """Whether a region computes the same as a call; `name` identifies the call and its constants in the cache."""
         key = (name, self.around.structures.of(region.inputs, region.nodes))
         verdicts = self.known.verdicts
         if key not in verdicts:
@@ -139,26 +140,26 @@ class Runner:
                 fault = _narrow(own, call, operands, dtypes)
                 if fault is not None:
                     return RegionVerdict(worst, fault)
-        except Exception as error:  # one of both does not take these operands
+        except Exception as error:  # the region or the call does not accept these operands
             return RegionVerdict(
                 float("inf"), f"it cannot be run: {str(error).splitlines()[0] if str(error) else error!r}"
             )
         return RegionVerdict(worst)
 
     def same_where_hidden(self, region: Region, call: Function) -> bool:
-        """Whether a region of one input does what a call does where the input has −∞, also in whole rows."""
+        """Whether a region of one input agrees with a call if the input has −∞, also in whole rows (masked softmax)."""
         x = self.random(region.inputs[0], 1.0, 11)
         x[torch.rand(x.shape, generator=torch.Generator().manual_seed(2)) < 0.3] = float("-inf")
         x[..., :1, :] = float("-inf")
         try:
             with torch.no_grad():
                 return bool(distance(self.function(region, wide=True)(x), call(x)) <= VALUE_TOLERANCE)
-        except Exception:  # it does not take them
+        except Exception:  # it does not accept such inputs
             return False
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference, relative to the largest expected value; infinite where shapes or NaN differ."""
+    """The largest difference, relative to the largest expected value; infinite if shapes or NaNs differ."""
     if found.shape != expected.shape or not found.numel():
         return float("inf")
     found, expected = found.double(), expected.double()
@@ -171,7 +172,7 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _wide(region: Function, call: Function, operands: Tensors, fixed: Sequence[bool]) -> RegionVerdict:
-    """The comparison in float64, of values and gradients, but of those of `fixed` operands."""
+    """Compare values and gradients in float64; `fixed` operands have no gradient."""
     mine, theirs = (_with_slopes(function, operands, fixed) for function in (region, call))
     error = distance(mine[0], theirs[0])
     if error > VALUE_TOLERANCE:
@@ -200,13 +201,13 @@ def _with_slopes(
 
 
 def _narrow(region: Function, call: Function, operands: Tensors, dtypes: Sequence[torch.dtype]) -> str | None:
-    """Why a region is less accurate than the op in its own dtype; None if it is about as accurate."""
+    """Why a region is too inaccurate in its own dtype, compared with the op; None if it is about as accurate."""
     given = [t.to(dtype) for t, dtype in zip(operands, dtypes)]
     with torch.no_grad():
         truth = call(*(t.double() if t.is_floating_point() else t for t in given))
         mine, theirs = region(*given), call(*given)
     if mine.dtype != theirs.dtype:
-        return f"it gives {mine.dtype}, not {theirs.dtype}"
+        return f"it returns {mine.dtype}, not {theirs.dtype}"
     own, other = distance(mine, truth), distance(theirs, truth)
     eps = torch.finfo(mine.dtype).eps
     if own > TIMES * other + ULPS * eps:

@@ -100,8 +100,8 @@ class Rules:
         level that are accurate enough the cheapest is used; of rules without a level, the first that applies.
         `forward_only`: only for programs that are not trained (`training=False`), as its gradient is not the op's.
         `when`: registers nothing if false, for an op whose meaning differs in the installed PyTorch
-        (`when=not changes.ties_share_gradients`, of `decomp.ops.changes`). Raises `UnknownOp`, `RuleError` if no call of
-        the op has the function's parameters, `ArgumentError`."""
+        (`when=not changes.ties_share_gradients`, of `decomp.ops.changes`). Raises `UnknownOp`, `RuleError` if no call
+        of the op has the function's parameters, `ArgumentError`."""
         if not spellings_:
             raise ArgumentError("register() needs an op: @rules.register(F.relu)")
         found = [(spelling, op_of(spelling)) for spelling in spellings_]

@@ -1,7 +1,8 @@
 """Symbolic sizes. Importing this module takes 0.25 s, partly for sympy, so it is imported only for programs with
-dynamic sizes, which have imported it already. All of it is experimental.\n\n`TLS.suppress_guards` says whether queries
-of sizes are answered by the example, without a guard; `sizes_config.backed_size_oblivious` whether a size may be
-specialised to 0 or 1 because the example's is."""
+dynamic sizes, which have imported it already. All of it is experimental.
+
+`TLS.suppress_guards` says whether queries of sizes are answered by the example, without a guard;
+`sizes_config.backed_size_oblivious` whether a size may be specialised to 0 or 1 because the example's is."""
 
 from collections.abc import Iterator
 import contextlib

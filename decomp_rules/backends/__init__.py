@@ -1,5 +1,5 @@
 """Backends that run lowered programs, each a table of functions: `numpy`, `tinygrad`, `stablehlo` and `onnx`. They are
-made when they are asked for, as each needs a package of its own."""
+loaded on demand, because each needs another package."""
 
 import importlib
 from typing import Any
@@ -11,7 +11,7 @@ _made: dict[str, Backend] = {}
 
 
 def get(name: str) -> Backend:
-    """A backend by name. Raises `ImportError`, with what to install, if its package is not there."""
+    """A backend by name. Raises `ImportError`, with the package to install, if it is missing."""
     if name not in _MODULES:
         raise LookupError(f"no backend is called {name!r}; there are {', '.join(names())}")
     if name not in _made:

@@ -1,5 +1,5 @@
-"""Where the runtimes of the backends compute otherwise than PyTorch by their own design. Everything else that differs
-is a fault, and bring-up says so."""
+"""Where the runtimes of the backends deviate from PyTorch by design. Any other difference is a fault, which bring-up
+reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from decomp import Backend
 
 Table = Iterable[tuple[str, Mapping[str, Any]]]
-"""Ops, separated by blanks, and what `Backend.departs` says of them."""
+"""Ops, separated by blanks, and the statements for `Backend.departs` about them."""
 
 
 def state(backend: Backend, table: Table) -> None:
@@ -151,7 +151,7 @@ def _own_is_lost(own: torch.Tensor, x: torch.Tensor) -> Any:
 
 
 def _power_overflows(own: torch.Tensor, base: torch.Tensor, *exponent: torch.Tensor) -> Any:
-    """Whether a complex power is beyond what is represented, or the way to it by the logarithm is."""
+    """Whether a complex power overflows, or its computation by the logarithm does."""
     if not own.is_complex():
         return False
     size = base.to(torch.complex128).log().abs() * (exponent[0].abs().double() if exponent else 1.0)

@@ -34,7 +34,7 @@ DTYPES: Mapping[torch.dtype, int] = {
     torch.uint64: onnx.TensorProto.UINT64,
     torch.bool: onnx.TensorProto.BOOL,
 }
-"""What ONNX calls the dtypes."""
+"""ONNX's names for dtypes."""
 
 _LETTERS = {
     "f": torch.float32,
@@ -136,14 +136,14 @@ class Graph:
     now: Callable[[], fx.Node | None]
     """The call that is being emitted."""
     annotate: Callable[[fx.Node], Mapping[str, str]] = field(default=lambda node: {})
-    """What each node says of where it comes from."""
+    """The provenance recorded in each node."""
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[Any, tuple[Value, onnx.TensorProto]] = field(default_factory=dict)
     sizes: dict[str, Size] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
     def unique(self, name: str) -> str:
-        """This name, or one after it that nothing has."""
+        """This name, or a numbered one that is not in use."""
         found, count = name, 0
         while found in self.names:
             count += 1
@@ -195,12 +195,12 @@ def graph() -> Graph:
 
 
 def result() -> Any:
-    """The metadata of what the call that is being emitted gives."""
+    """The metadata of the result of the call that is being emitted."""
     return metadata(graph().now())
 
 
 def metadata(call: fx.Node | None) -> Any:
-    """The metadata of what a call gives. Raises `CaptureError` if the program has none."""
+    """The metadata of a call's result. Raises `CaptureError` if the program has none."""
     found = None if call is None else call.meta.get("val", call.meta.get("example_value"))
     if found is None:
         raise decomp.CaptureError(
@@ -279,7 +279,7 @@ def cast(value: Any, dtype: torch.dtype) -> Value:
 
 
 def operand(value: Any) -> Value:
-    """What stands for a value, a size, or a list of sizes and numbers among the inputs of a node."""
+    """The input name for a value, a size, or a list of sizes and numbers."""
     if isinstance(value, Size):
         return value.value
     if isinstance(value, (list, tuple)):

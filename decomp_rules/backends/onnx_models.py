@@ -1,9 +1,9 @@
 """ONNX as a backend: lowered programs become ONNX models, which ONNX Runtime runs and `save` writes.
 
-A model has the names of the program: its inputs, its parameters (initializers) and its results. What the program
-writes, as the running statistics of a batch norm in training, is an input with a default, and an output of the name
-and `/updated`. Sizes that are known when the program runs stay open. Each node says in its metadata which op of the
-source program it computes, in which module, and by which rules."""
+A model has the names of the program: its inputs, its parameters (initializers) and its results. State that the program
+writes, such as the running statistics of a batch norm in training, is an input with a default and an output named
+`NAME/updated`. Sizes that are only known at run time stay dynamic. The metadata of each node has the op of the source
+program, its module, and the rules that emitted it."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def make() -> OnnxBackend:
 
 def model_of(program: Any) -> onnx.ModelProto:
     """The ONNX model of a program that is lowered to `targets.onnx` or `targets.onnxruntime`: a `Lowering`, an
-    ExportedProgram or a GraphModule, or what `load` gives. Raises `LoadError`, which names everything that is in the
-    way, and `CaptureError` for a program without metadata."""
+    ExportedProgram or a GraphModule, or a loaded program. Raises `LoadError`, which lists everything unsupported, and
+    `CaptureError` for a program without metadata."""
     loaded = program if isinstance(program, decomp.results.Loaded) else make().load(program)
     model: onnx.ModelProto = loaded.function.emitted.model
     return model
@@ -111,7 +111,7 @@ def _emitting(backend: decomp.Backend, function: Callable[..., Any]) -> Callable
 
 def _finished(value: Value, meta: torch.Tensor, name: str) -> Value:
     value = cast(value, meta.dtype)
-    if value.meta is not None or value.made_by is None:  # of somebody else: an operand, a constant
+    if value.meta is not None or value.made_by is None:  # not emitted by this call: an operand, a constant
         value = node("Identity", value, dtype=value.dtype)
     place = graph()
     if name not in place.names and place.nodes and place.nodes[-1] is value.made_by:
@@ -130,9 +130,9 @@ class Emitted:
 
     model: onnx.ModelProto
     inputs: tuple[tuple[int, str], ...]
-    """Of what is fed: the place among the leaves of the program, and the name in the model."""
+    """For each input of the model: its index among the leaves of the program, and its name."""
     results: list[Any]
-    """What the function of the program returns, with the `_Output`s of the model in it."""
+    """The structure that the program returns, with the `_Output`s of the model in it."""
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ def _node_now(backend: decomp.Backend) -> fx.Node | None:
 
 
 def _leaf(leaf: Any, place: Graph, state: dict[int, Value], is_written: bool) -> Any:
-    """What stands for something that the program reads: a value, or a number that is known. A tensor that has several
-    names is carried under the first."""
+    """The value, or known number, for a leaf that the program reads. A tensor with several names is stored under the
+    first."""
     if leaf.kind != "input":
         held = leaf.meta if leaf.value is None else leaf.value
         if id(held) not in state:
@@ -225,8 +225,8 @@ def _result_names(source: fx.Graph) -> list[str]:
 
 
 def _placed(value: Any, name: str, place: Graph, outputs: list[Value]) -> Any:
-    """A result of the program as an output of the model, which has a name of its own; numbers that are known when the
-    program is lowered are none."""
+    """A result of the program as an output of the model, which has a name of its own; None for numbers known when the
+    program is lowered."""
     if isinstance(value, (list, tuple)):
         return [_placed(each, f"{name}/{i}", place, outputs) for i, each in enumerate(value)]
     if not isinstance(value, (Value, Size)):
@@ -241,7 +241,7 @@ def _placed(value: Any, name: str, place: Graph, outputs: list[Value]) -> Any:
 
 
 def _annotating(program: Any) -> Callable[[fx.Node], Mapping[str, str]]:
-    """What nodes say of where they come from; nothing, if the program is not known to be lowered from another."""
+    """The provenance of nodes; empty if the program is not a lowering."""
     if not isinstance(program, decomp.Lowering):
         return lambda node: {}
 
@@ -276,7 +276,7 @@ class Session:
 
     @property
     def session(self) -> Any:
-        """The session of ONNX Runtime, made when it is first asked for."""
+        """The session of ONNX Runtime, created on first use."""
         if self._session is None:
             self._loaded.require_numbers()
             options = onnxruntime.SessionOptions()

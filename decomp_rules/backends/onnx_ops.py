@@ -1,5 +1,5 @@
-"""What emits each op of the ONNX target, of arithmetic, products, reductions, windows and norms: one operator, with
-casts to the dtype that PyTorch computes in, constants, and the few others that a function's docstring states."""
+"""Emits the ops of the ONNX target for arithmetic, products, reductions, windows and norms: one operator each, plus
+casts to the dtype that PyTorch computes in, constants, and the few others stated in a function's docstring."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _OF_BOOLS = {
     "BitwiseXor": "Xor",
     "BitwiseNot": "Not",
 }
-"""What operators on numbers are on bool, where ONNX has them for numbers alone."""
+"""The bool counterparts of operators that ONNX only has for numbers."""
 _COMPARISONS = {"eq": "Equal", "lt": "Less", "gt": "Greater"}
 
 
@@ -376,5 +376,5 @@ def instance_norm(
 
 
 def _of_channels(value: Value | None, input: Value, fill: float) -> Value:
-    """A weight, or a constant for each channel where there is none."""
+    """A weight, or a constant for each channel if it is None."""
     return value if value is not None else constant(torch.full((input.meta.shape[1],), fill, dtype=input.dtype))

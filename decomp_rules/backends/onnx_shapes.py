@@ -1,5 +1,5 @@
-"""What emits each op of the ONNX target that moves elements, makes tensors or controls what runs: one operator, with
-casts, constants, and the few others that a function's docstring states."""
+"""Emits the ops of the ONNX target that move elements, create tensors or control flow: one operator each, plus casts,
+constants, and the few others stated in a function's docstring."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def replication_pad(self: Value, padding: Any) -> Value:
 
 
 def _pads(pad: Sequence[Any], rank: int) -> list[Any]:
-    """From pairs, the last dimension first, to what is put before each dimension, then what is put after it."""
+    """Convert pairs, last dimension first, to all amounts before the dimensions, then all amounts after."""
     none = [0] * (rank - len(pad) // 2)
     return [*none, *reversed(pad[0::2]), *none, *reversed(pad[1::2])]
 

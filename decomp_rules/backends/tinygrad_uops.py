@@ -1,16 +1,17 @@
 """tinygrad: each primitive of the target `tinygrad` is one UOp of the installed tinygrad, run by its own scheduler and
 compiler on the CPU, and captured by its `TinyJit`.
 
-What tinygrad's own frontend does to operands (broadcasting, casts of type promotion and of accumulation, constants) is
-no op of its own, nor are the permutations around STACK, REDUCE and EXPAND, which work on leading axes. Three primitives
-are more than one UOp: `pow.Tensor_Tensor` selects 1 where the base is 1 (tinygrad's power of 1 and NaN is NaN), shifts
-by a tensor select what is left when all bits are shifted out, and `rand.default` is tinygrad's Threefry generator.
+Conversions that tinygrad's own frontend applies to operands (broadcasting, casts for type promotion and accumulation,
+constants) do not count as ops, nor do the permutations around STACK, REDUCE and EXPAND, which work on leading axes.
+Three primitives are more than one UOp: `pow.Tensor_Tensor` selects 1 where the base is 1 (tinygrad's power of 1 and NaN
+is NaN), shifts by a tensor select the result when all bits are shifted out, and `rand.default` is tinygrad's Threefry
+generator.
 
-What POW and SIN lose is stated in `departures`. Sums and products of half precision accumulate
+The accuracy of POW and SIN is stated in `departures`. Sums and products of half precision accumulate
 in float32. An integer that is divided by 0 ends the process, as in C.
 
 tinygrad lowers MAX to `a < b ? b : a`, which loses a NaN in `b`. The backend has a device of its own, `CPU:1`, whose
-renderer has a MAX that keeps NaN: other programs of the user's are compiled as before. A loaded program is captured
+renderer has a MAX that keeps NaN: other tinygrad programs in the process are not affected. A loaded program is captured
 once for each set of sizes of its inputs."""
 
 from __future__ import annotations
@@ -162,7 +163,8 @@ class Captured:
         return found
 
     def _captured(self, form: tuple[Any, ...]) -> Callable[..., Any]:
-        """A function of the distinct arrays of a call. It stays as it is where `TinyJit` would find nothing to do."""
+        """A function of the distinct arrays of a call, captured by `TinyJit` unless there would be nothing to
+        capture."""
         numbers: list[Any] = []
 
         def run(*arrays: Tensor) -> tuple[Tensor, ...]:
@@ -203,8 +205,8 @@ def _realized(results: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tenso
 
 
 def _apart(result: Tensor, given: Sequence[Tensor]) -> Tensor:
-    """The result, copied if it looks into the memory of an array that was given: `TinyJit` would return that memory for
-    every call, as it was at the first."""
+    """The result, copied if it is a view of an argument's memory: `TinyJit` would return the memory of the first call's
+    argument each time."""
     if not result.numel() or _memory(result) not in {_memory(array) for array in given if array.numel()}:
         return result
     return result.clone(device=DEVICE).realize()
@@ -271,7 +273,7 @@ def divide(a: Any, b: Any, rounding_mode: str) -> Tensor:
 
 
 def trunc(a: Tensor) -> Tensor:
-    """TRUNC; an integer is as it is."""
+    """TRUNC; an integer is unchanged."""
     return a.alu(Ops.TRUNC) if dtypes.is_float(a.dtype) else a
 
 
@@ -354,7 +356,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 def _reduced(x: Tensor, op: Ops, dims: Sequence[int], keepdim: bool) -> Tensor:
-    """REDUCE. What REDUCE has no axis for, an empty one, is the neutral element."""
+    """REDUCE. The result over an empty axis, which REDUCE does not support, is the neutral element."""
     axes = tuple(sorted(_axis(dim, x.ndim) for dim in dims)) if x.ndim else ()
     kept = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape) if keepdim or axis not in axes)
     if 0 in (x.shape[axis] for axis in axes):

@@ -37,7 +37,7 @@ DTYPES: Mapping[torch.dtype, Any] = {
         "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 bfloat16 float16 float32 float64 complex64 complex128"
     ).split()
 }
-"""What JAX calls the dtypes that both have."""
+"""JAX's names for the dtypes that both have."""
 
 
 Order = tuple[int, ...]
@@ -81,11 +81,11 @@ def to_torch(array: jax.Array) -> torch.Tensor:
 
 
 class Compiled:
-    """A function of arrays that XLA compiles, anew for each combination of shapes and of inputs that are numbers.
+    """A function of arrays that XLA compiles, once for each combination of shapes and of numbers among the inputs.
 
     XLA's CPU convolves with kernels whose channels come last, and transposes others in each run, which takes as long as
-    a convolution with few positions. So an argument that is nothing but a kernel is transposed beforehand, once for
-    each array that is given, and back in the program, where the two transpositions cancel."""
+    a convolution with few positions. So an argument that is only used as a kernel is transposed beforehand, once for
+    each array, and back in the program, where the two transpositions cancel."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -196,7 +196,7 @@ class Module:
 
 def module_of(program: Any) -> Module:
     """A program lowered to the target `stablehlo` as a module whose `main` takes the leaves of `Backend.load(program)`
-    (parameters, buffers, constants, inputs) and returns what is written and then the results. Symbolic sizes stay
+    (parameters, buffers, constants, inputs) and returns the written state and then the results. Symbolic sizes stay
     symbolic. It has passed the verifier of the dialect. Raises `LoadError`."""
     loaded = program if isinstance(program, Loaded) else make().load(program)
     scope = export.SymbolicScope(_ranges([leaf.meta for leaf in loaded.leaves]))
@@ -218,7 +218,7 @@ def save(program: Any, path: str | Path) -> None:
 
 
 def _ranges(metas: Iterable[Any]) -> list[str]:
-    """What is known of the symbolic sizes of tensors, as JAX writes it."""
+    """The constraints on symbolic sizes, in JAX's syntax."""
     found: dict[str, None] = {}
     for size in (size for meta in metas if isinstance(meta, torch.Tensor) for size in meta.shape):
         if isinstance(size, torch.SymInt):

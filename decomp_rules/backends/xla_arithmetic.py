@@ -170,7 +170,7 @@ def to_copy(x: Array, dtype: Any = None) -> Array:
 
 @implements("clone")
 def copy(x: Array) -> Array:
-    """An array of its own, so that what is returned never shares memory with what was given."""
+    """A copy, so that results never share memory with arguments."""
     return jnp.copy(x)
 
 

@@ -31,7 +31,7 @@ def while_loop(goes_on: Callable[..., Array], body: Body, carried: Any, more: An
 
 
 def _one(result: Any) -> Array:
-    """What a body returns that returns one array."""
+    """The result of a body that returns one array."""
     return result[0] if isinstance(result, (list, tuple)) else result
 
 

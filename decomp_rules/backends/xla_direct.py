@@ -55,7 +55,7 @@ def batch_norm_inference(
     momentum: float,
     eps: float,
 ) -> tuple[Array, Array, Array]:
-    """The normalised x, and two empty arrays in the place of the statistics of the batch."""
+    """The normalised x, and two empty arrays instead of the statistics of the batch."""
     scale = jnp.ones_like(running_mean) if weight is None else weight
     offset = jnp.zeros_like(running_mean) if bias is None else bias
     empty = jnp.zeros((0,), x.dtype)

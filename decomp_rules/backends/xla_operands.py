@@ -1,6 +1,6 @@
 """The ops of the target `stablehlo` as calls of `jax.lax`, each of which emits one operation of StableHLO.
 
-What PyTorch does around an op is written out: operands are promoted (`convert`) and broadcast (`broadcast_in_dim`),
+PyTorch's implicit conversions are explicit: operands are promoted (`convert`) and broadcast (`broadcast_in_dim`),
 numbers become constants, half types are reduced in float32. Beyond these, a call is several operations only where
 `SEVERAL` says so.
 """

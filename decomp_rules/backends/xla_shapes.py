@@ -200,7 +200,7 @@ _SCATTERS = {
 
 
 def _scatter(dtype: Any, reduce: str | None) -> Any:
-    """What writes or adds; of booleans a sum is an or, a product an and."""
+    """The function that writes or adds; for booleans a sum is an or, a product an and."""
     if kind(dtype) == 0 and reduce is not None:
         reduce = {"sum": "amax", "add": "amax", "prod": "amin", "multiply": "amin"}.get(reduce, reduce)
     return _SCATTERS[reduce]

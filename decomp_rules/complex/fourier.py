@@ -31,7 +31,7 @@ UNSCALED, BY_ROOT, BY_SIZE = range(3)
 SMALL, LARGE_PRIME = 32, 128
 """Up to the first, any length is a product with a matrix; up to the second, a prime is."""
 STEP = 16
-"""What one more split costs, in multiplications an element: nodes, and passes over memory."""
+"""The cost of one more split, in multiplications per element: for nodes, and passes over memory."""
 
 
 @register(aten._fft_c2c, needs=(aten._fft_r2c,))

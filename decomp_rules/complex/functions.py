@@ -31,7 +31,7 @@ STEPS = {torch.float32: (85.5, 1.3557455983959101e37), torch.float64: (654.25, 1
 
 
 def by_parts(function: Callable[[Tensor, Tensor], Parts]) -> Callable[[Tensor], Any]:
-    """A rule from the function of the parts. Numbers that are not complex are left to other rules."""
+    """A rule from the function of the parts. Declines real operands, which other rules handle."""
 
     def rule(x: Tensor) -> Any:
         if not x.is_complex():
@@ -143,7 +143,7 @@ def exp2(re: Tensor, im: Tensor) -> Parts:
 
 
 def _spiral(re: Tensor, turn: Tensor, size: Tensor, factor: Tensor) -> Parts:
-    """size·factor·(cos t + i·sin t), 0 of −∞ whatever t is."""
+    """size·factor·(cos t + i·sin t); 0 at −∞ for any t."""
     vanishes = (re == -math.inf) & ((torch.abs(turn) == math.inf) | (turn != turn))
     turn = torch.where(vanishes, torch.copysign(constant(turn, 0), turn), turn)
     wave = torch.sin(turn)
@@ -319,7 +319,7 @@ def reciprocal(x: Tensor) -> Tensor:
 @register(aten.lerp)
 def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
     """z + u·(w − z) for |u| < 1/2, else w + (u − 1)·(w − z): exact at both ends. In parts, for a sum or a difference of
-    complex numbers is multiplied by 1 + 0i, which makes NaN of what is beside an infinite part (torch 2.13)."""
+    complex numbers is multiplied by 1 + 0i, which makes the part next to an infinite one NaN (torch 2.13)."""
     if not x.is_complex():
         return decline("only complex numbers")
     (a, b), (c, d), (u, v) = parts(x), parts(end), _parts_of(weight, x.dtype)

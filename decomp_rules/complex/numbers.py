@@ -1,8 +1,8 @@
-"""Complex numbers and the pairs of real numbers that they are: parts, pairs, conjugates, and what only asks about them.
+"""Complex numbers as pairs of real numbers: parts, pairs, conjugates, and predicates.
 
 Two ops carry everything, `view_as_real` and `complex`, and each target does them with what it has: by a Fourier
 transform of four points, which neither multiplies nor rounds, by looking at the bits, or by turning with i and casting.
-All of them are differentiable. A cast of a complex number to a real one is its real part, exactly, whatever it is.
+All of them are differentiable. A cast of a complex number to a real dtype is exactly its real part, for any value.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHOICE = ((aten.where, prims.where),)
 def real_part(x: Tensor) -> Tensor:
     """The real part, exactly, by a cast."""
     with warnings.catch_warnings():
-        # PyTorch says once a process that the rest is lost: here it is meant to be.
+        # PyTorch warns once a process that the imaginary part is dropped, which is intended here.
         warnings.simplefilter("ignore")
         return x.to(x.dtype.to_real())
 
@@ -47,8 +47,8 @@ def imaginary_part(x: Tensor) -> Tensor:
 
 
 def added(x: Tensor, y: Tensor) -> Tensor:
-    """x + y, part by part: PyTorch's sum of two multiplies the second by 1 + 0i, which makes NaN of what is beside an
-    infinite part (torch 2.13)."""
+    """x + y, part by part: PyTorch's sum of two multiplies the second by 1 + 0i, which makes the part next to an
+    infinite one NaN (torch 2.13)."""
     return torch.stack(torch.broadcast_tensors(x, y)).sum(0)
 
 
@@ -154,7 +154,7 @@ def complex_by_bits(real: Tensor, imag: Tensor) -> Tensor:
 
 @register(aten.complex)
 def complex_by_table(real: Tensor, imag: Tensor) -> Tensor:
-    """What is not finite from a table of sixteen cases, plus re + i·im of the rest. Exact, but for the signs of zeros
+    """Non-finite numbers from a table of sixteen cases, plus re + i·im of the others. Exact, but for the signs of zeros
     in complex128; where a part is not finite it has no gradient, as above."""
     dtype = _complex_dtype(real, imag)
     (first, real), (second, imag) = map(_kind_and_rest, _broadcast(real, imag))
@@ -259,13 +259,13 @@ def conj_by_turning(x: Tensor) -> Tensor:
 
 @register(aten.conj, aten.conj_physical)
 def conj(x: Tensor) -> Tensor:
-    """The conjugate; a real number as it is. Exact."""
+    """The conjugate; a real number unchanged. Exact."""
     return aten._conj_physical.default(x) if x.is_complex() else x
 
 
 @register(aten.resolve_conj, aten.resolve_neg)
 def resolved(x: Tensor) -> Tensor:
-    """x: what is lowered has no conjugate or negative that is not carried out."""
+    """x itself: in lowered programs conjugates and negatives are always materialised."""
     return x
 
 

@@ -1,5 +1,5 @@
-"""What is reduced from complex numbers, or asks about them: moments, norms of differences, logarithms of sums, and
-whether a number is finite, real, equal to another.
+"""Reductions and predicates of complex numbers: moments, norms of differences, logarithms of sums, and whether a number
+is finite, real, or equal to another.
 
 A moment of complex numbers is that of their real parts and of their imaginary parts, taken together as pairs.
 """

@@ -39,7 +39,7 @@ def stft(
     if center:
         # Only three dimensions are padded in other ways than with zeros.
         lines = F.pad(lines.unsqueeze(0), [n_fft // 2, n_fft // 2], pad_mode).squeeze(0)
-    # The pieces of what does not lie in order overlap as no copy of them does, which the transform's strides tell.
+    # The pieces of a non-contiguous signal overlap in memory as no copy does, which shows in the transform's strides.
     pieces = lines.contiguous().unfold(-1, n_fft, n_fft // 4 if hop_length is None else hop_length)
     window = _padded_window(lines, window, n_fft, win_length)
     out = _transformed(pieces if window is None else pieces * window, normalized, onesided).transpose(1, 2)
@@ -48,7 +48,7 @@ def stft(
 
 
 def _padded_window(x: Tensor, window: Tensor | None, n_fft: int, win_length: int | None) -> Tensor | None:
-    """The window, with zeros on both sides up to the size of a piece; None where it changes nothing."""
+    """The window, padded with zeros on both sides to the size of a piece; None if it changes nothing."""
     length = n_fft if win_length is None else win_length
     if window is None:
         if length == n_fft:

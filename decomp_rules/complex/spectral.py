@@ -22,7 +22,7 @@ register = RULES.register
 
 
 def _scaling(norm: str | None, forward: bool) -> int:
-    """How the kernel scales, as it counts."""
+    """The kernel's number for a normalisation mode."""
     if norm == "ortho":
         return BY_ROOT
     return BY_SIZE if (norm == "forward") == forward else UNSCALED
@@ -71,7 +71,7 @@ def _half(x: Tensor, s: Any, dims: Sequence[int], norm: str | None, forward: boo
 
 
 def _real(x: Tensor, s: Any, dims: Sequence[int], norm: str | None, forward: bool) -> Tensor:
-    """The real signal that such a half stands for."""
+    """The real signal with such a half spectrum."""
     x = _complex(x)
     wanted = list(s) if s is not None else [-1] * len(dims)
     last = wanted[-1] if wanted[-1] not in (None, -1) else 2 * (x.shape[dims[-1]] - 1)

@@ -96,7 +96,7 @@ def _tanh(re: Tensor, im: Tensor) -> Parts:
     edge = FLAT[re.dtype]
     size = torch.abs(re)
     far = size > edge
-    # At infinity only the sign of b counts, and on the axis a is 0 whatever b is.
+    # At infinity only the sign of b counts, and on the axis a is 0 for any b.
     turn = torch.where((size == math.inf) & (im * 0 != 0), torch.copysign(constant(im, 0), im), im)
     s, wave, c = torch.sinh(torch.clamp(re, -edge, edge)), torch.sin(turn), torch.cos(turn)
     inverse = torch.reciprocal(c * c + s * s)

@@ -97,7 +97,7 @@ def empty(
     dtype: torch.dtype | None = None,
     device: Any = None,
 ) -> Tensor:
-    """full(size, 0): zeros are as good as what memory held."""
+    """full(size, 0): the op leaves memory uninitialised, so that any values are allowed."""
     dtype = dtype or torch.get_default_dtype()
     return torch.full(size, _zero(dtype), dtype=dtype, device=device)
 
@@ -144,8 +144,8 @@ TABLED = 1 << 16
 def arange_as_table(
     end: Any, start: Any = 0, step: Any = 1, dtype: torch.dtype | None = None, device: Any = None
 ) -> Tensor:
-    """A copy of a constant: reading a table costs less than counting, and that counting from stacks is a constant is
-    more than compilers see. Floats are made in float64 and rounded once."""
+    """A copy of a constant. Reading a table costs less than counting, and compilers do not see that a ramp built from
+    stacks is constant. Floats are made in float64 and rounded once."""
     dtype = dtype or _ramp_dtype(start, end, step)
     if not all(type(bound) in (int, float) for bound in (start, end, step)):
         return decline("the length is not known")

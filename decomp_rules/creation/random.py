@@ -1,7 +1,7 @@
 """Random ops, each from one call of `torch.rand`.
 
-The stream of random numbers is not PyTorch's own for the op, so that only distributions agree. What decides by a
-probability compares float32 numbers, whatever the dtype of the tensor: those of half precision come in steps of 1/256.
+The stream of random numbers is not PyTorch's own for the op, so that only distributions agree. Decisions by a
+probability compare float32 numbers for any dtype of the tensor, because half precision only has steps of 1/256.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def randint_like(
 
 
 def _integer(dtype: Any) -> torch.dtype:
-    """int64 unless another dtype is given: the schema's default is the number 4, which stands for int64."""
+    """int64 unless another dtype is given: the schema's default is the number 4, which is the code of int64."""
     return dtype if isinstance(dtype, torch.dtype) else torch.int64
 
 

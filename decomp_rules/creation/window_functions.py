@@ -1,4 +1,4 @@
-"""Windows that a signal is looked at through: constants, computed in double precision and rounded once.
+"""Window functions for signals: constants, computed in double precision and rounded once.
 
 A window of length n has its k-th value at k / (n − 1) of its way, or at k / n if it is periodic: then it is the
 symmetric one of length n + 1 without its last value.

@@ -1,5 +1,5 @@
-"""What depends on data beyond its values: results whose shapes are data are declared to be out of reach, and so are
-Python values read from data; where a size is given, or a mask chooses among values of known number, there is a rule."""
+"""Ops with data-dependent shapes or Python values, which are declared as limitations; there are rules where a size is
+given, or a mask chooses among a known number of values."""
 
 from __future__ import annotations
 

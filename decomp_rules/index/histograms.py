@@ -1,4 +1,4 @@
-"""Counts by bin. The bins' edges are data or lie evenly in the range of the data; an element is compared with all of
+"""Counts by bin. The bins' edges are data or evenly spaced in the range of the data; an element is compared with all of
 them, so that it falls where the op's own search of the edges puts it, rounded edges included."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reductions by index and by segment, and the places of what is not zero where their number is given."""
+"""Reductions by index and by segment, and the places of nonzero elements where their number is given."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Reading by index. Every op comes down to index_select or gather, and those to a comparison of the index with 0, 1, …
 
-What is not chosen is replaced by zero before the sum, not multiplied by it, so that NaN and ∞ elsewhere do not leak.
-Sums of one value and zeros are exact, but for −0, of which 0 would come: it is summed as the next negative number.
+Elements that are not chosen are replaced by zero before the sum, not multiplied by it, so that NaN and ∞ elsewhere do
+not leak. Sums of one value and zeros are exact, except that −0 would become 0: it is summed as the next negative
+number.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ _BITS = {
 
 
 def _with_negative_zeros_as_tiny(x: Tensor) -> Tensor:
-    """x, and the negative number next to zero for −0, which adding to zeros would lose; half types in float32, where
-    that number is none of theirs. The gradient passes as it is."""
+    """x, and the negative number next to zero for −0, which adding to zeros would lose; half types in float32, which do
+    not have that number. The gradient passes unchanged."""
     zero = torch.lt(x.view(_BITS[x.dtype]), torch.iinfo(_BITS[x.dtype]).min + 1)
     dtype = torch.promote_types(x.dtype, torch.float32)
     return torch.where(zero, constant(x, _tiny(dtype), dtype), 0.0) + x
@@ -266,8 +267,8 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """How many of the sequence are before x, that is not ≥ x, or on the right not > x: halving what is left to search,
-    as the op does, so that an unsorted line or one with NaN gives what the op gives."""
+    """How many of the sequence are before x, that is not ≥ x, or on the right not > x: by binary search, as in the op,
+    so that results agree for unsorted lines and NaN as well."""
     if is_scalar(x):
         x = constant(sorted_sequence, x, promoted(sorted_sequence, x))
     right = right or side == "right"

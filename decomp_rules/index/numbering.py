@@ -21,7 +21,7 @@ register = RULES.register
 
 @register(aten.index_select, needs=("take",))
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """x at the numbers of the places along `dim`, of all that lies before and after."""
+    """x at the numbers of the places along `dim`, for all coordinates before and after."""
     if x.dim() == 0:
         return x.clone()
     dim = wrap(dim, x.dim())
@@ -47,7 +47,7 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def _numbers_along(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """The number in x of each element of `index`, which stands for the coordinate along `dim`."""
+    """The number in x of each element of `index`, which replaces the coordinate along `dim`."""
     strides, rank = _strides(x.shape), x.dim()
     number = _times(cast(index, torch.int64), strides[dim])
     free = [d for d in range(rank) if d != dim and not (type(index.shape[d]) is int and index.shape[d] == 1)]
@@ -57,7 +57,7 @@ def _numbers_along(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def _runs(dims: Sequence[int], outer: Sequence[Any], inner: Sequence[Any]) -> list[list[int]]:
-    """Neighbouring dimensions whose elements lie densely in the outer shape, so that one ramp counts them all."""
+    """Neighbouring dimensions that are contiguous in the outer shape, so that one ramp counts them all."""
     runs: list[list[int]] = []
     for d in dims:
         dense = runs and runs[-1][-1] == d - 1 and same_size(outer[d], inner[d])
@@ -94,7 +94,7 @@ def numbers(x: Tensor, indices: Sequence[Tensor | None], first: int, signed: boo
     for d, index in enumerate(indices):
         if index is not None:
             index = cast(index, torch.int64)
-            # A negative number counts from the end of all of x: for the first dimension that is right as it is.
+            # A negative number counts from the end of all of x: for the first dimension that is already right.
             place = _times(index if d == 0 or not signed else _counted(index, x.shape[d]), strides[d])
             number = place if number is None else number + place
     free = [d for d in range(x.dim()) if d >= len(indices) or indices[d] is None]

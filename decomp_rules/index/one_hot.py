@@ -1,4 +1,4 @@
-"""Reading by index at the level standard: the sum of what is chosen, and of zeros. −0 comes out as 0."""
+"""Reading by index at the level standard: the sum of the chosen element and zeros. −0 comes out as 0."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _reduced(reduce: str, x: Tensor, src: Tensor, pointing: Tensor, dim: int, in
 
 
 def _identity_element(reduce: str, dtype: torch.dtype) -> Any:
-    """What changes nothing in a reduction."""
+    """The neutral element of a reduction."""
     if reduce in ("sum", "mean", "prod"):
         return None if dtype == torch.bool else int(reduce == "prod")
     if dtype.is_floating_point:

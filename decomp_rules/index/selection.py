@@ -91,7 +91,7 @@ def _single(x: Tensor, other: Tensor) -> bool:
 
 
 def _read(x: Tensor, value: Any, chosen: Tensor) -> Tensor:
-    """x where it is chosen, else the one value, which lies before it in the buffer."""
+    """x where it is chosen, else the one value, which precedes it in the buffer."""
     if is_scalar(value):
         buffer = torch.constant_pad_nd(x.reshape(-1), [1, 0], value)
     else:

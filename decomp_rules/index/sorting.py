@@ -163,7 +163,7 @@ def _first(x: Tensor, dim: int) -> Tensor:
 
 
 def _reversed(x: Tensor) -> Tensor:
-    """x in the reverse order: −x, ¬x of what is no float."""
+    """x in reverse order: −x, or ¬x if it is not a float."""
     return torch.neg(x) if x.is_floating_point() else torch.bitwise_not(x)
 
 
@@ -211,8 +211,8 @@ def median_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tens
 
 @register(aten.cumsum)
 def cumsum(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Running sums by doubling: add what is 1, 2, 4, … places before; then what their roundings lost, summed likewise,
-    so that as with the op's wider sums one rounding is left. Half types in float32. ≤ 0.51 ULP."""
+    """Running sums by doubling: add the elements 1, 2, 4, … places before; then the rounding errors, summed likewise,
+    so that as with the op's wider sums only one rounding remains. Half types in float32. ≤ 0.51 ULP."""
     x, result = _running_input(x, dtype)
     if not x.is_floating_point() or not x.dim() or type(x.shape[dim]) is not int or x.shape[dim] < 2:
         return cast(_running(x, dim, torch.add, 0), result)
@@ -276,8 +276,8 @@ def _running_input(x: Tensor, dtype: torch.dtype | None) -> tuple[Tensor, torch.
 
 
 def _running(x: Tensor, dim: int, combine: Callable[[Tensor, Tensor], Tensor], identity: Any) -> Tensor:
-    """combine(x₀, …, xᵢ) at i: with what is `shift` places before, where there is such; nothing but zeros, which sums
-    need no copy for, changes a gradient by being there."""
+    """combine(x₀, …, xᵢ) at i, by doubling: combine each element with that `shift` places before, where it exists. Sums
+    pad with zeros instead of copying; other padding would change gradients."""
     if x.dim() == 0:
         return x.clone()
     dim = wrap(dim, x.dim())

@@ -61,7 +61,7 @@ def sort_by_network(
 
 
 def _last_of(dtype: torch.dtype, descending: bool) -> Any:
-    """What comes last of all values of a dtype."""
+    """The value of a dtype that is sorted last."""
     if dtype.is_floating_point:
         return -math.inf if descending else math.nan
     return torch.iinfo(dtype).min if descending else torch.iinfo(dtype).max
@@ -107,7 +107,7 @@ def _last(x: Tensor, dim: int) -> Tensor:
 
 
 def _turned(line: Tensor, x: Tensor, dim: int) -> Tensor:
-    """What was put last, back in its place."""
+    """A line moved back from the last dimension to `dim`."""
     return torch.movedim(line, -1, dim) if wrap(dim, x.dim()) != x.dim() - 1 else line
 
 

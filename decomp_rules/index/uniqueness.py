@@ -1,5 +1,5 @@
-"""What is selected by data, for targets that know `nonzero` and masks as indices: results are as long as the data says,
-and all that leads there has a known size. Equal elements are found side by side, once they are in order."""
+"""Selection by data, for targets with `nonzero` and boolean indices: results have data-dependent sizes, all
+intermediate tensors known ones. Equal elements are found side by side, once they are in order."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _empty_result(values: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor
 
 
 def _first_of_equals(x: Tensor) -> Any:
-    """Whether a slice differs from the one before, as the first one does; None if nobody knows how many there are."""
+    """Whether a slice differs from the one before, as the first one does; None if their number is unknown."""
     count = x.shape[0]
     if not isinstance(count, int):
         return None
@@ -141,7 +141,7 @@ def _first_of_equals(x: Tensor) -> Any:
 
 
 def _described(first: Tensor, order: Any, return_inverse: bool, return_counts: bool) -> tuple[Tensor, Tensor]:
-    """Which of the results each element became, and how many became each; nothing where it is not asked for."""
+    """The index of each element's result, and the count of each result; empty if not requested."""
     empty = torch.full((0,), 0, dtype=torch.int64, device=first.device)
     if not return_inverse and not return_counts:
         return empty, empty

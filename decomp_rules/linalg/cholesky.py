@@ -50,7 +50,7 @@ def linalg_cholesky_ex(x: Tensor, upper: bool = False, check_errors: bool = Fals
 
 @register(aten.linalg_cholesky, aten.cholesky)
 def linalg_cholesky(x: Tensor, upper: bool = False) -> Tensor:
-    """linalg_cholesky_ex without a look at what went wrong."""
+    """linalg_cholesky_ex, ignoring its error info."""
     return torch.linalg.cholesky_ex(x, upper=upper)[0]
 
 

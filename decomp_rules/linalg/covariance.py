@@ -42,7 +42,7 @@ def cov(x: Tensor, correction: int = 1, fweights: Tensor | None = None, aweights
 @register(aten.corrcoef)
 def corrcoef(x: Tensor) -> Tensor:
     """cᵢⱼ / √(cᵢᵢ cⱼⱼ), its parts clamped to [−1, 1]."""
-    c = cov(x)  # PyTorch's own wants to see data, which are not there where a program is captured by this rule
+    c = cov(x)  # PyTorch's own implementation reads data, which is not available while a program is captured
     if c.dim() == 0:
         return c / c
     diagonal = torch.diagonal(c)

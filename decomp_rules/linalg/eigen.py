@@ -1,6 +1,6 @@
 """Eigenvalues and eigenvectors of symmetric and hermitian matrices, by Jacobi's method.
 
-The iteration runs on detached values. What depends on the input is added afterwards, as a change that is zero:
+The iteration runs on detached values. The dependence on the input is added afterwards, as a change that is zero:
 λ' = diag(Vᴴ A' V) and V' = V (F ∘ Vᴴ A' V) with Fᵢⱼ = 1 / (λⱼ − λᵢ). These are taken where half of the change has been
 made (the midpoint rule), so that second derivatives are right as well. Eigenvectors are unique up to a factor of
 magnitude one, and so are these.
@@ -90,7 +90,7 @@ def _change(values: Tensor, v: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def diagonalising(a: Tensor) -> Tensor:
-    """The unitary matrix that Jacobi's rotations come to, made orthogonal once more."""
+    """The unitary product of Jacobi's rotations, orthogonalised once more."""
     n = a.shape[-1]
     v = identity(a, n).expand(a.shape)
     games = jacobi.tournament(a, n)

@@ -45,13 +45,13 @@ def spread_ellipsis(term: str, rank: int) -> list[Label]:
 
 
 def output_labels(output: str, labels: Sequence[Sequence[Label]]) -> list[Label]:
-    """The labels that an explicit output names, its ellipsis standing for the widest of the operands'."""
+    """The labels that an explicit output names, with its ellipsis expanded to the widest among the operands."""
     before, dots, after = output.partition("...")
     return [*before, *(numbered(labels) if dots else ()), *after]
 
 
 def implied_output(labels: Sequence[Sequence[Label]]) -> list[Label]:
-    """What is under the ellipsis, then the letters that occur once, in alphabetical order."""
+    """The dimensions under the ellipsis, then the letters that occur once, in alphabetical order."""
     letters = [label for found in labels for label in found if isinstance(label, str)]
     return [*numbered(labels), *sorted(letter for letter in set(letters) if letters.count(letter) == 1)]
 
@@ -134,7 +134,7 @@ def blocks(x: Tensor, batch: int, rows: int, columns: int) -> Tensor:
 
 
 def merged_run(x: Tensor, start: int, count: int) -> Tensor:
-    """x with `count` dimensions from `start` merged into one, of size 1 where there are none."""
+    """x with `count` dimensions from `start` merged into one, which has size 1 if `count` is 0."""
     return x.flatten(start, start + count - 1) if count else x.unsqueeze(start)
 
 
@@ -144,12 +144,12 @@ def permuted(x: Tensor, labels: list[Label], order: list[Label]) -> Tensor:
 
 
 def arranged(x: Tensor, labels: list[Label], wanted: list[Label]) -> Tensor:
-    """x summed over what is not wanted, in the wanted order."""
+    """x summed over the labels not in the result, in the order of the result."""
     alone = [d for d, label in enumerate(labels) if label not in wanted]
     x = torch.sum(x, alone) if alone else x
     return permuted(x, [label for label in labels if label in wanted], wanted)
 
 
 def is_one(size: int) -> bool:
-    """Whether a size is known to be 1; a symbolic one is not asked."""
+    """Whether a size is known to be 1; False for a symbolic size, without a guard."""
     return isinstance(size, int) and size == 1

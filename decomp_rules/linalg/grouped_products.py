@@ -1,6 +1,6 @@
-"""Products of matrices by group, as mixtures of experts make them: rows sorted by expert, each group with a matrix of
-its own. Where a group ends is data, so each row is multiplied by the matrices of all groups, and that of its own group
-is kept: the shapes are fixed, at the price of as many products as there are groups."""
+"""Grouped matrix products, as in mixtures of experts: rows are sorted by expert, and each group has its own matrix.
+Where a group ends is data, so each row is multiplied by the matrices of all groups, and the product of its own group is
+selected. Shapes are static, at the cost of one product per group for each row."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from decomp_rules.support.operands import cast
 RULES = Rules(level="exact")
 register = RULES.register
 
-# Ops of another library, which need not be there: models that were exported without a kernel for groups call them.
+# Ops of another library, which may not be installed: models exported without a grouped kernel call them.
 FALLBACK = Op("transformers.grouped_mm_fallback")
 FALLBACK_BACKWARD = Op("transformers.grouped_mm_fallback_backward")
 
@@ -26,7 +26,7 @@ def _grouped_mm(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """A product for each group: of matrices (3-d by 3-d), or of the rows (2-d by 3-d), columns (3-d by 2-d) or summands
-    (2-d by 2-d) up to each offset. What lies behind the last offset, which PyTorch leaves open, is 0."""
+    (2-d by 2-d) up to each offset. Elements past the last offset, which PyTorch leaves undefined, are 0."""
     if bias is not None:
         return decline("the kernel has no bias")
     dtype = self.dtype if out_dtype is None else out_dtype

@@ -73,14 +73,14 @@ def linalg_ldl_factor_ex(
 
 @register(aten.linalg_ldl_factor)
 def linalg_ldl_factor(x: Tensor, hermitian: bool = False) -> tuple[Tensor, Tensor]:
-    """linalg_ldl_factor_ex without a look at what went wrong."""
+    """linalg_ldl_factor_ex, ignoring its error info."""
     factors, pivots, _ = torch.linalg.ldl_factor_ex(x, hermitian=hermitian)
     return factors, pivots
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What one step hands to the next."""
+    """The state between two steps."""
 
     work: Tensor
     """The matrix that is still to be factored, both triangles."""
@@ -101,7 +101,7 @@ def _step(state: _State, k: int, n: int, hermitian: bool) -> tuple[_State, Tenso
         here = entry(_size(work), k, k)
         return state, *_merged(state, part, place + 1, _no_pivot(here, here))
     single, updated = _single(work, down, k, hermitian)
-    if k == n - 2:  # what a block of two leaves is nothing
+    if k == n - 2:  # a block of two leaves nothing to factor
         first, second, rest = _last_pair(work, down, k)
     else:
         first, second, rest = _pair(work, down, k, hermitian)
@@ -195,7 +195,7 @@ def _pair(work: Tensor, down: Tensor, k: int, hermitian: bool) -> tuple[Tensor, 
     back = [transposed(conjugate(part) if hermitian else part) for part in (first, second)]
     rest = work - left * back[0] - right * back[1]
     left_part, right_part, _ = _last_pair(work, down, k)
-    inside = torch.lt(down, k + 2)  # where what the inverse of a subnormal number makes of zero is nothing
+    inside = torch.lt(down, k + 2)  # where 0 times the (infinite) reciprocal of a subnormal number must be 0
     return torch.where(inside, left_part, left), torch.where(inside, right_part, right), rest
 
 
@@ -209,7 +209,8 @@ def _last_pair(work: Tensor, down: Tensor, k: int) -> tuple[Tensor, Tensor, Tens
 
 @register(aten.linalg_ldl_solve)
 def linalg_ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, hermitian: bool = False) -> Tensor:
-    """A⁻¹ B from the factorization of A. Products with what is not part of L are left out: a NaN stays where it is."""
+    """A⁻¹ B from the factorization of A. Products with elements outside L are left out, so that a NaN does not
+    spread."""
     n = LD.shape[-1]
     reason = too_large(LIMIT, n)
     if reason:

@@ -17,7 +17,7 @@ from decomp_rules.support.operands import constant
 
 @dataclass(frozen=True, slots=True)
 class Tournament:
-    """Who meets whom among n columns."""
+    """The pairing of n columns in each round."""
 
     apart: list[Tensor]
     """For each round, False where row and column meet, (n, n)."""

@@ -1,5 +1,5 @@
-"""Products of matrices and vectors. Every spelling ends in `mm` or `bmm`, and those in a product that is broadcast and
-summed. What is narrower than 32 bits is multiplied and summed in float32 and rounded once, as matrix kernels do."""
+"""Products of matrices and vectors. Every spelling becomes `mm` or `bmm`, and those become a broadcast product and a
+sum. Dtypes narrower than 32 bits are multiplied and summed in float32 and rounded once, as matrix kernels do."""
 
 from collections.abc import Sequence
 import math
@@ -33,7 +33,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 @register(aten.linear, level="standard", unless=("mm",))
 def linear_by_sum(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Σₖ xₖ wₙₖ + bₙ, for targets without matrix products: rounded once, and whatever the number of dimensions."""
+    """Σₖ xₖ wₙₖ + bₙ, for targets without matrix products: rounded once, for any number of dimensions."""
     if weight.dim() < 2:
         return decline("there is one output")
     product = torch.sum(wide(x).unsqueeze(-2) * wide(weight), [-1])
@@ -313,14 +313,14 @@ def stacked(x: Tensor, batch: Sequence[int]) -> Tensor:
 
 
 def broadcast(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """The shape that two shapes broadcast to. Symbolic sizes are taken to be equal, which no guard has to say."""
+    """The shape that two shapes broadcast to. Symbolic sizes are assumed to be equal, without a guard."""
     rank = len(first) if len(first) > len(second) else len(second)
     left, right = [1] * (rank - len(first)) + list(first), [1] * (rank - len(second)) + list(second)
     return [m if isinstance(n, int) and n == 1 or isinstance(m, int) and m != 1 else n for n, m in zip(left, right)]
 
 
 def same_sizes(first: Sequence[int], second: Sequence[int]) -> bool:
-    """Whether two shapes are known to be the same, without asking about symbolic sizes."""
+    """Whether two shapes are known to be the same, without guards on symbolic sizes."""
     return len(first) == len(second) and all(
         n is m or (isinstance(n, int) and isinstance(m, int) and n == m) for n, m in zip(first, second)
     )

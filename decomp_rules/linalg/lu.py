@@ -1,8 +1,9 @@
-"""LU factorization with partial pivoting, and what follows from it: determinants, solutions, inverses.
+"""LU factorization with partial pivoting, and its uses: determinants, solutions, inverses.
 
 Elimination is by columns, one rank-one update of the whole matrix a step. The pivot is the first entry of largest
 magnitude, |Re| + |Im| if complex, as in LAPACK, so the pivots are its pivots. Where a pivot is zero nothing is divided;
-a singular matrix gives the infinities and NaN of dividing by zero where the op raises, `info` tells which pivot it was.
+for a singular matrix the result has the infinities and NaN of dividing by zero where the op raises, and `info` has the
+number of the pivot.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def linalg_lu_factor_ex(A: Tensor, pivot: bool = True, check_errors: bool = Fals
 
 @register(aten.linalg_lu_factor)
 def linalg_lu_factor(A: Tensor, pivot: bool = True) -> tuple[Tensor, Tensor]:
-    """linalg_lu_factor_ex without a look at what went wrong."""
+    """linalg_lu_factor_ex, ignoring its error info."""
     factors, pivots, _ = torch.linalg.lu_factor_ex(A, pivot=pivot)
     return factors, pivots
 
@@ -90,7 +91,7 @@ def lu_unpack(
 @register(aten._linalg_det)
 def _linalg_det(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """± the product of the pivots. At a singular matrix the gradient is the adjugate, which it is of the exact
-    determinant; the op's own is 0 there unless second derivatives are asked for."""
+    determinant; the op's own is 0 there unless second derivatives are computed."""
     reason = _refusal(A)
     if reason:
         return decline(reason)
@@ -270,5 +271,5 @@ def _parity(pivots: Tensor) -> Tensor:
 
 
 def _product(x: Tensor) -> Tensor:
-    """The product over the last dimension, of which not every target knows that it is 1 if there is nothing in it."""
+    """The product over the last dimension, and 1 if that is empty, which not every target returns."""
     return torch.prod(x, -1) if x.shape[-1] else torch.sum(x, [-1]) + 1

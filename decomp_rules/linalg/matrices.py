@@ -1,8 +1,8 @@
-"""What the families of linear algebra share: numbered rows and columns, masks, parts of matrices, exchanges of rows.
+"""Helpers shared by the families of linear algebra: numbered rows and columns, masks, parts of matrices, row exchanges.
 
 Factorizations are straight-line programs, unrolled over the size of the matrix, which must be a plain number; the
 leading dimensions are a batch and may be anything. Each step is a few operations on whole matrices of one shape, so
-that what they lower to is found once.
+that each is lowered once.
 """
 
 from __future__ import annotations
@@ -105,14 +105,14 @@ def diagonal_of(x: Tensor) -> Tensor:
 
 
 def lower(x: Tensor, offset: int = 0) -> Tensor:
-    """What is on and below a diagonal, zero elsewhere, whatever stands there."""
+    """The elements on and below a diagonal; zero elsewhere, even if NaN is there."""
     m, n = x.shape[-2:]
     above = torch.lt(rows(x, m), columns(x, n) - offset)
     return torch.where(above, constant(x, 0), x)
 
 
 def upper(x: Tensor, offset: int = 0) -> Tensor:
-    """What is on and above a diagonal, zero elsewhere, whatever stands there."""
+    """The elements on and above a diagonal; zero elsewhere, even if NaN is there."""
     m, n = x.shape[-2:]
     below = torch.lt(columns(x, n) - offset, rows(x, m))
     return torch.where(below, constant(x, 0), x)
@@ -127,12 +127,12 @@ def hermitian(x: Tensor, from_upper: bool) -> Tensor:
 def change_of(x: Tensor) -> Tensor:
     """Zero, with the gradient of x where x is finite: what makes a value that it is added to depend on x."""
     change, zero = x - x.detach(), constant(x, 0)
-    return torch.where(torch.eq(change, zero), change, zero)  # of what is NaN or infinite the difference is NaN
+    return torch.where(torch.eq(change, zero), change, zero)  # NaN − NaN and ∞ − ∞ would be NaN
 
 
 def changed(value: Tensor, change: Tensor) -> Tensor:
-    """value + change, where the change is zero but for its gradient; not where it came out as NaN, for want of a finite
-    factor."""
+    """value + change, where the change is zero but for its gradient; the change is dropped where it is NaN, because a
+    factor is not finite."""
     zero = constant(change, 0)
     return value + torch.where(torch.eq(change, zero), change, zero)
 

@@ -1,7 +1,7 @@
 """QR factorization by Householder reflections, and products of reflections.
 
 Reflection j is 1 − τ v vᴴ with vⱼ = 1, chosen as LAPACK chooses it (H² = 1 but for complex numbers, the diagonal of R
-real, of the sign opposite to what stood there), so that Q, R, v and τ are LAPACK's. One step is a few operations on
+real, of the sign opposite to the original entry), so that Q, R, v and τ are LAPACK's. One step is a few operations on
 the whole matrix. A column that is zero below the diagonal is left alone; with no other column is Q differentiable
 there, and the gradient is that of leaving it alone.
 """
@@ -127,7 +127,7 @@ def triangularised(a: Tensor) -> tuple[list[Reflection], Tensor]:
 
 
 def _reflection(x: Tensor, down: Tensor, j: int) -> tuple[Reflection, Tensor]:
-    """The reflection that clears a column below row j, and what it makes of the entry in that row: β = ∓‖x‖,
+    """The reflection that clears a column below row j, and the new entry in that row: β = ∓‖x‖,
     τ = (β − α) / β, v = x / (α − β)."""
     one, zero = constant(x, 1), constant(x, 0)
     below = torch.lt(-down, -j)
@@ -145,7 +145,7 @@ def _reflection(x: Tensor, down: Tensor, j: int) -> tuple[Reflection, Tensor]:
 
 
 def _applied(x: Tensor, reflection: Reflection, backward: bool, kept: Tensor | None) -> Tensor:
-    """(1 − τ v vᴴ) x, or its adjoint applied to x, but for what is kept: where v is zero, whatever else it is."""
+    """(1 − τ v vᴴ) x, or its adjoint applied to x, except that x is kept where v is zero, even if it is not finite."""
     v, tau = reflection
     tau = conjugate(tau) if backward else tau
     applied = x - (v * tau) * torch.sum(conjugate(v) * x, [-2], keepdim=True)

@@ -58,7 +58,7 @@ def _linalg_svd(
 
 @register(aten.linalg_svdvals)
 def linalg_svdvals(A: Tensor, driver: str | None = None) -> Tensor:
-    """S in descending order; NaN of a matrix that is not finite, of which there are no vectors to find."""
+    """S in descending order; NaN for a matrix that is not finite, which has no singular vectors."""
     if 0 in A.shape[-2:]:
         return aten._linalg_svd.default(A, False, True)[1]
     size = torch.abs(A.detach())
@@ -70,8 +70,8 @@ def linalg_svdvals(A: Tensor, driver: str | None = None) -> Tensor:
 def linalg_pinv_tolerance_tensors(
     x: Tensor, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False
 ) -> Tensor:
-    """V S⁺ Uᴴ, where S⁺ inverts what exceeds max(atol, rtol · s₁); rtol is ε max(m, n) unless one of them is given.
-    Gradient of G. H. Golub, V. Pereyra, SIAM J. Numer. Anal. 10 (1973), for matrices of one rank."""
+    """V S⁺ Uᴴ, where S⁺ inverts the singular values above max(atol, rtol · s₁); rtol is ε max(m, n) unless one of them
+    is given. Gradient of G. H. Golub, V. Pereyra, SIAM J. Numer. Anal. 10 (1973), for matrices of one rank."""
     m, n = x.shape[-2:]
     if 0 in (m, n):
         return adjoint(x).clone()
@@ -117,7 +117,7 @@ def linalg_matrix_rank_absolute(x: Tensor, tol: Any, hermitian: bool = False) ->
 
 
 def _cut(x: Tensor, atol: Any, rtol: Any, largest: Tensor) -> Tensor:
-    """What singular values must exceed, (*, 1). Without a relative tolerance it is ε max(m, n), unless there is an
+    """The threshold for singular values, (*, 1). Without a relative tolerance it is ε max(m, n), unless there is an
     absolute one above 0."""
     if rtol is None:
         rtol = torch.finfo(x.dtype).eps * max(x.shape[-2:])
@@ -147,7 +147,7 @@ def decomposed(a: Tensor, full: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """U, S and V of a matrix with at least as many rows as columns; U is square if it is to be `full`."""
     m, n = a.shape[-2:]
     if n == 0:
-        # Of products of a matrix without columns, so that what has no elements still depends on it.
+        # Products with a matrix without columns, so that results without elements still depend on it.
         u = identity(a, m) + torch.matmul(a, adjoint(a)) if full else a.clone()
         return u, real_part(diagonal_of(a)).clone(), torch.matmul(adjoint(a), a)
     scale = power_of_two_near(a)

@@ -91,7 +91,7 @@ def cholesky_inverse(x: Tensor, upper: bool = False) -> Tensor:
 
 
 def inverse_of_lower(a: Tensor) -> Tensor:
-    """a⁻¹ for lower triangular a; what is above the diagonal is never computed, so that it is zero whatever a holds."""
+    """a⁻¹ for lower triangular a; elements above the diagonal are never computed, so they are zero for any a."""
     size = a.shape[-1]
     if not size:
         return a.clone()
@@ -106,7 +106,7 @@ def inverse_of_lower(a: Tensor) -> Tensor:
 
 
 def from_cholesky(factor: Tensor, b: Tensor, is_upper: bool) -> Tensor:
-    """The solution of a system whose Cholesky factor is known. The inverse is there for the gradient alone."""
+    """The solution of a system whose Cholesky factor is known. The inverse is only used for the gradient."""
     factor = adjoint(factor) if is_upper else factor
     size, width = factor.shape[-1], b.shape[-1]
     batch = torch.broadcast_shapes(factor.shape[:-2], b.shape[:-2])
@@ -144,7 +144,8 @@ def solved(a: Tensor, b: Tensor, is_lower: bool, left: bool = True, unit: bool =
 
 
 def substituted(a: Tensor, b: Tensor, is_lower: bool) -> Tensor:
-    """The solution for 1 + a, where a is strictly triangular. Rows already found are kept out of what overflows."""
+    """The solution for 1 + a, where a is strictly triangular. Rows already found are protected from overflow in
+    others."""
     size = a.shape[-1]
     number = rows(a, size) if is_lower else -rows(a, size)
     for j in range(size - 1) if is_lower else range(size - 1, 0, -1):

@@ -1,6 +1,6 @@
 """Scaled dot-product attention in its spellings. All of them become two matrix products and a softmax, never a fused
-kernel, so that forward and backward see the same numbers whatever the device. What is narrower than 32 bits is computed
-in float32 and rounded once, as PyTorch's CPU kernels do."""
+kernel, so that forward and backward see the same numbers on any device. Dtypes narrower than 32 bits are computed in
+float32 and rounded once, as PyTorch's CPU kernels do."""
 
 from collections.abc import Callable
 import math
@@ -55,8 +55,9 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """(e v) / Σe with e = exp(s − max s) and the scores s = q kᵀ · scale + mask: as in the flash kernel, whose error it
-    has, the result is divided and not the scores, which are more; a row whose scores are all −∞ gives 0."""
+    """(e v) / Σe with e = exp(s − max s) and the scores s = q kᵀ · scale + mask: as in the flash kernel, and with its
+    error, the division is applied to the result and not to the scores, of which there are more. A row whose scores are
+    all −∞ is 0."""
     if unpaired(key, value):
         return decline(UNPAIRED)
     values, scored = _scored(query, key, value, attn_mask, is_causal, scale, enable_gqa)
@@ -82,7 +83,7 @@ def attention_by_exponentials(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """(e v) / Σe with e = exp(s − max s). Only where there is a mask is it asked whether a row sees anything."""
+    """(e v) / Σe with e = exp(s − max s). Rows that are fully hidden are only checked for if there is a mask."""
     given = (query, key, value, attn_mask, dropout_p, is_causal, softmax_scale(query, scale), enable_gqa)
     return _by_exponentials(*given, torch.exp)
 
@@ -98,7 +99,7 @@ def attention_by_powers(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """(e v) / Σe with e = 2^((s − max s) · log₂e): where that is rounded most, a weight is next to nothing."""
+    """(e v) / Σe with e = 2^((s − max s) · log₂e): where that is rounded most, the weight is negligible."""
     given = (query, key, value, attn_mask, dropout_p, is_causal, softmax_scale(query, scale), enable_gqa)
     return _by_exponentials(*given, _power)
 
@@ -260,8 +261,8 @@ def _by_softmax(
 def _exponentials(
     q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float, exp: Exp
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """exp(s − m) of the scores s = q kᵀ · scale + mask, their sum along each row, and m = max s; with a mask m is
-    finite, and the sum of a row that sees nothing is not quite 0."""
+    """exp(s − m) of the scores s = q kᵀ · scale + mask, their sum along each row, and m = max s. With a mask m is made
+    finite, and the sum of a fully hidden row slightly positive."""
     bias = bias_of(attn_mask, is_causal, q, k)
     scored = torch.matmul(q * scale, k.transpose(-2, -1))
     scored = unmasked_or_causal(scored, is_causal) if bias is None else scored + bias
@@ -435,7 +436,7 @@ def _transformer_encoder_layer_fwd(
 
 
 def unpaired(key: Tensor, value: Tensor) -> bool:
-    """Whether there are more keys than values, or fewer, or in another batch: PyTorch takes such where there is nothing
+    """Whether there are more keys than values, or fewer, or in another batch: PyTorch accepts these if there is nothing
     to compute."""
     keys, values, width = key.shape[-2], value.shape[-2], value.shape[-1]
     return type(keys) is int and type(values) is int and keys != values or type(width) is int and width == 0
@@ -461,7 +462,7 @@ def scores(
     q: Tensor, k: Tensor, scale: float | None = None, bias: Tensor | None = None, is_causal: bool = False
 ) -> Tensor:
     """q kᵀ · scale + bias. The queries are scaled, as they are fewer than the scores, and a bias that all heads share
-    goes into the product: two passes less over what attention spends its time on."""
+    goes into the product: two passes fewer over the scores, where attention spends most of its time."""
     rows, columns = q * softmax_scale(q, scale), k.transpose(-2, -1)
     if bias is None:
         return unmasked_or_causal(torch.matmul(rows, columns), is_causal)
@@ -479,18 +480,18 @@ def kernel_scores(q: Tensor, k: Tensor, scale: float | None, bias: Tensor | None
 
 
 def unmasked_or_causal(scored: Tensor, is_causal: bool) -> Tensor:
-    """The scores, and −∞ for what comes later, whatever it is: not even a NaN there is seen."""
+    """The scores, with −∞ at later keys; even a NaN there is hidden."""
     return torch.where(past(scored.shape[-2], scored.shape[-1], scored), scored, -math.inf) if is_causal else scored
 
 
 def softmax_scale(q: Tensor, scale: float | None) -> float:
-    """What the scores are multiplied by: `scale`, or 1 / √d."""
+    """The factor of the scores: `scale`, or 1 / √d."""
     if scale is not None:
         return scale
     width = q.shape[-1]
     if not isinstance(width, int):
         return width**-0.5  # a root of a symbol would guard on it
-    return 1.0 / math.sqrt(max(width, 1))  # sums of nothing are 0, whatever they are multiplied by
+    return 1.0 / math.sqrt(max(width, 1))  # d = 0: sums over nothing are 0, so the factor does not matter
 
 
 def attended(
@@ -505,24 +506,25 @@ def attended(
 
 
 def bias_of(attn_mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> Tensor | None:
-    """What a mask adds to the scores: itself, or −∞ where a boolean one is False; and −∞ above the diagonal."""
+    """The tensor that a mask adds to the scores: itself, or −∞ where a boolean mask is False; and −∞ above the
+    diagonal."""
     if attn_mask is None:
         return None
     bias = cast(attn_mask, q.dtype)
     if attn_mask.dtype == torch.bool:
-        # 0 or −∞. A choice between the two Inductor would compute anew for every head, twice; a logarithm it keeps.
+        # log₂ of 0 or 1 is −∞ or 0. Inductor would recompute a `where` for every head, twice, but keeps a logarithm.
         bias = torch.log2(bias)
     return torch.where(past(q.shape[-2], k.shape[-2], q), bias, -math.inf) if is_causal else bias
 
 
 def past(queries: int, keys: int, like: Tensor) -> Tensor:
-    """Which keys come no later than each query."""
+    """A mask of the keys that are no later than each query."""
     return torch.arange(keys, device=like.device) <= torch.arange(queries, device=like.device).unsqueeze(1)
 
 
 def opened(scored: Tensor) -> tuple[Tensor, Tensor | None]:
     """The scores, 0 in rows that are −∞ throughout, so that neither their softmax nor its gradient is NaN; and the rows
-    that see something, as a column (None: all do)."""
+    that are not fully hidden, as a column (None: all rows)."""
     if known_empty(scored):
         return scored, None
     seen = torch.amax(scored.detach(), [-1], True) != -math.inf
@@ -530,12 +532,12 @@ def opened(scored: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def weights_of(scored: Tensor, seen: Tensor | None) -> Tensor:
-    """The softmax of scores that were `opened`, 0 in rows that see nothing: a NaN among the values shows there too."""
+    """The softmax of scores that were `opened`, 0 in fully hidden rows, unless a value there is NaN."""
     return zero_unless(seen, torch.softmax(scored, -1))
 
 
 def zero_unless(seen: Tensor | None, rows: Tensor) -> Tensor:
-    """The rows, and 0 in those that see nothing."""
+    """The rows, and 0 in those that are fully hidden."""
     return rows if seen is None else torch.where(seen, rows, 0)
 
 

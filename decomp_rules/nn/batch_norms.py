@@ -1,5 +1,5 @@
-"""Batch norm in the spellings of devices and of data parallel training. Each goes to the kernels that `normalization`
-has rules for; what a device saves for its own backward is empty."""
+"""Batch norm in the spellings of devices and of data parallel training. Each becomes a kernel that `normalization` has
+rules for; the outputs that a device saves for its own backward are empty."""
 
 from __future__ import annotations
 
@@ -212,5 +212,5 @@ def batch_norm_backward_elemt(
 
 
 def empty_reserve(x: Tensor) -> Tensor:
-    """What is reserved for a device's own backward kernel."""
+    """The empty output that is reserved for a device's own backward kernel."""
     return torch.full((0,), 0, dtype=torch.uint8, device=x.device)

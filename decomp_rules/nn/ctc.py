@@ -2,7 +2,7 @@
 alignments of a target with a sequence, by the forward recursion over the target with blanks between its labels.
 
 The recursion is unrolled over the steps of the longest sequence. Lengths are data: a sequence that has ended keeps its
-state, and labels behind the end of a target count as blanks that are never read.
+state, and labels past the end of a target count as blanks, which are never read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def ctc_loss(
     zero_infinity: bool = False,
 ) -> Tensor:
     """−log p(target), over the target's length before the mean is taken. As the op's, the gradient is that of log_probs
-    which are normalised: exp(log p) − posterior. Where the loss is infinite the op's is NaN, and here it is not."""
+    which are normalised: exp(log p) − posterior. Where the loss is infinite, the op's gradient is NaN, but this one is
+    not."""
     batched = log_probs.dim() == 3
     logs = wide(log_probs if batched else log_probs.unsqueeze(1))
     steps, sizes = as_tensor(input_lengths, logs), as_tensor(target_lengths, logs)
@@ -86,8 +87,8 @@ def _ctc_loss_backward(
     blank: int,
     zero_infinity: bool = False,
 ) -> Tensor:
-    """g (exp(log p) − posterior) while a sequence runs, the posterior of a class being Σ α β / (p · p(target)) over the
-    places that show it; NaN where the loss is."""
+    """g (exp(log p) − posterior) while a sequence runs, where the posterior of a class is Σ α β / (p · p(target)) over
+    the places with its label; NaN where the loss is NaN."""
     steps, sizes = as_tensor(input_lengths, log_probs), as_tensor(target_lengths, log_probs)
     labels = extended_labels(targets, target_lengths, sizes, blank)
     beta = torch.stack(backward_states(log_probs, labels, sizes, steps, blank), 0)
@@ -113,7 +114,7 @@ def as_tensor(lengths: Lengths, like: Tensor) -> Tensor:
 
 def extended_labels(targets: Tensor, lengths: Lengths, sizes: Tensor, blank: int) -> Tensor:
     """The labels with blanks before, between and behind them: int64, (N, 2 L + 1). Targets are rows, or one after the
-    other; L is the longest length where lengths are numbers, else what the targets have room for."""
+    other; L is the longest length if lengths are numbers, else the width of the targets."""
     longest = max(lengths, default=0) if isinstance(lengths, (list, tuple)) else targets.shape[-1]
     place = torch.arange(longest, device=targets.device)
     if targets.dim() == 2:
@@ -147,7 +148,7 @@ def forward_states(logs: Tensor, labels: Tensor, sizes: Tensor, steps: Tensor, b
 
 
 def backward_states(logs: Tensor, labels: Tensor, sizes: Tensor, steps: Tensor, blank: int) -> list[Tensor]:
-    """log β / p of every step, without what is emitted at the step itself: (N, 2 L + 1) each."""
+    """log β / p of every step, without the label emitted at the step itself: (N, 2 L + 1) each."""
     emitted = emissions(logs, labels)
     place = torch.arange(labels.shape[1], device=logs.device)
     ends = 2 * sizes.unsqueeze(1)
@@ -178,8 +179,8 @@ def skips(labels: Tensor, blank: int) -> Tensor:
 
 
 def arrived(state: Tensor, leap: Tensor, forward: bool) -> Tensor:
-    """log Σ exp of the states that lead to each place, from it and the one or two beside it; never NaN in the gradient,
-    whose logarithm of 0 is not looked at."""
+    """log Σ exp of the states that lead to each place, from it and the one or two before it. The gradient is never NaN:
+    logarithms of 0 are masked out."""
     width = state.shape[1]
     if forward:
         one = torch.constant_pad_nd(state, [1, 0], -math.inf)[:, :width]

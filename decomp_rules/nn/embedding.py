@@ -17,7 +17,7 @@ RULES = Rules(level="exact")
 register = RULES.register
 
 SUM, MEAN, MAX = range(3)
-"""ATen's codes for what is made of a bag."""
+"""ATen's codes for the reduction of a bag."""
 
 
 @register(aten.embedding)
@@ -63,7 +63,7 @@ def _embedding_bag_forward_only(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`_embedding_bag`, whose sizes are as many as the offsets."""
+    """`_embedding_bag`, with as many bag sizes as offsets."""
     out, bag, size, largest = _embedding_bag(
         weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding_idx
     )
@@ -83,8 +83,8 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Σ w row over each bag, the mean or the maximum of its rows, 0 where it is empty; then what the backward op reads:
-    the bag of each index, the size of each bag, and which index each maximum came from."""
+    """Σ w row over each bag, the mean or the maximum of its rows, 0 where it is empty; then the inputs of the backward
+    op: the bag of each index, the size of each bag, and which index each maximum came from."""
     starts = offsets[:-1] if include_last_offset else offsets
     bag = bag_of(indices, starts)
     counted = torch.full_like(indices, True, dtype=torch.bool) if padding_idx < 0 else indices != padding_idx
@@ -173,8 +173,8 @@ def bag_of(indices: Tensor, starts: Tensor) -> Tensor:
 
 
 def largest_rows(rows: Tensor, member: Tensor, indices: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of each bag by feature, and the index whose row it is: 0 of none. As in the kernel, which asks
-    whether a number exceeds the best before it, a NaN counts only where it is the first."""
+    """The largest of each bag by feature, and the index of its row; 0 if the bag is empty. As in the kernel, which
+    compares each number with the best before it, a NaN counts only if it is the first."""
     first = torch.cumsum(cast(member, torch.int64), 1) == 1
     eligible = (member & first).unsqueeze(-1) | (member.unsqueeze(-1) & (rows == rows))
     found = torch.max(torch.where(eligible, rows, float("-inf")), 1)
@@ -191,7 +191,7 @@ def shares(like: Tensor, indices: Tensor) -> Tensor:
 
 
 def has_fast_kernel(weight: Tensor, per_sample_weights: Tensor | None, padding_idx: int) -> bool:
-    """Whether the CPU's kernel sums without noting the bag of each index."""
+    """Whether the CPU kernel sums without recording the bag of each index."""
     dense = per_sample_weights is None or per_sample_weights.stride(0) == 1
     return (
         weight.device.type == "cpu"
@@ -203,7 +203,7 @@ def has_fast_kernel(weight: Tensor, per_sample_weights: Tensor | None, padding_i
 
 
 def saved(weight: Tensor, bag: Tensor, size: Tensor, largest: Tensor | None, offsets: Tensor) -> list[Tensor]:
-    """Bags, sizes and maxima in the shapes that the device's kernel gives them."""
+    """Bags, sizes and maxima in the shapes that the device's kernel returns."""
     if weight.device.type == "cpu":
         return [bag, size, size.clone() if largest is None else cast(largest, offsets.dtype)]
     spare = offsets.shape[0] - size.shape[0]

@@ -1,5 +1,6 @@
-"""Rules for programs that are not trained. Their values are the op's, their gradients are not: at a tie, at a kink, or
-far from zero, where the shorter way has lost them. Planning does not ask for them where something may be trained."""
+"""Rules for programs that are not trained. Their values agree with the op, but their gradients do not: at ties and
+kinks, or far from zero, where the shorter formula loses them. The planner does not use them if anything may be
+trained."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The cross entropy of a linear layer's outputs, as `F.linear_cross_entropy` computes it in chunks of the batch: chunks
-save memory and change no value, so the rules are the layer and the loss. The op computes its gradients along with the
-loss; they are here for graphs that read them, and the loss has its own as well. The classes' weights have none."""
+save memory and do not change values, so the rules are the layer and the loss. The op also returns its gradients, which
+these rules compute for graphs that read them; the loss itself is differentiable as well, except in the classes'
+weights."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ def _linear_cross_entropy_batch_chunked(
     compute_linear_weight_grad: bool,
     compute_linear_bias_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """−log softmax(x Wᵀ + b) at the target, and d x = s W, d W = sᵀ x, d b = Σ s with s = w (softmax − target), w being
-    the weight of the target, over their sum for the mean; empty where a gradient is not asked for."""
+    """−log softmax(x Wᵀ + b) at the target, and d x = s W, d W = sᵀ x, d b = Σ s with s = w (softmax − target), where w
+    is the weight of the target, divided by the sum of weights for the mean; empty where a gradient is not requested."""
     code = REDUCTIONS[reduction]
     logits = scores(input, linear_weight, linear_bias)
     weight = None if weight is None else weight.detach()

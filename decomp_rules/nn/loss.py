@@ -1,4 +1,4 @@
-"""Losses: an elementwise distance, then the reduction. What is narrower than 32 bits is computed in float32 and rounded
+"""Losses: an elementwise distance, then the reduction. Dtypes narrower than 32 bits are computed in float32 and rounded
 once, after the reduction. The backward ops of these losses are in `loss_backward`."""
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ register = RULES.register
 NONE, MEAN, SUM = 0, 1, 2
 """ATen's codes for the reductions."""
 LEAST = 9.999999960041972e-13
-"""What the kernel bounds p (1 − p) by: 10⁻¹² as a float32, also in float64."""
+"""The kernel's lower bound for p (1 − p): 10⁻¹² as a float32, also in float64."""
 
 
 @register(aten.mse_loss)
@@ -63,7 +63,7 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = MEAN, delta: float = 
 
 
 def _gap(x: Tensor, target: Tensor) -> Tensor:
-    """x − t. A bool is cast to what the two promote to: PyTorch subtracts none."""
+    """x − t. A bool is cast to the promoted dtype first, because PyTorch does not subtract bools."""
     dtype = torch.result_type(x, target)
     x, target = (cast(t, dtype) if t.dtype == torch.bool else t for t in (x, target))
     return wide(x) - wide(target)
@@ -148,8 +148,8 @@ def cross_entropy_loss(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """w (log Σ exp(x − max x) − (xₜ − max x)) of the target class t: it is found among the inputs, and no logarithm is
-    taken of the others, unless all of them are asked for."""
+    """w (log Σ exp(x − max x) − (xₜ − max x)) of the target class t: it is selected from the inputs, so that the log
+    probabilities of other classes are only computed if they are used."""
     if target.is_floating_point() or label_smoothing > 0 or known_empty(x):
         return cross_entropy_by_log_softmax(x, target, weight, reduction, ignore_index, label_smoothing)
     return _of_sums(x, target, weight, reduction, ignore_index, _log_of_sum)
@@ -164,8 +164,8 @@ def cross_entropy_by_binary(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """The same with ln Σ 2^(s·log₂e) for log Σ exp(s): an entry's error of |s| ε counts with its share in the sum,
-    which is the less the larger |s| is."""
+    """The same with ln Σ 2^(s·log₂e) for log Σ exp(s): an entry's error of |s| ε is weighted by its share in the sum,
+    which is smaller the larger |s| is."""
     if target.is_floating_point() or label_smoothing > 0 or known_empty(x):
         return decline("only the index of one class, without smoothing")
     if weight is not None:
@@ -195,7 +195,7 @@ def cross_entropy_by_log_softmax_and_count(
 
 
 def _over_count(losses: Tensor, counted: Tensor, reduction: int) -> Tensor:
-    """Losses, their sum, or that over how many count, which needs none of the care that a quotient takes."""
+    """The losses, their sum, or the sum times the reciprocal of the count."""
     if reduction == NONE:
         return losses
     loss = torch.sum(losses)
@@ -258,7 +258,7 @@ def binary_cross_entropy_with_logits(
     x: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = MEAN
 ) -> Tensor:
     """(1 − t) x − (1 + (pos − 1) t) log σ(x). With log σ(x) = min(x, 0) − log1p(e^−|x|) what cancels below 0 is left
-    out: −pos t x + (1 + (pos − 1) t) log1p(e^−|x|). Of x = −∞ it is NaN where the first form is ∞ − ∞, as the op."""
+    out: −pos t x + (1 + (pos − 1) t) log1p(e^−|x|). At x = −∞ it is NaN where the first form is ∞ − ∞, as in the op."""
     if target.is_complex():
         return decline("only real targets")
     z, t = wide(x), wide(target)
@@ -402,8 +402,8 @@ def poisson_nll_loss(x: Tensor, target: Tensor, log_input: bool, full: bool, eps
 def gaussian_nll_loss(
     input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Tensor:
-    """½ (log v + (x − t)² / v) with v = max(var, ε), whose gradient var has whether or not it is the maximum; `full`
-    adds ½ log 2π. That no variance is negative is data, and not checked."""
+    """½ (log v + (x − t)² / v) with v = max(var, ε), whose gradient is passed to var whether or not it is the maximum;
+    `full` adds ½ log 2π. Negative variances are not checked for, because they depend on data."""
     x, variance = wide(input), torch.full_like(input, var) if isinstance(var, float) else var
     if variance.dim() < x.dim() and variance.dim() == x.dim() - 1 and variance.shape != x.shape:
         variance = variance.unsqueeze(-1)
@@ -441,7 +441,7 @@ def probability_entropy(
 
 
 def over_classes(weight: Tensor | None, logs: Tensor, classes: int) -> Tensor | float:
-    """The weights laid along the dimension of the classes; 1 where there are none."""
+    """The weights broadcast along the dimension of the classes; 1 if there are none."""
     if weight is None:
         return 1.0
     return wide(weight).view(-1, *[1] * (logs.dim() - classes - 1))

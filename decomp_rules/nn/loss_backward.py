@@ -1,4 +1,4 @@
-"""The backward ops of losses, as they stand in graphs that autograd has recorded: the slope of the loss at each element
+"""The backward ops of losses, which autograd records in graphs: the slope of the loss at each element
 times the incoming gradient, which the mean has divided by the number of elements."""
 
 import torch
@@ -32,7 +32,7 @@ def smooth_l1_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, redu
 
 @register(aten.huber_loss_backward)
 def huber_loss_backward(grad_output: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
-    """(x − t) g, held between ±δ g."""
+    """(x − t) g, clamped to ±δ g."""
     return shared(torch.clamp(wide(x) - wide(target), -delta, delta), grad_output, x, reduction)
 
 

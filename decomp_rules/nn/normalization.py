@@ -1,5 +1,5 @@
 """Normalisations: layer, group, instance, batch and RMS norm. Each composite goes to its kernel and each kernel to
-moments in two passes: the mean first, then the mean square of what is left. What is narrower than 32 bits is computed
+moments in two passes: the mean first, then the mean square of the deviations. Dtypes narrower than 32 bits are computed
 in float32 and rounded once, as PyTorch's CPU kernels do. Errors are the largest seen on 500 rows of 768 normal numbers,
 in float32."""
 
@@ -84,7 +84,7 @@ def native_layer_norm_backward(
 def rms_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """x / √(mean x² + ε) · w over the last dimensions; ε is that of the dtype computed in unless it is given."""
+    """x / √(mean x² + ε) · w over the last dimensions; ε defaults to that of the dtype used for computing."""
     if x.is_complex():
         return decline("only real inputs")
     return _fused_rms_norm(x, normalized_shape, weight, eps)[0]
@@ -287,7 +287,7 @@ def _batch(
 ) -> tuple[Tensor, Tensor, Tensor]:
     out, channels = affine(normal, per_channel(weight, x), per_channel(bias, x)), x.shape[1]
     mean, rstd = mean.detach().reshape(channels), rstd.detach().reshape(channels)
-    if x.device.type != "cpu":  # other devices save what they used
+    if x.device.type != "cpu":  # other devices save the statistics that they used
         return cast(out, x.dtype), mean, rstd
     return cast(out, x.dtype), cast(mean, x.dtype), cast(rstd, x.dtype)
 
@@ -387,10 +387,10 @@ def standardised(
     eps: float,
     infinite_mean: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(x − mean) / √(var + ε), the mean and 1 / √(var + ε), the latter two with `dims` at size 1. What the rounded mean
-    leaves is a mean of its own, and taken off too: else a mean of 10⁵ costs a thousand ULP of the variance. It is found
-    beside the squares, in one pass, whose mean it is too large in by its own square. Of a single infinity the mean is
-    NaN, as the kernels that add with a running mean have it, or infinite."""
+    """(x − mean) / √(var + ε), the mean and 1 / √(var + ε), the latter two with `dims` at size 1. Because the mean is
+    rounded, the deviations have a small mean of their own, which is subtracted too: otherwise a mean of 10⁵ costs a
+    thousand ULP of the variance. It is computed in the same pass as the squares, whose mean is too large by its square.
+    With a single infinity the mean is NaN, as in kernels with a running mean, or infinite."""
     count = extent(x, dims)
     mean = average_over(x, dims, count)
     centred = x - mean
@@ -407,12 +407,13 @@ def centred_by_sums(
     eps: float,
     infinite_mean: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x − mean, the mean and 1 / √(var + ε), the latter two with `dims` at size 1: from Σx / n and Σ(x − mean)² / n, of
-    parts that do not overflow when they are added. Of a single infinity the mean is NaN, or infinite."""
+    """x − mean, the mean and 1 / √(var + ε), the latter two with `dims` at size 1: from Σx / n and Σ(x − mean)² / n,
+    with terms divided before the sum, which then does not overflow. With a single infinity the mean is NaN, or
+    infinite."""
     shift = mean_times(x, dims, extent(x, dims), -1.0)
     centred = x + shift
     rstd = torch.rsqrt(mean_of_squares(centred, dims, extent(x, dims)) + eps)
-    mean = shift * -1  # which is computed where it is read alone
+    mean = shift * -1  # computed only if it is used
     return centred, mean if infinite_mean else mean + rstd * 0, rstd
 
 
@@ -437,12 +438,12 @@ def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tens
 
 
 def moved(running: Tensor, batch: Tensor, momentum: float) -> Tensor:
-    """(1 − m) running + m batch, at least in float32: in what PyTorch says the result is, whatever its kernel does."""
+    """(1 − m) running + m batch, in the dtype that PyTorch's metadata has, at least float32."""
     return wide(running) * (1 - momentum) + batch * momentum
 
 
 def total(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """Σx over `dims`, x itself where there are none."""
+    """Σx over `dims`; x itself if `dims` is empty."""
     return torch.sum(x, dims) if dims else x
 
 
@@ -467,7 +468,7 @@ def spatial_extent(x: Tensor) -> int:
 
 
 def per_channel(parameter: Tensor | None, x: Tensor) -> Tensor | None:
-    """A vector over channels laid along the second dimension of x, in the dtype that is computed in."""
+    """A vector over channels laid along the second dimension of x, in the dtype used for computing."""
     return None if parameter is None else wide(parameter).view(1, -1, *[1] * (x.dim() - 2))
 
 

@@ -1,9 +1,9 @@
 """Quantisation as arithmetic on floats: what quantisation-aware training emits (`fake_quantize_*`), and products with
 8-bit weights.
 
-A value becomes clamp(round(x / s) + z, lowest, highest), rounded to even, NaN the lowest; it stands for (q − z) s. (The
-kernels for channels overflow beyond 2⁶³ s, where here the end of the range is taken.) The gradient goes through where
-nothing was cut off. Tensors of a quantised dtype are out of reach: no plain op reads them.
+A value becomes clamp(round(x / s) + z, lowest, highest), rounded to even, with NaN the lowest; the quantised q
+represents (q − z) s. (The per-channel kernels overflow beyond 2⁶³ s, where these rules clamp.) The gradient passes
+where nothing was clamped. Tensors of a quantised dtype are not supported: no plain op reads them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def fake_quantize_per_tensor_affine_cachemask(
 
 
 def _single(number: float) -> float:
-    """A number as the kernels hold it, in float32 even for float64; a number of the program as it is."""
+    """A tensor of one element in the kernels' dtype, which is float32 even for float64; a Python number is
+    unchanged."""
     return ctypes.c_float(number).value if type(number) is float else number
 
 
@@ -144,7 +145,7 @@ def _fake_quantize_learnable_per_tensor_affine_backward(
     quant_max: int,
     grad_factor: float = 1.0,
 ) -> Gradients:
-    """g where nothing was cut off, and what it makes of s and z."""
+    """g where nothing was clamped, and the gradients of s and z."""
     return learnt_backward(grad, x, scale, zero_point, (), quant_min, quant_max, grad_factor)
 
 
@@ -159,7 +160,7 @@ def _fake_quantize_learnable_per_channel_affine_backward(
     quant_max: int,
     grad_factor: float = 1.0,
 ) -> Gradients:
-    """g where nothing was cut off, and what it makes of each s and z."""
+    """g where nothing was clamped, and the gradients of each s and z."""
     return learnt_backward(grad, x, scale, zero_point, (axis,), quant_min, quant_max, grad_factor)
 
 
@@ -177,8 +178,8 @@ def _weight_int8pack_mm(x: Tensor, mat2: Tensor, scales: Tensor) -> Tensor:
 
 
 def quantised(x: Tensor, inverse: Any, zero: Any, low: int, high: int, whole: bool = True) -> tuple[Tensor, Tensor]:
-    """clamp(round(x / s) + z) as a float, and where it was not clamped; no gradient. `whole`: z is added to what is
-    rounded already."""
+    """clamp(round(x / s) + z) as a float, and where it was not clamped; no gradient. `whole`: z is added after
+    rounding."""
     scaled = wide(x).detach() * inverse
     place = torch.round(scaled) + zero if whole else torch.round(scaled + zero)
     inside = (place >= low) & (place <= high)
@@ -228,8 +229,8 @@ def parameters(x: Tensor, scale: Tensor, zero_point: Tensor, axes: tuple[int, ..
 
 
 def slopes(x: Tensor, step: Tensor, zero: Tensor, low: int, high: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The value, where it was not cut off, and its derivatives: by s (value − x) / s, where it was cut off the end of
-    the range; by z 0, where it was cut off −s."""
+    """The value, where it was not cut off, and its derivatives: by s (value − x) / s, or the end of the range where it
+    was clamped; by z 0, or −s where it was clamped."""
     zero = torch.clamp(torch.round(zero), low, high)
     inverse = torch.reciprocal(step)
     place, inside = quantised(x, inverse, zero, low, high)

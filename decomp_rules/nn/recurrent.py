@@ -26,7 +26,7 @@ LSTM = 2
 """oneDNN's code for the kind of network."""
 REAL = "only of floats: the largest of two complex numbers is not defined"
 State = tuple[Tensor, ...]
-"""What a cell passes on: (h,), or (h, c)."""
+"""The state of a cell: (h,), or (h, c)."""
 Step = Callable[[Tensor, State, Sequence[Tensor | None]], State]
 """A cell's next state, from the input side (N, gates), its state and its parameters."""
 Function = Callable[[Tensor], Tensor]
@@ -65,7 +65,7 @@ _OFF = {torch.float16: -22.0, torch.float64: -1000.0}
 
 def _logistic(x: Tensor) -> Tensor:
     """1 / (1 + 2^(−x·log₂e)), the power as a square, so that its gradient is finite where it is not. Off by 10⁻⁷, or
-    |x| ULP: no more than the sum x is off itself."""
+    |x| ULP: no more than the error of the sum x itself."""
     root = torch.exp2(torch.maximum(x, constant(x, _OFF.get(x.dtype, -170.0))) * (-0.5 * LOG2_E))
     return torch.reciprocal(root * root + 1)
 
@@ -245,7 +245,7 @@ def mkldnn_rnn_layer(
 
 
 def _named(rule: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The rule under a name of its own, in the function that made it."""
+    """The rule, with a name that tells it from others made by the same function."""
     rule.__name__, rule.__qualname__ = name, f"{rule.__qualname__.rpartition('.')[0]}.{name}"
     return rule
 
@@ -406,7 +406,7 @@ def _stack(
     running: Tensor | None = None,
 ) -> tuple[Tensor, State]:
     """`layers` layers on top of each other, dropout between them; states are (layers · directions, N, H). `running`
-    says which sequences have a step (T, N, 1), if not all have all."""
+    says which sequences have each step (T, N, 1); None if all have all steps."""
     sequence = x.transpose(0, 1) if batch_first else x
     directions = 2 if bidirectional else 1
     cells = _weights(params, has_biases, layers * directions)
@@ -441,7 +441,7 @@ def _weights(params: Sequence[Tensor], has_biases: bool, cells: int) -> list[tup
 def _run(
     step: Step, x: Tensor, state: State, weights: Sequence[Tensor | None], reverse: bool, running: Tensor | None
 ) -> tuple[Tensor, State]:
-    """One layer in one direction over x (T, N, I): the outputs (T, N, H), and the last state."""
+    """One layer in one direction over x (T, N, I); returns the outputs (T, N, H), and the last state."""
     gates = F.linear(x, weights[0], weights[2])
     outs: list[Any] = [None] * x.shape[0]
     for t in reversed(range(x.shape[0])) if reverse else range(x.shape[0]):

@@ -1,6 +1,6 @@
-"""Named patterns that backends ask for, to be bound to their own ops; `FOLDING`, rules that fold batch norm into
-weights; and `INTEGER_PRODUCTS`, rules for linear layers on quantised values. None of it is part of `RULES`: which fused
-ops there are is the target's to say.
+"""Named patterns for backends to bind to their own ops; `FOLDING`, rules that fold batch norm into weights; and
+`INTEGER_PRODUCTS`, rules for linear layers on quantised values. None of these are part of `RULES`, because fused ops
+depend on the target.
 
 ```python
 rules.pattern(decomp_rules.patterns.linear_relu)(torch.ops.npu.linear_relu)

@@ -1,5 +1,5 @@
-"""Parts of blocks: a residual connection and what follows it, gated activations, normalizations and attention that were
-written by hand."""
+"""Parts of blocks: a residual connection and what follows it, gated activations, and hand-written normalizations and
+attention."""
 
 import torch
 from torch.nn import functional as F

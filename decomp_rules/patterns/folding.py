@@ -1,6 +1,5 @@
-"""Batch norm folded into the weights of the layer before it, where it does not train (Jacob et al., Quantization and
-Training of Neural Networks, 2018, section 3.2). What is added computes from weights alone, so that freezing them leaves
-one call."""
+"""Folds batch norm at inference into the weights of the layer before it (Jacob et al., Quantization and Training of
+Neural Networks, 2018, section 3.2). The added calls depend only on weights, so that freezing leaves one call."""
 
 import torch
 from torch import nn
@@ -11,7 +10,7 @@ from decomp_rules.patterns.layers import conv_bn, linear_bn
 
 FOLDING = decomp.Rules()
 """Rules that fold batch norm into convolutions and linear layers. They are for `decomp.decompose`, or for a cost that
-tells weights from data: counted in calls, what they compute from weights costs more than a batch norm."""
+distinguishes weights from data: by number of calls, the computation on weights costs more than a batch norm."""
 
 
 def _folded(layer, bn):
@@ -51,7 +50,7 @@ def conv3d_with_bn(x, conv, bn):
 
 
 def _is_matrix(match):
-    """A linear layer gives channels last, and batch norm takes them second: of matrices alone these are the same."""
+    """A linear layer has its channels last, and batch norm has them second: the same dimension only for matrices."""
     return isinstance(match["x"], torch.Tensor) and match["x"].dim() == 2 or "the input is not known to be a matrix"
 
 

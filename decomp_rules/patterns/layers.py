@@ -1,4 +1,4 @@
-"""Layers with what follows them: a linear layer or a convolution, its normalization, its activation."""
+"""Layers and the calls that follow them: a linear layer or a convolution, its normalization, its activation."""
 
 from torch import nn
 from torch.nn import functional as F

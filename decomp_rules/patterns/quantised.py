@@ -1,9 +1,9 @@
 """Linear layers on quantised values as products of integers, for targets that have them (Jacob et al., Quantization and
 Training of Neural Networks, 2018, section 2.2): Σ s (q − z) s′ p = s s′ (Σ q p − z Σ p), where the sums are exact.
 
-That is more accurate than what it replaces, and not the same bits: in float32 each dequantised value is rounded, and so
-is each partial sum, in an order that is the kernel's own. So these rules are of the level "standard", and what is
-quantised from their results may be a neighbour, where the two lie on different sides of a tie.
+This is more accurate than the calls it replaces, but not bit-identical: in float32 each dequantised value is rounded,
+and so is each partial sum, in the kernel's order. So these rules have the level "standard". If their results are
+quantised again, values near a tie may round to the neighbouring integer.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ ops = torch.ops.quantized_decomposed
 
 INTEGER_PRODUCTS = decomp.Rules(level="standard")
 """Rules that make linear layers on quantised values products of int8. They are for `decomp.decompose`, or for a cost
-that knows what products cost, as `decomp.costs.flops` does: counted in calls, they are more than the float product."""
+that weighs products, such as `decomp.costs.flops`: by number of calls, they cost more than the float product."""
 
 
 @INTEGER_PRODUCTS.pattern(

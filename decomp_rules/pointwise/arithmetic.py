@@ -1,6 +1,6 @@
 """Sums, differences, integer quotients, signs, bounds and bits: arithmetic that is exact, or rounds as PyTorch rounds.
 
-Everything comes down to add, mul, maximum, where and bitwise operations. Half types are widened to float32 where
+Everything is reduced to add, mul, maximum, where and bitwise operations. Half types are widened to float32 where
 PyTorch's own kernel computes in float32 and rounds once.
 """
 
@@ -166,7 +166,7 @@ def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
     quotient = (a - remainder) / b - borrow.to(a.dtype)
     whole = torch.floor(quotient)
     whole = whole + (0.5 < quotient - whole).to(a.dtype)
-    # Of a finite number by a tiny one the remainder may be NaN: PyTorch's vectorised kernel of 2.13 loses it.
+    # The remainder of a finite number by a tiny one may be NaN, which PyTorch's vectorised kernel (2.13) loses.
     ratio = a / b
     whole = torch.where(torch.eq(whole, 0), ratio * 0, whole)
     return torch.where(torch.eq(b, 0) | (torch.isinf(ratio) & torch.isfinite(a)), ratio, whole)

@@ -1,5 +1,6 @@
 """Bits and integers by plain arithmetic: for targets that add, multiply, compare and take remainders. Integers of 8 or
-16 bits wrap; with those of 32 and 64 nothing overflows that has a result, as generated code need not wrap.
+16 bits wrap; with 32 and 64 bits, no intermediate overflows unless the result does, because generated code need not
+wrap.
 
 A number is cut at each of its bits by a remainder, all bits at once in a last dimension; integers divide by estimates
 in float32 that exact remainders correct.
@@ -43,7 +44,7 @@ def bitwise_or(x: Tensor, other: Any) -> Tensor:
 
 @register(aten.bitwise_xor)
 def bitwise_xor(x: Tensor, other: Any) -> Tensor:
-    """What each has besides what both have; of booleans, one is less than the other."""
+    """The bits that only one of them has; for booleans, one is less than the other."""
     x, other = _pair(x, other)
     if x.dtype == torch.bool:
         return torch.lt(x, other) | torch.lt(other, x)
@@ -73,7 +74,7 @@ def _bits(x: Tensor) -> Tensor:
     """For each bit but that of the sign, 2ᵏ if x has it, else 0, in a last dimension."""
     width = 8 * x.dtype.itemsize - int(x.dtype.is_signed)
     x = (_without_sign(x) if x.dtype.is_signed else x).unsqueeze(-1)
-    # Not by what is left above each bit and above the next, padded: of a pad Inductor computes what is not there, too,
+    # Not by differences of the rests above neighbouring bits, padded: Inductor also computes the padded elements,
     # and divides by 0 (torch 2.13).
     powers, next_powers = [1 << k for k in range(width)], [2 << k for k in range(width - 1)] + [1]
     below, below_next = (torch.fmod(x, _line(x, numbers)) for numbers in (powers, next_powers))
@@ -81,7 +82,7 @@ def _bits(x: Tensor) -> Tensor:
 
 
 def _without_sign(x: Tensor) -> Tensor:
-    """x without the bit of its sign: of a negative one, x + 2ᵏ⁻¹, in two steps as this is none of its integers."""
+    """x without the bit of its sign: of a negative one, x + 2ᵏ⁻¹, in two steps, because 2ᵏ⁻¹ is not representable."""
     below = cast(x < 0, x.dtype)
     return x + below * torch.iinfo(x.dtype).max + below
 
@@ -145,8 +146,8 @@ def _power_of_two(count: Tensor) -> Tensor:
 
 @register(aten.div)
 def integer_quotient(x: Any, other: Any, rounding_mode: str | None) -> Tensor:
-    """x − fmod(x, other) is a multiple of other: the quotient in float32, again of what that leaves, until all is told;
-    one less where the floor is wanted and the remainder has the other sign. Exact."""
+    """x − fmod(x, other) is a multiple of other: the quotient is estimated in float32, then that of the rest, until
+    nothing is left; one less where the floor is wanted and the remainder has the other sign. Exact."""
     dtype = promoted(x, other)
     if rounding_mode is None or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
         return decline("only integers that are rounded")
@@ -159,9 +160,9 @@ def integer_quotient(x: Any, other: Any, rounding_mode: str | None) -> Tensor:
 
 
 def _estimated(multiple: Tensor, other: Tensor) -> Tensor:
-    """How many times `multiple` is the other. What one estimate is off by, a 2²⁰th of what it estimates, is the next
-    one's to tell: 63 bits take three. The first is too small by more than roundings make up for, so that neither it nor
-    its product is beyond the dtype; the small ones are added up first."""
+    """How many times `multiple` is the other. The error of one estimate, 2⁻²⁰ of it, is corrected by the next: 63 bits
+    take three. The first is rounded down enough that neither it nor its product overflows; the small ones are added
+    first."""
     inverse, steps, rest = torch.reciprocal(other.to(torch.float32)), [], multiple
     for _ in range({8: 2, 4: 1}.get(other.dtype.itemsize, 0)):
         factor = inverse if steps else inverse * (1 - 6 * 2.0**-24)

@@ -1,4 +1,4 @@
-"""Changes of dtype, copies, and the ops that only name their input again."""
+"""Changes of dtype, copies, and ops that return their input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def to(
     copy: bool = False,
     memory_format: Any = torch.preserve_format,
 ) -> Tensor:
-    """x itself where it is already what is asked for, else its cast."""
+    """x itself if it already has the requested dtype and device, else its cast."""
     if other is not None:
         dtype, device = other.dtype, other.device
     wanted = x.device if device is None else _device(x, device)
@@ -71,7 +71,7 @@ def autocast_to_full_precision(x: Tensor, cuda_enabled: bool, cpu_enabled: bool)
 
 @register(aten.contiguous)
 def contiguous(x: Tensor, memory_format: Any = torch.contiguous_format) -> Tensor:
-    """x itself if it lies so, else a copy that does."""
+    """x itself if it has the memory format, else a copy that has."""
     if not isinstance(memory_format, torch.memory_format):  # a default comes as the number 0 of the schema
         memory_format = torch.contiguous_format
     return x if x.is_contiguous(memory_format=memory_format) else x.clone(memory_format=memory_format)
@@ -91,7 +91,7 @@ def lift_fresh_copy(x: Tensor) -> Tensor:
 
 @register(aten.clone)
 def clone(x: Tensor, memory_format: Any = None) -> Tensor:
-    """A copy; what layout it has is not part of its value."""
+    """A copy; its memory format is not part of its value."""
     return x.clone()
 
 

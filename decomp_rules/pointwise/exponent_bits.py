@@ -1,5 +1,6 @@
 """eˣ where it neither overflows nor counts below the normal numbers, from the bits of one power of two: compiled, it
-takes as long as one exponential, and less than that and what splits its argument. Errors are in ULP against float64.
+takes as long as one exponential, and less than an exponential with its argument reduction. Errors are in ULP against
+float64.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SHORT_EXP = (
 LONG_EXP = tuple(1 / math.factorial(i) for i in range(10))
 """The series, which is good to 10⁻¹¹: far longer than it takes."""
 _SHIFT = 1.5 * 2.0**23 + 127
-"""A number that large pushes the digits after the point out, and leaves a biased exponent in the last bits."""
+"""Adding a number that large shifts out the fraction bits, and leaves a biased exponent in the last bits."""
 
 
 def power_and_factor(

@@ -98,7 +98,7 @@ def exp_by_bits(x: Tensor) -> Tensor:
     high, low = LN_2_PARTS[x.dtype]
     # From here on down both powers are 0, as are result and gradient; to get there by underflow would be slow.
     x = torch.maximum(x, constant(x, (1 - 2 * bias) * float(LN_2)))
-    # A large number pushes the digits after the point out: 1 − n, less twice the bias, is left in the last bits. As the
+    # Adding a large number shifts out the fraction bits: 1 − n, less twice the bias, is left in the last bits. As the
     # bits of positive floats are in their order, n is bounded there; from there on r grows, and 2ⁿ·eʳ is infinite. One
     # further, 2ⁿ alone would be, and the gradient ∞ − ∞ where r is negative.
     shift = 1.5 * 2.0**digits - 2 * bias + 1
@@ -178,8 +178,8 @@ def whole_and_rest(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def shifted(x: Tensor) -> Tensor:
-    """A whole number between x − 3/2 and x − 1/2, without a gradient, for |x| < 2²²: a large number pushes the digits
-    after the point out."""
+    """A whole number between x − 3/2 and x − 1/2, without a gradient, for |x| < 2²²: adding a large number shifts out
+    the fraction bits."""
     shift = 1.5 / torch.finfo(x.dtype).eps
     return (x.detach() + shift) - (shift + 1)
 
@@ -207,7 +207,7 @@ def at_least(x: Tensor, bound: float, few_ops: bool = False) -> Tensor:
 
 
 def finite_root(x: Tensor, least: float) -> Tensor:
-    """`x`, in float16 not below `least`: that an exponential is finite there is not to be had otherwise."""
+    """`x`, in float16 not below `least`: otherwise an exponential would not be finite there."""
     return at_least(x, least) if x.dtype == torch.float16 else x
 
 

@@ -190,7 +190,7 @@ def _of_erf(x: Tensor) -> Tensor:
 @float_math
 def _of_parts(x: Tensor) -> Tensor:
     detached = x.detach()
-    # One of the factors of the square is held, so that the slope has half of its own slope, as it is counted twice.
+    # One factor of the square is detached, so that the slope has half of its own slope, which is counted twice.
     gauss = _gauss(x, detached)
     cdf = _normal_cdf(detached, gauss).detach()
     zero = detached - x  # but NaN at ±∞, as is the value at −∞

@@ -93,7 +93,7 @@ def log1p_of_parts(x: Tensor) -> Tensor:
 
 
 def log_of_one_and(e: Tensor, sign: float = 1.0) -> Tensor:
-    """±ln(1 + e) for 0 ≤ e ≤ 1, where what rounding takes from 1 + e may be added as it is. ≤ 2 ULP."""
+    """±ln(1 + e) for 0 ≤ e ≤ 1, where the rounding error of 1 + e can be added directly. ≤ 2 ULP."""
     u = 1 + e
     return torch.log2(u) * (sign * float(LN_2)) + (e - (u - 1) if sign > 0 else (u - 1) - e)
 

@@ -125,7 +125,7 @@ def power_of_size(x: Any, exponent: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class _Power:
-    """A power and what it is made of, without gradient."""
+    """A power and its parts, without gradient."""
 
     point: Tensor
     """The size of the base; 1 where that is 0, infinite or NaN."""
@@ -200,8 +200,8 @@ def _power_of_size(size: Tensor, y: Tensor) -> _Power:
 
 
 def _along_base(x: Tensor, smooth: Tensor, power: _Power, factor: Tensor) -> Tensor:
-    """x less its value, which is 0, times y·xʸ⁻¹, whose last factor is given; none where the power is `smooth`.
-    Where x is infinite, and that is not 0, infinite as the power is."""
+    """x minus its detached value (0) times y·xʸ⁻¹, whose last factor is given; 0 where the power is `smooth`. Infinite
+    like the power where x is infinite and this is not 0."""
     falling = torch.logical_and(power.endless, power.exponent < 1)
     dx = _difference(x, torch.logical_or(smooth, falling), torch.logical_or(smooth, power.endless))
     mantissa, place = mantissa_and_exponent(power.point)
@@ -213,8 +213,8 @@ def _along_base(x: Tensor, smooth: Tensor, power: _Power, factor: Tensor) -> Ten
 
 
 def _along_exponent(y: Tensor, smooth: Tensor, power: _Power, sign: Tensor) -> Tensor:
-    """y less its value, which is 0, times xʸ·ln|x|; none where the power is `smooth`, and where x and y are 0. Where y
-    is infinite, and that is not 0, infinite as the power is."""
+    """y minus its detached value (0) times xʸ·ln|x|; 0 where the power is `smooth`, and where x and y are 0. Infinite
+    like the power where y is infinite and this is not 0."""
     without_slope = torch.logical_and(power.unbounded, power.size < math.inf)
     dy = _difference(y, torch.logical_or(smooth, without_slope), torch.logical_or(smooth, power.unbounded))
     end = cast(power.endless, y.dtype) - cast(torch.logical_and(power.none, y.detach() != 0), y.dtype)
@@ -224,7 +224,7 @@ def _along_exponent(y: Tensor, smooth: Tensor, power: _Power, sign: Tensor) -> T
 
 
 def _difference(x: Tensor, zero: Tensor, whole: Tensor) -> Tensor:
-    """x less its value; 0 without gradient where it is to be `nothing`, and else x where it is to be `whole`."""
+    """x minus its detached value; 0 without gradient where `nothing` holds, else x itself where `whole` holds."""
     return torch.where(zero, 0.0, x) - torch.where(whole, 0.0, x.detach())
 
 

@@ -43,7 +43,7 @@ def true_divide(x: Tensor, other: Any) -> Tensor:
         return decline("only real numbers")
     inner = working_dtype(dtype)
     numerator = cast(x, inner) if is_tensor(x) else constant(other, x, inner)
-    # What is rounded to a half type at the end is exact there without a correction.
+    # A result rounded to a half type at the end needs no correction to be exact.
     exact = dtype not in HALVES
     if is_tensor(other):
         return cast(_quotient(numerator, cast(other, inner), exact), dtype)
@@ -273,7 +273,7 @@ def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
 def _parts(magnitude: Tensor) -> tuple[Tensor, Tensor]:
     """The biased exponent of a float that is not negative, 1 for a subnormal one, and its significand, an integer."""
     integer, digits, _ = _BITS[magnitude.dtype]
-    # NaN may be negative, whatever became of its sign.
+    # NaN may have its sign bit set.
     bits = torch.bitwise_and(cast(magnitude.view(integer), torch.int64), torch.iinfo(integer).max)
     exponent = torch.maximum(torch.bitwise_right_shift(bits, digits), constant(bits, 1))
     return exponent, bits - torch.bitwise_left_shift(exponent - 1, digits)

@@ -101,7 +101,7 @@ _NEAR_OVERFLOW = {
     torch.float64: (700.0, 710.475860073944, 461.6875, 1.611772041512646e200),
 }
 
-# What π/2 has beyond its float.
+# π/2 minus its float.
 _QUARTER_TURN_REST = {torch.float32: -4.371139000186241e-08, torch.float64: 6.123233995736766e-17}
 
 # What shifts a float32 from 2¹²⁷ up, which cannot be doubled, exactly: all are multiples of 2¹⁰⁴, and so is this one,
@@ -185,7 +185,7 @@ def _tan(x: Tensor) -> Tensor:
 
 
 class _Angle:
-    """What is known of the angle |x|: its sine, its cosine, and half the sine of its double. `rough` has the sign of
+    """The sine and cosine of the angle |x|, and half the sine of its double. `rough` has the sign of
     the cosine. Nothing has a gradient."""
 
     def __init__(self, x: Tensor, rough: Tensor) -> None:
@@ -381,7 +381,7 @@ def atan2(x: Tensor, other: Tensor) -> Tensor:
     # The square of the inverse of what is tiny would overflow in the gradient.
     size, far = larger.detach() * larger.detach(), 2.0**100 if x.dtype == torch.float32 else 2.0**600
     lift = torch.where(size < torch.finfo(x.dtype).tiny, constant(x, far), 1.0)
-    # Two infinities lie on a diagonal, the origin on the axis: there the quotient is ±1, and 0 without a gradient.
+    # Two infinities are on a diagonal, where the quotient is ±1; at the origin it is 0 without a gradient.
     quotient = torch.where(larger == 0, smaller.detach(), smaller) * lift
     quotient = quotient / (torch.where(larger == 0, 1.0, larger) * lift)
     one = constant(x, 1.0)

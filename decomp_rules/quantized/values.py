@@ -1,9 +1,9 @@
 """Quantised values, `quantized_decomposed.quantize_*` and `dequantize_*`: q = clamp(round(x / s) + z), in an integer
-dtype, stands for (q − z) s, with one s and z for all, or one for each channel, token or group.
+dtype, represents (q − z) s, with one s and z for all, or one for each channel, token or group.
 
 Each rule takes the steps of PyTorch's reference implementation in its order and its dtypes, so that no bit differs:
-rounding is to the nearest, the even one of two, and what NaN or a place outside of the dtype is cast to is the
-processor's choice there as here. Checks of data, which raise an error in the reference, are not made.
+rounding is to nearest, ties to even, and casts of NaN or of values outside the dtype depend on the processor, as in the
+reference. Checks of data, which raise an error in the reference, are not made.
 """
 
 from __future__ import annotations
@@ -200,7 +200,8 @@ def _in_groups(x: Tensor, scales: Tensor, size: int) -> Tensor | Declined:
 
 
 def _outside(low: Any, high: Any, dtype: torch.dtype) -> Declined | None:
-    """The reason not to quantise to `dtype`, if it has no such range; ends that are data are believed."""
+    """The reason not to quantise to `dtype`, if it does not have the range; bounds that depend on data are not
+    checked."""
     if dtype not in _INTEGERS + _FLOATS:
         return decline(f"{dtype} holds no quantised values")
     info = torch.iinfo(dtype) if dtype in _INTEGERS else torch.finfo(dtype)

@@ -76,7 +76,7 @@ def _spread(
 
 def _by_var(x: Tensor, dims: Dims, correction: float, keepdim: bool) -> tuple[Tensor, Tensor]:
     variance = torch.var(wide(x), dims, correction=correction, keepdim=keepdim)
-    return variance, variance  # the mean is not asked for
+    return variance, variance  # the mean is not used
 
 
 def _by_differences(

@@ -84,7 +84,7 @@ def _sum_dtype(x: Tensor) -> torch.dtype | None:
 
 
 def _result_dtype(*operands: Tensor) -> torch.dtype:
-    """What they promote to, the default where that is an integer."""
+    """The dtype that they promote to; the default dtype if that is an integer."""
     dtype = operands[0].dtype
     for operand in operands[1:]:
         dtype = torch.promote_types(dtype, operand.dtype)

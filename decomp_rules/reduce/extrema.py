@@ -42,7 +42,7 @@ def argmax_by_negative(x: Tensor, dim: int | None = None, keepdim: bool = False)
 
 @register(aten.argmin)
 def argmin_by_negative(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """argmax in reversed order: of −x, of ¬x for what is no float. Exact."""
+    """argmax in reversed order: of −x, or of ¬x if it is not a float. Exact."""
     return _place(x, torch.neg(x) if x.is_floating_point() else torch.bitwise_not(x), dim, keepdim)
 
 

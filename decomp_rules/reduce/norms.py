@@ -125,7 +125,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: int | None = Non
 
 @register(aten._cdist_forward)
 def _cdist_forward(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
-    """‖xᵢ − yⱼ‖ for every pair of rows, from the differences: no cancellation, whatever the mode."""
+    """‖xᵢ − yⱼ‖ for every pair of rows, from the differences: no cancellation in any mode."""
     return length(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
 
 

@@ -1,5 +1,5 @@
-"""Statistics that are elements, or lie between two: medians, modes, quantiles. A target that sorts takes them from the
-sorted line; elsewhere a mode is found by comparing all pairs. NaN is greater than everything, as in PyTorch."""
+"""Statistics that are elements, or between two of them: medians, modes, quantiles. A target that sorts takes them from
+the sorted line; elsewhere a mode is found by comparing all pairs. NaN is greater than everything, as in PyTorch."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def _weight(rank: Tensor, below: Tensor, interpolation: str, dtype: torch.dtype)
 
 
 def _around(rank: Tensor, interpolation: str) -> tuple[Tensor, Tensor | None]:
-    """The places of the elements between which a quantile lies; one alone where it is an element itself."""
+    """The indices of the elements around a quantile; only one if it is an element itself."""
     chosen = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}.get(interpolation)
     if chosen is not None:
         return cast(chosen(rank.detach()), torch.int64), None

@@ -1,6 +1,6 @@
-"""Reductions: sums, products, extrema, moments, norms and what is counted. Everything ends in a sum, a product or a
-maximum over dimensions that are named; what is narrower than 32 bits is widened once before and rounded once after.
-Errors are the largest seen on 500 rows of 768 normal numbers, in float32."""
+"""Reductions: sums, products, extrema, moments, norms and counts. Everything becomes a sum, a product or a maximum over
+named dimensions; dtypes narrower than 32 bits are widened once before and rounded once after. Errors are the largest
+seen on 500 rows of 768 normal numbers, in float32."""
 
 from collections.abc import Sequence
 import math
@@ -207,7 +207,7 @@ def var(
 def var_by_sums(
     x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None, keepdim: bool = False
 ) -> Tensor:
-    """(Σd² − (Σd)² / n) / (n − correction) with d = x − mean. ≤ 4 ULP, however far x lies from 0."""
+    """(Σd² − (Σd)² / n) / (n − correction) with d = x − mean. ≤ 4 ULP, also for values far from 0."""
     if x.dtype in HALVES:
         return decline("the sum of the largest bfloat16 numbers would overflow")
     found = moments_by_sums(x, dim, degrees(unbiased, correction), keepdim, scaled=False)
@@ -217,9 +217,9 @@ def var_by_sums(
 def moments_by_sums(
     x: Tensor, dim: Dims, correction: float, keepdim: bool, scaled: bool = True
 ) -> tuple[Tensor, Tensor] | Declined:
-    """The variance and the mean, not yet rounded to the dtype of x. What the rounded mean leaves is a mean of its own;
-    the squares are divided before they are added, so that their sum does not overflow. Squares themselves do not, of
-    what is `scaled`."""
+    """The variance and the mean, not yet rounded to the dtype of x. Because the mean is rounded, the deviations have a
+    mean of their own, which is subtracted. The squares are divided before they are added, so that their sum does not
+    overflow; if x is `scaled`, the squares do not either."""
     if x.is_complex():
         return decline("only real inputs")
     x, dims = wide(x), reduced_dims(x, dim)
@@ -244,7 +244,7 @@ def var_mean(
     x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Σ(x − mean)² / (n − correction) and the mean, from the sum of the upper digits, which is exact, and that of the
-    rest: however far x lies from 0, and however small the mean is next to x. ≤ 1.5 ULP."""
+    rest: accurate also for values far from 0, and for a mean that is small next to x. ≤ 1.5 ULP."""
     if x.is_complex():
         return decline("only real inputs")
     variance, average = moments(x, dim, unbiased, correction, keepdim)
@@ -255,7 +255,7 @@ def moments(
     x: Tensor, dim: Dims, unbiased: bool, correction: float | None, keepdim: bool, careful: bool = True
 ) -> tuple[Tensor, Tensor]:
     """The variance and the mean, not yet rounded to the dtype of x; the mean is good to the last digit with care.
-    What it leaves in the deviations is a mean of its own, and taken off too."""
+    The mean that its rounding leaves in the deviations is subtracted too."""
     dims = reduced_dims(x, dim)
     x_wide = wide(x)
     if not dims:
@@ -291,8 +291,8 @@ def mean_square(
 
 
 def mean_times(x: Tensor, dims: Sequence[int], count: int, factor: float = 1.0) -> Tensor:
-    """The mean times a factor, with the dimensions kept. What is added up was divided by a power of two, which rounds
-    nothing, so that the sum does not overflow."""
+    """The mean times a factor, with the dimensions kept. The terms are divided by a power of two first, which is exact,
+    so that the sum does not overflow."""
     if isinstance(count, int) and count == 0:
         return torch.mean(x, dims, keepdim=True)
     parts = 1 << (count - 1).bit_length() if isinstance(count, int) else 1 << 16
@@ -441,7 +441,7 @@ def squeezed(x: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def degrees(unbiased: bool, correction: float | None) -> float:
-    """What is taken from n: `correction` if it is given, else 1 or 0."""
+    """The correction subtracted from n: `correction` if given, else 1 or 0."""
     return int(unbiased) if correction is None else correction
 
 

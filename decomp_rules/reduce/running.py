@@ -1,5 +1,5 @@
-"""Running sums and products, as sums and products over the triangle of what is at or before each place: in one step for
-a short line; a long one is cut into blocks, and what lies before a block is a running sum of the blocks' totals.
+"""Running sums and products, as sums and products over a triangle: the elements at or before each place. A short line
+takes one step; a long one is cut into blocks, to which a running sum of the blocks' totals is added.
 
 PyTorch's CPU kernel adds float32 in float64 and half types in float32, and so do the rules of the level standard: their
 one rounding is the last."""
@@ -21,7 +21,7 @@ register = RULES.register
 
 BLOCK = 64
 LARGEST = 1 << 16
-"""So many elements are laid out once for each of a block: a sum of more doubles instead."""
+"""The maximum number of elements to reduce over triangles; other rules, such as doubling, take larger tensors."""
 
 Reduce = Callable[[Tensor, int], Tensor]
 
@@ -42,7 +42,7 @@ def cumsum_as_it_is(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Te
 
 @register(aten.cumsum)
 def cumsum_by_doubling(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Add what is 1, 2, 4, … places before. ≤ 0.51 ULP; float64 ≤ log₂ n roundings."""
+    """Add the elements 1, 2, 4, … places before. ≤ 0.51 ULP; float64 ≤ log₂ n roundings."""
     result = _result(x, dtype)
     total = cast(x, _wider(result))
     if not x.dim() or type(x.shape[dim]) is not int or result.is_complex:
@@ -67,7 +67,7 @@ def _result(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
 
 
 def _wider(dtype: torch.dtype) -> torch.dtype:
-    """What PyTorch's kernel adds in."""
+    """The dtype in which PyTorch's kernel accumulates."""
     return torch.float32 if dtype in HALVES else torch.float64 if dtype == torch.float32 else dtype
 
 
@@ -99,7 +99,7 @@ def _in_blocks(x: Tensor, reduce: Reduce, identity: int) -> Tensor:
 
 
 def _over_triangle(x: Tensor, reduce: Reduce, identity: int, itself: bool = True) -> Tensor:
-    """The reduction of what is at or before each place of the last dimension, or before it alone."""
+    """The reduction of the elements at or before each place of the last dimension, or only before it."""
     length = x.shape[-1]
     rows: Any = [[j < i + itself for j in range(length)] for i in range(length)]
     upto = torch.tensor(rows, dtype=torch.bool, device=x.device)

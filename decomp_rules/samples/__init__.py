@@ -32,7 +32,7 @@ from decomp_rules.samples.models import (
 
 _TABLES = (pointwise, reductions, shapes, matrices, layers, kernels)
 CALLS: Mapping[str, Any] = functools.reduce(lambda all_, table: {**all_, **table.CALLS}, _TABLES, {})
-"""Calls of ops whose arguments a schema does not tell, by name: functions that make them."""
+"""Calls of ops whose arguments cannot be guessed from a schema, by name: functions that make them."""
 
 FUNCTIONS: Mapping[str, Callable[[], tuple[Sample, ...]]] = {
     "operator.getitem": kernels.items,
@@ -136,7 +136,7 @@ _FILLED: Mapping[str, Callable[[], Any]] = {
     "float": lambda: 0.5,
     "bool": lambda: False,
 }
-"""What a required argument of a type is filled with."""
+"""Values for required arguments, by type."""
 
 
 def _guessed(overload: torch._ops.OpOverload) -> Sample | None:

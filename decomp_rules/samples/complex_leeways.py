@@ -1,5 +1,5 @@
-"""What ops leave open of complex numbers: which of their parts is infinite, the signs of zeros, and what products and
-powers of what is infinite or no number are."""
+"""Unspecified behaviour of complex ops: which part of a result is infinite, the signs of zeros, and products and powers
+of infinities and NaN."""
 
 from __future__ import annotations
 

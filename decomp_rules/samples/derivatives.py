@@ -27,7 +27,7 @@ def _embedding_dense_backward(grad: Tensor, indices: Tensor, rows: int, padding:
 def _as_strided_scatter(
     x: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int = 0
 ) -> Tensor:
-    # The op gives x the gradient of what is replaced.
+    # The op passes x the gradient of the replaced elements.
     places = torch.arange(x.numel()).as_strided(size, stride, storage_offset)
     return x.reshape(-1).index_put((places.reshape(-1),), src.reshape(-1)).view(x.shape)
 

@@ -103,8 +103,8 @@ FIXED: Mapping[str, tuple[int, ...]] = {
     "bucketize": (1,),
     "histogram": (1,),
 }
-"""Which tensors stay as they are: scales, which are positive, edges, which ascend, and what is multiplied by weights
-before it saturates."""
+"""Which tensors must not be perturbed: scales, which are positive, edges, which ascend, and factors of weights that
+saturate."""
 
 OWN = {name for name in CALLS if "quantize" in name} | {"hash_tensor", "_autocast_to_full_precision"}
 """Ops of whose meaning the dtype is a part: scales are float32, hashes are of bits."""
@@ -134,7 +134,7 @@ DOCUMENTED: Mapping[str, Callable[..., Any]] = {
     "_fused_dropout": _kept,
     "_fused_rms_norm_backward": _rms_norm_backward,
 }
-"""What ops compute that have no kernel on this processor, or results that are nobody's concern."""
+"""Reference functions for ops without a kernel on this processor, or with results that do not matter."""
 
 
 def _rms_saved(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -169,7 +169,7 @@ _RANGES = ((-128, 127, torch.int8), (0, 255, torch.uint8), (-8, 7, torch.int8), 
 
 def _quantised_op(name: str, *calls: tuple[Any, ...]) -> tuple[Sample, ...]:
     """Calls of an op of `quantized_decomposed`, whose dtypes are a part of what it computes. NaN cast to an integer is
-    whatever C++ likes, so that only ops without such a cast are tried with it."""
+    undefined in C++, so only ops without such a cast are tried with it."""
     packet = getattr(torch.ops.quantized_decomposed, name)
     first = int("dequantize" in name or "fake" in name or "convert" in name)
     places = tuple(range(9))
@@ -181,7 +181,7 @@ def _whole(*shape: int) -> Tensor:
 
 
 def _stepped(*shape: int) -> Tensor:
-    """Values of which some lie halfway between two quantised ones, for steps of a quarter."""
+    """Values, some of them halfway between two quantised ones, for steps of a quarter."""
     return i(80, *shape) / 8 - 5
 
 
@@ -230,8 +230,8 @@ LARGEST_DEGREE = 200.0
 
 
 def _whole_degree(n: Tensor) -> Tensor:
-    """Degrees up to 200 as they are, larger ones by their remainder; so are infinities and NaN, of which C++ makes
-    whatever it likes."""
+    """Degrees up to 200 as they are, larger ones by their remainder; and so are infinities and NaN, whose conversion is
+    undefined in C++."""
     small = torch.where(n.isfinite(), n, 7.0)
     return torch.where(small.abs() <= LARGEST_DEGREE, small, torch.fmod(small, 37.0))
 
@@ -272,7 +272,7 @@ def domain_of(overload: Any) -> Callable[[Columns], Columns] | None:
 
 
 def _of_degree(name: str, columns: Columns) -> Columns:
-    """Degrees that end, and numbers: of NaN most kernels return memory that nobody has written."""
+    """Degrees that end, and numbers: for NaN most kernels return uninitialised memory."""
     if columns[-1].is_complex():
         return columns
     if not name.endswith("n_scalar"):

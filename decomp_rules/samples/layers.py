@@ -1,4 +1,4 @@
-"""Calls of what layers are made of: convolutions, pools, norms, recurrent cells, attention, losses over classes, and
+"""Calls of the ops in layers: convolutions, pools, norms, recurrent cells, attention, losses over classes, and
 their backward kernels."""
 
 from __future__ import annotations
@@ -422,7 +422,7 @@ CALLS: Calls = {
         (f(2, 3, 4), [2, 3, 3, 4, 5], False),
     ),
     "affine_grid_generator_backward": lambda: ((f(2, 4, 5, 2), [2, 3, 4, 5], False),),
-    # random draws, large enough to be told apart
+    # random draws, large enough to distinguish distributions
     "dropout": lambda: ((f(64, 64), 0.3, True), (f(64, 64), 0.3, False)),
     # Of the overload `from` torch.fx of torch 2.13 writes no Python.
     "random": lambda: ((f(64, 64),), (f(64, 64), 9)),

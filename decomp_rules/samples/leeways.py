@@ -1,6 +1,6 @@
-"""What ops leave open, and the form that answers as good as each other have: of indices that may point at any of equal
-values, the values that they point at and that no two are the same; of factors whose columns have a free sign or phase,
-the products that have none."""
+"""Unspecified behaviour of ops: maps equally valid results to a common form. For indices that may point at any of equal
+values, it is the values at them, and that no two are the same; for factors whose columns have a free sign or phase,
+products in which it cancels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Results = Sequence[Tensor]
 
 
 def leeway_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> UnspecifiedBehaviour | None:
-    """What a call of an ATen op leaves open; None if nothing."""
+    """The unspecified behaviour of a call of an ATen op; None if everything is specified."""
     if name in ("sort", "argsort") and kwargs.get("stable"):
         return None
     if name in ("median", "nanmedian") and len(args) < 2:
@@ -131,7 +131,7 @@ def _adjoint(x: Tensor) -> Tensor:
 
 
 def _columns(x: Tensor) -> Tensor:
-    """What the columns of an orthonormal matrix have in common with those of any other: the identity."""
+    """The common form of the columns of an orthonormal matrix: their Gram matrix, the identity."""
     return _adjoint(x) @ x
 
 
@@ -189,11 +189,11 @@ def _of_full_rank(call: Sample, grads: Results) -> Results:
     return [torch.where(lacking, torch.zeros_like(g), g) if g.shape == x.shape else g for g in grads]
 
 
-# What is no answer
+# Invalid inputs
 
 
 def _whole_or_nothing(call: Sample, found: Results) -> Results:
-    """Nothing where a number is so large that the kernel makes an integer of it as C++ likes (`static_cast`)."""
+    """Nothing where a number is so large that its conversion to an integer is undefined in C++ (`static_cast`)."""
     x = call.tensors[0]
     return [torch.where(x.abs() < 2.0**32, t, 0) if t.shape == x.shape else t for t in found]
 
@@ -219,7 +219,7 @@ def _of_numbers(call: Sample, found: Results) -> Results:
 
 
 def _while_running(call: Sample, found: Results) -> Results:
-    """The loss, and log α of the steps and places that a sequence has: the rest is memory that nobody wrote."""
+    """The loss, and log α of the steps and places that a sequence has: the rest is uninitialised memory."""
     loss, alpha = found
     steps, sizes = (torch.as_tensor(call.args[i]) for i in (2, 3))
     step, place = torch.arange(alpha.shape[1]), torch.arange(alpha.shape[2])
@@ -227,12 +227,12 @@ def _while_running(call: Sample, found: Results) -> Results:
     return [loss, torch.where(inside, alpha, 0.0)]
 
 
-# What is not finite
+# Non-finite values
 
 
 def _of_finite_matrices(call: Sample, found: Results) -> Results:
-    """Nothing of matrices with NaN or infinities: which row LAPACK exchanges there, and which singular values are none,
-    comparisons with NaN say."""
+    """Nothing of matrices with NaN or infinities: the rows that LAPACK exchanges, and the singular values that are NaN,
+    depend on comparisons with NaN."""
     lost = ~call.tensors[0].detach().isfinite().flatten(-2).all(-1)
     over = [lost.reshape([*lost.shape, *[1] * (t.dim() - lost.dim())]) for t in found]
     return [without_sign_of_zero(torch.where(mask, torch.zeros_like(t), t)) for mask, t in zip(over, found)]
@@ -273,7 +273,7 @@ def _whole_numbers_or_none(call: Sample, found: Results) -> Results:
 
 
 def _unless_failed(call: Sample, found: Results) -> Results:
-    """Nothing but the number of the place where the factorisation ended, where it did: what is left is no factor."""
+    """Only the number of the place where the factorisation failed, if it did: the rest is not a factor."""
     info = found[-1]
 
     def kept(t: Tensor) -> Tensor:
@@ -375,7 +375,7 @@ def _unless_infinite(call: Sample, found: Results) -> Results:
     return [torch.where(t.isfinite(), t, float("inf")) for t in found]
 
 
-# What a NaN is like
+# The sign of NaN
 
 
 def _of_ordered(call: Sample, found: Results) -> Results:
@@ -474,4 +474,4 @@ LEEWAYS: Mapping[str, UnspecifiedBehaviour] = {
     **{name: UnspecifiedBehaviour(unsigned_beside_nan) for name in "acos asin atan acosh asinh atanh".split()},
     **{name: UnspecifiedBehaviour(signs) for name in ("neg", "_neg_view_copy", "sgn")},
 }
-"""What the documentation of each op leaves open."""
+"""The behaviour that each op's documentation leaves unspecified."""

@@ -1,4 +1,4 @@
-"""What sample calls are made of: small tensors of each kind. The random state is the caller's."""
+"""Builds the arguments of sample calls: small tensors of each kind. The random state is the caller's."""
 
 from __future__ import annotations
 

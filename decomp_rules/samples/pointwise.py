@@ -151,7 +151,7 @@ CALLS: Calls = {
     "logit": lambda: ((u(4, 4),), (u(4, 4), 0.1)),
     "logit_backward": lambda: ((f(4, 4), u(4, 4)), (f(4, 4), u(4, 4), 0.1)),
     "log_sigmoid_forward": lambda: ((f(4, 4),),),
-    # The buffer is a function of the input: one number stands for it, lest they vary apart.
+    # The buffer is a function of the input: a single number represents both, so that they do not vary independently.
     "log_sigmoid_backward": lambda: ((f(4, 4), f(4, 4), t(0.5).squeeze()),),
     "xlogy": lambda: ((f(4, 4), p(4, 4)), (f(4, 4), 2.0), (2.0, p(4, 4))),
     "special_xlog1py": lambda: ((f(4, 4), p(4, 4)), (f(4, 4), 2.0), (2.0, p(4, 4))),
@@ -208,7 +208,7 @@ CALLS: Calls = {
 }
 
 OWN = {"nextafter", "nan_to_num", "frexp", "to", "_to_copy", "type_as", "chalf", "isclose", "allclose"}
-"""Ops of whose meaning the dtype is a part: they are held against themselves."""
+"""Ops whose meaning depends on the dtype: they are compared with themselves in the same dtype."""
 
 UNTAGGED = set(
     "floor_divide polar complex real imag conj _conj _conj_copy resolve_conj resolve_neg _neg_view _neg_view_copy"

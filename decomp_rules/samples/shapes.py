@@ -229,4 +229,4 @@ CALLS: Calls = {
 }
 
 SHAPE = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
-"""Ops that leave values open: only shape, dtype and strides are held against theirs."""
+"""Ops that leave values open: only shape, dtype and strides are compared with theirs."""

@@ -1,1 +1,1 @@
-"""Views, copies, and what moves elements by position alone."""
+"""Views, copies, and other ops that move elements by position."""

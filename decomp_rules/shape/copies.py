@@ -1,5 +1,5 @@
-"""Ops that are another op under another name, or with a copy: the copying forms of views, splits by direction, blocks
-laid side by side, and what a change of size leaves of a tensor."""
+"""Ops that are aliases of another op, or copy its result: copying forms of views, directional splits, block diagonals,
+and `resize`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def cartesian_prod(tensors: Sequence[Tensor]) -> Tensor:
 
 @register(aten.combinations)
 def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """All ways to choose r elements, which depend on how many there are alone. Exactly the op."""
+    """All ways to choose r elements; the indices only depend on the number of elements. Exactly the op."""
     count = x.shape[0]
     if not isinstance(count, int):
         return decline("the number of elements is not known")
@@ -93,7 +93,8 @@ def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tenso
 
 @register(aten._chunk_cat)
 def chunk_cat(tensors: Sequence[Tensor], dim: int, num_chunks: int) -> Tensor:
-    """Each tensor padded with zeros to whole chunks along `dim`, what follows in a row; chunk by chunk side by side."""
+    """Each tensor padded with zeros to whole chunks along `dim`, later dimensions flattened; the chunks are
+    concatenated."""
     dim, parts = wrap(dim, tensors[0].dim()), []
     for x in tensors:
         size = x.shape[dim]
@@ -108,7 +109,8 @@ def chunk_cat(tensors: Sequence[Tensor], dim: int, num_chunks: int) -> Tensor:
 
 @register(aten.resize)
 def resize(x: Tensor, size: Sequence[Any]) -> Tensor:
-    """The elements in a row, cut to another size, or followed by zeros, which are as good as what memory held."""
+    """The elements in row-major order, cut to another size, or padded with zeros, where the op leaves memory
+    uninitialised."""
     wanted, flat = math.prod(size), x.reshape(-1)
     missing = wanted - x.numel()
     if not isinstance(missing, int):

@@ -19,7 +19,7 @@ register = RULES.register
 
 @register(aten.reshape)
 def reshape(x: Tensor, shape: Sequence[Any]) -> Tensor:
-    """The same elements in row-major order in another shape, one −1 of which is what is left."""
+    """The same elements in row-major order in another shape, in which one −1 is inferred."""
     return view_or_copy(x, _inferred(x, shape))
 
 
@@ -156,8 +156,8 @@ def broadcast_to(x: Tensor, size: Sequence[Any]) -> Tensor:
 
 @register(aten.broadcast_tensors)
 def broadcast_tensors(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Each tensor expanded to the shape of all, or itself where it has that: a view made under `no_grad` would be no
-    part of what gets gradients."""
+    """Each tensor expanded to the shape of all, or itself if it has that shape: a view made under `no_grad` would get
+    no gradient."""
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
     fits = (x.dim() == len(shape) and all(map(same_size, x.shape, shape)) for x in tensors)
     return tuple(x if fit else x.expand(shape) for x, fit in zip(tensors, fits))
@@ -207,7 +207,7 @@ def _each(function: Callable[[Tensor], Tensor], tensors: Any) -> Any:
 
 @register(aten.repeat)
 def repeat(x: Tensor, repeats: Sequence[Any]) -> Tensor:
-    """The whole tensor again and again: a dimension before each, expanded and merged with it."""
+    """The whole tensor repeated: a dimension before each is added, expanded and merged."""
     fresh = len(repeats) - x.dim()
     sizes = [1] * fresh + list(x.shape)
     apart = [part for size in sizes for part in (1, size)]
@@ -224,7 +224,7 @@ def tile(x: Tensor, dims: Sequence[Any]) -> Tensor:
 
 @register(aten.repeat_interleave)
 def repeat_interleave(x: Tensor, repeats: Any, dim: int | None = None, output_size: Any = None) -> Tensor:
-    """Each element `repeats` times in a row: a dimension after it, expanded and merged with it."""
+    """Each element repeated `repeats` times: a dimension after it is added, expanded and merged."""
     if not isinstance(repeats, (int, torch.SymInt)):
         return decline("the number of repeats is data")
     if dim is None:
@@ -252,7 +252,7 @@ def _rolled(x: Tensor, shift: Any, dim: int) -> Tensor:
     length = x.shape[dim]
     if type(length) is int and length == 0:
         return x
-    # By one, the cut needs no remainder, of which nobody knows that it is smaller than a dynamic length.
+    # A shift by one needs no remainder, which could not be shown to be smaller than a dynamic length.
     cut = {1: length - 1, -1: 1}[shift] if shift in (1, -1) else -shift % length
     if type(cut) is int and cut == 0:
         return x

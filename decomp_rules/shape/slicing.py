@@ -38,8 +38,8 @@ def slice_step(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step
 
 @register(aten.slice, aten.slice_copy)
 def slice_step_with_spare(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Tensor:
-    """As many zeros after the run as a whole step may lack, then what is too many cut off: no width of a pad is a
-    difference of dynamic sizes, which a target that pads by no less than 0 would have to know the sign of."""
+    """Zeros for a whole step are appended and the excess is cut off. So no pad width is a difference of dynamic sizes,
+    which could be negative, and not all targets pad by negative widths."""
     dim = wrap(dim, x.dim())
     start, end = _bounds(x.shape[dim], start, end)
     if step == 1:
@@ -103,7 +103,7 @@ def select(x: Tensor, dim: int, index: Any) -> Tensor:
 
 @register(aten.split, aten.unsafe_split, aten.split_copy)
 def split(x: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Slices of one size, the last of what is left; or of the sizes given."""
+    """Slices of one size, the last one with the remainder; or of the sizes given."""
     dim = wrap(dim, x.dim())
     length = x.shape[dim]
     if not isinstance(split_size, (int, torch.SymInt)):
@@ -289,7 +289,7 @@ def column_stack(tensors: Sequence[Tensor]) -> Tensor:
 
 @register(aten.slice_scatter)
 def slice_scatter(x: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Tensor:
-    """src at the places of x[start:end:step], x elsewhere. Where nothing of x is left, it has a gradient of zero."""
+    """src at the places of x[start:end:step], x elsewhere. Where all of x is replaced, its gradient is zero."""
     dim = wrap(dim, x.dim())
     if not _fits(src.shape, x.shape, dim):
         return decline("other sizes of src are not known to be those of the input")
@@ -310,7 +310,7 @@ def select_scatter(x: Tensor, src: Tensor, dim: int, index: Any) -> Tensor:
 
 
 def _fits(part: Sequence[Any], whole: Sequence[Any], dim: int) -> bool:
-    """Whether a part is known to have the sizes of the whole, but along `dim`. Fake tensors ask for nothing."""
+    """Whether a part is known to have the sizes of the whole, except along `dim`, without adding guards."""
     return all(same_size(one, other) for d, (one, other) in enumerate(zip(part, whole)) if d != dim)
 
 
@@ -353,8 +353,8 @@ def slice_backward(
 def slice_backward_with_spare(
     grad_output: Tensor, input_sizes: Sequence[Any], dim: int, start: Any, end: Any, step: Any
 ) -> Tensor:
-    """As many zeros after the gradient as the whole dimension has, then what is too many cut off: no width of a pad is
-    a difference of dynamic sizes, which a target that pads by no less than 0 would have to know the sign of."""
+    """As many zeros as the whole dimension has are appended and the excess is cut off. So no pad width is a difference
+    of dynamic sizes, which could be negative, and not all targets pad by negative widths."""
     dim = wrap(dim, len(input_sizes))
     size = input_sizes[dim]
     start, _ = _bounds(size, start, end)

@@ -1,5 +1,5 @@
-"""Reading and writing by strides. What an index reaches in memory is a number there; a tensor that is all of its
-memory, in whatever order of its dimensions, is a line of such numbers."""
+"""Reading and writing by strides. An index is computed as a position in memory; a tensor that fills its memory, in any
+order of dimensions, is flattened to that memory."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def as_strided(x: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_of
 def as_strided_scatter(
     x: Tensor, src: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
 ) -> Tensor:
-    """src at the places that as_strided reads, x elsewhere. Exactly the op, but for the gradient of x: it is that of
-    the elements that are kept, where torch 2.13 has that of those that are replaced."""
+    """src at the places that as_strided reads, x elsewhere. Exactly the op, but for the gradient of x: it flows to the
+    elements that are kept, while in torch 2.13 it flows to those that are replaced."""
     order, start = _order(x), _start(x, size, stride, storage_offset)
     if order is None or start is None:
         return decline(BEYOND)
@@ -45,7 +45,7 @@ def as_strided_scatter(
 
 
 def _order(x: Tensor) -> list[int] | None:
-    """The dimensions from the one that lies apart most to the closest, if they leave no gap and do not overlap."""
+    """The dimensions by decreasing stride, if they leave no gaps and do not overlap."""
     if x.is_contiguous():
         return list(range(x.dim()))
     if not all(type(length) is int for length in (*x.shape, *x.stride())):
@@ -60,12 +60,13 @@ def _order(x: Tensor) -> list[int] | None:
 
 
 def _start(x: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> Any:
-    """The number of the first element that is read, counted from the input's own; None if some are not the input's."""
+    """The position of the first element that is read, relative to the input's first; None if some are outside the
+    input."""
     own = x.storage_offset()
     offset = own if offset is None else offset
     reach = [own, offset, x.numel(), *size, *stride]
     if not all(type(length) is int for length in reach):
-        # What a dynamic size reaches cannot be told; a tensor at the start of its memory mostly is all of it.
+        # The range of a dynamic size is unknown; a tensor at the start of its memory usually is all of it.
         return offset if type(own) is int and own == 0 else None
     last = offset - own + sum((length - 1) * step for length, step in zip(size, stride))
     return offset - own if offset >= own and (last < x.numel() or 0 in size) else None

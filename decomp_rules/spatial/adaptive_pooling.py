@@ -1,7 +1,7 @@
 """Adaptive pooling: the size of the output is given, and window i goes from ⌊i·n/m⌋ to ⌈(i + 1)·n/m⌉.
 
 Where m divides n the windows are a view of the input (global pooling above all); elsewhere each is a slice of its own.
-Of a size that is a symbol nothing of that is known: there each output element looks at all of the dimension.
+If a size is symbolic, windows are not known: each output element then masks the whole dimension.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def _windows(m: Any, n: Any, dim: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 @register(aten.adaptive_avg_pool2d)
 def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
-    """The mean of the image where one element is asked for, else the kernel."""
+    """The mean of the image if the output has one element, else the kernel."""
     sizes = _sizes(x, output_size, 2)
     return x.mean([-2, -1], keepdim=True) if sizes == [1, 1] else aten._adaptive_avg_pool2d(x, sizes)
 
 
 @register(aten.adaptive_avg_pool3d)
 def adaptive_avg_pool3d(x: Tensor, output_size: Any) -> Tensor:
-    """The mean of the volume where one element is asked for, else the kernel."""
+    """The mean of the volume if the output has one element, else the kernel."""
     sizes = _sizes(x, output_size, 3)
     return x.mean([-3, -2, -1], keepdim=True) if sizes == [1, 1, 1] else aten._adaptive_avg_pool3d(x, sizes)
 

@@ -1,8 +1,8 @@
 """Resampling with antialiasing: along each dimension, the last first, an output element is the weighted mean of all
 elements under a filter that is as wide as the scale.
 
-Where the filter lies and what it weighs follows `compute_indices_weights_aa` of ATen, in the precision in which
-PyTorch's kernels compute. What the filter does not reach is not read: an infinity there does no harm.
+The filter's position and weights follow `compute_indices_weights_aa` of ATen, in the precision of PyTorch's kernels.
+Elements outside the filter are not read, so that an infinity there has no effect.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _spread(grad: Tensor, dim: int, size: Any, index: Tensor, there: Tensor, wei
 def _resampled(
     x: Tensor, sizes: Sequence[Any], align_corners: bool, scales: Sequence[float | None], kernel: Filter
 ) -> Tensor:
-    """Σ along each dimension; the kernels leave one alone that keeps its size, whatever the scale."""
+    """Σ along each dimension; the kernels skip a dimension that keeps its size, even if its scale is not 1."""
     if not _known([*sizes, *x.shape[2:]]):
         return decline("how far the filter reaches depends on sizes that are not known")
     if x.dtype == torch.uint8:

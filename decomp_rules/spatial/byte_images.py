@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 Shares = Sequence[tuple[int, Sequence[float]]]
-"""For each output element the first element that it is made of, and the weights of that one and of those behind it."""
+"""For each output element: the first input element that contributes, and the weights of it and the following ones."""
 
 
 def triangle(x: float) -> float:
@@ -65,7 +65,7 @@ def interpolated(size: int, wanted: int, ratio: float, align_corners: bool, cubi
 
 
 def resampled(x: Tensor, shares: Sequence[Shares | None]) -> Tensor:
-    """Bytes (N, C, H, W) made of those of `x`, along the last dimension first; None leaves a dimension alone."""
+    """`x` resampled, as bytes (N, C, H, W), along the last dimension first; None leaves a dimension unchanged."""
     out = x.to(torch.int32)
     for dim in (3, 2):
         of_dim = shares[dim - 2]

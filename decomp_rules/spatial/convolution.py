@@ -209,8 +209,8 @@ def convolution_by_windows(
     output_padding: Any,
     groups: int,
 ) -> Tensor:
-    """Σ over channels and positions of the kernel at once, of all windows times the weights, whatever the kernel in as
-    many calls: for targets without products of matrices."""
+    """Σ over channels and positions of the kernel at once, of all windows times the weights, in the same number of
+    calls for any kernel: for targets without matrix products."""
     dims, outputs = weight.dim() - 2, weight.shape[0]
     apart_or_one = groups == 1 or groups == outputs == x.shape[1]
     if apart_or_one and _few(weight, stride):
@@ -333,7 +333,7 @@ def convolution_backward(
         missing = (0,) * dims if transposed else _missing(grad_output, x, weight, stride, padding, dilation)
         grad_x = _kernel(weight)(grad_output, weight, None, stride, padding, dilation, not transposed, missing, groups)
         for i in range(dims):
-            if not isinstance(grad_x.shape[2 + i], int):  # the op's promise, which symbols do not tell
+            if not isinstance(grad_x.shape[2 + i], int):  # guaranteed by the op, but not known from symbols
                 grad_x = grad_x.narrow(2 + i, 0, x.shape[2 + i])
     if output_mask[1]:
         small, large = (x, grad_output) if transposed else (grad_output, x)

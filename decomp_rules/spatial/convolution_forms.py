@@ -1,5 +1,5 @@
-"""Convolutions by other convolutions, for targets that have some and not all: groups one after the other, one dimension
-as two, transposed ones as plain ones over an input with zeros in it, padding beforehand."""
+"""Convolutions in terms of other convolutions, for targets that only have some: groups one after the other, one
+dimension as two, transposed ones as plain ones over an input with zeros in it, padding beforehand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from decomp_rules.spatial.windows import ntuple, padded
 RULES = Rules(level="exact")
 
 MOST_GROUPS = 64
-"""More convolutions than that are no way to compute one."""
+"""The maximum number of convolutions into which one is split."""
 
 
 @RULES.register(aten.convolution, needs=["convolution"])

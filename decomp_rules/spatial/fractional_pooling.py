@@ -1,7 +1,7 @@
 """Fractional max pooling (B. Graham, 2014): windows whose places are drawn, from samples that are given.
 
-Where the windows lie is data, for each image and channel, so the elements of all windows are gathered, and the first of
-the greatest, or the last NaN, is taken.
+The positions of the windows are data, for each image and channel, so the elements of all windows are gathered, and the
+first of the greatest, or the last NaN, is taken.
 """
 
 from __future__ import annotations

@@ -115,8 +115,8 @@ def grid_sampler_backward(
 def _changed(
     flat: Tensor, choice: Sequence[Tap], sizes: Sequence[Any], grad: Tensor, changes: Sequence[Tensor]
 ) -> list[Tensor]:
-    """What one element adds to the gradient of each place by the changes of its weight; of an image for each channel,
-    to be multiplied by dy in the end, as the kernels do."""
+    """The contribution of one element to the gradient of each place through its weight; for an image by channel, and
+    multiplied by dy at the end, as in the kernels."""
     if len(sizes) == 2:
         return [_weighted(flat, choice, sizes, change.unsqueeze(1)) for change in changes]
     share, inside = _weighted(flat, choice, sizes, grad).sum(1), _inside(choice)
@@ -143,7 +143,7 @@ def _taps(
 
 
 def _kept_inside(place: Tensor, size: Any, padding: int, align_corners: bool, dims: int = 2) -> tuple[Tensor, Tensor]:
-    """The place that stands for one outside, and its derivative: 0 where the edge does, −1 in a mirror. For NaN the
+    """The place that replaces one outside, and its derivative: 0 where the edge does, −1 in a mirror. For NaN the
     first element of an image, and the last of a volume."""
     one, zero = torch.ones_like(place), torch.zeros_like(place)
     if padding == ZEROS:

@@ -1,8 +1,8 @@
 """Padding with a constant, by reflection, by replication of the edge and around the circle, and their gradients.
 
 Everything but a constant is put together from slices, one dimension after the other, the last first. A negative pad
-cuts off after the positive ones have been added, so that what is reflected is the input as it was; but a circle closes
-around what is left after the cut.
+cuts off after the positive ones have been added, so that the original input is reflected; but circular padding wraps
+around the input after the cut.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ def _pairs(pad: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 
 def _reflected(x: Tensor, dim: int, before: int, after: int) -> list[Tensor]:
-    """What comes before and after x along `dim`: its neighbours of the edge, mirrored."""
+    """The padding before and after x along `dim`: the neighbours of each edge, mirrored."""
     n = x.shape[dim]
     return [every(x, dim, 1, before).flip(dim), every(x, dim, n - 1 - after, after).flip(dim)]
 
 
 def _replicated(x: Tensor, dim: int, before: int, after: int) -> list[Tensor]:
-    """What comes before and after x along `dim`: its first and last element, repeated."""
+    """The padding before and after x along `dim`: its first and last element, repeated."""
     n = x.shape[dim]
     return [
         every(x, dim, start, 1).expand([*x.shape[:dim], count, *x.shape[dim + 1 :]])
@@ -114,7 +114,7 @@ def _replicated(x: Tensor, dim: int, before: int, after: int) -> list[Tensor]:
 
 
 def _wrapped(x: Tensor, dim: int, before: int, after: int) -> list[Tensor]:
-    """What comes before and after x along `dim`: its other end."""
+    """The padding before and after x along `dim`: its other end."""
     if type(x.shape[dim]) is not int:  # whether a slice is contiguous would be a guard on the size
         places = ramp(x, before) + (x.shape[dim] - before), ramp(x, after)
         return [torch.index_select(x, dim, place) for place in places]
@@ -159,7 +159,7 @@ def circular_pad(x: Tensor, pad: Sequence[Any]) -> Tensor:
 
 
 def _folded(grad: Tensor, x: Tensor, padding: Sequence[Any], mirror: bool) -> Tensor:
-    """The adjoint of `_extended`: gradients of the edges are added to the elements that they were made of."""
+    """The adjoint of `_extended`: gradients of the padding are added to the elements that were copied there."""
     total = wide(grad)
     for back, (before, after) in enumerate(_pairs(padding), 1):
         dim, n = x.dim() - back, x.shape[-back]
@@ -185,7 +185,7 @@ def _folded(grad: Tensor, x: Tensor, padding: Sequence[Any], mirror: bool) -> Te
 
 
 def _among_zeros(x: Tensor, dim: int, before: Any, after: Any) -> Tensor:
-    """x with as many zeros before and after it along `dim`; how many is known to be no negative number."""
+    """x with as many zeros before and after it along `dim`; the number is known not to be negative."""
     return torch.constant_pad_nd(x, [0, 0] * (x.dim() - 1 - dim) + [before, after])
 
 

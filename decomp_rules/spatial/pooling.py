@@ -199,8 +199,8 @@ def _largest_along(x: Tensor, dim: int, window: Window) -> Tensor:
 def max_pool2d_by_counting(
     x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The same, with the places of windows counted and not read from a table: of what reads a table, Inductor (torch
-    2.13) does not keep the maxima along the first side, but computes them anew for each element of the second."""
+    """The same, with the places of windows counted and not read from a table: if a table is read, Inductor (torch 2.13)
+    does not keep the maxima along the first side, but recomputes them for each element of the second."""
     boxes = windows(x, 2, kernel_size, stride, padding, dilation, ceil_mode)
     if any(type(window.count) is not int for window in boxes):
         return decline("the number of windows is not known")
@@ -536,7 +536,7 @@ def _spread_along(grad: Tensor, dim: int, window: Window) -> Tensor:
 
 
 def _divisor(x: Tensor, boxes: Sequence[Window], count_include_pad: bool, override: int | None) -> Any:
-    """What the sum over each window is divided by: one number, or a tensor where windows are cut at the edges."""
+    """The divisor of the sum over each window: a number, or a tensor if windows are cut at the edges."""
     if override is not None:
         return override
     divisor: Any = 1

@@ -1,8 +1,8 @@
 """Upsampling: interpolation along one dimension after the other, the last first.
 
 Along a dimension each output element is a weighted sum of a few elements of the input (`Taps`): one for nearest, two
-for linear, four for cubic interpolation. Where its place in the input lies follows `area_pixel_compute_source_index` of
-ATen, in the precision in which PyTorch's kernels compute. Enlarging by a whole factor with nearest neighbours repeats.
+for linear, four for cubic interpolation. Its position in the input follows `area_pixel_compute_source_index` of ATen,
+in the precision of PyTorch's kernels. Enlarging by a whole factor with nearest neighbours repeats.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ register = RULES.register
 BINARY = (2, 4, 8)
 """Whole factors by which places and weights are exact in every precision."""
 LONGEST = 4
-"""Slices that an index is made of at most, and elements beside them."""
+"""The maximum number of slices that make up an index, and of elements besides."""
 Taps = list[tuple["Tensor | list[int]", "Tensor | Line | None"]]
 """For each tap: the index of its element in the input for each output element, and its weight (None: one)."""
 Interpolation = Callable[[Tensor, Any, Any, bool, Any], Taps]
@@ -141,7 +141,7 @@ def _is_channels_last(x: Tensor) -> bool:
 
 
 def _places(like: Tensor, size: Any, wanted: Any, align_corners: bool, ratio: Any) -> Any:
-    """Where each output element lies in the input."""
+    """The position of each output element in the input."""
     steps = _steps(like, size, wanted, opmath(like.dtype))
     if align_corners:
         return steps * ((size - 1) / (wanted - 1) if wanted > 1 else 0)
@@ -226,7 +226,7 @@ def _between_neighbours(x: Tensor, dim: int, factor: int) -> Tensor:
         place = (phase + 0.5) / factor - 0.5
         low, high = (-place, 1 + place) if place < 0 else (1 - place, place)
         between = before * low + after * high
-        # The kernels multiply what is beside the edge with 0, which shows where it is infinite.
+        # The kernels multiply the element beyond the edge by 0, which is NaN if it is infinite.
         parts = [first + second * 0, between] if place < 0 else [between, last * low + last * high]
         phases.append(torch.cat(parts, dim))
     return torch.stack(phases, dim + 1).flatten(dim, dim + 1)
@@ -283,7 +283,7 @@ def _interpolated(
     for i in reversed(range(len(sizes))):
         dim, size, factor = 2 + i, x.shape[2 + i], _factor(x.shape[2 + i], sizes[i], ratios[i])
         if same_size(size, sizes[i]) and interpolation is _linear:
-            out = out + out * 0  # the kernels add the same element with the weight 0, which shows where it is infinite
+            out = out + out * 0  # the kernels add the same element with weight 0, which is NaN if it is infinite
         elif factor and interpolation in (_nearest, _nearest_exact):
             if factor == 1:
                 continue

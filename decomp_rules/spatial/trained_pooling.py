@@ -1,7 +1,7 @@
 """Max pooling that is trained under a compiler that fuses: the maximum of all positions of the window, then its place.
 
 Maxima along one side at a time are fewer, but each is read by several windows. A compiler that does not keep them
-(Inductor, torch 2.13) computes those of the first side anew for each element of the second, and in the backward again.
+(Inductor, torch 2.13) recomputes those of the first side for each element of the second, and again in the backward.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Max pooling of programs that are not trained: maxima of values, whose gradients are not the op's where they tie."""
+"""Max pooling for programs that are not trained: maxima whose gradients differ from the op's at ties."""
 
 from __future__ import annotations
 

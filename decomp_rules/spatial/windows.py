@@ -1,8 +1,8 @@
-"""Sliding windows out of slices: what convolution and pooling share.
+"""Sliding windows built from slices, shared by convolution and pooling.
 
 A window of size `k` that moves by `s` over a dimension is `k` strided slices of it, one for each position inside the
 window (`every`); the adjoint of such a slice puts its elements back, `s` apart, among zeros (`spread`). Everything here
-is a few shape operations for each position of the window, whatever the sizes of the tensors.
+is a few shape operations for each position of the window, regardless of the sizes of the tensors.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def overlapping(
     dilation: Sequence[int],
 ) -> Tensor:
     """All windows over the last dimensions of `x`, of static sizes, at once: (*, *S) becomes (*lead, kernel[0],
-    places[0], kernel[1], places[1], …), whatever the kernel in as many calls.
+    places[0], kernel[1], places[1], …), in the same number of calls for any kernel.
 
     A dimension is repeated until there is a row for each position of the kernel, and cut into rows that are longer by
     `dilation` than it, or than a multiple of it: so each begins `dilation` elements further on than the one before.

@@ -1,9 +1,9 @@
 """Bessel functions J and Y of orders 0 and 1, the spherical one of order 0, and Airy's function.
 
 Up to the middle of the second bump polynomials around their middle, with the first zero taken out as a factor; from
-there on amplitudes in powers of 1/x² times the sine and the cosine of x itself, which are as exact as the target's
-sine (DLMF 10.17 and 9.7). The coefficients are minimax fits made with 45 digits (Remez). Next to the further zeros
-the error is absolute, about one ULP of the amplitude.
+there on amplitudes in powers of 1/x² times the sine and the cosine of x itself, which are as exact as the target's sine
+(DLMF 10.17 and 9.7). The coefficients are minimax fits made with 45 digits (Remez). Near the further zeros the error is
+absolute, about one ULP of the amplitude.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ def _j1_near(x: Tensor) -> Tensor:
 def _waves(
     near: Tensor, x: Tensor, p: tuple[float, ...], q: tuple[float, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """sin x, cos x, and (P ± Q) / √(πx), for x where the coefficients hold; elsewhere no more than numbers."""
+    """sin x, cos x, and (P ± Q) / √(πx), for x in the range of the coefficients; elsewhere arbitrary finite numbers."""
     outside = torch.where(near, _FROM[x.dtype], x)
     u = torch.reciprocal(outside)
     w = u * u
@@ -320,6 +320,6 @@ def airy_ai(x: Tensor) -> Tensor:
     inside = torch.where(middle, x, 0.0)
     bump = ((inside - high) - low) * polynomial(inside + 2.6, _BUMP[x.dtype])
     around = torch.where(x < -1.2, bump, polynomial(inside + 0.1, _CENTRE[x.dtype]))
-    # Where e^−ζ and its factor are no float any more, PyTorch has 0, and no number at infinity.
+    # Where e^−ζ and its factor underflow, PyTorch returns 0, and NaN at infinity.
     above = torch.where(x == math.inf, math.nan, above)
     return torch.where(middle, around, torch.where(x < 0, below, above))

@@ -86,7 +86,7 @@ def erf(x: Tensor) -> Tensor:
     near = magnitude < 1
     inner = torch.where(near, x, 0.0)
     middle = inner + inner * polynomial(inner * inner, _ERF[x.dtype])
-    # What is taken from 1 is small enough that the rounded exponent does no harm.
+    # The number subtracted from 1 is so small that the rounding of the exponent does not matter.
     slope, coefficients = _ERF_TAIL[x.dtype]
     t = torch.reciprocal(1 + slope * magnitude)
     rest = 1 - torch.exp2(magnitude * magnitude * -LOG2_E) * (t * polynomial(t, coefficients))
@@ -120,7 +120,7 @@ def erf_of_parts(x: Tensor) -> Tensor:
 @register(aten.erfc)
 @float_math
 def erfc(x: Tensor) -> Tensor:
-    """1 − erf(x), from 0.8 as e^−x² times a polynomial, both with what their roundings lose. ≤ 1.9 ULP."""
+    """1 − erf(x), from 0.8 as e^−x² times a polynomial, both corrected for their rounding errors. ≤ 1.9 ULP."""
     magnitude = torch.where(x < 0, -x, x)
     near = magnitude < 0.8
     inner = torch.where(near, x, 0.0)
@@ -147,7 +147,7 @@ def _erfc_far_out(x: Tensor) -> Tensor:
     denominator = 1 + product
     t = torch.reciprocal(denominator)
     t_halves, denominator_halves = split(t), split(denominator)
-    # What t misses, relative to t; e^x²·erfc(x) misses `condition` times as much.
+    # The error of t, relative to t; that of e^x²·erfc(x) is `condition` times as large.
     t_lost = -product_error(t_halves, denominator_halves, constant(x, 1.0)) - t * (product - (denominator - 1))
     share = t * polynomial(t, (c1, *rest))
     p = c0 + share
@@ -172,5 +172,5 @@ def _gauss(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _lost(number: float, dtype: torch.dtype) -> float:
-    """What rounding to `dtype` takes from a number."""
+    """The rounding error of a number when cast to `dtype`."""
     return number - nearest_float(number, dtype)

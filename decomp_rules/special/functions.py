@@ -25,7 +25,7 @@ def ndtr(x: Tensor) -> Tensor:
 @register(aten.special_entr)
 @float_math
 def entr(x: Tensor) -> Tensor:
-    """−x·ln x, 0 at 0, −∞ below. The gradient is that of −x·ln x also there: ∞ at 0, and no number below."""
+    """−x·ln x, 0 at 0, −∞ below. The gradient is that of −x·ln x: ∞ at 0, NaN below."""
     zero = x == 0
     number = torch.where(zero, 1.0, x)
     product = -number * torch.log(torch.where(x == math.inf, math.inf, number))  # whose gradient is −∞ at ∞
@@ -46,8 +46,8 @@ _SINC = {
 @register(aten.sinc)
 @float_math
 def sinc(x: Tensor) -> Tensor:
-    """sin(πx) / (πx), up to 1/4 by its series, so that the gradient keeps its digits next to 0, where that of the
-    quotient has none. As PyTorch's, off by the rounding of πx."""
+    """sin(πx) / (πx), up to 1/4 by its series, so that the gradient is accurate near 0, where that of the quotient
+    loses all digits. As PyTorch's, off by the rounding of πx."""
     near = torch.abs(x) <= 0.25
     inner = torch.where(near, x, 0.0) * math.pi
     outer = torch.where(near, 1.0, x) * math.pi

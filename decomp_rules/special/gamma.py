@@ -205,7 +205,7 @@ def _logarithm(x: Tensor) -> tuple[Tensor, Tensor]:
     high, low, limit = _LN_2[x.dtype]
     n = torch.clamp(torch.log2(x.detach()), -limit, limit)
     n = torch.trunc(n + (limit + 0.5)) - limit
-    finite = torch.where(x < math.inf, x, x.detach())  # the slope of the rest is 0 at ∞, and times ∞ no number
+    finite = torch.where(x < math.inf, x, x.detach())  # the derivative of the rest is 0 at ∞, and 0·∞ is NaN
     return n * high, torch.log(finite * torch.exp2(-n)) + n * low
 
 
@@ -221,8 +221,8 @@ def mvlgamma(x: Tensor, p: int) -> Tensor:
 @float_math
 def digamma(x: Tensor) -> Tensor:
     """ψ(x): up to 3 a polynomial times x − z, with ψ(x) = ψ(x + 1) − 1/x below 1, beyond ln y and a series in 1/y² with
-    y = x − 1/2; on the left ψ(1 − x) − π·cot πx, absolutely right next to the zeros there. At a pole the gradient is ∞,
-    where torch 2.13 has whatever rounding leaves of it."""
+    y = x − 1/2; on the left ψ(1 − x) − π·cot πx, with an absolute error near the zeros there. At a pole the gradient is
+    ∞; in torch 2.13 it is a rounding artefact."""
     negative = x < 0
     a = torch.where(negative, 1 - x, x)
     near, below = a < 3, a < 1

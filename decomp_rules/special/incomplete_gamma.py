@@ -1,9 +1,9 @@
 """The regularised incomplete gamma functions P(a, x) and Q(a, x) = 1 − P(a, x).
 
-The smaller one is x^a·e^−x / Γ(a) times an integral without oscillation, P over t = x·e^−s for x < a, Q over t =
-x·(1 + s) for x ≥ a, on a scale where both fall like e^−v or e^−v²/2 whatever a and x are: one rule of Gauss and
-Legendre serves them all, along a dimension of its own. Where both are small, the power series in x (DLMF 8.7).
-Errors are in ULP against float64.
+The smaller one is x^a·e^−x / Γ(a) times an integral without oscillation, P over t = x·e^−s for x < a, Q over t = x·(1 +
+s) for x ≥ a, on a scale where both decay like e^−v or e^−v²/2 for any a and x, so that a single Gauss–Legendre rule
+works for all, along an extra dimension. Where both are small, the power series in x (DLMF 8.7). Errors are in ULP
+against float64.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ def _incomplete(a: Tensor, x: Tensor, upper: bool) -> Tensor:
     left = x < a
     tail = _tail(left, *_where_else_one(torch.logical_and(regular, torch.logical_not(series)), a, x))
     far = torch.where(left, 1 - tail, tail) if upper else torch.where(left, tail, 1 - tail)
-    # Where a·ln x overflows, PyTorch's kernel takes one infinity from another.
+    # Where a·ln x overflows, PyTorch's kernel subtracts infinities.
     overflow = torch.logical_and(x < 0.5 * a, a.detach() * torch.log(torch.where(left, x, 1.0).detach()) == math.inf)
     far = torch.where(overflow, math.nan, far)
-    # At the edges P is 0 or 1, or undefined; that one of them is no number counts as little as in PyTorch's kernel.
+    # At the edges P is 0 or 1, or undefined; as in PyTorch's kernel, a NaN operand is ignored there.
     zero = torch.logical_or(x == 0, a == math.inf)
     one = torch.logical_or(x == math.inf, torch.logical_and(a == 0, x > 0))
     low, high = (constant(x, float(upper)), constant(x, float(not upper)))

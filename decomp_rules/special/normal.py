@@ -1,4 +1,4 @@
-"""The normal distribution and its logarithm, their inverse, and what they are made of: the scaled complementary error
+"""The normal distribution, its logarithm and its inverse, and their building blocks: the scaled complementary error
 function, and the inverse of the error function.
 
 The coefficients are minimax fits made with 45 digits (Remez) to the definitions in DLMF 7.2 and 7.17. Errors are in ULP
@@ -106,7 +106,7 @@ _NDTRI_TAIL = {
 @register(aten.special_erfcx)
 @float_math
 def erfcx(x: Tensor) -> Tensor:
-    """e^x²·erfc(x), t times a polynomial in t = 1 / (1 + x/2) on the right, and 2·e^x² less that on the left."""
+    """e^x²·erfc(x), t times a polynomial in t = 1 / (1 + x/2) on the right, and 2·e^x² minus that on the left."""
     negative = x < 0
     tail = _scaled_complement(torch.where(negative, -x, x))
     return torch.where(negative, 2 * _exp_square(torch.where(negative, x, 0.0)) - tail, tail)
@@ -141,8 +141,8 @@ def log_ndtr(x: Tensor) -> Tensor:
 @register(aten.erfinv)
 @float_math
 def erfinv(x: Tensor) -> Tensor:
-    """y with erf(y) = x: x times a polynomial in x² up to 0.9, beyond from w = √(−ln q), q = 1 − |x|, to which it comes
-    closer and closer."""
+    """y with erf(y) = x: x times a polynomial in x² up to 0.9, beyond from w = √(−ln q), q = 1 − |x|, which it
+    approaches."""
     magnitude = torch.abs(x)
     near = magnitude < 0.9
     inside = torch.where(near, x, 0.0)
@@ -156,8 +156,8 @@ def erfinv(x: Tensor) -> Tensor:
 @register(aten.special_ndtri)
 @float_math
 def ndtri(x: Tensor) -> Tensor:
-    """z with Φ(z) = p: a polynomial in p − 1/2 between 0.05 and 0.95, outside from w = √(−2·ln p), or that of 1 − p, to
-    which −z comes closer and closer."""
+    """z with Φ(z) = p: a polynomial in p − 1/2 between 0.05 and 0.95, outside from w = √(−2·ln p), or that of 1 − p,
+    which −z approaches."""
     distance = x - 0.5
     near = torch.abs(distance) < 0.45
     inside = torch.where(near, distance, 0.0)
@@ -186,7 +186,7 @@ def _from_logarithm(
     w = torch.sqrt(logarithm)
     t = torch.reciprocal(w + offsets[0]) + offsets[1]
     rest = share * torch.log(logarithm) + polynomial(t, coefficients)
-    # What the root has lost is worth another half ULP.
+    # Correcting the rounding of the root gains another half ULP.
     root = w.detach()
     square = root * root
     rest = rest + 0.5 * ((logarithm.detach() - square) - square_error(root, square))

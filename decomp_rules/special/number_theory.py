@@ -28,7 +28,7 @@ def gcd(x: Tensor, other: Tensor) -> Tensor:
 
 
 def _steps(dtype: torch.dtype) -> int:
-    """How many remainders the pair that needs most of them has, with one more where the smaller number comes first."""
+    """The number of remainders for the worst pair, plus one because the smaller number may come first."""
     last, number, steps = 1, 2, 1
     while number <= torch.iinfo(dtype).max + 1:
         last, number, steps = number, last + number, steps + 1
@@ -41,6 +41,6 @@ def lcm(x: Tensor, other: Tensor) -> Tensor:
     dtype = torch.result_type(x, other)
     inner = dtype if dtype.itemsize > 2 else torch.int32
     x, other = cast(x, inner), cast(other, inner)
-    divisor = torch.abs(torch.gcd(x, other))  # −1 of the least integer, which overflows if it is divided by that
+    divisor = torch.abs(torch.gcd(x, other))  # dividing the least integer by −1 would overflow
     some = torch.where(torch.eq(divisor, 0), constant(divisor, 1), divisor)
     return cast(torch.abs(torch.div(x, some, rounding_mode="trunc") * other), dtype)

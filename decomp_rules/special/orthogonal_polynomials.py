@@ -104,7 +104,7 @@ def _chebyshev(
         angle, argument = torch.acos(torch.where(between, x, 0.0)), torch.acosh(torch.where(between, 1.0, size))
         value = outside(x, argument, whole)
         value = torch.where(_flipped(x < 0, odd), -value, value)
-        # PyTorch steps on past overflow, where one infinity is taken from another.
+        # PyTorch continues past overflow, where infinities are subtracted.
         lost = outside(x, argument, whole - 2) == math.inf
         return torch.where(between, inside(angle, whole), torch.where(lost, math.nan, value))
 

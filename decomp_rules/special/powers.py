@@ -203,13 +203,13 @@ def _to_tensor(x: Any, exponent: Any, finished: Callable[[_Power], Tensor]) -> T
     right = torch.logical_and(logarithm.right, torch.lt(rest * 0, 1))  # NaN where the exponent is infinite
     size = torch.where(right, torch.exp2(first) * torch.exp2(rest), torch.exp2(logarithm.own * y))
     changed = torch.logical_and(cast(y, torch.bool), cast(logarithm.own, torch.bool))
-    value = torch.where(changed, size, 1.0) * sign  # 1 to the power of NaN too, and NaN to that of 0
+    value = torch.where(changed, size, 1.0) * sign  # also 1 to the power of NaN, and NaN to the power of 0
     return cast(finished(_Power(x, exponent, turn, sign, right, first, rest, value)), dtype)
 
 
 def _turn_and_sign(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """What makes x the number whose logarithm counts, and the sign of the power. Left negative, and its logarithm NaN,
-    is x where y is not whole: unless x is −∞ or y so large that it is even, or infinite."""
+    """The factor (±1) that makes x positive, and the sign of the power. Where y is not whole, x stays negative and its
+    logarithm is NaN, unless x is −∞, or y is infinite or so large that it is even."""
     negative = _negative(x, True)
     broken = cast(torch.fmod(y, 1.0), torch.bool)  # or infinite, or NaN
     even = torch.logical_or(torch.lt(y * y * -1, -(2.0**48)), _minus_infinity(x))
@@ -231,7 +231,7 @@ def _minus_infinity(x: Tensor) -> Tensor:
 
 
 def _with_slope(power: _Power) -> Tensor:
-    """The power of a number, with first and second gradients as a polynomial in what x is beyond its value: y·xʸ⁻¹ is
+    """The power of a number, with first and second gradients as a polynomial in x minus its detached value: y·xʸ⁻¹ is
     there where xʸ overflows, or vanishes."""
     _, inverse, step, slope = _slope_along_base(power)
     y = power.exponent
@@ -253,8 +253,9 @@ def _with_both_slopes(power: _Power) -> Tensor:
 
 
 def _slope_along_base(power: _Power) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The size of a base that is a normal number, else 1, and its inverse; the difference of the base to its value,
-    with the sign turned where that is; and that times the size to the power of y − 1, none where this is infinite."""
+    """The magnitude of a base that is a normal number, else 1, and its reciprocal; the base minus its detached value,
+    with the sign flipped where that of the base is; and that times the magnitude to the power of y − 1, or 0 where this
+    is infinite."""
     base = torch.where(power.right, power.base, 1.0)
     size = _signed(base.detach(), power.turn)
     size = torch.where(power.right, size, 1.0) if power.turn is not None else size
@@ -266,7 +267,7 @@ def _slope_along_base(power: _Power) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _finite(x: Tensor) -> Tensor:
-    """A positive number, and 0 in the place of ∞ and NaN, whose product with 0 would be NaN."""
+    """A positive number; 0 instead of ∞ and NaN, whose product with 0 would be NaN."""
     return torch.where(torch.lt(x, math.inf), x, 0.0)
 
 

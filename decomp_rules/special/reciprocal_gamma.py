@@ -1,9 +1,9 @@
 """1/|Γ(−m)| for m from 1/2 on, and how much it exceeds 1 next to where it is 1: there lnΓ is 0 on the left.
 
 1/Γ(1 − d) is entire, and so is 1/Γ(−n − d), which is this times −d·(−1 − d)·…·(−n − d): short polynomials do between a
-whole number n and the halves beside it. By what they exceed 1 is the distance from the place of the 1, which is known
-in two parts, times a divided difference. Polynomials and places come from the series of 1/Γ(1 − d), in 40 digits, when
-a dtype is first met.
+whole number n and the halves beside it. Their excess over 1 is the distance from the point where they are 1, which is
+stored in two parts, times a divided difference. Polynomials and points are computed from the series of 1/Γ(1 − d), in
+40 digits, when a dtype is first used.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ _HALF = Decimal("0.5")
 Polynomial = Sequence[Decimal]
 Table = Sequence[Sequence[float]]
 Rows = Callable[[Tensor, Table], Sequence[Tensor]]
-"""From the numbers of rows and a table to its columns there: `gathered` or `summed`."""
+"""Looks up rows of a table by number, and returns the columns: `gathered` or `summed`."""
 
 
 def reciprocal_gamma(m: Tensor, distance: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """1/|Γ(−m)| for 1/2 ≤ m < `LAST` + 1/2, where `distance` is what m is more than the nearest whole number, and what
-    to add to the logarithm of it for what its rounding took, without gradient."""
+    """1/|Γ(−m)| for 1/2 ≤ m < `LAST` + 1/2, where `distance` is m minus the nearest whole number; and a correction
+    (without gradient) to add to its logarithm, for the rounding of m."""
     apart, centre = torch.abs(distance), torch.where(distance < 0, 0.5, 0.0).to(m.dtype)
     detached, size = m.detach(), apart.detach()
     place, place_rest, first, *lower, value = rows(torch.trunc(detached * 2), _table(m.dtype))
@@ -92,7 +92,7 @@ def reciprocal_gamma(m: Tensor, distance: Tensor, rows: Rows) -> tuple[Tensor, T
         slope, value = slope * at + value.detach(), value * x + coefficient
     slope, value = slope * at + value.detach(), value * x
     product = apart * (value + first)
-    # The share of the first coefficient comes last, for it is the largest and has no error on the right.
+    # The term of the first coefficient is added last, because it is the largest and is exact on the right.
     tau = (size - place) - place_rest
     excess = tau * first + tau * (value.detach() + slope * place)
     among = torch.logical_and(detached >= _AMONG[0], detached < _AMONG[1])
@@ -112,7 +112,7 @@ def gathered(row: Tensor, table: Table) -> Sequence[Tensor]:
 
 def summed(row: Tensor, table: Table) -> Sequence[Tensor]:
     """The same for targets that cannot look up: each is a sum of which all terms but one are 0. The rows come first, so
-    that what is summed lies side by side."""
+    that the sum runs over contiguous elements."""
     there = along(ramp(row, len(table), dtype=row.dtype), 0, row.dim() + 1) == row
     columns = torch.unbind(torch.tensor(table, dtype=row.dtype, device=row.device), 1)
     return [torch.sum(torch.where(there, along(column, 0, row.dim() + 1), 0.0), [0]) for column in columns]
@@ -201,8 +201,8 @@ def _about(coefficients: Polynomial, centre: Decimal) -> Polynomial:
 
 
 def _interpolated(coefficients: Polynomial, low: Decimal, high: Decimal, length: int) -> list[float]:
-    """So many coefficients of a polynomial that between the bounds is next to a longer one: equal to it at Chebyshev's
-    points."""
+    """The first coefficients of a shorter polynomial that approximates a longer one between the bounds: equal at
+    Chebyshev points."""
     angles = (math.pi * (k + 0.5) / length for k in range(length))
     points = [(low + high) / 2 + (high - low) / 2 * Decimal(math.cos(angle)) for angle in angles]
     values = [_value(coefficients, x) for x in points]

@@ -74,7 +74,7 @@ def _polygamma(x: Tensor, n: int) -> Tensor:
 
 
 def _at_poles(x: Tensor) -> Tensor:
-    """What PyTorch's kernel has for the first derivative, (π / sin πx)² with the rounding of πx; its slope is −∞."""
+    """The kernel's value of the first derivative there, (π / sin πx)² with the rounding of πx; its derivative is −∞."""
     slope = math.pi * torch.reciprocal(torch.sin(x.detach() * math.pi))
     return slope * slope + (x.detach() - x) * torch.finfo(x.dtype).max * 4.0
 
@@ -97,7 +97,7 @@ def _factorial_zeta(x: Tensor, s: int) -> Tensor:
 
 @functools.cache
 def _tail(s: int, dtype: torch.dtype) -> tuple[int, tuple[float, ...]]:
-    """How many terms to take one by one, and what u^(s−1) is multiplied with for all others: 1/(s − 1), 1/2·u, and the
+    """How many terms to sum explicitly, and the factors of u^(s−1) for the remaining ones: 1/(s − 1), 1/2·u, and the
     coefficients of u², u⁴, …."""
     length = _TERMS[dtype][1]
     rising = [math.prod(range(s, s + 2 * j + 1)) for j in range(length)]
@@ -146,8 +146,8 @@ def _inverse_power(x: Tensor, exponent: int) -> Tensor:
 
 
 def _any_inverse_power(x: Tensor, exponent: int) -> Tensor:
-    """The same for every x: (1/x)ⁿ, whose slopes are right however large or small they are, with the digits of 1 / xⁿ
-    where xⁿ has its own."""
+    """The same for every x: (1/x)ⁿ, whose derivatives are right at any magnitude, and which is as accurate as 1 / xⁿ
+    where xⁿ does not under- or overflow."""
     smooth = _power(torch.reciprocal(x), exponent)
     value = smooth.detach()
     gap = _inverse_power(x.detach(), exponent) - value
@@ -177,7 +177,7 @@ def zeta(x: Any, other: Any) -> Tensor:
     pole = r == 0
     mirrored = torch.where(torch.logical_or(whole, pole), mirrored, math.nan)
     value = torch.where(last, point * -largest * 4.0, torch.where(left, mirrored, value))
-    # Where the powers of an order overflow while those of q are 0, PyTorch's kernel has no number.
+    # Where the powers of an order overflow while those of q are 0, PyTorch's kernel returns NaN.
     number = torch.logical_and(1 <= s, torch.logical_or(s < 25256835601046.0, value != 0))
     infinite = torch.logical_or(s == 1, torch.logical_and(pole, s != s))
     return torch.where(infinite, math.inf, torch.where(number, value, math.nan))
@@ -195,7 +195,7 @@ def _left(s: Tensor, r: Tensor, first: Sequence[Tensor], rest: Sequence[Tensor])
     alone = torch.logical_and(torch.abs(nearest) == math.inf, s * (size + size * size * 0.5) < 709.0)
     near = torch.where(alone, 0.0, torch.where(r < 0, above, below))
     total = (nearest + near) + torch.where(r < 0, below, above) + (rest[1] + sign * (rest[2] - rest[0]))
-    # Halfway between two poles odd powers cancel, and what is left of rounding would be all.
+    # Halfway between two poles odd powers cancel exactly, so that only rounding errors would remain.
     halfway = torch.logical_and(torch.logical_and(sign < 0, size == 0.5), total == total)
     exact = (first[0] + rest[0]).detach() + (total - total.detach())
     return torch.where(halfway, exact, total)
@@ -229,6 +229,7 @@ def _zeta(s: Tensor, start: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _restored(s: Tensor, z: Tensor, lost: Tensor) -> Tensor:
-    """(z + lost)^−s / z^−s, for what the rounding of z has lost: it counts s times. Where z < 1/2 that is nothing."""
+    """(z + lost)^−s / z^−s, the correction for the rounding error of z, which is amplified s times. Where z < 1/2 there
+    is none."""
     change = s * (lost.detach() * torch.reciprocal(torch.clamp(z.detach(), min=0.5)))
     return 1 - torch.clamp(change, -0.5, 0.5)  # of huge orders all that matters is the sign

@@ -1,1 +1,1 @@
-"""What rules of all families share."""
+"""Helpers shared by rules of all families."""

@@ -1,8 +1,8 @@
 """Floating point arithmetic from plain ops: the dtype to compute in, exact splits, products with exact constants,
 polynomials.
 
-The rules for elementary functions use these. Pass detached tensors to what only corrects rounding, so that the gradient
-is that of the exact formula.
+The rules for elementary functions use these. Pass detached tensors to terms that only correct rounding, so that the
+gradient is that of the exact formula.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def float_dtype(*operands: Any) -> torch.dtype:
 
 
 def promoted_in_any_order(*operands: Any) -> torch.dtype:
-    """What tensors and numbers in any order promote to."""
+    """The dtype that tensors and numbers promote to, in any order."""
     return promoted(*sorted(operands, key=is_tensor, reverse=True))
 
 
@@ -86,7 +86,7 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a rule's argument is a tensor, or stands for one while the rule is recorded."""
+    """Whether a rule's argument is a tensor, or a proxy of one while the rule is recorded."""
     return isinstance(value, (Tensor, Proxy))
 
 
@@ -144,14 +144,14 @@ def nearest_float(number: Any, dtype: torch.dtype) -> float:
 
 
 def nearest(x: Tensor) -> Tensor:
-    """The whole number nearest to `x`, the even one of two, for |x| < 2²² (float64: 2⁵¹): a large number pushes the
-    digits after the point out."""
+    """The whole number nearest to `x`, the even one of two, for |x| < 2²² (float64: 2⁵¹): adding a large number shifts
+    out the fraction bits."""
     shift = 1.5 / torch.finfo(x.dtype).eps
     return (x + shift) - shift
 
 
 def with_value(smooth: Tensor, value: Tensor | float) -> Tensor:
-    """`smooth` with `value`, which is detached, in the place of its own: the gradients are those of `smooth`, which is
+    """`smooth` with its value replaced by `value`, which is detached: the gradients are those of `smooth`, which is
     finite. +0 is subtracted, so that −0 stays −0."""
     return value - (smooth.detach() - smooth)
 

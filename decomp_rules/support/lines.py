@@ -1,5 +1,5 @@
-"""1-d constants computed in Python while a rule runs, rounded as the tensor would be: they need one node, whatever is
-computed with them."""
+"""1-d constants computed in Python while a rule runs, rounded as the tensor would be, so that any computation on them
+becomes one node."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Line:
         return self._each(math.floor)
 
     def clamp(self, min: float = -math.inf, max: float = math.inf) -> Line:
-        """a, or the bound that it lies beyond."""
+        """a, clamped to bounds."""
         return self._each(lambda a: sorted((min, a, max))[1])
 
     def tensor(self, like: Tensor) -> Tensor:

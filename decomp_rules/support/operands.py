@@ -1,4 +1,4 @@
-"""What rules do with their operands: constants of the right dtype, wider dtypes, index ramps, reshapes.
+"""Helpers for operands of rules: constants of the right dtype, wider dtypes, index ramps, reshapes.
 
 Each function is plain PyTorch and is called in rules, so it neither mutates a tensor nor reads its data.
 """
@@ -70,7 +70,7 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def with_zero_gradient_to(result: Tensor, x: Tensor) -> Tensor:
-    """`result`, made to depend on x with a gradient of zero: what is added is x cut to length 0 and padded with −0."""
+    """`result`, made to depend on x with a gradient of zero, by adding x cut to length 0 and padded with −0."""
     if not (x.is_floating_point() or x.is_complex()) or not (result.is_floating_point() or result.is_complex()):
         return result
     line = x if x.dim() else x.view(1)
@@ -101,7 +101,7 @@ def number_below(number: float, dtype: torch.dtype) -> float | None:
     if not limits.smallest_normal < abs(number) <= limits.max:
         return None
     step = _quantum(number, dtype)
-    narrower = number > 0 and math.frexp(number)[0] == 0.5  # below a power of two the values lie closer
+    narrower = number > 0 and math.frexp(number)[0] == 0.5  # below a power of two the values are closer to each other
     below = number - (step / 2 if narrower else step)
     return below if -limits.max <= below else -math.inf
 
@@ -152,7 +152,7 @@ def view_or_copy(x: Tensor, shape: Sequence[Any]) -> Tensor:
 
 
 def _view_exists(x: Tensor, shape: Sequence[Any]) -> bool:
-    """Whether `shape` splits and merges only dimensions of `x` that lie densely one inside the other."""
+    """Whether `shape` only splits and merges dimensions of `x` that are contiguous with each other."""
     if x.is_contiguous():
         return True
     sizes, strides = list(x.shape), list(x.stride())
@@ -160,7 +160,7 @@ def _view_exists(x: Tensor, shape: Sequence[Any]) -> bool:
         return False  # a copy is always right, and comparing symbols would add a guard
     if 0 in sizes:
         return True
-    blocks: list[int] = []  # sizes of the runs of dimensions that lie densely one inside the next, outermost first
+    blocks: list[int] = []  # sizes of the runs of dimensions that are contiguous with the next, outermost first
     inner = 0
     for size, stride in [pair for pair in zip(sizes, strides) if pair[0] != 1]:
         if blocks and inner == stride * size:

@@ -1,8 +1,9 @@
 """From ATen to `torch.ops.prims`, for the target of that name. ATen promotes dtypes and broadcasts on its own; here
 `convert_element_type` and `broadcast_in_dim` do.
 
-A primitive takes no Python numbers and drops the dimensions that it reduces. Primitives have no gradients (torch 2.13):
-what is lowered to them is for inference. Ops that differ from their primitive in nothing else are listed in tables.
+A primitive takes no Python numbers and drops the dimensions that it reduces. Primitives have no gradients (torch 2.13),
+so programs lowered to them are for inference. Ops that differ from their primitive in no other respect are listed in
+tables.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ FLOAT_FUNCTIONS = {
 """Of one tensor; integers are converted to floats first."""
 
 FUNCTIONS = {name: name for name in "neg bitwise_not ceil floor trunc sign isfinite".split()}
-"""Of one tensor, as it is."""
+"""Of one tensor, in its own dtype."""
 
 BINARY = {
     "maximum": "maximum",
@@ -227,7 +228,7 @@ def full(size: Sequence[Any], fill_value: Any, dtype: torch.dtype | None = None,
 
 @register("expand", of="broadcast_in_dim")
 def expand(x: Tensor, size: Sequence[Any]) -> Tensor:
-    """broadcast_in_dim; −1 stands for the size that there is."""
+    """broadcast_in_dim; −1 keeps the existing size."""
     fresh = len(size) - x.dim()
     shape = [x.shape[d - fresh] if type(s) is int and s == -1 else s for d, s in enumerate(size)]
     return prims.broadcast_in_dim(x, shape, list(range(fresh, len(size))))

@@ -1,5 +1,5 @@
-"""Where a level of accuracy promises digits: between which numbers the arguments of an op are, by level and short name.
-Beyond, nothing is promised at the level standard; at fast, that no ordinary number becomes NaN."""
+"""The ranges of arguments in which a level of accuracy makes promises, by level and short name of an op. Outside them
+"standard" promises nothing, and "fast" only that no ordinary number becomes NaN."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import math
 Range = tuple[float, float]
 EVERYWHERE: Range = (-math.inf, math.inf)
 OF_NETWORKS: Range = (-10.0, 10.0)
-"""Where the arguments of nearly all calls in neural networks are, once they are normalized."""
+"""The range of nearly all arguments in neural networks, after normalization."""
 PERIODIC: Range = (-(2.0**13), 2.0**13)
-"""Beyond, what is left of an angle takes more digits of π than three products of float32 have."""
+"""Beyond this, reducing an angle takes more digits of π than three float32 products have."""
 
 _TRIGONOMETRIC = dict.fromkeys(("sin", "cos", "tan", "sinc", "polar"), PERIODIC)
 _AT_FAST = {"tan": (-1.5, 1.5), "pow": (2.0**-4, 4.0)}

@@ -20,7 +20,7 @@ _STEPS = 256
 """Entries of the tables for a doubling of m, which is from 1/2 to 2."""
 _END = 2 * _STEPS + 8
 _SHIFT = 1.5 * 2.0**23
-"""Pushes the digits after the point of a float32 out."""
+"""Added to a float32, shifts out its fraction bits."""
 _SLOPE_BITS, _PLACE_BITS = 9, 14
 """Of the first parts of log₂e/c, altogether, and of log₂c, after the point."""
 _LESS = 2.0**-10

@@ -1,4 +1,4 @@
-"""The search for smallest sets, held against all subsets of the leaves of random systems of clauses."""
+"""The search for smallest sets, compared with all subsets of the leaves of random systems of clauses."""
 
 import itertools
 import random
@@ -79,7 +79,7 @@ def test_a_set_that_does_not_do_is_not_tried_again():
     assert sets.search([3], without={0, 1}) is None
 
 
-def test_after_several_that_do_not_do_the_first_is_told_without_a_proof():
+def test_after_several_failed_attempts_the_first_set_is_returned_unproved():
     sets = SmallestSets(Derivability(3, [((0,), 2), ((1,), 2)]), {0: 1.0, 1: 1.5})
     chosen, made = sets.tried([2], lambda leaves: None)
     assert chosen.leaves == {0} and not chosen.smallest and made is None

@@ -1,4 +1,4 @@
-"""What a target lacks for a program: the smallest sets of ops, with which it is then lowered."""
+"""The ops that a target lacks for a program: the smallest sets, with which it is then lowered."""
 
 import itertools
 import json
@@ -88,7 +88,7 @@ def test_what_nothing_helps_is_said_with_its_reason_and_the_rest_is_advised():
     lone = suggestion(transformed, ["view_as_real", "select", "real"])
     (way,) = lone.ways
     assert not way.needs and way.reason and lone.additions == () and lone.calls is None
-    assert str(lone).splitlines()[0] == "no op that chip could know in addition helps"
+    assert str(lone).splitlines()[0] == "no op added to chip would help"
     both = suggestion(lambda x: (transformed(x), torch.exp(x)), ["view_as_real", "select", "real"])
     assert both.ops == ("exp",) and both.out_of_reach == (way,) and both.calls is None
     assert str(both).startswith("1 more op is enough for 1 of 2 blocked ops on chip")
@@ -107,7 +107,7 @@ def test_the_text():
             "2 more ops are enough for all 3 blocked ops on chip; no smaller set is",
             "  add mul: 2 of 3 blocked ops lower",
             "  add exp: all lower, to 3 calls",
-            "  in the place of exp, exp2 would do",
+            "  instead of exp: exp2",
             "",
             "without mul:",
             "  aten.square needs mul; or square",
@@ -137,7 +137,7 @@ def test_the_error_travels_with_its_text():
     assert str(there) == str(caught.value) and there.blockers == caught.value.blockers and there.suggestion() is None
 
 
-def test_a_program_without_metadata_is_told_to_pass_examples_first():
+def test_a_program_without_metadata_needs_example_inputs():
     with pytest.raises(decomp.NotLowered) as caught:
         decomp.lower(nn.GELU(), to=decomp.Target("chip", ["neg"]))
     assert caught.value.suggestion() is None and "1. pass example inputs" in str(caught.value)
@@ -159,7 +159,7 @@ def test_it_can_be_kept_as_json():
     assert json.loads(json.dumps(found.as_dict()))["additions"][0]["op"] == found.ops[0]
 
 
-def test_a_plan_that_nobody_made_for_a_program_says_so():
+def test_a_plan_that_was_not_made_for_a_program_says_so():
     with pytest.raises(decomp.errors.TargetError, match="decomp.plan or decomp.lower"):
         decomp.Plan("chip", ()).suggest()
 
@@ -184,7 +184,7 @@ def test_where_dtypes_alone_block_the_dtype_is_advised_and_what_avoids_it():
     assert found.ops == () and found.dtypes == ("int64",) and found.smallest
     head, _ = str(found).split("\n\n")
     assert head.splitlines() == [
-        "no op need be added: narrow=True computes in int32 in the place of int64: all lower, to 6 calls",
+        "no op need be added: narrow=True computes in int32 instead of int64: all lower, to 6 calls",
         "1 more dtype is enough for all 4 blocked ops on chip; no smaller set is",
         "  add int64: all lower, to 4 calls",
     ]
@@ -200,8 +200,8 @@ def test_ops_and_dtypes_are_advised_together():
     # An op that is added takes tensors of any dtype.
     assert found.dtypes == ("float64",) and found.ops in (("square",), ("neg",))
     assert str(found).startswith("1 more op and 1 more dtype are enough for all 3 blocked ops")
-    assert "  narrow=True computes in float32 in the place of float64: 1 op stays blocked" in str(found)
-    assert "  model.float() and inputs of float32 avoid float64; where a rule takes it, accuracy='fast'" in str(found)
+    assert "  narrow=True computes in float32 instead of float64: 1 op stays blocked" in str(found)
+    assert "  model.float() and float32 inputs avoid float64; if only a rule uses it, accuracy='fast'" in str(found)
 
 
 def test_a_dtype_without_a_narrower_one_has_no_word_of_narrow():
@@ -256,7 +256,7 @@ def test_where_narrow_dtypes_are_enough_they_are_advised_before_any_op():
     with pytest.raises(decomp.NotLowered) as caught:
         decomp.lower(topk, to=chip, args=(torch.randn(2, 8),), training=False)
     lines = str(caught.value).splitlines()
-    enough = "narrow=True computes in int32 in the place of int64: all lower, to 46 calls"
+    enough = "narrow=True computes in int32 instead of int64: all lower, to 46 calls"
     assert lines[2] == f"  no op need be added: {enough}"
     assert "    1. compute in the dtypes of the target: narrow=True" in lines
     decomp.lower(topk, to=chip, args=(torch.randn(2, 8),), training=False, narrow=True)

@@ -165,7 +165,7 @@ def damaged(place, expected, damage):
     assert lowered(Small()).runs == 0
 
 
-def test_a_truncated_file_is_written_anew(place, kept):
+def test_a_truncated_file_is_rewritten(place, kept):
     damaged(place, kept, lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]))
 
 

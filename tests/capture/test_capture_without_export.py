@@ -68,7 +68,7 @@ def test_a_layer_that_cannot_be_traced_in_a_model_that_cannot_be_exported():
     torch.testing.assert_close(decomp.lower(model, to=targets.core_aten, args=args).result(*args), model(*args))
 
 
-def test_what_no_rule_serves_is_told_as_export_tells_it():
+def test_a_program_that_export_refuses_is_refused_with_its_reason():
     class Branches(nn.Module):
         def forward(self, x):
             return x if x.sum() > 0 else -x
@@ -82,7 +82,7 @@ def test_without_a_rule_the_call_stays_unknown():
         decomp.lower(nn.CTCLoss(), to=targets.core_aten, args=CTC, rules=Rules())
 
 
-def test_what_is_declared_to_be_out_of_reach_is_told_so():
+def test_declared_limitations_are_reported():
     rules = Rules()
     rules.limit(torch.equal, reason="its result is a Python bool read from data")
     traced = torch.fx.symbolic_trace(lambda x, y: torch.equal(x, y))

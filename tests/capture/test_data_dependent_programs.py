@@ -131,7 +131,7 @@ def by_a_number_that_is_data(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad", "luminal"])
-def test_a_tensor_that_stands_for_a_number_is_understood(target: str) -> None:
+def test_a_tensor_in_place_of_a_number_is_understood(target: str) -> None:
     torch.compiler.reset()
     model = Program(by_a_number_that_is_data)
     compiled = torch.compile(model, backend=decomp.backend(to=getattr(targets, target)))

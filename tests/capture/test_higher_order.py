@@ -35,7 +35,7 @@ class Map(nn.Module):
 
 
 def masked(row: torch.Tensor) -> torch.Tensor:
-    """What is added does not depend on the row."""
+    """The added value does not depend on the row."""
     return torch.sin(row) + torch.arange(4).to(row.dtype) * 2
 
 
@@ -288,7 +288,7 @@ def test_dtypes_that_an_op_takes_together_under_autocast_alone(dtypes):
     torch.testing.assert_close(lowered(*inputs), program(*inputs))
 
 
-def test_an_op_that_casts_by_itself_what_autocast_made_of_one_dtype():
+def test_an_op_that_casts_operands_that_autocast_has_cast():
     """Attention of bfloat16 numbers computes in float32: PyTorch's kernel casts what autocast has cast."""
 
     class Attending(nn.Module):
@@ -329,7 +329,7 @@ TABLED = {
 @pytest.mark.parametrize("form", ["exported", "exported graph", "copied", "simplified"])
 @pytest.mark.parametrize("name", TABLED)
 def test_bodies_with_tensors_of_rules_are_trained(name, form):
-    """PyTorch traces them anew, in a fake mode of its own."""
+    """PyTorch traces them again, in a fake mode of its own."""
     x = torch.rand(3, 4) + 0.5
     exported = torch.export.export(Holder(TABLED[name]), (x,))
     if form == "exported":

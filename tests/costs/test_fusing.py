@@ -1,4 +1,4 @@
-"""What calls cost under a compiler that fuses."""
+"""The cost of calls under a compiler that fuses."""
 
 import pytest
 import torch

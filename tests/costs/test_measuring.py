@@ -113,7 +113,7 @@ def test_calls_of_many_kinds_can_be_timed(tmp_path, function, args):
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_what_does_not_run_is_told_with_the_call():
+def test_a_call_that_does_not_run_is_reported():
     @torch.library.custom_op("costs_test::nowhere", mutates_args=())
     def nowhere(x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no such device")

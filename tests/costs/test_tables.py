@@ -68,7 +68,7 @@ FORMULA = "{ per_call = …, per_element = …, per_flop = …, per_byte = … }
         ("costs = 3", "'costs' must be a table: [costs]"),
     ],
 )
-def test_a_wrong_entry_is_told_with_its_file_and_key(tmp_path, text, said):
+def test_a_wrong_entry_is_reported_with_its_file_and_key(tmp_path, text, said):
     path = tmp_path / "npu.toml"
     path.write_text(text)
     for read in (costs.table, decomp.Target.load):
@@ -78,7 +78,7 @@ def test_a_wrong_entry_is_told_with_its_file_and_key(tmp_path, text, said):
     assert isinstance(caught.value, decomp.UnknownOp) == ("unknown op" in said)
 
 
-def test_a_file_that_is_none_or_has_no_prices(tmp_path):
+def test_a_missing_or_malformed_file_or_one_without_prices(tmp_path):
     path = tmp_path / "npu.toml"
     with pytest.raises(decomp.errors.TargetError, match="cannot be read: No such file"):
         costs.table(path)

@@ -81,7 +81,7 @@ def test_collections_compose():
     assert len(a | {"silu": lambda x: x}) == 2
 
 
-def test_arguments_go_by_name_whatever_their_order():
+def test_arguments_are_matched_by_name_in_any_order():
     rules = decomp.Rules()
 
     @rules.register(torch.ops.aten.batch_norm)
@@ -228,7 +228,7 @@ def loaded():
     return dict(zip(LOADING, map(set, map(str.split, shown.splitlines())), strict=True))
 
 
-def test_the_library_registers_its_rules_when_they_are_asked_for():
+def test_the_library_registers_its_rules_on_first_use():
     assert not any(name.startswith("decomp_rules.nn.loss") for name in loaded()["import decomp_rules"])
     assert "decomp_rules.nn.loss" in loaded()["decomp_rules.RULES"]
     assert decomp_rules.RULES is decomp_rules.RULES and decomp_rules.RULES.composites

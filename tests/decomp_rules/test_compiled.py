@@ -1,4 +1,4 @@
-"""What Inductor makes of lowered programs: C++, in which signed overflow and the like have no value."""
+"""Lowered programs compiled by Inductor: C++, in which signed overflow and the like have no value."""
 
 import math
 from typing import Any

@@ -374,7 +374,7 @@ def test_quotients_that_vanish_keep_their_sign() -> None:
     assert found.signbit().all() and torch.equal(found, x / -1.7e38)
 
 
-def test_remainders_of_floats_are_exact_whatever_their_quotient() -> None:
+def test_remainders_of_floats_are_exact_for_any_quotient() -> None:
     x = floats(30_000)
     x = x[x.isfinite()]
     y = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(1))]

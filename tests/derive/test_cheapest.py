@@ -49,7 +49,7 @@ class Program(nn.Module):
 
 
 def least(system, price, name, above=()):
-    """What the cheapest derivation costs, of all in which no op leads back to itself; infinity if there is none."""
+    """The cost of the cheapest derivation in which no op recurses on itself; infinity if there is none."""
     if name in price:
         return price[name]
     if name in above:

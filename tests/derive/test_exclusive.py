@@ -38,7 +38,7 @@ def exported(model=None, dynamic=False):
 
 
 def in_threads(*works):
-    """What each of `works` raised, if anything, when all ran at once."""
+    """The exception that each of `works` raised, if any, when all ran at once."""
     raised = []
 
     def run(work):
@@ -159,7 +159,7 @@ def env_of(program):
 
 
 def sizes_of(program):
-    """What a shape environment holds, as text."""
+    """The contents of a shape environment, as text."""
     return {
         name: _text(value)
         for name, value in vars(env_of(program)).items()

@@ -136,7 +136,7 @@ def test_a_view_that_pytorch_cannot_take_is_of_a_copy(target):
 
 
 class WrittenTurned(nn.Module):
-    """What is written through a transposed view lies otherwise when it is functional, in a region and behind it."""
+    """A write through a transposed view has other strides in functional form, in a region and after it."""
 
     def __init__(self):
         super().__init__()
@@ -171,7 +171,7 @@ class InBfloat16(WrittenTurned):
 @pytest.mark.parametrize("exported", [False, True], ids=["module", "exported"])
 @pytest.mark.parametrize("target", [*TARGETS, targets.luminal], ids=lambda t: t.name)
 @pytest.mark.parametrize("model", [WithoutGradients, InBfloat16, Compared], ids=lambda m: m.__name__)
-def test_what_a_region_writes_lies_as_its_functional_form_lays_it(model, target, exported):
+def test_writes_of_a_region_have_the_strides_of_its_functional_form(model, target, exported):
     model, x = model(), torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
     expected = copy.deepcopy(model)(x)
     program = torch.export.export(model, (x,), strict=False) if exported else model

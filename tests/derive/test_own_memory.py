@@ -1,4 +1,4 @@
-"""What a lowered program returns shares memory with an input only where the model's own result does."""
+"""The results of a lowered program share memory with an input only where the model's own results do."""
 
 import pytest
 import torch
@@ -69,7 +69,7 @@ def test_a_result_may_be_written_where_the_op_itself_does_not_keep_it(what, form
     torch.testing.assert_close(gradient(lowered), gradient(model))
 
 
-def test_what_nobody_trains_is_not_copied():
+def test_untrained_values_are_not_copied():
     def calls(training):
         model, example = Holder(lambda x: torch.maximum(x, x.sin())), (torch.rand(2, 2),)
         program = decomp.lower(model, to=targets.luminal, args=example, training=training).result

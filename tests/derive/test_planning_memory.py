@@ -1,4 +1,4 @@
-"""What planning remembers: how little of it a lowering makes anew."""
+"""The memory of planning: how little of it a lowering recomputes."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""What makes lowering fast, as counts: rules run once a signature, nothing is propagated, each node is visited a fixed
+"""The speed of lowering, as counts: rules run once per signature, nothing is propagated, each node is visited a fixed
 number of times."""
 
 from __future__ import annotations

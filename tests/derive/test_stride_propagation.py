@@ -157,7 +157,7 @@ class Halved(nn.Module):
         return F.log_softmax(y, 1)
 
 
-def test_what_follows_is_recorded_anew_at_any_size():
+def test_later_calls_are_recorded_again_at_any_size():
     model, images = Halved(), torch.randn(4, 4, 4, 4, generator=torch.Generator().manual_seed(0))
     program = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False)
     lowered = decomp.lower(program, to=targets.luminal).result.module()
@@ -194,7 +194,7 @@ def test_memory_with_gaps_that_is_gone_is_said():
         decomp.lower(module_of(as_strided_of_a_slice), to=WITHOUT_SLICES, rules=PICKING | RULES, args=(x,))
 
 
-def test_layouts_are_told_apart_as_kernels_do():
+def test_layouts_are_distinguished_as_in_kernels():
     a = torch.empty_strided((2, 4, 8, 1), (32, 1, 4, 1))
     b = torch.empty_strided((2, 4, 8, 1), (32, 1, 4, 4))
     assert same_strides(a, b) and not same_layout(a, b), "one of them is channels last"

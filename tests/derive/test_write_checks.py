@@ -72,7 +72,7 @@ def test_inputs_that_share_memory_with_state_are_refused(form):
         call(lowered, torch.ones(3), state["seen"])
 
 
-def test_inputs_that_nobody_writes_may_be_one_tensor():
+def test_inputs_that_are_not_written_may_be_one_tensor():
     class Reads(nn.Module):
         def forward(self, x, y):
             return x - 2 * y
@@ -80,7 +80,7 @@ def test_inputs_that_nobody_writes_may_be_one_tensor():
     x = torch.ones(3)
     low = decomp.lower(Reads(), to=targets.tinygrad, args=(x, x)).result
     assert low(x, x).tolist() == [-1] * 3
-    assert low(torch.ones(3), torch.zeros(3)).tolist() == [1] * 3  # a tensor given twice stands for two inputs
+    assert low(torch.ones(3), torch.zeros(3)).tolist() == [1] * 3  # a tensor passed twice counts as two inputs
 
 
 def test_interleaved_pieces_of_one_buffer_are_served():
@@ -127,7 +127,7 @@ def test_an_exported_program_whose_inputs_overlap_is_refused():
         decomp.lower(program, to=targets.tinygrad)
 
 
-def test_an_input_that_nobody_reads_may_share_what_is_written():
+def test_an_unused_input_may_share_written_memory():
     class Unused(nn.Module):
         def forward(self, x, y):
             return x.add_(1) * 2

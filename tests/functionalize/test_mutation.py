@@ -407,7 +407,7 @@ def test_without_metadata_too_a_write_keeps_the_dtype(write):
     assert found.dtype == torch.uint8 and torch.equal(found, traced(x))
 
 
-def test_a_result_that_is_written_into_inputs_is_none_of_them():
+def test_a_result_written_into_inputs_is_not_one_of_them():
     def function(x, y, z):
         h = F.gelu(x)
         y.copy_(h)

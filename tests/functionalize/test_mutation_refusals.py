@@ -129,7 +129,7 @@ def test_refusal_of_a_new_shape_for_an_input_that_a_function_hands_through(same)
 @pytest.mark.parametrize(
     "writes", [lambda x, y: x.scatter_add_(-1, torch.zeros_like(x, dtype=torch.int64), y), lambda x, y: x.mul_(y)]
 )
-def test_refusal_of_a_changed_shape_of_an_input_that_lies_as_its_new_value_is_returned(writes):
+def test_refusal_of_a_resized_input_whose_new_value_has_the_same_strides(writes):
     class Model(nn.Module):
         def forward(self, x, y):
             writes(x, y)

@@ -64,7 +64,7 @@ def test_the_exported_program_returns_them_as_buffer_mutations():
     same(dict(runs.named_buffers()), dict(module.named_buffers()))
 
 
-def test_a_kernel_that_is_told_not_to_train_writes_nothing():
+def test_a_kernel_at_inference_writes_nothing():
     class Norm(nn.Module):
         def forward(self, x, mean, var):
             return torch.ops.aten._native_batch_norm_legit(x, None, None, mean, var, False, 0.1, 1e-5)[0]

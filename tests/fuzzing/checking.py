@@ -46,7 +46,7 @@ ROUNDING = ("floor", "ceil", "round", "trunc", "frac")
 GUARDED_SIZES = (*SIZES, 4, 8)
 """Inside and outside of what torch.export assumes."""
 LOST_BY_EXPORT = (".apply(", "inference_mode")
-"""What torch.export leaves out of a program, and Dynamo does not."""
+"""The parts of a program that torch.export drops and Dynamo keeps."""
 WITHOUT_METADATA = ("graph", "module without args", "decomposed graph")
 INTERNAL = (InternalError, RuleError, VerificationError)
 """Refusals that a program has no part in: the library's own rules, or the proof, failed."""
@@ -54,7 +54,7 @@ INTERNAL = (InternalError, RuleError, VerificationError)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one form on one target."""
+    """The outcome of one form on one target."""
 
     form: str
     target: str
@@ -65,7 +65,7 @@ class Verdict:
 
     @property
     def kind(self) -> str:
-        """What faults of one cause have in common."""
+        """A key shared by faults of the same cause."""
         first = re.sub(r"\[seed.*|(?<=lost): .*|(?<=gained): .*| in \d+ of .*", "", (self.text.splitlines() or [""])[0])
         return re.sub(r"\d+", "N", f"{self.form}: {first}")[:130]
 
@@ -107,7 +107,7 @@ class Loaded:
             return self.run(call or self.module, state or self.module, seed, size, tracked)
 
     def example(self) -> tuple[torch.Tensor, ...]:
-        """What it is captured with. Inputs of most programs require gradients."""
+        """The inputs for capture. Those of most programs require gradients."""
         return self.given(0, SIZES[0], self.tracked)[1]
 
     @property
@@ -247,7 +247,7 @@ def _written(loaded: Loaded, case) -> _Writes:
 
 
 class _Writes(TorchDispatchMode):
-    """What is seen of the writes of a program while it runs."""
+    """The writes of a program, observed while it runs."""
 
     wider = False
     """An in-place op takes an operand of a dtype that would be that of the result out of place. Nobody sees that in a
@@ -464,7 +464,7 @@ def _is_dynamic(loaded: Loaded) -> bool:
 
 
 def _seen(source: Any, loaded: Loaded) -> dict[str, Any]:
-    """What lowering is not to change."""
+    """The behaviour that lowering must not change."""
     state = {name: str(value.tolist()) for name, value in loaded.module.state_dict().items()}
     seen = {"state": state, "training": loaded.module.training}
     graph = getattr(source, "graph", None)

@@ -1,4 +1,4 @@
-"""Programs of integers in int32 in the place of int64: called with numbers near the limits of int32 they give what
+"""Integer programs in int32 instead of int64: called with numbers near the limits of int32 they give what
 int64 gives, or refuse."""
 
 from __future__ import annotations

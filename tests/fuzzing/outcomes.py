@@ -1,4 +1,4 @@
-"""What running a program did, and whether two runs did the same. How far two may lie apart is measured where they
+"""The effects of running a program, and whether two runs agree. How far two may be apart is measured where they
 differ: the program is run again with each of its operations perturbed in the last places."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOLERANCE = {
     torch.complex64: 4e-5,
     torch.complex128: 1e-9,
 }
-"""So far values may lie apart, relative to the largest of the tensor, before anybody asks how well they are known."""
+"""The difference of values, relative to the largest of the tensor, beyond which their conditioning is measured."""
 RUNS = 12
 SPREAD = 16.0
 """A value may lie so many times the spread of perturbed runs away."""
@@ -47,7 +47,7 @@ class Outcome:
     shared: frozenset[tuple[int, int]] = frozenset()
     """Which outputs have an element in common."""
     overflowed: bool = False
-    """Whether a gradient, or what it was made of, was infinite or NaN, where that was looked at."""
+    """Whether a gradient, or an operand of it, was infinite or NaN, where that was checked."""
 
     def values(self) -> dict[str, Any]:
         """All values by name."""

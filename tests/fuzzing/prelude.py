@@ -1,4 +1,4 @@
-"""What random programs are written with: inputs drawn from a seed, control flow that is ordinary Python in eager mode
+"""The functions that random programs use: inputs drawn from a seed, control flow that is ordinary Python in eager mode
 and a higher-order op where it is captured, a submodule with state, hooks."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Given:
 
 
 def _laid_out_alike(leaf):
-    """A copy that is no view, with the same strides, whether gradients are asked for or not."""
+    """A copy that is no view, with the same strides, whether or not gradients are requested."""
     if leaf.is_contiguous():
         return leaf.clone()
     return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(leaf)

@@ -253,7 +253,7 @@ class _Writer:
             self.spaces.append(space)
 
     def _begin_again(self) -> None:
-        """What a refused statement wrote is undone."""
+        """Undo the writes of a refused statement."""
         self._open_spaces()
         self._run(*self.setup, *self.body)
 
@@ -315,7 +315,7 @@ class _Writer:
         return True
 
     def _fits(self, text: str) -> bool:
-        """Whether values stay small enough to be told from one another."""
+        """Whether values stay small enough to be distinguished."""
         for space in self.spaces:
             for name in _assigned(text):
                 value = space.get(name)

@@ -1,4 +1,4 @@
-"""Random programs: whatever is written, decomposing and lowering it gives the same values, and the proof holds."""
+"""Random programs: decomposing and lowering keeps values, with any writes, and verification passes."""
 
 import operator
 

@@ -153,7 +153,7 @@ def test_views_that_no_target_has_are_no_difference():
     assert "is lost" in compared(itself, copy)
 
 
-def test_a_write_to_elements_that_lie_in_the_same_memory_is_nobodys_fault():
+def test_a_write_to_elements_that_share_memory_is_not_a_fault():
     def twice(view):
         written = made(f"v1 = (x0 * 2).{view}", "F.leaky_relu(v1, 0.1, inplace=True)")
         return checking._written(Loaded(written), CASE).twice

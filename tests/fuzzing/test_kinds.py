@@ -38,12 +38,12 @@ def only(found):
 
 
 def lowering(result):
-    """In the place of `decomp.lower`: gives a module, whatever it is asked for."""
+    """Replaces `decomp.lower`: returns a given module for any arguments."""
     return lambda *_, **__: types.SimpleNamespace(result=result)
 
 
 def exported(loaded):
-    """What torch.export makes of a program, with nothing of what it assumed."""
+    """A program exported by torch.export, without its assumptions."""
     return checking._exportable(loaded).module(check_guards=False)
 
 

@@ -5,12 +5,12 @@ from hypothesis import given, strategies as st
 from decomp.graphs.disjoint_sets import DisjointSets
 
 
-def test_what_was_never_joined_stands_for_itself():
+def test_an_unjoined_item_is_its_own_leader():
     sets = DisjointSets[str]()
     assert sets.of("a") == "a"
 
 
-def test_what_stood_for_the_second_set_stands_for_both():
+def test_the_leader_of_the_second_set_becomes_the_leader_of_both():
     sets = DisjointSets[str]()
     sets.join("a", "b")
     sets.join("c", "d")

@@ -48,7 +48,7 @@ def test_every_node_comes_from_the_one_it_copies():
 
 
 def halved() -> tuple[fx.Graph, Rewrite]:
-    """The program with two slices in the place of the chunk."""
+    """The program with two slices instead of the chunk."""
     source = program()
     rewrite = Rewrite.of(source)
     for node in source.nodes:
@@ -66,7 +66,7 @@ def halved() -> tuple[fx.Graph, Rewrite]:
     return source, rewrite
 
 
-def test_a_container_that_stands_for_a_node_is_taken_apart():
+def test_a_container_that_replaces_a_node_is_flattened():
     source, rewrite = halved()
     names = [node.name for node in rewrite.graph.nodes]
     assert names == ["x", "getitem_2", "getitem_3", "add", "output"], "names of the source belong to its copies"
@@ -154,7 +154,7 @@ def test_one_rewrite_and_then_another_are_one():
     assert set(both.origin) == set(both.graph.nodes) and set(both.origin.values()) <= set(source.nodes)
 
 
-def test_what_the_second_rewrite_leaves_out_stands_for_nothing():
+def test_nodes_dropped_by_the_second_rewrite_have_no_image():
     source = program()
     first = copy_graph(source)
     second = Rewrite.of(first.graph)
@@ -164,7 +164,7 @@ def test_what_the_second_rewrite_leaves_out_stands_for_nothing():
     assert both.values == {named(source, "x"): x} and both.origin[new] is named(source, "add")
 
 
-def test_a_node_that_comes_from_elsewhere_stands_for_itself():
+def test_a_node_from_elsewhere_maps_to_itself():
     rewrite, foreign = copy_graph(program()), fx.Graph().placeholder("y")
     assert rewrite.source_of(foreign) is foreign
     new = rewrite.add("call_function", torch.relu, (named(rewrite.graph, "x"),), {}, "new", at=foreign)

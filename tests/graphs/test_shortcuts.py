@@ -1,4 +1,4 @@
-"""What is recorded without PyTorch's dispatcher is what the dispatcher records."""
+"""Calls recorded without PyTorch's dispatcher agree with those that the dispatcher records."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ aten = torch.ops.aten
 
 
 def compared(function, *inputs):
-    """The module, with numbers in the place of full tensors, and its comparison."""
+    """The module, with numbers instead of full tensors, and its comparison."""
     module = make_fx(function, tracing_mode="fake")(*inputs)
     compare_with_numbers(module)
     names = {aten.lt, aten.le, aten.gt, aten.ge, aten.eq, aten.ne}

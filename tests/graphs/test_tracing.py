@@ -1,4 +1,4 @@
-"""What is recorded of calls, where it is not word for word what a rule wrote."""
+"""Recorded calls that differ in form from what a rule wrote."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ class Fixed(nn.Module):
 
 
 @pytest.mark.parametrize("to", [None, targets.core_aten, targets.tinygrad])
-def test_a_number_that_is_made_of_a_size_which_the_program_fixes(to):
+def test_a_number_computed_from_a_size_that_the_program_fixes(to):
     x, dims = torch.randn(3, 4), ({0: torch.export.Dim.AUTO},) * 2
     program = torch.export.export(Fixed(), (x, torch.ones(5)), dynamic_shapes=dims, strict=False)
     rules = decomp.Rules({torch.mul: lambda x, other: torch.mul(x, other), torch.div: lambda x, other: x / other})

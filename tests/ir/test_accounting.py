@@ -1,4 +1,4 @@
-"""What a target must know, and what stands in a program beside it: a lowered program is in its target."""
+"""A lowered program is in its target, apart from calls that no target needs to know."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Counting(nn.Module):
 ARGS = torch.ones(3, dtype=torch.float64), torch.tensor(2)
 
 
-def test_what_no_target_is_asked_for_is_counted() -> None:
+def test_calls_outside_the_target_are_counted() -> None:
     lowering = decomp.lower(Counting(), to=targets.core_aten, args=ARGS)
     report = lowering.report()
     assert report.effects["write-back"] == 1 and report.effects["control flow"] == 1 and report.effects["assertion"] > 0
@@ -54,7 +54,7 @@ def test_what_no_target_is_asked_for_is_counted() -> None:
     assert all(call.op in targets.core_aten for call in decomp.calls(lowering.result))
 
 
-def test_what_is_named_is_found_though_no_target_is_asked_for_it() -> None:
+def test_calls_outside_the_target_are_found_by_name() -> None:
     lowering = decomp.lower(Counting(), to=targets.core_aten, args=ARGS)
     for spelling in (aten.copy_, torch.ops.higher_order.cond):
         assert len(decomp.calls(lowering.result, spelling)) == 1

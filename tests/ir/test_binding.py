@@ -1,4 +1,4 @@
-"""Binding of arguments: whatever the spelling, the arguments that PyTorch itself hands to the op."""
+"""Binding of arguments: for any spelling, the arguments that PyTorch itself passes to the op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls: every use of an op in a program, whatever its spelling."""
+"""Calls: every use of an op in a program, in any spelling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every table of facts about ops is held against this version of PyTorch."""
+"""Every table of facts about ops is compared with the installed version of PyTorch."""
 
 import math
 import operator

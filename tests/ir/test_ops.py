@@ -169,6 +169,6 @@ def test_a_rule_may_be_there_before_the_library_that_has_its_op():
     assert torch.equal(lowered(x), 3 * x)
 
 
-def test_an_op_has_one_name_whatever_separates_its_namespace():
+def test_an_op_has_one_name_for_any_namespace_separator():
     assert Op("mylib::foo") == Op("mylib.foo") and str(Op("aten::relu")) == "aten.relu"
     assert hash(Op("aten::relu")) == hash(decomp.op("relu"))

@@ -1,4 +1,4 @@
-"""One overload for each op, whatever a program called it."""
+"""One overload for each op, regardless of its spelling in the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A planned program held against the program that was planned: the same results bit for bit, the same writes, the same
+"""A planned program compared with the program that was planned: the same results bit for bit, the same writes, the same
 random draws, and nothing of one call left to another."""
 
 import copy
@@ -8,7 +8,7 @@ from torch.utils import _pytree as pytree
 
 
 def bits(value):
-    """What makes two results the same: their bits, dtype, sizes and strides."""
+    """The properties in which results must agree: bits, dtype, sizes and strides."""
     if not isinstance(value, torch.Tensor):
         return value
     plain = value.detach().resolve_conj().resolve_neg()

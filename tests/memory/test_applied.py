@@ -1,4 +1,4 @@
-"""What a planned program does when it is called: on other inputs, moved, copied, in threads, within itself."""
+"""Calls of a planned program: on other inputs, moved, copied, in threads, within itself."""
 
 from concurrent.futures import ThreadPoolExecutor
 import copy
@@ -61,7 +61,7 @@ def test_a_program_on_another_device_has_its_arena_there():
 
 def test_a_model_that_was_converted_is_refused():
     _, plan, args = layers()
-    with pytest.raises(PlanMismatch, match="0.weight is of torch.float16, and the program was planned for"):
+    with pytest.raises(PlanMismatch, match="0.weight has dtype torch.float16, but the program was planned for"):
         plan.apply().half()(args[0])
 
 

@@ -1,4 +1,4 @@
-"""Faults that are planted in a plan are seen, each by what it would do."""
+"""Faults planted in a plan are detected, each by its effect."""
 
 import pytest
 
@@ -54,11 +54,11 @@ def test_memory_that_is_used_again_too_early():
     plan = planned()
     plan.placement.of[named(plan, "exp_1")].offset = plan.placement.of[named(plan, "mul")].offset
     plan.placement.of[named(plan, "exp_1")].memory = plan.placement.of[named(plan, "mul")].memory
-    assert refused(plan) == "exp_1 is written over mul, which it reads, and not in place of it"
+    assert refused(plan) == "exp_1 is written over mul, which it reads, but not in place"
 
 
 def written_over(plan, name, operand):
-    """Put the result of a call in the place of an operand, as a plan that takes it for dead would."""
+    """Put the result of a call over an operand, as a plan that considers it dead would."""
     node, there = named(plan, name), named(plan, operand)
     plan.placement.over[node] = there
     home = plan.placement.lifetimes.homes[there][0]
@@ -87,32 +87,32 @@ def test_in_place_under_a_view_that_lives():
 def test_in_place_of_an_operand_that_is_read_in_another_order():
     plan = memory_plan(exported(lambda x: (lambda y: y.add(y.t()))(x.exp()), X.view(32, 32)), arena=False)
     written_over(plan, "add", "exp")
-    assert refused(plan) == "add is written over exp, and reads it in another order as well"
+    assert refused(plan) == "add is written over exp, but also reads it with other strides"
 
 
 def test_in_place_by_an_op_that_reads_what_it_has_written():
     plan = memory_plan(exported(lambda x: x.exp().flip(0), X), arena=False)
     written_over(plan, "flip", "exp")
-    assert refused(plan) == "flip is written over exp, and does not work element by element on its like"
+    assert refused(plan) == "flip is written over exp, but is not elementwise in operands of its layout"
 
 
 def test_in_place_of_an_input():
     plan = memory_plan(exported(lambda x: x.exp(), X), arena=False)
     written_over(plan, "exp", "x" if any(n.name == "x" for n in plan.program.graph.nodes) else "args_0")
-    assert "which has other memory, or memory that others own" in refused(plan)
+    assert "whose memory is elsewhere, or not owned by the plan" in refused(plan)
 
 
 def test_a_result_that_leaves_in_the_arena():
     plan = memory_plan(exported(lambda x: (x.exp() + x.sin()).flip(0), X), arena=True)
     buffer = plan.placement.of[named(plan, "flip")]
     buffer.memory, buffer.offset = ARENA, plan.placement.of[named(plan, "exp")].offset ^ ONE
-    assert refused(plan) == "output returns flip, which lies in memory of the plan"
+    assert refused(plan) == "output returns flip, which is in memory of the plan"
 
 
-def test_what_lies_beyond_the_arena_or_off_the_alignment():
+def test_results_beyond_the_arena_or_misaligned():
     plan = planned()
     buffer = plan.placement.of[named(plan, "exp")]
     buffer.memory, buffer.offset = ARENA, plan.arena
-    assert refused(plan) == f"exp lies at bytes {plan.arena} to {plan.arena + ONE} of {plan.arena}"
+    assert refused(plan) == f"exp is at bytes {plan.arena} to {plan.arena + ONE} of {plan.arena}"
     buffer.offset = 4
-    assert refused(plan) == "exp lies at byte 4, no multiple of 64"
+    assert refused(plan) == "exp is at byte 4, not a multiple of 64"

@@ -38,7 +38,7 @@ def widened(value):
 
 
 def result_of(sample):
-    """What the call gives; None if it fails, or is a view of conjugates."""
+    """The result of the call; None if it fails, or is a view of conjugates."""
     try:
         made = sample.overload(*sample.args, **sample.kwargs)
     except (RuntimeError, TypeError, IndexError, ValueError):

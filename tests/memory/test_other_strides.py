@@ -1,4 +1,4 @@
-"""A planned program gives the bits of the one that was planned, whatever the strides of its inputs."""
+"""A planned program returns the same bits as the one that was planned, for any strides of its inputs."""
 
 import copy
 

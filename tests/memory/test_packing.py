@@ -1,4 +1,5 @@
-"""Packing, against its definition: no two spans that meet in time meet in memory, and nothing lies beyond the end."""
+"""Packing, against its definition: spans that overlap in time do not overlap in memory, and nothing is beyond the
+end."""
 
 import random
 
@@ -25,7 +26,7 @@ def drawn(seed, count, long=20):
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("count", [1, 7, 60, 300])
-def test_what_is_needed_at_once_lies_apart(seed, count):
+def test_spans_alive_together_do_not_overlap(seed, count):
     spans = list(drawn(seed, count))
     rooms = [Room(until, 8192) for until in (10, 40)]
     packing = pack(spans, rooms)
@@ -44,7 +45,7 @@ def test_an_arena_is_no_smaller_than_what_is_alive_at_once_and_rarely_much_large
     assert widest(spans) <= pack(spans).nbytes <= 1.25 * widest(spans)
 
 
-def test_memory_is_used_again_when_nobody_needs_it_any_more():
+def test_memory_is_reused_when_it_is_no_longer_needed():
     chain = [Span(i, i + 1, 4096) for i in range(100)]
     assert pack(chain).nbytes == 2 * 4096
 

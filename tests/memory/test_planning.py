@@ -99,7 +99,7 @@ def test_a_plan_reads_well():
     assert (
         str(plan)
         == """\
-peak 8.19 kB, 0.67 of the 12.3 kB of the program as it is; lower bound 8.19 kB
+peak 8.19 kB, 0.67 of the 12.3 kB without a plan; lower bound 8.19 kB
 
 op                 calls   before    after  in place  in arena  in blocks
 aten.add.Tensor        1  12.3 kB  8.19 kB         1         0          0
@@ -107,10 +107,10 @@ aten.relu.default      1  8.19 kB   4.1 kB         1         0          0
 aten.sin.default       1  8.19 kB  8.19 kB         0         1          0
 aten.exp.default       1   4.1 kB   4.1 kB         0         0          0
 
-before, after: bytes held while the op runs, at most, beyond inputs and state.
-in place: calls that write over an operand; in arena: into planned memory;
+before, after: most bytes held while the op runs, without inputs and state.
+in place: calls that overwrite an operand; in arena: into planned memory;
 in blocks: that run on one block of rows after the other.
-The arena takes 4.1 kB, and is allocated in each call."""
+The arena takes 4.1 kB, and is allocated in each run."""
     )
     assert plan.as_dict()["ops"][0] == {
         "op": "aten.add.Tensor",
@@ -134,7 +134,7 @@ def test_without_metadata_the_error_says_what_to_do():
         memory_plan(fx.symbolic_trace(nn.GELU()))
 
 
-def test_a_wrong_option_is_told():
+def test_a_wrong_option_is_reported():
     with pytest.raises(decomp.ArgumentError, match="arena= must be True, False or None, not 'yes'"):
         memory_plan(exported(torch.exp, X), arena="yes")
 

@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def turned(shape, rng, gaps=True):
-    """A tensor whose dimensions lie in memory in any order, perhaps with gaps, perhaps with one broadcast."""
+    """A tensor with its dimensions in any memory order, perhaps with gaps, perhaps with one broadcast."""
     order = rng.sample(range(len(shape)), len(shape))
     sizes = [shape[d] for d in order]
     kind = rng.random() if gaps and sizes else 1
@@ -79,7 +79,7 @@ def overload_of(name):
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", BINARY)
-def test_a_broadcast_result_lies_as_the_kernel_lays_it(name, seed):
+def test_a_broadcast_result_has_the_strides_of_the_kernel(name, seed):
     rng, mended = random.Random(f"{name} {seed}"), 0
     for _ in range(25):
         shape = [rng.choice((2, 3, 4)) for _ in range(rng.randint(2, 4))]
@@ -92,7 +92,7 @@ def test_a_broadcast_result_lies_as_the_kernel_lays_it(name, seed):
 
 
 @pytest.mark.parametrize("mode", ["floor", "trunc"])
-def test_a_rounded_quotient_lies_as_the_kernel_lays_it(mode):
+def test_a_rounded_quotient_has_the_strides_of_the_kernel(mode):
     x = torch.rand(3, 5, 4).permute(2, 0, 1)
     real = torch.div(x, torch.tensor(2.0), rounding_mode=mode)
     fakes = FakeTensorMode()
@@ -106,7 +106,7 @@ def test_a_rounded_quotient_lies_as_the_kernel_lays_it(mode):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_picked_by_index_lies_as_the_kernel_lays_it(seed):
+def test_indexed_elements_have_the_strides_of_the_kernel(seed):
     rng, wrong, mended = random.Random(seed), 0, 0
     for _ in range(150):
         shape = [rng.choice((2, 3, 4)) for _ in range(rng.randint(1, 4))]
@@ -139,7 +139,7 @@ ORDERS = [((2, 3, 4), (0, 2, 1)), ((3, 4), (1, 0)), ((2, 3, 4, 5), (0, 2, 3, 1))
 
 
 @pytest.mark.parametrize("shape, order", ORDERS)
-def test_a_norm_over_a_batch_lies_as_the_kernel_lays_it(shape, order):
+def test_a_norm_over_a_batch_has_the_strides_of_the_kernel(shape, order):
     x = torch.rand([shape[d] for d in order]).permute([order.index(d) for d in range(len(shape))])
     mean, variance = stats(shape[1])
     assert check(aten._native_batch_norm_legit_no_training.default, (x, None, None, mean, variance, 0.1, 1e-5))[0]
@@ -152,13 +152,13 @@ def test_a_norm_over_a_batch_lies_as_the_kernel_lays_it(shape, order):
 
 
 @pytest.mark.parametrize("name", ["reflection_pad3d", "replication_pad3d"])
-def test_padding_of_volumes_lies_as_the_kernel_lays_it(name):
+def test_padding_of_volumes_has_the_strides_of_the_kernel(name):
     x = torch.rand(2, 5, 5, 5, 3).permute(0, 4, 1, 2, 3)
     for volume in (x, x[0], x.contiguous()):
         assert check(getattr(aten, name).default, (volume, [1] * 6))[0]
 
 
-def test_unpooling_and_log_sigmoid_lie_as_the_kernel_lays_them():
+def test_unpooling_and_log_sigmoid_have_the_strides_of_the_kernel():
     x, places = torch.rand(2, 2, 2, 3).permute(0, 3, 1, 2), torch.zeros(2, 3, 2, 2, dtype=torch.long)
     assert check(aten.max_unpool2d.default, (x, places, [4, 4]))[0]
     assert check(aten.log_sigmoid_forward.default, (torch.rand(3, 4).t(),))[0]

@@ -1,4 +1,4 @@
-"""What a call gives on meta tensors is what the fake mode says of it."""
+"""The result of a call on meta tensors agrees with the fake mode."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_a_conjugated_result_is_left_to_the_fake_mode():
     assert kernels.run(aten._conj.default, (x,), {}) is NotImplemented
 
 
-def test_a_fake_that_stands_for_known_numbers_is_left_to_the_fake_mode():
+def test_a_fake_of_known_numbers_is_left_to_the_fake_mode():
     kernels = MetaKernels(Fakes(MODE))
     with MODE:
         known = torch.tensor(3.0)

@@ -1,4 +1,4 @@
-"""Symbolic sizes that are the same whatever they are, and those that only look so."""
+"""Symbolic sizes that are equal for all values, and those that only look equal."""
 
 import pytest
 import torch

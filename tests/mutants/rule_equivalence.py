@@ -309,7 +309,7 @@ class _Forms:
     # Predicates
 
     def _implied(self, number: int, holds: bool) -> Facts:
-        """What follows if a predicate holds, or does not."""
+        """The consequences of a predicate that holds, or does not."""
         node, found = self.nodes[number], {(number, holds)}
         parts = [arg.number for arg in node.args if isinstance(arg, _Ref)]
         if node.op in ("logical_not", "bitwise_not") and node.dtype is torch.bool:

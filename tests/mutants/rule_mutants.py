@@ -95,7 +95,7 @@ class _Counting(TorchFunctionMode):
         return self.called(name, self.counts[name] - 1, func, args, kwargs or {})
 
     def called(self, name: str, count: int, func: Any, args: Any, kwargs: Any) -> Any:
-        """What stands for the result of a call."""
+        """The replacement of a call's result."""
         return func(*args, **kwargs)
 
 

@@ -237,7 +237,7 @@ class _Check:
         return bool(served)
 
     def _measured(self, rule: Rule, i: int, dtype: torch.dtype) -> Certificate | None:
-        """What a rule measures on one sample in one dtype; None if measuring itself fails."""
+        """The measurement of a rule on one sample in one dtype; None if measuring fails."""
         try:
             return decomp.certify(rule, samples=[self.samples[i]], dtypes=[dtype])
         except TooSlow:
@@ -280,7 +280,7 @@ def _counted(mutants: list[Mutant]) -> str:
 
 
 def survivors(mutants: list[Mutant]) -> str:
-    """What was not noticed, and what cannot be, as lists in Markdown."""
+    """The mutants that were not noticed, and those that cannot be, as lists in Markdown."""
     listed = [(m.why == EQUIVALENT, f"- {m.family}.{m.rule} ({m.op}), {m.change}") for m in mutants if not m.killed]
     why = [m.why for m in mutants if not m.killed]
     alive = [f"{line}: {reason}" for (equivalent, line), reason in zip(listed, why) if not equivalent]

@@ -1,4 +1,4 @@
-"""What is proved of two functions: that they compute the same whatever a mask leaves out; and of what nothing is."""
+"""Proofs that two functions are equal, up to elements that a mask hides; and functions for which there is none."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_integers_that_do_not_fit_are_refused_when_the_program_is_called():
 
 
 @pytest.mark.parametrize("verify", [True, False])
-def test_integers_that_do_not_fit_are_refused_whatever_the_program_is_made_of(verify):
+def test_integers_that_do_not_fit_are_refused_in_any_kind_of_program(verify):
     model, far = Of(lambda self, i: i * 2 + 1), torch.tensor([1, 2**40])
     how = {"to": CORE, "narrow": True, "verify": verify}
     torch._dynamo.reset()
@@ -274,7 +274,7 @@ def test_sizes_may_vary_and_other_kinds_of_programs_are_narrow_too():
 
 def test_the_plan_and_the_report_say_what_stands_at_the_border():
     model, args = PROGRAMS["decoder"]
-    said = "int32 in the place of int64; still int64 at the border: given args_0, returned argmax, getitem_1, sum_2"
+    said = "int32 instead of int64; still int64 at the border: given args_0, returned argmax, getitem_1, sum_2"
     plan = decomp.plan(model, to=CORE, args=args, narrow=True)
     assert any(said in note for note in plan.notes) and said in " ".join(str(plan).split())
     assert plan.notes == decomp.lower(model, to=CORE, args=args, narrow=True).report().notes
@@ -285,7 +285,7 @@ def test_the_plan_and_the_report_say_what_stands_at_the_border():
 def test_narrow_has_to_know_dtypes():
     with pytest.raises(decomp.errors.TargetError, match="core_aten declares no dtypes"):
         decomp.lower(nn.ReLU(), to=targets.core_aten, args=(x(3),), narrow=True)
-    with pytest.raises(decomp.CaptureError, match="narrow=True has to know dtypes"):
+    with pytest.raises(decomp.CaptureError, match="narrow=True needs the dtypes"):
         decomp.lower(nn.ReLU(), to=CORE, narrow=True)
     with pytest.raises(decomp.DecompError, match="narrow= must be True or False, not int"):
         decomp.lower(nn.ReLU(), to=CORE, args=(x(3),), narrow=1)
@@ -296,7 +296,7 @@ def test_narrow_has_to_know_dtypes():
 
 
 def spoilt(change, model=None, args=None):
-    """What the check says of a program in narrow dtypes with a change in its graph."""
+    """The error of the check for a program in narrow dtypes whose graph was changed."""
     model = model or Of(lambda self, a, b: (a + 1) * b - a.argmax() + torch.full((4,), 3).double())
     planned = decomp.lower(model, to=CORE, args=args or (n(4), n(4)), narrow=True).pieces[0].planned
     narrowed = planned.represented.narrowed

@@ -219,7 +219,7 @@ def _spread(samples: list[Any], count: int, draw: random.Random | None) -> list[
 
 
 def _special_programs(case: Case, samples: list[Any]) -> Iterator[Program]:
-    """Special values in the place of the first sample that has room for them."""
+    """Special values put into the first sample that has room for them."""
     if case.entry.startswith(("linalg", "fft", "nn.functional.embedding")) or case.dtype is torch.complex64:
         return
     ints = INTS[:-1] if case.entry == "lcm" else INTS  # of the least integer PyTorch's kernel divides by zero and dies

@@ -1,4 +1,4 @@
-"""What is neither clean nor declared, entry by entry, and why: mostly where PyTorch's own kernel is the odd one. An
+"""The entries that are neither clean nor declared, and why: mostly where PyTorch's own kernel is the odd one. An
 entry that is not here has to be clean or declared."""
 
 from tests.pytorch_differences import KERNEL_DIFFERENCES

@@ -92,7 +92,7 @@ _KNOWN: dict[str, Case] = {}
 
 
 def verdict(job: Job) -> Row:
-    """Judge the case of a name, in whatever process this is."""
+    """Judge the case of a name, in the current process."""
     name, target, count, seed = job
     if not _KNOWN:
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""What the verdicts come to: how many of PyTorch's operator and module tests are clean, by target, as a table and as
+"""The verdicts in total: how many of PyTorch's operator and module tests are clean, by target, as a table and as
 the files that the README quotes."""
 
 from __future__ import annotations

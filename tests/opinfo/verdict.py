@@ -29,7 +29,7 @@ SECONDS = 120
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a case on a target, and why if it is not clean."""
+    """The outcome of a case on a target, and the reason if it is not clean."""
 
     status: str
     why: str = ""
@@ -102,7 +102,7 @@ def _judge(case: Case, program: Program, target: decomp.Target) -> Verdict:
 
 
 def _own_outcome(program: Program, graded: bool) -> Outcome | None:
-    """What the op itself gives, if it takes the sample."""
+    """The result of the op itself, if it accepts the sample."""
     try:
         return evaluate(program.module, program, graded)
     except TooSlow:

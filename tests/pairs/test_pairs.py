@@ -128,7 +128,7 @@ class Rotary(nn.Module):
 def test_rotary_embeddings_take_their_buffer_apart_at_the_border():
     found = agree(Rotary(), (x(2, 5, 3, 8),))
     assert found.plan.notes == (
-        "complex numbers: 4 calls on pairs of real numbers; at the border b_freqs taken apart by view_as_real",
+        "complex numbers: 4 calls on pairs of real numbers; at the border b_freqs split by view_as_real",
     )
     assert found.plan.notes[0] in " ".join(str(found.report()).split())
     assert found.plan.notes[0] in str(found.plan) and found.report().as_dict()["notes"] == list(found.plan.notes)
@@ -152,8 +152,8 @@ def test_dynamic_sizes():
 def test_what_comes_in_and_goes_out_complex_stays_so_at_the_border():
     found = agree(lambda z, w: z.T * w, (z(3, 4), z(4, 3)))
     assert found.plan.notes == (
-        "complex numbers: 2 calls on pairs of real numbers; at the border args_0, args_1 taken apart by view_as_real; "
-        "mul_complex put together by view_as_complex",
+        "complex numbers: 2 calls on pairs of real numbers; at the border args_0, args_1 split by view_as_real; "
+        "mul_complex merged by view_as_complex",
     )
     assert found.result(z(3, 4), z(4, 3)).stride() == (z(3, 4).T * z(4, 3)).stride()
 
@@ -260,7 +260,7 @@ def test_a_program_that_is_tampered_with_is_found_out():
         with pytest.raises(decomp.VerificationError):
             check_in_pairs(pairs)
     product.args, product.target = args, aten.add.Tensor
-    with pytest.raises(decomp.VerificationError, match="is not aten.sub.Tensor in the place of mul"):
+    with pytest.raises(decomp.VerificationError, match="is not aten.sub.Tensor, expected in place of mul"):
         check_in_pairs(pairs)
     product.target = aten.sub.Tensor
     out = pairs.graph.output_node()
@@ -426,7 +426,7 @@ def test_a_call_that_left_its_region_is_found_out():
     check_in_pairs(pairs)
 
 
-def test_two_complex_results_of_the_same_parts_are_told_apart():
+def test_two_complex_results_of_the_same_parts_are_distinguished():
     class Twins(nn.Module):
         def forward(self, x, written):
             one, other = torch.complex(x, x), torch.complex(x, x)

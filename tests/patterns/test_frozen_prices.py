@@ -1,4 +1,4 @@
-"""What patterns cost in a program that is frozen: what is computed from weights alone costs nothing."""
+"""The cost of patterns in a frozen program, where computation on weights costs nothing."""
 
 from __future__ import annotations
 

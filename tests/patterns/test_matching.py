@@ -137,7 +137,7 @@ OVERLOADS = {
 
 
 @pytest.mark.parametrize("case", OVERLOADS)
-def test_what_a_variable_stands_for_may_decide_about_the_overload(case):
+def test_the_value_of_a_variable_may_decide_the_overload(case):
     pattern, program, value = OVERLOADS[case]
     for graph in (exported(program, x).graph, fx.symbolic_trace(program).graph):
         (match,) = found(graph, pattern)
@@ -271,7 +271,7 @@ def test_a_module_in_a_pattern_has_its_settings_as_variables():
 @pytest.mark.parametrize(
     "function, problem",
     [
-        (lambda x: x, "gives back one of its variables"),
+        (lambda x: x, "returns one of its variables"),
         (lambda x: x.add_(1), "writes a tensor"),
         (lambda x: torch.rand_like(x), "draws random numbers"),
         (lambda x: x + torch.ones(2), "uses a tensor or a module from outside"),
@@ -286,7 +286,7 @@ def test_what_cannot_be_a_pattern_is_refused(function, problem):
         Pattern.of(function)
 
 
-def test_a_pattern_computes_what_it_stands_for():
+def test_calling_a_pattern_computes_its_outputs():
     pattern = Pattern.of(linear_relu)
     assert torch.equal(pattern(x, w, b), linear_relu(x, w, b))
 

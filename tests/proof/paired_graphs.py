@@ -34,7 +34,7 @@ class Pair:
         return self.source.create_node("call_function", target, args, name=name)
 
     def stamp(self, source: fx.Node, target: Any, *args: Any, name: str) -> fx.Node:
-        """A lowered call that came from `source`, and stands for it unless another follows."""
+        """A lowered call that came from `source`, and replaces it unless another follows."""
         node = self.lowered.create_node("call_function", target, args, name=name)
         self.origin[node], self.values[source] = source, node
         return node

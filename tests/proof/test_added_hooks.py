@@ -1,4 +1,4 @@
-"""What somebody puts on a lowered module is seen by verification: hooks, another forward, other parameters."""
+"""Verification detects changes to a lowered module: hooks, another forward, other parameters."""
 
 import pytest
 import torch

@@ -134,7 +134,7 @@ def test_a_new_placeholder_must_be_declared() -> None:
     check(replace(bad, added=frozenset({"table"})))
 
 
-def test_the_output_is_what_stands_for_the_output() -> None:
+def test_the_output_is_the_image_of_the_output() -> None:
     bad = lowering()
     bad.lowered.output_node().args = ((node_of(bad.lowered, "gelu"),),)
     assert broken(bad, OutputsChanged) == (
@@ -216,7 +216,7 @@ def test_the_origin_is_in_the_source() -> None:
     assert broken(bad, WithoutOrigin).startswith("'gelu_square' comes from 'z', which is not in the source\n")
 
 
-def test_something_stands_for_every_value_that_is_used() -> None:
+def test_every_used_value_has_an_image() -> None:
     bad = lowering()
     del bad.values[node_of(bad.source, "gelu")]  # type: ignore[attr-defined]
     assert broken(bad, ValueLost) == (
@@ -224,7 +224,7 @@ def test_something_stands_for_every_value_that_is_used() -> None:
     )
 
 
-def test_what_stands_for_a_value_is_in_the_graph() -> None:
+def test_the_image_of_a_value_is_in_the_graph() -> None:
     bad = lowering()
     bad.values[node_of(bad.source, "gelu")] = node_of(bad.source, "gelu")  # type: ignore[index]
     assert broken(bad, ValueLost).startswith("'gelu', the value of 'gelu', is not in the graph\n")
@@ -251,7 +251,7 @@ def test_contracted_nodes_may_not_form_a_circle() -> None:
     assert broken(bad, InventedDependency) == "source nodes depend on each other in a cycle: a -> b"
 
 
-def test_an_expansion_may_read_along_a_path_and_drop_what_lies_between() -> None:
+def test_an_expansion_may_read_along_a_path_and_drop_the_nodes_between() -> None:
     good = lowering()
     node_of(good.lowered, "add").update_arg(0, node_of(good.lowered, "x"))
     check(good)
@@ -451,7 +451,7 @@ def test_many_indirect_edges_cost_one_walk_a_batch(monkeypatch: pytest.MonkeyPat
     assert 1 <= len(visited) <= 6
 
 
-def test_a_result_that_nobody_reads_may_be_none() -> None:
+def test_an_unused_result_may_be_none() -> None:
     pair = Pair()
     x, lx = pair.both("placeholder", "x")
     both = pair.call(aten.native_batch_norm_backward.default, x, name="both")

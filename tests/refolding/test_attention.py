@@ -110,7 +110,7 @@ NONE_OF_ATTENTION = {
 
 @pytest.mark.parametrize("name", NONE_OF_ATTENTION)
 def test_what_is_near_to_a_mask_is_none(name):
-    """Whatever is found of it gives the same values, with what scales scores left out of it or put into operands."""
+    """Any call found has the same values, with the scaling of scores left out or moved into operands."""
     model, x = Written(NONE_OF_ATTENTION[name]), torch.randn(2, 6, 16)
     refolding = decomp.refold(torch.export.export(model, (x,)).run_decompositions(), verify="values")
     torch.testing.assert_close(refolding.result.module()(x), model(x))
@@ -259,7 +259,7 @@ def bert_on(target):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("to", [targets.core_aten, targets.tinygrad], ids=lambda to: to.name)
-def test_attention_alone_is_asked_for(to):
+def test_only_attention_is_requested(to):
     program = bert_on(to)
     assert len(calls(program, to=[ATTENTION])) == 2
     without_views = decomp.Target("chip", [ATTENTION])  # which could not bring operands into shape

@@ -165,7 +165,7 @@ def test_a_softmax_that_gives_zeros_for_hidden_rows_is_none():
 
     refolding = decomp.refold(exported(safe, X))
     assert [each.nodes for each in refolding.folded] == [1]
-    assert {each.reason for each in refolding.missed} == {"it gives other values where rows are hidden by −∞"}
+    assert {each.reason for each in refolding.missed} == {"it returns other values where rows are hidden by −∞"}
 
 
 def test_detached_parts_have_other_gradients():
@@ -358,7 +358,7 @@ def test_what_is_wanted_says_what_stays_and_not_what_is_found(to):
         assert {each.node for each in alone} >= {each.node for each in everything if each.op == op}
 
 
-def test_each_node_that_an_op_stands_for_is_counted_once():
+def test_each_node_that_an_op_replaces_is_counted_once():
     """A call of several results is a step on the way to one with a weight, and so is taking the first result."""
     program = decomp.lower(torch.export.export(nn.LayerNorm(8).eval(), (X,)), to=targets.tinygrad).result
     (norm,) = decomp.refold(program, to=targets.core_aten).folded
@@ -372,7 +372,7 @@ def test_a_wanted_op_inside_of_another_is_found():
     assert found(written, to=["sigmoid"], verify="values") == {"sigmoid": 1}
 
 
-def test_what_was_nearly_a_wanted_op_is_told():
+def test_near_misses_of_wanted_ops_are_reported():
     def safe(x):
         hidden = torch.isneginf(x).all(-1, keepdim=True)
         return torch.where(hidden, 0.0, textbook_softmax(x))
@@ -440,7 +440,7 @@ def test_a_rule_that_does_not_hold_is_not_believed():
 
     program = exported(lambda x, y: x.exp() * y.exp(), X, X + 1)
     assert found(program, rules=rules)["logaddexp"] == 0
-    assert whys(program, rules=rules)["aten.logaddexp"] == "the op gives other values than its rule here"
+    assert whys(program, rules=rules)["aten.logaddexp"] == "the op returns other values than its rule here"
 
 
 def test_searching_finds_what_refold_finds():

@@ -48,7 +48,7 @@ def test_layers_of_one_structure_are_tried_once():
     assert many[0] <= few[0] + 2 and many[1] >= 60
 
 
-def test_a_constant_whose_parts_are_used_twice_is_told_apart_by_its_steps():
+def test_a_constant_whose_parts_are_used_twice_is_identified_by_its_steps():
     """Spelled out, it would be longer than any memory."""
 
     def forward(x):

@@ -185,7 +185,7 @@ def test_an_op_stays_of_which_a_value_on_the_way_is_used():
     graph.output_node().args = ((total,),)
     lowering.result.graph_signature.output_specs[0].arg.name = total.name
     refolding = refold(lowering)
-    reason = f"{node.name!r}, which is computed on the way, is used by {twice.name!r} now"
+    reason = f"the intermediate value {node.name!r} is used by {twice.name!r} now"
     assert missed(refolding) == {"aten.gelu.default": reason}
 
 

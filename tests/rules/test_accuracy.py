@@ -15,7 +15,7 @@ CHIP = Target("chip", ["add", "mul", "sin", "exp", "detach"])
 
 
 def ways():
-    """Three ways of tanh, which are told by the number of their calls; and relu, which stands on it."""
+    """Three alternatives for tanh, distinguished by their number of calls; and relu, which is computed from it."""
     rules = Rules(level="exact")
     rules.register("tanh", name="exactly")(lambda x: torch.sin(x) + x * 2)
     rules.register("tanh", name="nearly", level="standard")(lambda x: torch.sin(x) * 2)
@@ -81,7 +81,7 @@ def test_an_author_s_own_rule_needs_no_level_and_comes_first():
     assert names(nn.Tanh(), "fast", own | ways(), cost=decomp.costs.calls) == ["about"]
 
 
-def test_a_rule_that_falls_short_is_told_with_its_level():
+def test_a_rule_that_misses_its_level_is_reported_with_it():
     rules = Rules(level="fast")
     rules.register("tanh", name="about")(lambda x: torch.sin(x))
     with pytest.raises(decomp.NotLowered, match="reaches the level fast, but exact is required"):
@@ -163,7 +163,7 @@ def test_levels_travel():
         ({"tanhh": "fast"}, "tanhh"),
     ],
 )
-def test_a_wrong_level_is_told(wrong, says):
+def test_a_wrong_level_is_reported(wrong, says):
     for verb in (decomp.lower, decomp.plan):
         with pytest.raises(decomp.DecompError, match=says):
             verb(nn.Tanh(), to=CHIP, args=(X,), accuracy=wrong)
@@ -171,7 +171,7 @@ def test_a_wrong_level_is_told(wrong, says):
         decomp.backend(to=CHIP, accuracy=wrong)
 
 
-def test_a_wrong_level_of_a_rule_is_told():
+def test_a_wrong_level_of_a_rule_is_reported():
     with pytest.raises(ArgumentError, match="level= must be one of"):
         Rules().register("tanh", level="quick")
     with pytest.raises(ArgumentError, match="level= must be one of"):

@@ -56,7 +56,7 @@ def test_a_way_with_more_calls_of_its_own_may_end_in_fewer():
     assert calls(nn.ReLU(), rules, cost=nodes) == ["sin", "mul"]
 
 
-def test_what_was_passed_over_is_told_with_its_price():
+def test_rejected_alternatives_are_reported_with_their_prices():
     plan = decomp.plan(nn.Tanh(), to=CHIP, rules=ways(), args=(X,), cost=nodes)
     (derived,) = plan.derived.values()
     assert derived.rule.name == "short"
@@ -101,7 +101,7 @@ def test_models_cost_no_more_nodes_than_by_the_rules_own_order(name):
 
 
 @pytest.mark.parametrize("price", [float("nan"), -1, float("inf"), -float("inf"), None, "cheap", 1j])
-def test_a_cost_that_is_none_is_refused_with_the_call(price):
+def test_an_invalid_cost_is_refused_with_the_call(price):
     rules = decomp.Rules({torch.relu: lambda x: x.clamp(min=0)})
     chip = decomp.Target("chip", ["clamp"])
     with pytest.raises(decomp.DecompError) as caught:

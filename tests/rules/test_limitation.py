@@ -1,4 +1,4 @@
-"""Limitations: declared beside the rules, composed with them, and told wherever an op is in the way."""
+"""Limitations: declared beside the rules, composed with them, and reported wherever they block an op."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What the public functions say to arguments of a wrong kind, and to what nobody foresaw."""
+"""Errors of the public functions for arguments of a wrong kind, and for unexpected exceptions."""
 
 import pickle
 import re
@@ -197,7 +197,7 @@ def test_dynamic_shapes_that_do_not_fit_are_a_capture_error(shapes):
 # what nobody foresaw
 
 
-def test_what_nobody_foresaw_is_told_with_stage_type_line_and_remedy(monkeypatch):
+def test_unexpected_errors_are_reported_with_stage_type_line_and_remedy(monkeypatch):
     def planned(*args):
         raise ZeroDivisionError("no such plan")
 
@@ -214,7 +214,7 @@ def test_what_nobody_foresaw_is_told_with_stage_type_line_and_remedy(monkeypatch
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), decomp.errors.InternalError)
 
 
-def test_what_is_told_already_is_not_told_twice():
+def test_a_wrapped_error_is_not_wrapped_twice():
     @boundary("outer")
     def outer():
         inner()
@@ -296,7 +296,7 @@ def test_an_interrupt_of_the_model_passes():
 
 @pytest.mark.parametrize("given", [3, None, "relu", [3], object, nn.ReLU(), torch.ones(()), [lambda x: x]])
 @pytest.mark.parametrize("use", [decomp.Rules, lambda given: RULES | given])
-def test_what_stands_for_rules_is_a_dict_or_a_sequence_of_them(use, given):
+def test_rules_may_be_a_dict_or_a_sequence_of_rules(use, given):
     text = "^rules are a dict from op to function, or a sequence of rules, "
     with pytest.raises(decomp.errors.ArgumentError, match=text):
         use(given)

@@ -90,7 +90,7 @@ def test_a_list_of_tensors_is_a_list(form):
 
 
 @anywhere
-def test_a_rule_may_take_whatever_the_call_has(form):
+def test_a_rule_may_take_any_arguments_of_the_call(form):
     def anything(*args, **kwargs):
         return torch.mul(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""What a rule may not do: each is an error that names the rule, the node, the user's line, and what to do."""
+"""Things that a rule must not do: each raises an error that names the rule, the node, the user's line, and a remedy."""
 
 import functools
 import linecache
@@ -29,7 +29,7 @@ NODES = {
 
 
 def message(rule, form):
-    """What is said when `rule` serves `relu` in `Model`."""
+    """The error when `rule` is used for `relu` in `Model`."""
     with pytest.raises(decomp.RuleError) as caught:
         decomposed(Model(), {F.relu: rule}, (torch.zeros(2, 3),), form)
     assert caught.value.rule.function is rule and caught.value.node.name == "relu"
@@ -197,7 +197,7 @@ WRITES = [
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("rule", WRITES, ids=range(len(WRITES)))
-def test_whatever_writes_in_a_rule_is_refused_with_its_line(rule, form):
+def test_any_write_in_a_rule_is_refused_with_its_line(rule, form):
     before = REMEMBERED.clone()
     with pytest.raises(decomp.RuleError) as caught:
         decomposed(Model(), {F.relu: rule}, (torch.zeros(2, 3),), form)

@@ -360,7 +360,7 @@ def test_a_rule_that_needs_ops_is_asked_only_for_targets_that_know_them(needs, k
 
 
 @pytest.mark.parametrize(("known", "expected"), [(("abs", "sin"), "abs"), (("abs", "sin", "cos"), "sin")])
-def test_a_rule_is_not_asked_for_targets_that_know_what_does_it_better(known, expected):
+def test_a_rule_is_not_used_on_targets_with_better_ops(known, expected):
     rules = decomp.Rules()
     rules.register(F.relu, unless=["cos", "exp"])(lambda x: torch.abs(x))
     rules.register(F.relu)(lambda x: torch.sin(x))

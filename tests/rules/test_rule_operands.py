@@ -1,4 +1,5 @@
-"""What a rule asks of its operands is answered as for tensors, or is an error that names the rule and the line."""
+"""Questions of a rule about its operands are answered as for tensors, or raise an error that names the rule and the
+line."""
 
 import copy  # noqa: F401  the expressions name it
 import pickle  # noqa: F401
@@ -131,7 +132,7 @@ REFUSED = {
 
 
 def asked(expression, form):
-    """What an expression gives inside a rule, or the error that the lowering ends in."""
+    """The value of an expression inside a rule, or the error with which the lowering fails."""
     found, rules = [], decomp.Rules()
 
     @rules.register(torch.relu)

@@ -136,12 +136,12 @@ def test_a_custom_op_is_an_op_like_any_other():
         ({"dtypes": {"float32": 1}}, r"dtypes= takes a dict by torch dtypes, .* not by 'float32'"),
     ],
 )
-def test_what_no_backend_is_made_of_is_said(options, said):
+def test_invalid_arguments_of_a_backend_are_refused(options, said):
     with pytest.raises(decomp.ArgumentError, match=said):
         decomp.Backend("chip", **{"from_torch": abs, "to_torch": abs, **options})
 
 
-def test_a_function_and_its_op_are_asked_for():
+def test_implements_needs_an_op_and_a_function():
     with pytest.raises(decomp.ArgumentError, match="needs the op that the function computes"):
         made().implements()(abs)
     with pytest.raises(decomp.ArgumentError, match="implements.'add'. takes a function, not 3"):

@@ -30,7 +30,7 @@ def test_ten_steps_on_numpy_are_those_of_pytorch():
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_a_backend_that_is_none_is_refused():
+def test_an_object_that_is_not_a_backend_is_refused():
     with pytest.raises(decomp.ArgumentError, match="a Backend or a function, not 3"):
         decomp.backend(compiler=3)
     with pytest.raises(decomp.ArgumentError):

@@ -1,4 +1,4 @@
-"""What looks redundant and is not, next to what is: each law at the border of where it holds."""
+"""Calls that look redundant and are not, next to those that are: each law at the limits of its validity."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def _causal(x: Any) -> Any:
     return torch.where(places[:, None] >= places[None], x[..., None, :], 0.0).sum(-1)
 
 
-def test_what_factories_alone_are_computed_from_is_a_constant_whatever_is_trained():
+def test_values_computed_only_from_factories_are_constants_in_training_too():
     model = nn.Sequential(nn.Linear(3, 3), Of(_causal))
     found = decomp.lower(model, to=targets.core_aten, args=(X[:1].clone(),), verify="values")
     called = [call.op.short for call in decomp.calls(found.result)]
@@ -378,7 +378,7 @@ def test_another_constant_is_seen():
         decomp.verify(found.model, found)
 
 
-def test_a_lowering_is_simplified_anew():
+def test_a_lowering_is_simplified_again():
     plain = decomp.lower(program(lambda x: F.softmax(x, -1)), to=targets.tinygrad, simplify=False)
     assert plain.report().simplified == "" and "simplify" not in plain.report().seconds
     simple = decomp.simplify(plain, training=False)

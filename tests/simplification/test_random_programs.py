@@ -68,7 +68,7 @@ def test_results_gradients_and_buffers_keep_their_bits(seed):
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_it_is_a_fixed_point_whatever_the_order_of_the_laws(seed):
+def test_it_is_a_fixed_point_in_any_order_of_the_laws(seed):
     program = exported(seed)
     names = written_inputs(program)
     written = tuple(node for node in program.graph.nodes if node.name in names)

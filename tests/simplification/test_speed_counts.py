@@ -1,4 +1,4 @@
-"""What makes simplifying fast, as counts: each node costs a bounded number of calls, metadata is made without the fake
+"""The speed of simplification, as counts: each node costs a bounded number of calls, metadata is made without the fake
 mode, legality is found out once a signature, and laws that may not be applied are not asked."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of a call by its overload alone is what looking at the node says."""
+"""Properties known from a call's overload alone agree with those of the node."""
 
 from __future__ import annotations
 

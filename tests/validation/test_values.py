@@ -28,7 +28,7 @@ def lowered(rule, op=F.relu, model=None):
     return decomp.lower(model, to=CHIP, args=(x(),), rules={op: rule}, verify="values")
 
 
-def test_what_was_measured_is_told():
+def test_measurements_are_reported():
     expansions, program = lowered(lambda x: torch.where(x > 0, x, 0)).proof.checks[-2:]
     assert expansions.startswith(
         "1 of 1 distinct expansions computed and compared with the op's own kernel and float64"

@@ -1,1 +1,1 @@
-"""Searches for ops in a graph, one kind of op a module; what later ones look for is made of what earlier ones find."""
+"""The searches for ops in a graph, one kind of op a module."""

@@ -1,6 +1,6 @@
-"""Scaled dot product attention: a product of a softmax, whose operand is a product of queries and keys, perhaps scaled
-and masked. Queries, keys and values are found by going up from the products through what only shows them otherwise;
-grouped heads are keys and values that were repeated."""
+"""Finds scaled dot product attention: a product with a softmax, whose operand is a product of queries and keys, perhaps
+scaled and masked. The queries, keys and values are found by walking up from the products through views; grouped heads
+are recognised as repeated keys and values. Candidate calls are then tried out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from decomp.refolding.searches.products import product_operands
 SOFTMAX = (aten.softmax.int, aten._softmax.default)
 STEPS = 16
 TRIALS = 48
-"""So many calls are tried at one softmax."""
+"""How many calls are tried at one softmax."""
 
 _SCALES = ("aten::mul", "aten::div")
 _PEAKS = ("aten::exp", "aten::exp2")
@@ -32,19 +32,20 @@ _PEAKS = ("aten::exp", "aten::exp2")
 
 @dataclass
 class _Scores:
-    """How the operand of a softmax is made."""
+    """How the operand of a softmax (the scores) is computed."""
 
     query: fx.Node
     key: fx.Node
     scale: float = 1.0
     masks: list[Mask] = field(default_factory=list)
-    """The nearest to the softmax first."""
+    """Nearest to the softmax first."""
     places: Any = None
-    """How many keys there are."""
+    """The number of keys."""
 
     @property
     def rare(self) -> tuple[fx.Node, ...]:
-        """Masks that are true where scores are hidden: not everywhere, or nothing could be compared."""
+        """Masks that are true where scores are hidden. In trials they must be mostly false, or all scores are
+        hidden."""
         return tuple(mask.node for mask in self.masks if mask.hides)
 
 
@@ -54,7 +55,7 @@ class Attentions(Trier):
     finds = {aten.scaled_dot_product_attention.default: (*SOFTMAX, aten.exp.default)}
 
     def search(self) -> Findings:
-        """All that is found."""
+        """Run the search; returns the findings."""
         done: set[fx.Node] = set()
         for node in self.around.graph.nodes:
             if node.target in SOFTMAX and _is_last(node) or op_called(node) in _PEAKS:
@@ -64,7 +65,7 @@ class Attentions(Trier):
         return self.findings
 
     def _at(self, peak: fx.Node) -> Found | None:
-        """The attention around a softmax, or the exponential of one that is spelled out."""
+        """The attention around a softmax, or around the exponential of a softmax that is spelled out."""
         scores = self._scores_above(peak)
         ends = list(self._ends(peak)) if scores is not None else []
         tried = 0
@@ -80,13 +81,13 @@ class Attentions(Trier):
         return None
 
     def _scores_above(self, peak: fx.Node) -> _Scores | None:
-        """The operand of a softmax, that is the first value above of which a product is made."""
+        """The scores under a softmax: the nearest value above that is a scaled and masked product."""
         above = [peak.args[0]] if peak.target in SOFTMAX else self.around.above(peak, 2 * STEPS)
         found = next((scores for node in above if (scores := self._scores(node)) is not None), None)  # type: ignore
         return replace(found, places=metadata(peak).shape[-1]) if found is not None and metadata(peak).dim() else None
 
     def _scores(self, node: fx.Node) -> _Scores | None:
-        """What is multiplied, scaled and masked to give `node`."""
+        """Read `node` as a scaled and masked product; None if it is not one."""
         scale, masks = 1.0, list[Mask]()
         for _ in range(STEPS):
             pair = product_operands(node)
@@ -123,7 +124,7 @@ class Attentions(Trier):
         return rest[0] if len(rest) == 1 else None
 
     def _distance(self, node: fx.Node) -> int:
-        """How many steps above a node there is a product; many where there is none."""
+        """How many steps above a node the next product is; `STEPS` if there is none."""
         for step in range(STEPS):
             if product_operands(node) is not None:
                 return step
@@ -134,7 +135,7 @@ class Attentions(Trier):
         return STEPS
 
     def _ends(self, peak: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
-        """Where attention may end, the nearest first, each with the values that the softmax weighs."""
+        """The nodes where attention may end, nearest first, each with the values operand of its product."""
         waiting, seen = [peak], {peak}
         for node in waiting:
             pair = product_operands(node) if node is not peak else None
@@ -148,7 +149,7 @@ class Attentions(Trier):
             waiting += fresh if len(waiting) < 3 * STEPS else []
 
     def _after(self, product: fx.Node, peak: fx.Node) -> Iterator[fx.Node]:
-        """A product and what only shows it otherwise, or divides it by the sum of the weights."""
+        """A product, its views, and a division by the sum of the weights, which a spelled-out softmax may put last."""
         last = product
         for last in self.around.views_below(product):
             yield last
@@ -158,7 +159,7 @@ class Attentions(Trier):
                 yield from self.around.views_below(user)
 
     def _depends(self, node: fx.Node, on: fx.Node) -> bool:
-        """Whether a node is made of another one, within a few steps."""
+        """Whether a node depends on another one within a few steps."""
         waiting, seen = [node], {node}
         for current in waiting:
             if current is on:
@@ -169,7 +170,7 @@ class Attentions(Trier):
         return False
 
     def _calls(self, root: fx.Node, scores: _Scores, value: fx.Node) -> Iterator[tuple[tuple[Any, ...], CallReading]]:
-        """The calls to be tried, those that stand for most first."""
+        """The calls to try, those that replace most nodes first."""
         out = list(metadata(root).shape)
         for q in self._shown(scores.query, out):
             size = shape_of(q)[-1]
@@ -182,7 +183,7 @@ class Attentions(Trier):
                     yield from self._masked(q, k, v, scores)
 
     def _keys(self, node: fx.Node, shape: Sequence[Any]) -> list[Operand]:
-        """The keys of a shape that a factor of a product shows; where there are none, those it shows transposed."""
+        """The keys in the given shape under the views of a factor; if there are none, transposed ones."""
         found = [each for each in self._shown(node, shape) if shape_of(each) == shape]
         if found or shape[-2] == shape[-1]:
             return found
@@ -190,8 +191,9 @@ class Attentions(Trier):
         return [transposed(each) for each in self._shown(node, across) if shape_of(each) == across][-1:]
 
     def _shown(self, node: fx.Node, out: Sequence[Any]) -> list[Operand]:
-        """A factor of a product and what it shows, in as many dimensions as `out`, the farthest up first; then the
-        factor itself in these dimensions, and where nothing has the leading ones of `out`, all that it shows."""
+        """The candidates for an operand: a factor of a product and the values under its views, those with the rank of
+        `out`, farthest up first. Then the factor reshaped to the leading dimensions of `out`; if no candidate has
+        these, also all other values under its views, reshaped."""
         found = [node]
         for _ in range(STEPS):
             given = self.around.data_inputs(node)
@@ -208,7 +210,7 @@ class Attentions(Trier):
         floats = [each for each in reversed(found) if is_float(each)]
         same: list[Operand] = [each for each in floats if metadata(each).dim() == len(out)]
         fits = any(shape_of(each)[:-2] == out[:-2] for each in same)
-        # Of a product of flattened operands, the nearest one may be what others use, too.
+        # If operands were flattened for the product, other nodes may use the nearest one, so it is tried as well.
         others = (each for each in (floats[-1:] if fits else floats) if metadata(each).dim() > 1 and each not in same)
         made = (reshaped(each, (*out[:-2], *metadata(each).shape[-2:])) for each in others)
         return same + [each for each in made if each is not None]
@@ -224,7 +226,7 @@ class Attentions(Trier):
             constant = all(mask.node in self.around.constant for mask in scores.masks)
             if constant and scores.masks:
                 yield (q, k, v, None, 0.0, True), spelling
-            if constant:  # masks that hide nothing
+            if constant:  # a constant mask may hide nothing
                 yield (q, k, v), spelling
             if scores.masks:
                 shape = [*shape_of(q)[:-1], shape_of(k)[-2]]
@@ -232,7 +234,8 @@ class Attentions(Trier):
                     yield (q, k, v, mask), spelling
 
     def _scales(self, q: Operand, k: Operand, scores: _Scores) -> list[float | None]:
-        """The scale, as none where it is the default; that below the operands is part of it, too."""
+        """The scale to try; None for the default. Factors that scale queries or keys before the product are
+        included."""
         width, query, key = shape_of(q)[-1], next(nodes_in(q)), next(nodes_in(k))
         usual = 1 / math.sqrt(width) if type(width) is int else None
         product = scores.scale * self._scale_above(scores.query, query) * self._scale_above(scores.key, key)
@@ -241,7 +244,7 @@ class Attentions(Trier):
         return [product]
 
     def _scale_above(self, node: fx.Node, until: fx.Node) -> float:
-        """The product of the numbers that a factor was multiplied by."""
+        """The product of the numbers by which a factor was scaled, from `until` on."""
         scale = 1.0
         for _ in range(2 * STEPS):
             if node is until:
@@ -267,7 +270,7 @@ def _number(node: fx.Node) -> float | None:
 
 
 def _with_added(product: fx.Node, scale: float, masks: list[Mask]) -> tuple[float, list[Mask]]:
-    """The scale and the masks of scores, with those of a call that adds to a product and scales it."""
+    """The scale and masks of scores, including those of a `baddbmm`, which scales a product and adds to it."""
     alpha, beta = (product.kwargs.get(name, 1) for name in ("alpha", "beta"))
     if op_called(product) != "aten::baddbmm" or beta != 1 or type(alpha) not in (int, float):
         return scale, masks
@@ -275,7 +278,7 @@ def _with_added(product: fx.Node, scale: float, masks: list[Mask]) -> tuple[floa
 
 
 def _has_rows_of(peak: fx.Node, root: fx.Node) -> bool:
-    """Whether a value has as many rows as a softmax."""
+    """Whether a value has the same number of rows as a softmax."""
     return [metadata(peak).shape[-2:-1]] == [metadata(root).shape[-2:-1]]
 
 

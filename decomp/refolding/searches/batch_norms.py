@@ -1,6 +1,6 @@
-"""Batch norm of inference: a value less a mean, over the root of a variance, with a weight and a bias, each of one
-element a channel. The search begins at the root of a variance and goes down to what it scales; which of the other
-operands is the mean, the weight or the bias is tried out."""
+"""Finds batch norm at inference: (x − mean) / √(variance + ε), scaled by a weight, plus a bias, each with one element
+per channel. The search begins at the square root of a variance and goes down to the values that it scales. Which of the
+other operands is the mean, the weight or the bias is found by trying."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from decomp.refolding.readings import CallReading, small_numbers
 from decomp.refolding.regions import is_float, op_called
 
 STEPS = 12
-"""How many calls it goes up and down."""
+"""How many calls the search goes up and down."""
 
 _ROOTS = ("aten::sqrt", "aten::rsqrt", "aten::pow")
 _ARITHMETIC = ("aten::add", "aten::sub", "aten::mul", "aten::div", "aten::addcmul")
@@ -31,7 +31,7 @@ class BatchNorms(Trier):
     finds = {aten.batch_norm.default: ()}
 
     def search(self) -> Findings:
-        """All that is found."""
+        """Run the search; returns the findings."""
         for node in self.around.graph.nodes:
             best = None
             if node.target is _NATIVE:
@@ -43,7 +43,7 @@ class BatchNorms(Trier):
         return self.findings
 
     def _native(self, node: fx.Node) -> Found | None:
-        """The call that gives what is used of one with three results."""
+        """The call that replaces a `_native_batch_norm_legit_no_training` of which only the first result is used."""
         taken = [user for user in node.users if user.users]
         if len(taken) != 1 or taken[0].args[1:] != (0,):
             return None
@@ -51,7 +51,7 @@ class BatchNorms(Trier):
         return self._call(taken[0], args, eps)
 
     def _statistic_above(self, root: fx.Node) -> fx.Node | None:
-        """The variance of which a root is taken."""
+        """The parameter of which a node is the square root; None if it is not one."""
         node = root
         for _ in range(STEPS):
             if self._is_parameter(node):
@@ -63,11 +63,11 @@ class BatchNorms(Trier):
         return None
 
     def _is_parameter(self, node: fx.Node) -> bool:
-        """Whether a node is an input of one dimension."""
+        """Whether a node is a one-dimensional float input or attribute."""
         return node.op in ("placeholder", "get_attr") and is_float(node) and metadata(node).dim() == 1
 
     def _spelled(self, root: fx.Node, variance: fx.Node) -> Found | None:
-        """The call that spans most around the root of a variance."""
+        """The largest call around the square root of a variance."""
         channels = metadata(variance).shape[0]
         for end in reversed(self._ends(root, channels)):
             for x, parameters in self._operands(end, channels):
@@ -83,12 +83,12 @@ class BatchNorms(Trier):
         return None
 
     def _constants(self, nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
-        """The constants that calls take."""
+        """The constant operands of nodes."""
         for node in nodes:
             yield from (given for given in node.all_input_nodes if given in self.around.constant)
 
     def _ends(self, root: fx.Node, channels: Any) -> list[fx.Node]:
-        """Where the norm may end, the nearest first."""
+        """The nodes where the norm may end, nearest first."""
         waiting, seen = [root], {root}
         for node in waiting:
             if _is_wide(node, channels):
@@ -99,7 +99,7 @@ class BatchNorms(Trier):
         return []
 
     def _chain(self, node: fx.Node) -> Iterator[fx.Node]:
-        """A value and the arithmetic that follows it."""
+        """A node and the arithmetic calls that follow it."""
         current: fx.Node | None = node
         for _ in range(4):
             if current is None or op_called(current) not in _ARITHMETIC:
@@ -108,7 +108,7 @@ class BatchNorms(Trier):
             current = self.around.only_user(current)
 
     def _operands(self, end: fx.Node, channels: Any) -> Iterator[tuple[fx.Node, tuple[fx.Node, ...]]]:
-        """What may be normalized, the farthest up first, with the parameters that the rest is made of."""
+        """The candidates for the normalized value, farthest up first, with the parameters of the rest."""
         wide = [end]
         for node in wide:
             above = self.around.data_inputs(node) if op_called(node) in _ARITHMETIC else []
@@ -119,7 +119,7 @@ class BatchNorms(Trier):
                 yield x, parameters
 
     def _parameters(self, end: fx.Node, x: fx.Node) -> tuple[fx.Node, ...] | None:
-        """The inputs of one dimension from which alone, beside `x`, a value is computed."""
+        """The one-dimensional parameters from which, with `x`, a value is computed; None if it needs other values."""
         waiting, seen = [end], {end, x}
         for node in waiting:
             fresh = [each for each in self.around.data_inputs(node) if each not in seen]
@@ -139,7 +139,7 @@ class BatchNorms(Trier):
 
 
 def _is_wide(node: fx.Node, channels: Any) -> bool:
-    """Whether a node gives several elements a channel."""
+    """Whether a node's value has several elements per channel."""
     if not is_float(node):
         return False
     shape = metadata(node).shape
@@ -147,6 +147,6 @@ def _is_wide(node: fx.Node, channels: Any) -> bool:
 
 
 def _roles(others: Sequence[fx.Node]) -> Iterator[tuple[Any, Any, Any]]:
-    """Which of one to three parameters is the mean, the weight and the bias."""
+    """All assignments of one to three parameters to mean, weight and bias."""
     padded = (*others, *[None] * (3 - len(others)))
     yield from dict.fromkeys(each for each in itertools.permutations(padded) if each[0] is not None)

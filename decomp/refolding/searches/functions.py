@@ -1,7 +1,7 @@
-"""Functions of one tensor: activations, softmax, and normalizations without weights. From each op that such functions
-are made with, the search goes up to the values that alone it is computed from; what is computed from one of these
-is run once, on random numbers, and each value is held against the functions that it may be. How they are spelled
-plays no part. Parts of a graph with the same structure are looked at once."""
+"""Finds functions of one tensor, however they are spelled: activations, softmax, and normalizations without weights.
+From each op that occurs in such functions, the search goes up to the values that dominate it. All nodes computed from
+one such value are run once, on random numbers, and their values are compared with those of the known functions. Parts
+of a graph with the same structure are only searched once."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from decomp.refolding.trials import VALUE_TOLERANCE, Runner, distance
 STEPS = 32
 """How many nodes the search goes up."""
 FEW = 64
-"""So many elements are compared first."""
+"""How many elements are compared first, to reject most functions cheaply."""
 NEAR = 0.05
-"""What differs by less, relative to the largest value, is a near miss."""
+"""A smaller difference, relative to the largest value, is a near miss."""
 
 
 class Functions:
@@ -38,7 +38,7 @@ class Functions:
         self.findings = Findings()
 
     def search(self) -> Findings:
-        """All that is found."""
+        """Run the search; returns the findings."""
         tried: set[fx.Node] = set()
         for seed in self.around.graph.nodes:
             if op_called(seed) in SEEDS:
@@ -49,7 +49,7 @@ class Functions:
         return self.findings
 
     def _from(self, x: fx.Node) -> None:
-        """All functions of one value."""
+        """Find all functions of one value."""
         below = self.around.below(x)
         if not any(op_called(node) in SEEDS for node in below):
             return
@@ -74,7 +74,7 @@ class Functions:
         self.findings.found.append(Found(region, spelling, reading.name, (x,), error, gain, stone=not stays))
 
     def _readings(self, x: fx.Node, below: list[fx.Node]) -> Iterator[tuple[int, Reading, float, str | None]]:
-        """Which of the values below are which functions; and those that are nearly one, with what is wrong."""
+        """The nodes, by index, that compute a known function of `x`, and near misses with the reason."""
         given = self.runner.random(x, 1.0, 3)
         values = self._run(below, x, given)
         shape = metadata(x).shape
@@ -108,34 +108,35 @@ class Functions:
             fault = verdict.fault
             if fault is None and "softmax" in reading.name:
                 if metadata(x).dim() > 1 and not self.runner.same_where_hidden(region, reading.function):
-                    fault = "it gives other values where rows are hidden by −∞"
+                    fault = "it returns other values where rows are hidden by −∞"
             yield place, reading, verdict.error, fault or _missing_cast(region)
 
     def _run(self, nodes: list[fx.Node], x: fx.Node, given: torch.Tensor) -> dict[fx.Node, Any]:
-        """The values of nodes in float64, as far as they can be run."""
+        """The values of nodes in float64; nodes that cannot be run are left out."""
         values: dict[fx.Node, Any] = {x: given}
         with torch.no_grad():
             for node in nodes:
                 try:
                     values = self.runner.values([node], values, wide=True)
-                except Exception:  # of sizes that were fixed, or of what follows another that cannot be run
+                except Exception:  # its sizes are fixed, or an operand could not be run
                     continue
         return values
 
 
 @dataclass(frozen=True)
 class _Expected:
-    """The values of a function, against which others are held."""
+    """The values of a known function, to compare others with."""
 
     values: torch.Tensor | None
-    """None where it does not take the operand."""
+    """None if it does not accept the operand."""
     few: torch.Tensor | None = None
+    """The first elements."""
     far: float = 0.0
-    """How much is too much to be near."""
+    """A larger difference is not even a near miss."""
 
     @staticmethod
     def of(reading: Reading, x: torch.Tensor) -> _Expected:
-        """The values of `reading`."""
+        """The values of `reading` on `x`."""
         values = _called(reading, x)
         if values is None or not values.numel():
             return _Expected(values)
@@ -144,7 +145,7 @@ class _Expected:
         return _Expected(values, values.flatten()[:FEW], 2 * NEAR * largest)
 
     def distance(self, found: torch.Tensor) -> float:
-        """How far others are, as `distance` has it; infinite where already the first ones are too far."""
+        """The `distance` of other values; infinite if the first elements are already too far off."""
         if self.values is None:
             return float("inf")
         if self.few is not None and found.shape == self.values.shape:
@@ -154,7 +155,7 @@ class _Expected:
 
 
 def _missing_cast(region: Region) -> str | None:
-    """Where a region rounds to half precision on the way; ops compute in float32 inside."""
+    """The fault of a region that rounds an intermediate value to half precision, where ops compute in float32."""
     for node in region.nodes:
         if node is not region.root and is_float(node) and op_called(node) not in VIEWS:
             dtype = metadata(node).dtype
@@ -164,7 +165,7 @@ def _missing_cast(region: Region) -> str | None:
 
 
 def _is_trivial(reading: Reading, value: torch.Tensor, given: torch.Tensor) -> bool:
-    """Whether a value is near to a function only because both are near to the operand itself."""
+    """Whether a value is close to a function only because both are close to the operand."""
     return distance(value, given) < NEAR
 
 
@@ -172,7 +173,7 @@ def _called(reading: Reading, x: torch.Tensor) -> torch.Tensor | None:
     try:
         with torch.no_grad():
             return reading.function(x)
-    except Exception:  # of shapes that it does not take
+    except Exception:  # it does not accept this shape
         return None
 
 

@@ -1,6 +1,6 @@
-"""Calls that are wanted and were found on stepping stones: among calls that nobody asked for, which were folded on the
-way. Here each is looked at in the graph without the stones: it stands if it computes what all nodes do that the stones
-stood for; stones of which nothing came are never seen."""
+"""Second pass for wanted calls that were found by way of intermediate matches, which are calls that are not wanted
+themselves. The search starts again on the original graph, without the intermediate matches: each wanted call is tried
+in place of all nodes that it covers there. So intermediate matches that led to nothing do not appear in the result."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from decomp.refolding.trials import Runner
 
 @dataclass(frozen=True)
 class IntermediateMatch:
-    """What one search folded, and how the graph that it looked at came from the first one."""
+    """The findings that one search folded, and how its graph was derived from the original one."""
 
     rewrite: Rewrite | None
     found: Sequence[Found]
 
 
 class IntermediateMatches(Trier):
-    """The search in one graph, of which `steps` were made with stones."""
+    """The search in one graph, given the `steps` of the first pass."""
 
     limit = math.inf
 
@@ -39,7 +39,7 @@ class IntermediateMatches(Trier):
         self.steps = steps
 
     def search(self) -> Findings:
-        """All that is found."""
+        """Run the search; returns the findings."""
         for step in self.steps:
             sources = _Sources(step.rewrite)
             for found in step.found:
@@ -59,7 +59,7 @@ class IntermediateMatches(Trier):
 
 
 class _Sources:
-    """What gave the values of a graph in the first one."""
+    """Maps the nodes of a folded graph back to the original graph."""
 
     def __init__(self, rewrite: Rewrite | None) -> None:
         self._known: dict[fx.Node, fx.Node] | None = None
@@ -67,15 +67,15 @@ class _Sources:
             self._known = {new: old for old, new in rewrite.values.items() if isinstance(new, fx.Node)}
 
     def node(self, node: fx.Node) -> fx.Node | None:
-        """The node that gave a value; None where a stone was given it alone."""
+        """The original node of a value; None if only an intermediate match has it."""
         return node if self._known is None else self._known.get(node)
 
     def nodes(self, nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
-        """Those of `nodes`, where there are any."""
+        """The original nodes of `nodes`, if they have one."""
         return (found for node in nodes if (found := self.node(node)) is not None)
 
     def operands(self, given: Sequence[Any]) -> Iterator[Any]:
-        """Operands in the first graph; they end before one that cannot be made there."""
+        """The operands in the original graph; stops before one that cannot be computed there."""
         for arg in given:
             found = self._operand(arg) if isinstance(arg, (fx.Node, Prepared)) else arg
             if found is None and arg is not None:
@@ -98,5 +98,5 @@ class _Sources:
 
 
 def _is_plain_call(node: fx.Node) -> bool:
-    """Whether a node is a call of an op that gives one tensor."""
+    """Whether a node is a call of an op that returns one tensor."""
     return isinstance(node.target, torch._ops.OpOverload) and isinstance(metadata(node), torch.Tensor)

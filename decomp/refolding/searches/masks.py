@@ -1,4 +1,4 @@
-"""Masks of attention: what is added to scores and what hides some of them, as the one operand that attention takes."""
+"""Combines the steps that mask attention scores, by adding to them or hiding some, into one mask operand."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Mask:
     """One step by which scores are masked."""
 
     node: fx.Node
-    """What is added; or where scores stay, or are hidden."""
+    """The tensor that is added; or a boolean tensor that hides scores."""
     hidden: Any = None
-    """What scores are where they are hidden; None where the mask is added."""
+    """The value of hidden scores; None if the mask is added."""
     hides: bool = False
-    """Whether the mask is true where scores are hidden, not where they stay."""
+    """Whether the boolean mask is true where scores are hidden, rather than where they are kept."""
 
 
 def masks_as_one(around: GraphIndex, masks: Sequence[Mask], like: Operand, shape: Sequence[Any]) -> Iterator[Operand]:
-    """What several masks of scores of one shape may be as one; they are given from the softmax on up. `like` has the
-    dtype of the scores."""
+    """The candidates for one mask that is equivalent to several, which are listed from the softmax upwards. `shape` is
+    that of the scores, and `like` has their dtype."""
     nearest = masks[0]
     if not nearest.hides:
         yield from reversed(around.views_above(nearest.node))
@@ -40,7 +40,7 @@ def masks_as_one(around: GraphIndex, masks: Sequence[Mask], like: Operand, shape
 
 
 def _sum(masks: Sequence[Mask], like: Operand, shape: Sequence[Any]) -> Operand | None:
-    """All masks, the first that is put on first; None where that takes tensors that are not there."""
+    """All masks combined, in the order of application; None if that would need other tensors."""
     found: Operand | None = None
     for mask in reversed(masks):
         shown, number = _broadcasting(mask.node, shape), number_of(mask.hidden)
@@ -57,7 +57,7 @@ def _sum(masks: Sequence[Mask], like: Operand, shape: Sequence[Any]) -> Operand 
 
 
 def _broadcasting(node: fx.Node, shape: Sequence[Any]) -> Operand | None:
-    """A mask in a shape that broadcasts to that of the scores."""
+    """A mask, reshaped if necessary to broadcast to the shape of the scores."""
     given = shape_of(node)
     pairs = zip(reversed(given), reversed(shape))
     if len(given) <= len(shape) and all(str(own) in ("1", str(size)) for own, size in pairs):
@@ -66,7 +66,7 @@ def _broadcasting(node: fx.Node, shape: Sequence[Any]) -> Operand | None:
 
 
 def number_of(arg: Any) -> float | None:
-    """The number that an argument is, or that a tensor is full of."""
+    """The number that an argument is, or with which a tensor is filled; None for other values."""
     if type(arg) in (int, float):
         return float(arg)
     place = {"aten::full": 1, "aten::scalar_tensor": 0}.get(op_called(arg)) if isinstance(arg, fx.Node) else None

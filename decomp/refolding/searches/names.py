@@ -1,5 +1,5 @@
-"""Ops under another name: calls that mean a whole op beside the one that they name, as `convolution`, or
-`native_layer_norm` of which only the first result is used."""
+"""Finds ops under another name: calls that are equivalent to another op, such as `convolution` to `conv2d`, or a
+`native_layer_norm` of which only the first result is used to `layer_norm`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF: dict[Any, tuple[Any, ...]] = {
     aten.softmax.int: (aten._softmax.default,),
     aten.log_softmax.int: (aten._log_softmax.default,),
 }
-"""The calls of one op that mean another, where searches find them."""
+"""For each op, the calls of its other names that other searches find."""
 
 
 class Names(Trier):
@@ -39,7 +39,7 @@ class Names(Trier):
     finds = {overload: _OF.get(overload, ()) for overload in _NAMED.values()}
 
     def search(self) -> Findings:
-        """All that is found."""
+        """Run the search; returns the findings."""
         terms = Terms()
         for node in self.around.graph.nodes:
             if node.op == "call_function":

@@ -1,5 +1,5 @@
-"""Products of matrices in any spelling, and linear layers among them: `addmm`, `bmm` between views, and sums of
-products that were expanded."""
+"""Finds linear layers among matrix products in any spelling: `addmm`, `bmm` between views, and sums of broadcast
+products."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PRODUCTS = ("aten::mm", "aten::bmm", "aten::matmul")
 
 
 def product_operands(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-    """The two operands that a node multiplies and sums up over; None if it does not."""
+    """The two operands of a node that is a matrix product; None if it is not one."""
     called = op_called(node)
     if called in _PRODUCTS:
         pair = node.args[:2]
@@ -41,7 +41,7 @@ class Products(Trier):
     finds = {LINEAR.target: ()}
 
     def search(self) -> Findings:
-        """All that is found."""
+        """Run the search; returns the findings."""
         for node in self.around.graph.nodes:
             operands = product_operands(node)
             if operands is not None:
@@ -67,7 +67,7 @@ class Products(Trier):
     def _ends(
         self, node: fx.Node, below: list[fx.Node], end: fx.Node | None
     ) -> Iterator[tuple[fx.Node, fx.Node | None]]:
-        """Where the layer may end, with the bias that is added there, the farthest first."""
+        """The nodes where the layer may end, farthest first, each with the bias that is added there."""
         if end is not None and op_called(end) == "aten::add":
             others = [given for given in self.around.data_inputs(end) if given is not below[-1]]
             for bias in reversed(self.around.views_above(others[0])) if len(others) == 1 else ():
@@ -81,7 +81,7 @@ class Products(Trier):
 
 
 def _pairs(first: list[fx.Node], second: list[fx.Node]) -> Iterator[tuple[fx.Node, fx.Node]]:
-    """Each operand with each other one, those that are farthest up first."""
+    """All pairs of operands in both orders, those farthest up first."""
     for a in reversed(first):
         for b in reversed(second):
             yield a, b
@@ -89,8 +89,8 @@ def _pairs(first: list[fx.Node], second: list[fx.Node]) -> Iterator[tuple[fx.Nod
 
 
 def _fitting(root: fx.Node, x: fx.Node, w: fx.Node) -> Operand | None:
-    """The operand with which a linear layer gives the shape of `root`: `x`, or `x` without dimensions of one element;
-    None if there is none."""
+    """The operand with which a linear layer has the shape of `root`: `x`, or `x` reshaped if only dimensions of size 1
+    differ; None if there is none."""
     out, given, weight = (_sizes(each) for each in (root, x, w))
     if out is None or given is None or weight is None or len(weight) != 2 or out[-1:] != weight[:1]:
         return None
@@ -103,5 +103,5 @@ def _fitting(root: fx.Node, x: fx.Node, w: fx.Node) -> Operand | None:
 
 
 def _sizes(node: fx.Node) -> tuple[str, ...] | None:
-    """The shape of a node's value; dynamic sizes are the same where their expressions are."""
+    """The shape of a node's value as text, so that dynamic sizes are compared by expression without a guard."""
     return tuple(map(str, metadata(node).shape)) if is_float(node) else None

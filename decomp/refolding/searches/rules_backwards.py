@@ -1,5 +1,5 @@
-"""Rules read backwards: what a rule computes an op by, as a pattern; where the calls of a program are it, the op
-stands."""
+"""Applies rules backwards: the expansion of a rule is recorded as a pattern, and matches of it become calls of the
+rule's op."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RulesBackwards(Trier):
         self.patterns = dict(_patterns(rules))
 
     def search(self) -> Findings:
-        """All that is found."""
+        """Run the search; returns the findings."""
         near: list[NearMiss] = []
         found = matches(self.around.graph, self.patterns, owner=self.around.owner, missed=near)
         for match in found:
@@ -48,14 +48,14 @@ class RulesBackwards(Trier):
     def _take(self, match: Match, rule: Rule) -> None:
         overload, name = _overload(rule.op), str(rule.op)
         if match.outputs[-1].target is overload:
-            return  # the op itself, which a pattern may mean too
+            return  # the op itself, which the pattern can match as well
         args = _arguments(overload, match, rule) if overload is not None else None
         if overload is None or args is None:
-            self.findings.missed.append(Missed(name, match.root.name, "the op cannot be called with what was found"))
+            self.findings.missed.append(Missed(name, match.root.name, "the op does not accept the matched operands"))
             return
         found = self.stands(match.outputs[-1], f"rule {match.pattern.name}", CallReading(overload), args)
         if found is None:
-            self.findings.missed.append(Missed(name, match.root.name, "the op gives other values than its rule here"))
+            self.findings.missed.append(Missed(name, match.root.name, "the op returns other values than its rule here"))
         else:
             self.take(found)
 
@@ -66,13 +66,13 @@ def _patterns(rules: Rules) -> Iterator[tuple[Pattern, Rule]]:
         try:
             pattern = Pattern.of(_of_free_variables(rule.function), rule.name)
         except ArgumentError:
-            continue  # it looks at shapes or dtypes
+            continue  # it branches on shapes or dtypes
         if pattern.single:
             yield pattern, rule
 
 
 def _of_free_variables(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without the parameters that have a number as default, which it then has."""
+    """The function with parameters that have a number as default fixed to it."""
     signature = inspect.signature(function)
     fixed = {name for name, p in signature.parameters.items() if p.default is not p.empty and p.default is not None}
     free = [p for name, p in signature.parameters.items() if name not in fixed]
@@ -86,7 +86,7 @@ def _of_free_variables(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def overloads_of(rules: Rules) -> frozenset[Any]:
-    """The overloads of which calls may be found by some rules."""
+    """The overloads of the ops that rules can restore."""
     return frozenset(_overload(rule.op) for rule in rules)
 
 
@@ -99,7 +99,8 @@ def _overload(op: Op) -> Any:
 
 
 def _arguments(overload: Any, match: Match, rule: Rule) -> tuple[Any, ...] | None:
-    """The positional arguments of a call of the op: by name where the rule has the names of the op, else in order."""
+    """The positional arguments of a call of the op, by name if the rule uses the op's names, else in order; None if the
+    op does not accept them."""
     parameters = [argument for argument in overload._schema.arguments if not argument.kwarg_only]
     bound = dict(match.bound)
     if not set(bound) <= {argument.name for argument in parameters}:

@@ -1,4 +1,4 @@
-"""The weight and bias of a normalization: a call without them, and the products and sums that follow it."""
+"""Finds the weight and bias of a normalization: a call without them, followed by a product and a sum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from decomp.refolding.readings import CallReading
 from decomp.refolding.regions import is_float, op_called
 
 STEPS = 6
-"""How many calls after the normalization are looked at."""
+"""How many calls after the normalization are examined."""
 
 _NORMS: dict[Any, tuple[int, int | None]] = {
     aten.layer_norm.default: (2, 3),
@@ -23,7 +23,7 @@ _NORMS: dict[Any, tuple[int, int | None]] = {
     aten.group_norm.default: (2, 3),
     aten.native_group_norm.default: (1, 2),
 }
-"""The places of weight and bias among the arguments."""
+"""The positions of weight and bias among the arguments."""
 _SEVERAL = (aten.native_layer_norm.default, aten.native_group_norm.default)
 
 
@@ -33,7 +33,7 @@ class Weights(Trier):
     finds = {norm: (norm,) for norm in _NORMS}
 
     def search(self) -> Findings:
-        """All that is found."""
+        """Run the search; returns the findings."""
         for node in self.around.graph.nodes:
             places = _NORMS.get(node.target)
             if places is not None and not any(_given(node, place) for place in places):
@@ -71,7 +71,7 @@ class Weights(Trier):
         return self.around.why_open(found.region) is None
 
     def _others(self, norm: fx.Node, user: fx.Node, current: fx.Node) -> Iterator[fx.Node]:
-        """The operands that may be a weight: those of its shape, the farthest up first."""
+        """The operands that can be a weight: those of its shape, farthest up first."""
         others = [given for given in self.around.data_inputs(user) if given is not current]
         if len(others) != 1:
             return

@@ -1,4 +1,4 @@
-"""What torch.export assumed of sizes is checked before a lowered program runs, as export's own module checks it."""
+"""Assumptions of torch.export about sizes are checked before a lowered program runs, as export's own module does."""
 
 import copy
 import io
@@ -42,7 +42,7 @@ SIZES = ((4, 3, 4), (8, 3, 4), (5, 5, 4), (7, 3, 7), (12, 2, 3), (3, 4, 3))
 
 
 def taken(run, args):
-    """What a program gives; None where it refuses its inputs."""
+    """The result of a program; None if it refuses its inputs."""
     try:
         return run(*args)
     except (decomp.InputMismatch, AssertionError):
@@ -115,7 +115,7 @@ SAVED = {
 
 
 @pytest.mark.parametrize("made", SAVED)
-def test_what_is_made_of_a_lowered_module_assumes_the_same(made):
+def test_programs_derived_from_a_lowered_module_assume_the_same(made):
     module = even().result
     module(ones(4, 3))
     run = SAVED[made](module)
@@ -123,7 +123,7 @@ def test_what_is_made_of_a_lowered_module_assumes_the_same(made):
     assert "x.shape[0] % 2 == 0" in broken(run=run)
 
 
-def test_what_is_made_of_a_lowering_assumes_the_same():
+def test_programs_derived_from_a_lowering_assume_the_same():
     lowering = even()
     for run in (
         decomp.memory_plan(lowering).apply(),
@@ -146,7 +146,7 @@ def test_what_was_assumed_is_saved_with_an_exported_program():
     assert "x.shape[0] % 2 == 0" in broken(run=run)
 
 
-def test_ranges_and_sizes_made_of_others_are_checked():
+def test_ranges_and_sizes_computed_from_others_are_checked():
     size = Dim("n", min=3, max=8)
     shapes = {"x": {0: size + 1}, "y": {0: size}}
     run = decomp.lower(

@@ -1,4 +1,4 @@
-"""What a lowered program is called with is of the structure, the kinds and the values that it was lowered for."""
+"""A lowered program only accepts inputs of the structure, kinds and values that it was lowered for."""
 
 import pytest
 import torch

@@ -49,7 +49,7 @@ NO_NAN = {
     "grid_sampler_2d",
     "grid_sampler_3d",
 }
-"""What ONNX says nothing of for NaN, which ONNX Runtime passes over now and then."""
+"""Ops for which ONNX does not specify NaN, which ONNX Runtime sometimes ignores."""
 BESIDE = {
     "eye": {"ConstantOfShape"},
     "index_put": {"Unsqueeze"},
@@ -61,7 +61,7 @@ BESIDE = {
     "gather": {"Reshape", "Squeeze"},
     **dict.fromkeys(("scatter", "scatter_add"), {"Slice", "Reshape", "Squeeze"}),
 }
-"""What stands beside the operator of an op, other than casts."""
+"""The operators emitted in addition to an op's own, other than casts."""
 NAMES = sorted({op.short for op, _ in targets.onnx.spellings()})
 OWN = {
     "index": [

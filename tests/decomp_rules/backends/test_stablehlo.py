@@ -138,7 +138,7 @@ def listed(value):
 
 
 def is_open(op, result, tensors):
-    """What is left open: floats that no integer is, as integers."""
+    """Unspecified: the conversion to integers of floats out of range."""
     whole = not result.is_floating_point() and not result.is_complex() and result.dtype != torch.bool
     return op == "_to_copy" and whole and any(x.is_floating_point() and not in_range(x, result) for x in tensors)
 

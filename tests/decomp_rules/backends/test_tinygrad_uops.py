@@ -99,7 +99,7 @@ SEVERAL = {
     "bitwise_left_shift": [(DIVISORS, INTS.abs()), (SHORT, SHORT), (INTS, 64)],
     "bitwise_right_shift": [(DIVISORS, INTS.abs()), (SHORT, SHORT), (BYTES, BYTES), (SHORT, 8)],
 }
-"""What is more than one UOp, or none."""
+"""Ops that are more than one UOp, or none."""
 
 
 @functools.cache

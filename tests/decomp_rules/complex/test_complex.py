@@ -1,4 +1,4 @@
-"""Complex numbers on targets that know none: exact parts whatever the values, and functions as accurate as PyTorch's,
+"""Complex numbers on targets that know none: exact parts for any values, and functions as accurate as PyTorch's,
 on both sides of their cuts, with their gradients."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("target", ["core_aten", "tinygrad"])
-def test_parts_are_exact_whatever_the_values(target: str) -> None:
+def test_parts_are_exact_for_any_values(target: str) -> None:
     z = torch.tensor(PLACES, dtype=torch.complex64)
     found = lowered(lambda z: (z.real + 0, z.imag + 0, torch.view_as_real(z) + 0), target, z)(z)
     for part, expected in zip(found, (z.real, z.imag, torch.view_as_real(z))):
@@ -66,7 +66,7 @@ def test_a_target_with_real_and_imag_takes_numbers_apart_by_them() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_numbers_are_made_of_parts_exactly(target: str) -> None:
+def test_complex_numbers_are_built_from_parts_exactly(target: str) -> None:
     z = torch.tensor(PLACES, dtype=torch.complex64)
     parts = torch.view_as_real(z).clone()
     same(lowered(torch.complex, target, parts[..., 0], parts[..., 1])(parts[..., 0], parts[..., 1]), z)

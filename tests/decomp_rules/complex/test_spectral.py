@@ -129,7 +129,7 @@ class Uncentred(torch.nn.Module):
         return torch.stft(x, 16, 4, window=torch.ones(16), center=False, return_complex=True)
 
 
-def test_short_time_transforms_of_lines_side_by_side_lie_in_memory_as_the_ops_do() -> None:
+def test_short_time_transforms_of_adjacent_lines_have_the_strides_of_the_op() -> None:
     x = sample(torch.float32, 40, 2).t()
     found = decomp.lower(Uncentred(), to=targets.core_aten, args=(x,)).result(x)
     assert found.stride() == Uncentred()(x).stride()

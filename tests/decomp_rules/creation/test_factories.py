@@ -35,7 +35,7 @@ def test_constants_agree_in_every_dtype():
     agrees(RULES, aten.eye.default, 3)
 
 
-def test_uninitialised_tensors_have_the_shape_and_dtype_asked_for():
+def test_uninitialised_tensors_have_the_requested_shape_and_dtype():
     x = torch.randn(2, 3, dtype=torch.float64)
     made = [creation.empty([4], dtype=torch.int32), creation.empty_like(x), creation.new_empty(x, [5])]
     assert [(m.shape, m.dtype) for m in made] == [((4,), torch.int32), ((2, 3), x.dtype), ((5,), x.dtype)]

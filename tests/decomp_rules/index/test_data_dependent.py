@@ -1,4 +1,4 @@
-"""What depends on data is declared with its reason; what has its size given is lowered."""
+"""Data-dependent ops are declared as limitations with a reason; those whose size is given are lowered."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Histograms agree with the ops: edges, weights, densities, what lies on an edge, outside, or is NaN."""
+"""Histograms agree with the ops: edges, weights, densities, values on an edge, outside, or NaN."""
 
 import math
 

@@ -195,7 +195,7 @@ def test_scatters_by_an_empty_index_change_nothing():
 
 
 @pytest.mark.parametrize("x, shape", [(TABLE, (0, 9, 7)), (TABLE, (0,)), (torch.tensor(1.0), (0,)), (TABLE[0], (0, 6))])
-def test_gathering_by_an_empty_index_gives_nothing_whatever_its_other_sizes(x, shape):
+def test_gathering_by_an_empty_index_is_empty_for_any_other_sizes(x, shape):
     agrees(RULES, aten.gather.default, x, -1, torch.zeros(shape, dtype=torch.int64))
     lowered_agrees(lambda x, index: torch.gather(x, -1, index), x, torch.zeros(shape, dtype=torch.int64))
 

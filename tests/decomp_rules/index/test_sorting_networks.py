@@ -78,7 +78,7 @@ def test_a_few_of_the_largest(largest, target):
         assert sum(node.op == "call_function" for node in lowered.graph.nodes) <= 60
 
 
-def test_tiny_numbers_are_told_apart():
+def test_tiny_numbers_are_distinguished():
     x = torch.arange(64.0)[torch.arange(64) * 37 % 64] * 1e-12
     same(topk_one_by_one(x, 5), tuple(x.topk(5)))
 

@@ -1,4 +1,4 @@
-"""What data selects, on targets that know nonzero: unique elements and slices, places, masks."""
+"""Selection by data, on targets that know nonzero: unique elements and slices, places, masks."""
 
 import math
 

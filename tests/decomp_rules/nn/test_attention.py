@@ -1,4 +1,4 @@
-"""Attention agrees with the op, whatever the mask, and its backward kernel with autograd."""
+"""Attention agrees with the op for any mask, and its backward kernel with autograd."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What is computed by shorter ways where nothing is trained, and not where something is."""
+"""Shorter alternatives are used if nothing is trained, and not otherwise."""
 
 import pytest
 import torch

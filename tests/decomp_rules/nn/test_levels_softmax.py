@@ -1,4 +1,4 @@
-"""The cheap ways of softmax and what is like it: how many calls each comes to, its error, gradients, masked rows."""
+"""Cheap alternatives of softmax and similar ops: their number of calls, errors, gradients, masked rows."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is computed from the bits of one power of two where a compiler fuses, and GELU without gradients."""
+"""Functions computed from the bits of a power of two for compilers that fuse, and GELU without gradients."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The cheap ways of the exponential, the logarithm and what stands on them: how many calls each comes to, its error
+"""Cheap alternatives of the exponential, the logarithm and functions of them: their number of calls, its error
 over every exponent, its gradients, dtypes and special values."""
 
 from collections.abc import Callable
@@ -120,7 +120,7 @@ def test_gradients_at_standard(function: Any, first: float, second: float) -> No
 
 @pytest.mark.parametrize(("function", "points"), VALUES, ids=lambda value: getattr(value, "__name__", ""))
 @pytest.mark.parametrize("target", [targets.tinygrad, targets.luminal], ids=lambda target: str(target.name))
-def test_no_gradient_is_nan_that_is_none_in_the_op(function: Any, points: Tensor, target: Any) -> None:
+def test_no_gradient_is_nan_unless_it_is_in_the_op(function: Any, points: Tensor, target: Any) -> None:
     x = EVERY[EVERY.abs() < 1e15]
     for mine, theirs in zip(derivatives(at_level(function, [x], "standard", target), x), derivatives(function, x)):
         worse = mine.isnan() & theirs.isfinite()

@@ -18,7 +18,7 @@ pytest.importorskip("torchao", reason="torchao is not installed: pip install tor
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What torchao and the passes of torch warn of is not ours."""
+    """Ignore warnings of torchao and of torch's passes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

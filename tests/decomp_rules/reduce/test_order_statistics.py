@@ -63,7 +63,7 @@ def test_quantiles(op, interpolation):
     agrees(RULES, op.scalar, ROWS[0], 0.3, interpolation=interpolation)
 
 
-def test_a_quantile_of_tenths_lies_where_float32_rounds_its_place():
+def test_a_quantile_of_tenths_is_where_float32_rounds_its_place():
     x = torch.arange(11.0).flip(0)
     for tenths in range(11):
         agrees(RULES, aten.quantile.scalar, x, tenths / 10, tolerance=0)

@@ -33,7 +33,7 @@ def seeded():
 
 
 @pytest.mark.parametrize("x", STRIDED, ids=lambda x: f"{tuple(x.shape)}{x.stride()}")
-def test_reshaping_agrees_whatever_the_strides(x):
+def test_reshaping_agrees_for_any_strides(x):
     agrees(RULES, aten.reshape.default, x, [-1] if x.numel() else [0])
     agrees(RULES, aten.reshape.default, x, [1, *x.shape, 1])
     agrees(RULES, aten.reshape.default, x, list(reversed(x.shape)))

@@ -51,7 +51,7 @@ def test_interpolate_lowered() -> None:
     )
 
 
-def test_a_nan_gradient_reaches_only_what_its_output_was_made_of() -> None:
+def test_a_nan_gradient_reaches_only_the_operands_of_its_output() -> None:
     grad = torch.ones(1, 1, 3, 4)
     grad[..., 0, 0] = float("nan")
     args = grad, [3, 4], [1, 1, 5, 8], False, None, None

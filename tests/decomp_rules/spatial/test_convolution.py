@@ -125,7 +125,7 @@ def test_the_number_of_ops_depends_on_neither_the_kernel_nor_channels() -> None:
     assert lowered_size(4, kernel_size=5) == lowered_size(16, kernel_size=5) == lowered_size(4, kernel_size=7)
 
 
-def test_patches_cost_one_product_whatever_their_size() -> None:
+def test_patches_cost_one_product_for_any_size() -> None:
     assert lowered_size(4, kernel_size=2, stride=2) == lowered_size(4, kernel_size=4, stride=4) < 30
 
 

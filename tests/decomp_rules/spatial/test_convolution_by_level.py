@@ -49,7 +49,7 @@ def test_products_of_matrices_take_one_product(name):
     assert calls(function, args, "standard", chip) <= 23
 
 
-def test_windows_are_taken_whatever_their_number():
+def test_any_number_of_windows_is_taken():
     images, kernels = sample(1, 2, 24, 24), [sample(3, 2, k, k) for k in (3, 11)]
     few, many = (calls(lambda x, w: F.conv2d(x, w, stride=2), (images, kernel), "standard") for kernel in kernels)
     assert few == many

@@ -92,7 +92,7 @@ def test_grid_sampler(dims: int, mode: int, padding: int, corners: bool) -> None
     agrees(RULES, backward, grad, x, grid, mode, padding, corners, [True, True], gradient=False)
 
 
-def test_what_lies_outside_of_the_image_does_not_leak() -> None:
+def test_values_outside_the_image_do_not_leak() -> None:
     x = torch.full((1, 1, 2, 2), float("inf"))
     rule = RULES[aten.grid_sampler_2d][0].function
     assert rule(x, torch.full((1, 1, 1, 2), 9.0), 0, 0, False).item() == 0

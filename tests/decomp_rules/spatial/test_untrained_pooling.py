@@ -1,4 +1,4 @@
-"""Max pooling of programs that are not trained: values are PyTorch's own, whatever the window."""
+"""Max pooling of programs that are not trained: values are PyTorch's own for any window."""
 
 import itertools
 

@@ -182,7 +182,7 @@ def test_powers_by_exponentials_of_another_base(near):
     assert size_of(program) <= 220
 
 
-def test_no_integer_is_made_of_what_is_none():
+def test_floats_that_are_not_integers_are_not_converted():
     watch = OperandWatch()
     with watch:
         short_logarithm(EVERY_SPECIAL)

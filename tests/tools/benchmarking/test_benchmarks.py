@@ -29,7 +29,7 @@ def test_every_contender_that_does_the_same_work_emits_the_same_nodes():
         assert len(contenders.graph_of(found[name]()).nodes) == expected, name
 
 
-def test_a_synthetic_program_has_about_the_nodes_asked_for():
+def test_a_synthetic_program_has_about_the_requested_nodes():
     program = programs.synthetic(600)
     lowered = decomp.decompose(program, programs.rules())
     assert 590 <= len(lowered.graph.nodes) <= 610

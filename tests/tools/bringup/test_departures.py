@@ -1,4 +1,4 @@
-"""What a backend states of itself is shown as by design, and nothing else is excused by it."""
+"""Deviations that a backend states are shown as by design, and excuse nothing else."""
 
 import pytest
 import torch

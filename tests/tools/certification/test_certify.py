@@ -1,4 +1,4 @@
-"""What certificates say of rules that are right, and of each way to be wrong."""
+"""Certificates of correct rules, and of rules with each kind of fault."""
 
 from concurrent.futures import ThreadPoolExecutor
 import json
@@ -63,13 +63,13 @@ def test_float64_is_measured_by_mpmath():
     assert not rough.ok
 
 
-def test_nan_and_infinity_and_the_sign_of_zero_are_told_apart():
+def test_nan_and_infinity_and_the_sign_of_zero_are_distinguished():
     assert "nan instead of inf at inf" in faults("square", lambda x: (x * x - x) + x)
     assert "0 instead of -0 at -0" in faults("trunc", lambda x: torch.trunc(x) + 0.0)
     assert "inf instead of" in faults("square", lambda x: (x * 1e10) * (x * 1e10) / 1e20)
 
 
-def test_what_pytorch_itself_overflows_is_not_held_against_a_rule():
+def test_overflow_in_pytorch_itself_does_not_count_against_a_rule():
     own = certified("logaddexp2", torch.logaddexp2).way("as written").values["float32"]
     assert own.mismatches == 0 and own.max == own.own_max
 
@@ -87,7 +87,7 @@ def test_a_reduction_is_measured_against_pytorchs_own_error_where_it_is_ill_cond
     assert cancelling.worst == "cancelling" and cancelling.max == cancelling.own_max > 10
 
 
-def test_random_ops_are_held_against_their_distribution():
+def test_random_ops_are_compared_with_their_distribution():
     def dropout(x, p, train):
         return torch.where(torch.rand(x.shape) < p, 0, x / (1 - p)) if train else x
 
@@ -210,7 +210,7 @@ def test_shapes_that_are_equal_wherever_the_op_is_defined_are_one_shape():
     assert "dynamic shapes: returned shape" in faults("pixel_shuffle", doubled)
 
 
-def test_a_size_that_a_gradient_is_told_as_a_number_is_one_in_its_tensors():
+def test_a_size_passed_to_a_gradient_as_a_number_is_a_number_in_its_tensors():
     def rule(grad_output, input_sizes, dim, index):
         pads = [0, 0] * (grad_output.dim() - dim) + [index, input_sizes[dim] - 1 - index]
         return torch.constant_pad_nd(grad_output.unsqueeze(dim), pads)
@@ -272,7 +272,7 @@ def test_singular_vectors_have_any_sign_but_stand_upright():
     assert "float32" in faults("_linalg_svd", skewed)
 
 
-def test_an_op_without_a_kernel_here_is_held_against_what_it_is_documented_to_compute():
+def test_an_op_without_a_kernel_here_is_compared_with_its_documentation():
     sample = decomp.Sample(
         aten.cudnn_convolution_relu.default,
         (torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3), None, [1, 1], [0, 0], [1, 1], 1),

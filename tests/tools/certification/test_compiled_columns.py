@@ -1,4 +1,4 @@
-"""The column "compiled" of certificates: what Inductor makes of lowered programs, held against the same programs run
+"""The column "compiled" of certificates: lowered programs compiled by Inductor, compared with the same programs run
 call by call; that faults are seen by it, and that what is committed is true."""
 
 from concurrent.futures import ThreadPoolExecutor
@@ -189,7 +189,7 @@ def test_a_column_is_shown_judged_and_survives_json():
     assert "    compiled, float32: as eager\n    compiled, int64: 3 differ, 1 instead of 2 at 0\n" in str(MM)
 
 
-def test_a_column_is_missing_where_nobody_tried_or_the_rules_changed():
+def test_a_column_is_missing_if_not_measured_or_the_rules_changed():
     assert not compiled_columns.uncompiled(MM)
     bare = replace(MM, ways=tuple(replace(way, compiled={}) for way in MM.ways))
     assert compiled_columns.uncompiled(bare) and not compiled_columns.uncompiled(bare.with_compiled_of(MM))

@@ -1,4 +1,4 @@
-"""What accuracy costs on a target: errors against calls, from certificates."""
+"""The cost of accuracy on a target: errors against calls, from certificates."""
 
 import pytest
 from typer.testing import CliRunner

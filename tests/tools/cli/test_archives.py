@@ -1,4 +1,4 @@
-"""Reading `.pt2` files: whatever is in them, nothing of it is executed."""
+"""Reading `.pt2` files never executes anything in them."""
 
 import collections
 import dataclasses
@@ -406,7 +406,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_told_with_the_name_of_the_file(changed, what):
+def test_damage_is_reported_with_the_name_of_the_file(changed, what):
     path = changed(DAMAGE[what])
     with pytest.raises(
         Unreadable, match="^cannot read .*evil.pt2: (it is damaged|it is not a .pt2 archive, or damaged) "
@@ -414,7 +414,7 @@ def test_damage_is_told_with_the_name_of_the_file(changed, what):
         archives.read_program(path)
 
 
-def test_damage_is_told_by_what_came_first(changed):
+def test_the_first_damage_is_reported(changed):
     path = changed(DAMAGE["short weights"])
     with pytest.raises(Unreadable) as caught:
         archives.read_program(path)

@@ -10,7 +10,7 @@ from tests.commands import run, said
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """An empty directory in the place of the committed certificates."""
+    """An empty directory instead of the committed certificates."""
     monkeypatch.setattr(certificates, "directory", lambda: tmp_path)
     return tmp_path
 

@@ -25,6 +25,6 @@ def test_a_dimension_may_be_dynamic(tmp_path):
         ("input", "must be the name of an input and a dimension, as x:0"),
     ],
 )
-def test_a_dimension_that_is_not_there_is_told(word, said):
+def test_a_missing_dimension_is_reported(word, said):
     result = run("plan", "mlp", "--to", "core_aten", "--dynamic", word)
     assert result.exit_code == 2 and f"--dynamic {word}: {said}" in result.output + (result.stderr or "")

@@ -1,4 +1,4 @@
-"""What a command needs at its end is looked for at its beginning."""
+"""Packages that a command needs at its end are checked for at its beginning."""
 
 import importlib.util
 import sys

@@ -26,7 +26,7 @@ def test_where_there_is_room_a_row_is_a_line():
     assert head.split() == ["op", "calls", "why"] and row.endswith(WORDS)
 
 
-def test_where_there_is_none_the_last_column_stands_below():
+def test_without_room_the_last_column_goes_below():
     head, why, line, row, *below = shown(40, ("aten.gelu", "12", WORDS), ("aten.erf", "3", ""))
     assert (head, why) == ("op          calls", "    why") and set(line) == {"─"}
     assert row == "aten.gelu      12" and below[-1] == "aten.erf        3"

@@ -71,7 +71,7 @@ def test_rules_named_first_are_asked_first(bringup):
         (["--to", "{}:chips"], "has no attribute 'chips'"),
     ],
 )
-def test_what_is_none_is_said(bringup, words, said):
+def test_wrong_names_in_a_file_of_ones_own_are_reported(bringup, words, said):
     result = run("plan", f"{bringup}:make", *(word.format(bringup) for word in words))
     assert result.exit_code == 2 and said in " ".join(result.stderr.split())
 

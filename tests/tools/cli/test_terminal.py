@@ -70,7 +70,7 @@ def test_whoever_reads_a_pipe_may_go_away():
         assert process.wait(timeout=300) == 141
 
 
-def test_a_full_disk_is_told():
+def test_a_full_disk_is_reported():
     with open("/dev/full", "wb") as full:
         code, _, err = ended("targets", stdout=full)
         assert (code, err) == (2, "error: the output: No space left on device\n")

@@ -1,4 +1,4 @@
-"""What certification finds of integer arithmetic that has no value in C++, and what it excuses."""
+"""Undefined integer arithmetic in C++: the cases that certification finds, and those that it excuses."""
 
 import pytest
 import torch
