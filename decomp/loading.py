@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.export import ExportedProgram
 
 from decomp.capture.calling import unlifted
 from decomp.capture.exporting import export
@@ -39,8 +38,6 @@ def load(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | Non
     """The program behind `model`. Raises `CaptureError`."""
     if isinstance(model, Lowering):
         return Unlifted(load(model.result, args, kwargs, dynamic_shapes).root, _by_provenance(model))
-    if isinstance(model, ExportedProgram):
-        return Unlifted(unlifted(model), own_op)
     program = capture(model, args, kwargs, dynamic_shapes=dynamic_shapes)
     return Unlifted(_module_of(model, program, args, kwargs), own_op)
 

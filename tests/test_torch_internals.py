@@ -268,12 +268,13 @@ def takes_trees_apart():
     assert pytree.tree_flatten_spec(tree, spec) == [1, 2, 3]
 
 
-@piece("schemas.all_schemas", "schemas.schemas_of", "schemas.FunctionSchema", "schemas.Argument")
+@piece("schemas.all_schemas", "schemas.lacking_ops", "schemas.schemas_of", "schemas.FunctionSchema", "schemas.Argument")
 def lists_what_is_registered():
     found = schemas.schemas_of("aten::relu")
     assert isinstance(found[0], schemas.FunctionSchema) and isinstance(found[0].arguments[0], schemas.Argument)
     assert "aten::relu" in {schema.name for schema in schemas.all_schemas()}
     assert schemas.schemas_of("aten::no_such_op") == []
+    assert "aten.relu" not in schemas.lacking_ops()
 
 
 @piece("sizes.ShapeEnv", "sizes.DimDynamic", "sizes.StatelessSymbolicContext", "sizes.statically_known_true")

@@ -149,3 +149,13 @@ def test_the_program_that_is_planned_stays_as_it_is():
 def test_a_plan_is_drawn(tmp_path):
     path = memory_plan(exported(lambda x: (x.exp() + x.sin()).sum(), X), arena=True).plot(tmp_path / "plan.svg")
     assert path.read_text().count("<path") > 2
+
+
+def test_a_transform_is_planned_as_the_calls_that_it_makes():
+    class Mapped(torch.nn.Module):
+        def forward(self, x):
+            return torch.vmap(lambda row: (row * 2 + row.cos()).relu().sum())(x)
+
+    args = (torch.randn(64, 512),)
+    plan = memory_plan(torch.export.export(Mapped(), args))
+    assert plan.in_place and agrees(plan, Mapped(), args)

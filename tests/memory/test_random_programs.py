@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import decomp
+from decomp.errors import MutationError
 from decomp.memory import placing
 from decomp.memory.planning import memory_plan
+from decomp.torch_internals.modes import process_state_kept
 from decomp_rules import targets
 from tests.fuzzing.checking import Loaded
 from tests.fuzzing.programs import program
@@ -15,12 +17,13 @@ from tests.memory.agreement import agrees, run
 
 
 def captured(loaded):
-    """The exported program; None where PyTorch cannot capture it."""
+    """The exported program. Skips the test if PyTorch cannot capture it."""
     try:
         example = loaded.given(0, loaded.sizes[0], False)[1]
-        return torch.export.export(loaded.module, example, dynamic_shapes=loaded.dynamic_shapes(), strict=False)
-    except Exception:  # whatever it says
-        return None
+        with process_state_kept():
+            return torch.export.export(loaded.module, example, dynamic_shapes=loaded.dynamic_shapes(), strict=False)
+    except Exception as error:  # export's refusals have no common class
+        pytest.skip(f"torch.export refuses it: {error}")
 
 
 def runs(module, args):
@@ -40,10 +43,11 @@ def test_planned_programs_do_what_the_programs_do(seed, lowered, monkeypatch):
         warnings.simplefilter("ignore")
         loaded = Loaded(program(seed))
         source = captured(loaded)
-        if source is None:
-            return
         if lowered:
-            source = decomp.lower(source, to=targets.tinygrad, partial=True)
+            try:
+                source = decomp.lower(source, to=targets.tinygrad, training=False, partial=True)
+            except MutationError as error:  # some of the fuzzer's programs write in ways that have no functional form
+                pytest.skip(f"refused: {error}")
         for arena in (None, True):
             plan = memory_plan(source, arena=arena)
             assert arena or plan.peak <= plan.unplanned_peak
