@@ -84,7 +84,7 @@ def test_certificates_of_rules_that_are_gone_are_dropped(tmp_path, two):
 
 def test_a_file_that_holds_something_else_is_named(tmp_path):
     (tmp_path / "wrong.jsonl").write_text('{"hash": 3}')
-    with pytest.raises(ValueError, match="wrong.jsonl:1 is no certificate"):
+    with pytest.raises(ValueError, match="wrong.jsonl:1 is not a certificate"):
         certificates.committed(tmp_path)
 
 
@@ -92,7 +92,7 @@ def test_a_certificate_is_stale_when_the_rule_or_one_on_the_way_has_changed():
     rule = RULES["mm"][0]
     fresh = decomp.certify(rule, to=targets.tinygrad, dtypes=(torch.float32,))
     assert certificates.stale(rule, fresh) == ""
-    assert certificates.stale(rule, None) == "there is no certificate"
+    assert certificates.stale(rule, None) == "there is not a certificate"
     changed = Certificate.from_json({**fresh.to_json(), "hash": "0"})
     assert certificates.stale(rule, changed) == "the rule has changed since"
     data = fresh.to_json()

@@ -363,8 +363,8 @@ def test_a_rule_without_samples_says_what_to_pass():
     with pytest.raises(ValueError) as caught:
         decomp.certify(rule)
     assert str(caught.value) == (
-        "there are no sample calls of aten._cudnn_rnn; pass samples=[(torch.randn(3, 4), 1), …], the arguments of a "
-        "call each, or decomp.Sample(overload, args, kwargs)"
+        "there are no sample calls of aten._cudnn_rnn; pass samples=[(torch.randn(3, 4), 1), …], each the arguments "
+        "of a call, or decomp.Sample(overload, args, kwargs)"
     )
 
 
