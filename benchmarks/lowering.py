@@ -15,7 +15,7 @@ import torch
 from benchmarks import programs
 from benchmarks.contenders import contenders, graph_of
 from benchmarks.measuring import bytes_per_node, compare, microseconds
-from decomp.costs.machine import described
+from decomp.costs.machine import describe_machine
 from decomp.tools.benchmarking.records import BenchmarkResults, BenchmarkRow
 
 RESULTS = Path(__file__).parent / "results"
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # run_decompositions copies tree specs, which torch 2.13 deprecates.
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec")
     command = "python -m benchmarks.lowering" + (" --quick" if options.quick else "")
-    results = BenchmarkResults(command, described(torch.device("cpu")), seed=0)
+    results = BenchmarkResults(command, describe_machine(torch.device("cpu")), seed=0)
     for case in cases(options.quick):
         results = results.with_case(measured(case, options.rounds))
         print("\n".join(section(results.rows, case)), flush=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.contenders import Contender, Run, graph_of
-from decomp.tools.benchmarking.clock import Clock, Effort, Timing, interleaved
+from decomp.tools.benchmarking.clock import Clock, Effort, Timing, time_interleaved
 from decomp.tools.benchmarking.records import BenchmarkCase, BenchmarkRow
 
 PATIENCE = 60.0
@@ -24,7 +24,7 @@ def compare(program: str, size: int, nodes: int, field: Sequence[Contender], rou
     emitted: dict[str, int] = {}
     runs = {contender.name: _counting(contender, emitted) for contender in field}
     effort = Effort(warm_up=0, seconds=0.0, least=rounds, most=rounds, sample=0.0, collect=True, patience=PATIENCE)
-    timing = interleaved(runs, Clock(torch.device("cpu")), effort, seed=0)
+    timing = time_interleaved(runs, Clock(torch.device("cpu")), effort, seed=0)
     per_node = Timing({name: [t / emitted[name] for t in times] for name, times in timing.taken.items()})
     case = BenchmarkCase(program, "lowering", f"{size:,}", "lowering", "cpu")
     return [

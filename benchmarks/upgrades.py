@@ -23,7 +23,7 @@ from typing import Any
 from decomp.tools.upgrading.comparing import Upgrade, compare
 from decomp.tools.upgrading.lines import KINDS
 from decomp.tools.upgrading.records import VersionRecord
-from decomp.tools.writing import one_row_a_line, whole
+from decomp.tools.writing import one_row_a_line, write_atomically
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "benchmarks" / "results" / "upgrades.json"
@@ -47,7 +47,7 @@ def main() -> None:
 def save(path: Path, text: str) -> None:
     """Write a file, whole or not at all."""
     path.parent.mkdir(exist_ok=True)
-    with whole(path) as unfinished:
+    with write_atomically(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 

@@ -11,9 +11,9 @@ def main() -> None:
     """Run the command line. Exits with 2 if typer or rich are not installed, with 130 if it is interrupted."""
     try:
         from decomp.tools.cli.app import app
-        from decomp.tools.cli.terminal import speak_ascii_where_needed
+        from decomp.tools.cli.terminal import fall_back_to_ascii
 
-        speak_ascii_where_needed()
+        fall_back_to_ascii()
         app()
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):

@@ -12,11 +12,18 @@ from typing import Any
 import uuid
 
 from decomp.advice.alternatives import Alternatives
-from decomp.advice.doing import Progress, done
-from decomp.advice.jobs import AdviceJob, Answer, Given, Setting, forget, is_program
+from decomp.advice.doing import Progress, run_jobs
+from decomp.advice.jobs import AdviceJob, Answer, Constant, Setting, forget, is_program
 from decomp.advice.missing import MissingCapability, MissingDtype, MissingOp, extend_target
-from decomp.advice.smallest_sets import Chosen, SmallestSets
-from decomp.advice.suggestions import avoided, counted, enough, in_the_place, instead_of, listed
+from decomp.advice.smallest_sets import MinimalSet, SmallestSets
+from decomp.advice.suggestions import (
+    count_calls,
+    describe_additions,
+    describe_replacements,
+    dtype_remedies,
+    find_replacements,
+    join_names,
+)
 from decomp.costs.model import Cost
 from decomp.derive.rule_selection import RuleSelection
 from decomp.errors import ArgumentError, boundary
@@ -124,16 +131,16 @@ class Advice:
         if self.milestones:
             proof = "no smaller set is" if self.smallest else f"a set of {self.at_least} may be"
             what = "all" if not self.out_of_reach else f"{len(self.calls)} of {total}"
-            yield f"{enough(len(self.ops), len(self.dtypes))} for {what}; {proof}"
+            yield f"{describe_additions(len(self.ops), len(self.dtypes))} for {what}; {proof}"
 
     def _order(self) -> Iterator[str]:
         for milestone in self.milestones:
             total = len(self.calls) + len(self.out_of_reach)
-            lower = f"then {_few(milestone.unlocks)} lower{'s' if len(milestone.unlocks) == 1 else ''} too"
-            yield f"  add {listed(milestone.add, 'and')}: {lower}, {milestone.reached} of {total}"
-            yield from (f"    {in_the_place(op, others)}" for op, others in milestone.instead.items())
+            lower = f"then {_shorten_names(milestone.unlocks)} lower{'s' if len(milestone.unlocks) == 1 else ''} too"
+            yield f"  add {join_names(milestone.add, 'and')}: {lower}, {milestone.reached} of {total}"
+            yield from (f"    {describe_replacements(op, others)}" for op, others in milestone.instead.items())
         for dtype in self.dtypes:
-            yield from (f"  {line}" for line in avoided(dtype))
+            yield from (f"  {line}" for line in dtype_remedies(dtype))
             if dtype in _NARROW:
                 yield f"  narrow=True computes in {_NARROW[dtype]} instead of {dtype}, if the target has it"
 
@@ -142,7 +149,7 @@ class Advice:
             yield "with these implemented, more ops that would save calls:"
         for saving in self.savings:
             programs = f"{saving.programs} program{'s' if saving.programs > 1 else ''}"
-            yield f"  {saving.op}: {counted(saving.calls)} in {programs}"
+            yield f"  {saving.op}: {count_calls(saving.calls)} in {programs}"
 
     def _programs(self) -> Iterator[str]:
         if len(self.calls) > _MOST_NAMES:
@@ -152,15 +159,15 @@ class Advice:
                 f"{calls[len(calls) // 2]:,} or fewer"
             )
         elif self.calls:
-            yield "the programs then have: " + ", ".join(f"{name} {counted(n)}" for name, n in self.calls.items())
+            yield "the programs then have: " + ", ".join(f"{name} {count_calls(n)}" for name, n in self.calls.items())
         for name, reason in self.out_of_reach.items():
             yield f"out of reach: {name}: {reason}"
 
 
-def _few(names: Sequence[str]) -> str:
+def _shorten_names(names: Sequence[str]) -> str:
     """`a, b, c and 37 more`."""
     if len(names) <= _MOST_NAMES:
-        return listed(names, "and")
+        return join_names(names, "and")
     return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
 
 
@@ -169,17 +176,17 @@ def _require_programs(value: Any) -> None:
         raise ArgumentError(f"programs must be a dict from name to program, or to (program, args), not {value!r}")
 
 
-def _count(name: str, value: Any) -> None:
+def _require_count(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ArgumentError(f"{name}= must be a number, 0 or more, not {value!r}")
 
 
-def _pool(name: str, value: Any) -> None:
+def _require_executor(name: str, value: Any) -> None:
     if value is not None and not hasattr(value, "submit"):
         raise ArgumentError(f"{name}= must be a concurrent.futures.Executor, not {type(value).__name__}")
 
 
-@boundary("advise", {**CHECKS, "without": CHECKS["keep"], "savings": _count, "executor": _pool})
+@boundary("advise", {**CHECKS, "without": CHECKS["keep"], "savings": _require_count, "executor": _require_executor})
 def advise(
     programs: Mapping[str, Any],
     *,
@@ -219,8 +226,8 @@ def advise(
     _require_programs(programs)
     chosen, target = rules_and_target(to, rules, keep, narrow)
     setting = Setting(RuleSelection(chosen, target, training), Policy(Accuracy.of(accuracy), cost))
-    makers = {name: Given(each) if is_program(each) else each for name, each in programs.items()}
-    search = AdviceSearch(setting, Given(setting), makers, executor, results, progress, without=without)
+    makers = {name: Constant(each) if is_program(each) else each for name, each in programs.items()}
+    search = AdviceSearch(setting, Constant(setting), makers, executor, results, progress, without=without)
     return search.advice(savings)
 
 
@@ -272,7 +279,7 @@ class AdviceSearch:
     ) -> dict[str, Answer]:
         asked = self.making, wishes, savings, self.run
         jobs = [AdviceJob(name, self.programs[name], *asked, self.versions.get(name, "")) for name in names]
-        return done(jobs, self.executor, self.place, self.digest or "", self.progress)
+        return run_jobs(jobs, self.executor, self.place, self.digest or "", self.progress)
 
     def _take_in(self, answers: Mapping[str, Answer]) -> None:
         for name, answer in answers.items():
@@ -303,7 +310,7 @@ class AdviceSearch:
             milestones,
             chosen.smallest and self.found.complete,
             chosen.least,
-            _savings(answers.values(), savings, self.refused),
+            _best_savings(answers.values(), savings, self.refused),
             {name: calls[name] for name in self.programs if name in calls},
             self.out_of_reach,
             extend_target(self.target, (wishes[number] for number in chosen.leaves)),
@@ -311,7 +318,7 @@ class AdviceSearch:
 
     def _basis(
         self, sets: SmallestSets, wishes: Mapping[int, MissingCapability], names: Sequence[str], savings: int
-    ) -> tuple[Chosen, dict[str, Answer]]:
+    ) -> tuple[MinimalSet, dict[str, Answer]]:
         """The cheapest set that planning confirms to be enough, and the answer of each program with it."""
 
         def answers(leaves: Iterable[int]) -> dict[str, Answer]:
@@ -337,14 +344,14 @@ class AdviceSearch:
         left, taken, goals = dict(reachable), set[int](), list(reachable.values())
         while left:
             needs = {name: _needs(sets, goal, leaves - taken, taken) for name, goal in left.items()}
-            unlocked = {name: _unlocked(sets, left, taken | need) for name, need in needs.items()}
+            unlocked = {name: _find_unlocked(sets, left, taken | need) for name, need in needs.items()}
             best = min(left, key=lambda name: (len(needs[name]), -len(unlocked[name]), name))
             taken |= needs[best]
             reached += len(unlocked[best])
             left = {name: goal for name, goal in left.items() if name not in unlocked[best]}
             added = {str(wishes[number]): number for number in needs[best]}
             dtypes = tuple(name for name in sorted(added) if isinstance(wishes[added[name]], MissingDtype))
-            others = {name: instead_of(added[name], leaves, sets, goals, wishes) for name in sorted(added)}
+            others = {name: find_replacements(added[name], leaves, sets, goals, wishes) for name in sorted(added)}
             instead = {name: each for name, each in others.items() if each}
             yield Milestone(tuple(others), tuple(unlocked[best]), reached, dtypes, instead)
 
@@ -358,12 +365,12 @@ def _needs(sets: SmallestSets, goal: int, among: frozenset[int], taken: set[int]
     return need
 
 
-def _unlocked(sets: SmallestSets, left: Mapping[str, int], taken: set[int]) -> list[str]:
+def _find_unlocked(sets: SmallestSets, left: Mapping[str, int], taken: set[int]) -> list[str]:
     derived = set(sets.derived(list(left.values()), taken))
     return [name for name, goal in left.items() if goal in derived]
 
 
-def _savings(answers: Iterable[Answer], most: int, refused: Target) -> tuple[Saving, ...]:
+def _best_savings(answers: Iterable[Answer], most: int, refused: Target) -> tuple[Saving, ...]:
     """The ops that save the most calls, over all programs."""
     each = [(op, calls) for answer in answers for op, calls in (answer.saved or {}).items() if op not in refused]
     total: dict[str, list[int]] = {}

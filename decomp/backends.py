@@ -16,7 +16,7 @@ from torch import fx
 
 from decomp.costs.fusing import FUSED
 from decomp.costs.model import Cost
-from decomp.errors import ArgumentError, boundary, pickled
+from decomp.errors import ArgumentError, boundary, pickle_or_explain
 from decomp.functionalize.alias_sets import writes_alias_other_values
 from decomp.graphs.traced_bodies import compare_with_numbers, lift_constants, prepare_bodies
 from decomp.ir.call import metadata
@@ -31,7 +31,7 @@ from decomp.rules.rules import Rules
 from decomp.rules.target import Target
 from decomp.runtime.input_layouts import for_every_layout
 from decomp.runtime.output_layouts import with_layouts
-from decomp.runtime.shared_outputs import kept_apart, merged_pairs, outputs_of, shared_pairs, shown_in
+from decomp.runtime.shared_outputs import merged_pairs, outputs_of, separate_merged_outputs, shared_pairs, view_bases
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.modes import DisableAutocast, is_any_autocast_enabled
@@ -104,11 +104,11 @@ class _Lowers:
         inputs = [_name_of(node) for node in module.graph.find_nodes(op="placeholder")]
         found = compilation.of(module, list(example_inputs))
         narrow = self.settings["narrow"]
-        return _in_range(found, inputs, self.settings["to"].narrowed().narrower) if narrow else found
+        return _check_integers_fit(found, inputs, self.settings["to"].narrowed().narrower) if narrow else found
 
     def __reduce__(self) -> tuple[Any, ...]:
         given = self.settings, self.partial, self.compiler
-        pickled(given, "a backend for torch.compile", "make it in the other process, by decomp.backend(...)")
+        pickle_or_explain(given, "a backend for torch.compile", "make it in the other process, by decomp.backend(...)")
         return _Lowers, given
 
 
@@ -133,7 +133,7 @@ class _Compilation:
 
     def of(self, module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         # Deferred: these imports take seconds, and only torch.compile needs them.
-        from decomp.capture.dynamo import NotSpelled, in_overloads
+        from decomp.capture.dynamo import NotInOverloads, trace_to_overloads
         from decomp.torch_internals import compiling
 
         def autograd(
@@ -152,8 +152,8 @@ class _Compilation:
             return found
 
         try:
-            spelled = in_overloads(module, inputs)
-        except NotSpelled as reason:
+            spelled = trace_to_overloads(module, inputs)
+        except NotInOverloads as reason:
             if _gradient_is_wanted(inputs) or not reason.foreseen:
                 _warn_of_gradients(str(reason))
             return autograd(module, may_write_shared=True)
@@ -168,13 +168,13 @@ class _Compilation:
             if _gradient_is_wanted(inputs):
                 _warn_of_gradients("an output is a view, of an input or another output, that the target does not have")
             return autograd(module)  # AOTAutograd replays such views on the inputs
-        kept_apart(spelled.graph, before_autograd.graph)
+        separate_merged_outputs(spelled.graph, before_autograd.graph)
         # The graph already has the casts of autocast: under autocast the lowered calls would be cast a second time.
         casts = is_any_autocast_enabled()
         prepare_bodies(before_autograd)
         compare_with_numbers(before_autograd)
         with DisableAutocast():
-            result = autograd(before_autograd, _with_their_own_sizes(module, inputs))
+            result = autograd(before_autograd, _replace_bases_by_fakes(module, inputs))
         return _without_autocast(result) if casts else result
 
     def _compiled(
@@ -198,7 +198,7 @@ class _Compilation:
         # After autograd nothing requires a gradient any more.
         lowered = self._lowered(_without_prims(module), self.partial, training=False)
         kept = shared_pairs(lowered.graph) - merged_pairs(graph, lowered.graph) if self.keeps_views else frozenset()
-        shown = shown_in(graph, outputs.results.intersection(chain(*(shared_pairs(graph) - kept))))
+        shown = view_bases(graph, outputs.results.intersection(chain(*(shared_pairs(graph) - kept))))
         if len(outputs_of(graph)) > count:
             lowered = self._lowered(module, self.partial, training=False)
         found = self.inner(lowered, inputs, is_backward)
@@ -210,7 +210,7 @@ class _Compilation:
         return result
 
 
-def _with_their_own_sizes(module: fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
+def _replace_bases_by_fakes(module: fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
     """The inputs, with Dynamo's fake tensor in place of each input that is the base of another input. AOTAutograd would
     give the base the symbolic sizes with which its view was made, and no guard can use these (torch 2.13). Only for
     programs that do not write to memory shared by inputs."""
@@ -239,7 +239,9 @@ def _warn_of_gradients(why: str) -> None:
     )
 
 
-def _in_range(function: Callable[..., Any], names: Sequence[str], dtypes: Mapping[Any, Any]) -> Callable[..., Any]:
+def _check_integers_fit(
+    function: Callable[..., Any], names: Sequence[str], dtypes: Mapping[Any, Any]
+) -> Callable[..., Any]:
     """Wraps a compiled graph in a check that its integer inputs fit their narrow dtypes. AOTAutograd traces the program
     without the check in its forward method."""
 
@@ -345,14 +347,14 @@ def _inductor(config: dict[str, Any]) -> Callable[[fx.GraphModule, Sequence[Any]
         tag = f"{compiler_config.cache_key_tag}, nothing donated"
         with inductor_config.patch(config), compiler_config.patch(cache_key_tag=tag):
             found: Callable[..., Any] = compile_fx_inner(
-                _as_inductor_takes_it(module, inputs), list(inputs), is_backward=is_backward
+                _decompose_for_inductor(module, inputs), list(inputs), is_backward=is_backward
             )
         return found
 
     return compiled
 
 
-def _as_inductor_takes_it(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
+def _decompose_for_inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     """Decomposes the ops for which Inductor has no kernel, but only a decomposition that it expects to be applied
     before."""
     from decomp.torch_internals.compiling import select_decomp_table

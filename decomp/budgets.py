@@ -210,7 +210,7 @@ def _loss(levels: Levels, op: Op, choice: LevelChoice, due: Error, share: float)
 
 def _advice(error: float, losses: Sequence[Loss]) -> Iterator[BudgetAdvice]:
     """The best other level of each op, if there is one; those that make the program more accurate come first."""
-    found = [advice for loss in losses for option in loss.others if (advice := _advised(error, loss, option))]
+    found = [advice for loss in losses for option in loss.others if (advice := _advise_option(error, loss, option))]
     found.sort(key=lambda a: (a.error >= GAIN * error, a.error if a.error < error else a.cost))
     named: set[str] = set()
     for advice in found:
@@ -219,7 +219,7 @@ def _advice(error: float, losses: Sequence[Loss]) -> Iterator[BudgetAdvice]:
             yield advice
 
 
-def _advised(error: float, loss: Loss, option: Option) -> BudgetAdvice | None:
+def _advise_option(error: float, loss: Loss, option: Option) -> BudgetAdvice | None:
     if not math.isfinite(error) or not math.isfinite(option.error):
         return None
     then = math.sqrt(max(error**2 - loss.error**2, 0.0) + option.error**2)
@@ -261,7 +261,7 @@ def _matters(loss: Loss) -> bool:
 def _lines(found: Budget) -> Iterator[str]:
     yield found.headline
     yield ""
-    yield from _aligned([HEADINGS, *rows_of(found)])
+    yield from _align_columns([HEADINGS, *rows_of(found)])
     yield from (f"  {line}" for line in (*notes_of(found), *map(str, found.advice)))
 
 
@@ -279,7 +279,7 @@ def _row(found: Budget, loss: Loss) -> tuple[str, ...]:
     )
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows)]
     for name, *numbers, others in rows:
         cells = (f"{cell:>{width}}" for cell, width in zip(numbers, widths[1:]))

@@ -24,8 +24,8 @@ class DecompError(Exception):
     attributes that cannot be (nodes of graphs, local functions) are replaced by their text."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        carried = {name: _carried(value) for name, value in self.__dict__.items()}
-        return _error_from, (type(self), tuple(map(_carried, self.args)), carried)
+        carried = {name: _to_carried(value) for name, value in self.__dict__.items()}
+        return _error_from, (type(self), tuple(map(_to_carried, self.args)), carried)
 
     def __copy__(self) -> DecompError:
         return _error_of(type(self), self.args, self.__dict__)
@@ -44,7 +44,7 @@ class InternalError(DecompError):
 
     def __init__(self, stage: str, error: BaseException) -> None:
         self.stage = stage
-        lines = [f"{stage} failed: {type(error).__name__}: {first_line(error)}", *_indented(_place_of(error))]
+        lines = [f"{stage} failed: {type(error).__name__}: {first_line(error)}", *_indent_line(_place_of(error))]
         super().__init__("\n".join([*lines, f"  to do: {_what_to_do(error)}"]))
 
 
@@ -254,7 +254,7 @@ def _rule_message(rule: object, problem: str, remedy: str, node: fx.Node | None,
     return "\n".join(lines)
 
 
-_OF_ANOTHER_KIND = "is for targets that know prims."
+_ONLY_FOR_PRIMS = "is for targets that know prims."
 """The prefix of reasons that do not concern targets of ATen ops."""
 
 
@@ -288,7 +288,7 @@ class Blocker:
             out.append(f"    the target accepts it under a condition: {self.condition}")
         if self.limitation:
             out.append(f"    cannot be decomposed: {self.limitation}")
-        told = [(rule, why) for rule, why in self.tried if other_targets or not why.startswith(_OF_ANOTHER_KIND)]
+        told = [(rule, why) for rule, why in self.tried if other_targets or not why.startswith(_ONLY_FOR_PRIMS)]
         out += [f"    tried {rule}: {reason}" for rule, reason in told]
         if not self.tried and not self.limitation:
             out.append("    no rule is registered for it")
@@ -357,11 +357,11 @@ def remedies(blockers: Sequence[Blocker], narrow: bool = False) -> list[str]:
 
 def describe(node: fx.Node) -> str:
     """A node as error messages name it: `node 'relu' (call_function torch.relu)`."""
-    target = node.target if isinstance(node.target, str) else spelled(node.target)
+    target = node.target if isinstance(node.target, str) else spell_target(node.target)
     return f"node {node.name!r} ({node.op} {target})"
 
 
-def spelled(target: Any) -> str:
+def spell_target(target: Any) -> str:
     """A callable's name as users write it: `aten.relu.default`, `torch.relu`, `operator.add`."""
     if isinstance(target, str):
         return target
@@ -388,10 +388,10 @@ def source_line(node: fx.Node) -> str | None:
 
 
 def _indented_source(node: fx.Node) -> list[str]:
-    return _indented(source_line(node))
+    return _indent_line(source_line(node))
 
 
-def located(function: Any) -> str:
+def locate_function(function: Any) -> str:
     """`file.py:12` of a Python callable, or where it comes from if it has no source."""
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
     if code is None:
@@ -420,11 +420,11 @@ def _what_to_do(error: BaseException) -> str:
     )
 
 
-def _indented(line: str | None) -> list[str]:
+def _indent_line(line: str | None) -> list[str]:
     return [f"  {line}"] if line else []
 
 
-def pickled(value: Any, what: str, remedy: str) -> bytes:
+def pickle_or_explain(value: Any, what: str, remedy: str) -> bytes:
     """Pickle `value`. Raises `NotPortable`, which says why `what` cannot be pickled."""
     try:
         return pickle.dumps(value)
@@ -445,7 +445,7 @@ class _Carried:
             return self.text
 
 
-def _carried(value: Any) -> _Carried:
+def _to_carried(value: Any) -> _Carried:
     if isinstance(value, fx.Node):
         return _Carried(None, describe(value))
     try:
@@ -515,15 +515,15 @@ class BackendError(DecompError):
 
 
 def _named(function: Any) -> str:
-    return f"{getattr(function, '__name__', repr(function))} ({located(function)})"
+    return f"{getattr(function, '__name__', repr(function))} ({locate_function(function)})"
 
 
-def gave(function: Any, node: fx.Node, found: str, expected: str) -> str:
+def describe_wrong_result(function: Any, node: fx.Node, found: str, expected: str) -> str:
     """The message for a function whose result differs from the program's metadata."""
     return f"earlier, {_named(function)} returned {found} at {describe(node)}, which is {expected} in the program"
 
 
-def failed(backend: str, option: str, on: str, cause: BaseException) -> BackendError:
+def option_failed(backend: str, option: str, on: str, cause: BaseException) -> BackendError:
     """The error for a backend's option, a function, that failed on a value."""
     problem = f"{option}= failed on {on}: {type(cause).__name__}: {first_line(cause)}"
     return BackendError(backend, problem, f"fix the function passed as {option}= so that it accepts this")

@@ -15,7 +15,7 @@ from decomp.derive.session import capture_session
 from decomp.errors import boundary
 from decomp.ir.call import graphs_of
 from decomp.patterns.found import Match, NearMiss
-from decomp.patterns.matching import matches
+from decomp.patterns.matching import find_matches
 from decomp.patterns.pattern import Pattern
 from decomp.rules.rules import Rules
 from decomp.rules.target import MatchAllTarget
@@ -83,6 +83,6 @@ def _graphs(program: CapturedProgram) -> Iterator[tuple[fx.Graph, nn.Module]]:
 def _in_graph(
     program: CapturedProgram, graph: fx.Graph, owner: nn.Module, pattern: Pattern, missed: list[NearMiss]
 ) -> Iterator[Match]:
-    for found in matches(graph, [pattern], owner=owner, missed=missed, everywhere=True):
+    for found in find_matches(graph, [pattern], owner=owner, missed=missed, everywhere=True):
         nodes = (program.source_of(node) for node in found.nodes)
         yield replace(found, sources=tuple(dict.fromkeys(nodes)))

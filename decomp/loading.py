@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.capture.calling import unlifted
+from decomp.capture.calling import unlift
 from decomp.capture.exporting import export
 from decomp.capture.frontends import CapturedProgram, Parts, capture, graph_module
 from decomp.capture.module_hooks import carry_hooks
-from decomp.errors import CaptureError, spelled
+from decomp.errors import CaptureError, spell_target
 from decomp.ir.call import CALLS, is_host, is_projection
 from decomp.lowering import Lowering
 
@@ -39,16 +39,16 @@ def load(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | Non
     if isinstance(model, Lowering):
         return Unlifted(load(model.result, args, kwargs, dynamic_shapes).root, _by_provenance(model))
     program = capture(model, args, kwargs, dynamic_shapes=dynamic_shapes)
-    return Unlifted(_module_of(model, program, args, kwargs), own_op)
+    return Unlifted(_module_of(model, program, args, kwargs), spelled_op)
 
 
 def _module_of(model: nn.Module, program: CapturedProgram, args: Any, kwargs: Any) -> fx.GraphModule:
     if program.exported is None and program.dialect == "torch" and (args is not None or kwargs):
         # Overloads have variants that write into given memory; functions and methods of torch do not.
         with contextlib.suppress(CaptureError):
-            return unlifted(export(model, args or (), kwargs))
+            return unlift(export(model, args or (), kwargs))
     if program.exported is not None:
-        return unlifted(program.exported)
+        return unlift(program.exported)
     if isinstance(model, fx.GraphModule) and program.graph is model.graph:
         return model
     root = graph_module(program.root, Parts(program.graph, {}, {}, ()))
@@ -61,22 +61,22 @@ def _by_provenance(lowering: Lowering) -> Callable[[fx.Node], str]:
         try:
             return lowering.provenance(node).op
         except KeyError:  # write-backs
-            return own_op(node)
+            return spelled_op(node)
 
     return source_op
 
 
-def own_op(node: fx.Node) -> str:
+def spelled_op(node: fx.Node) -> str:
     """The op of a call, as the program spells it."""
-    return spelled(node.target)
+    return spell_target(node.target)
 
 
-def computes(node: fx.Node) -> bool:
+def is_computation(node: fx.Node) -> bool:
     """Whether a node is a call that creates or modifies tensors."""
     calls = node.op in CALLS
     return calls and not is_host(node) and not is_projection(node)
 
 
-def varies(value: Any) -> bool:
+def has_dynamic_sizes(value: Any) -> bool:
     """Whether a value is a tensor with dynamic sizes."""
     return isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from decomp._library import library
-from decomp.advice.suggestions import Suggesting
+from decomp.advice.suggestions import SuggestionSearch
 from decomp.capture import frontends
 from decomp.capture.frontends import CapturedProgram
 from decomp.costs.model import Cost
@@ -38,7 +38,7 @@ from decomp.graphs.snapshot import Snapshot
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NARROWER
 from decomp.ir.ops import op as op_of
-from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.patterns.pattern import Pattern
 from decomp.proof.correspondence import Correspondence, Proof
 from decomp.proof.returned_program import ReturnedProgram
@@ -51,7 +51,7 @@ from decomp.rules.target import MatchAllTarget, Target
 from decomp.simplification.simplifier import Settings
 from decomp.stages import Stage, stages_of
 from decomp.validation.plan_prices import PlanPricing
-from decomp.validation.values import measured
+from decomp.validation.values import measure_lowering
 
 if TYPE_CHECKING:
     from decomp.validation.choosing_levels import Picked
@@ -153,7 +153,7 @@ class Lowering:
         target.narrower = self.narrower
         matching = RuleSelection(_NO_RULES, target, self.matching.training)
         with resumed_session(self.program, _NO_RULES) as sizes:
-            new = _through(self.source, self.program, matching, self.policy, True, False, None, _Clock())
+            new = _run_stages(self.source, self.program, matching, self.policy, True, False, None, _Clock())
             sizes.keep(new.result)
         return new.result
 
@@ -324,12 +324,14 @@ def plan(
     source = CaptureRequest(model, args, kwargs, tracer_class, dynamic_shapes)
     matching = RuleSelection(chosen, target, _training(training, freeze))
     with capture_session(source, matching) as program:
-        return _answering(plan_program(program, matching, policy), program, matching, policy)
+        return _attach_lazy_answers(plan_program(program, matching, policy), program, matching, policy)
 
 
-def _answering(planned: PlannedProgram, program: CapturedProgram, matching: RuleSelection, policy: Policy) -> Plan:
+def _attach_lazy_answers(
+    planned: PlannedProgram, program: CapturedProgram, matching: RuleSelection, policy: Policy
+) -> Plan:
     """The plan; its costs and its suggestions for the target are computed on first access."""
-    pricing, suggesting = PlanPricing(planned, program, matching, policy), Suggesting(program, matching, policy)
+    pricing, suggesting = PlanPricing(planned, program, matching, policy), SuggestionSearch(program, matching, policy)
     return replace(planned.plan, pricing=pricing, suggesting=suggesting)
 
 
@@ -342,18 +344,18 @@ def rules_and_target(
 ) -> tuple[Rules, Target]:
     """The rules (by default the library's) and the target of a call. Raises `TargetError` for narrow=True with a target
     that declares no dtypes."""
-    target = _keeping(_narrowed(to) if narrow else to, keep)
+    target = _keep_ops(_narrow_target(to) if narrow else to, keep)
     return as_rules(rules) if rules is not None else library(), target
 
 
 @functools.lru_cache(maxsize=64)
-def _narrowed(target: Target) -> Target:
+def _narrow_target(target: Target) -> Target:
     """The same object for the same target, so that planning caches, keyed by target, hit."""
     return target.narrowed()
 
 
 @functools.lru_cache(maxsize=256)
-def _kept(target: Target, keep: tuple[Any, ...]) -> Target:
+def _with_kept_ops(target: Target, keep: tuple[Any, ...]) -> Target:
     return target._with(target.name, (target | keep)._entries)
 
 
@@ -372,10 +374,10 @@ def _training(training: bool | None, freeze: bool) -> bool | None:
     return False if freeze else training
 
 
-def _keeping(target: Target, keep: Iterable[Any]) -> Target:
+def _keep_ops(target: Target, keep: Iterable[Any]) -> Target:
     """The target with the kept ops; the same object for the same ops, so that planning caches hit."""
     ops = (keep,) if isinstance(keep, str) or callable(keep) else tuple(keep)
-    return _kept(target, tuple(sorted({op_of(k) for k in ops}, key=str))) if ops else target
+    return _with_kept_ops(target, tuple(sorted({op_of(k) for k in ops}, key=str))) if ops else target
 
 
 def _lowered(
@@ -389,30 +391,30 @@ def _lowered(
 ) -> Lowering:
     clock = _Clock()
     captures = source.args is not None
-    with lowering_session(matching.rules, source.model, captures) as sizes, neutral(), collector_paused():
+    with lowering_session(matching.rules, source.model, captures) as sizes, without_ambient_modes(), collector_paused():
         with clock.stage("capture"):
             program = capture_program(source, matching)
         with planning(program):
             if max_error is not None:
                 with clock.stage("levels"):
-                    picked = _affordable(program, matching, source, policy, max_error)
+                    picked = _pick_levels(program, matching, source, policy, max_error)
                 policy = replace(policy, accuracy=policy.accuracy.also(picked.levels))
-            lowering = _through(source, program, matching, policy, partial, verify, settings, clock)
+            lowering = _run_stages(source, program, matching, policy, partial, verify, settings, clock)
             lowering.picked = picked if max_error is not None else None
         sizes.keep(lowering.result)
     return lowering
 
 
-def again(lowering: Lowering, settings: Settings | None, verify: bool = True) -> Lowering:
+def resimplify(lowering: Lowering, settings: Settings | None, verify: bool = True) -> Lowering:
     """The same lowering with other simplification settings, or none; reuses cached plans."""
     source, matching, program = lowering.source, lowering.matching, lowering.program
     with resumed_session(program, matching.rules) as sizes:
-        new = _through(source, program, matching, lowering.policy, True, verify, settings, _Clock())
+        new = _run_stages(source, program, matching, lowering.policy, True, verify, settings, _Clock())
         sizes.keep(new.result)
     return replace(new, picked=lowering.picked)
 
 
-def _affordable(
+def _pick_levels(
     program: CapturedProgram, matching: RuleSelection, source: CaptureRequest, policy: Policy, max_error: float
 ) -> Picked:
     """The cheapest levels for the ops whose level the user has not named."""
@@ -424,7 +426,7 @@ def _affordable(
     return cheapest_levels(levels, max_error, policy.accuracy)
 
 
-def _through(
+def _run_stages(
     source: CaptureRequest,
     program: CapturedProgram,
     matching: RuleSelection,
@@ -441,7 +443,7 @@ def _through(
     if planned.plan.blocked and not partial:
         blockers = planned.plan.blockers
         known = not any(blocker.needs_metadata for blocker in blockers)
-        raise NotLowered(target.name, blockers, Suggesting(program, matching, policy) if known else None)
+        raise NotLowered(target.name, blockers, SuggestionSearch(program, matching, policy) if known else None)
     with clock.stage("retrace"):
         rewritten = rewrite_program(planned)
     if settings is not None:
@@ -452,7 +454,7 @@ def _through(
         _mark(rebuilt.result, target)
     with clock.stage("verify") if verify else contextlib.nullcontext():
         proof = prove_program(rewritten.graphs, rebuilt.returned_program, target, verify == "full") if verify else None
-    plan = _answering(planned, program, matching, policy)
+    plan = _attach_lazy_answers(planned, program, matching, policy)
     lowering = Lowering(
         rebuilt.result,
         target,
@@ -471,7 +473,7 @@ def _through(
     )
     if proof is not None and verify == "values":
         with clock.stage("values"):
-            found = measured(source.model, lowering, None, None)
+            found = measure_lowering(source.model, lowering, None, None)
             lowering.proof = replace(proof.also(found), program=found[-1])
     return lowering
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from decomp.errors import source_line, spelled
+from decomp.errors import source_line, spell_target
 from decomp.ir.call import module_path
 
 
@@ -46,7 +46,7 @@ def record(
     pattern defined at `pattern`."""
     return Provenance(
         source=source.name,
-        op=spelled(source.target),
+        op=spell_target(source.target),
         line=source_line(source),
         module=module_path(source.meta.get("nn_module_stack")),
         chain=tuple((rule.name, rule.location) for rule in chain),

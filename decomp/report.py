@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from decomp.derive.decisions import ERASED_GUARD, Derived
-from decomp.errors import spelled
+from decomp.errors import spell_target
 from decomp.ir.accounting import WRITE_BACK, effects_in
 from decomp.ir.call import is_host, is_projection, module_path
 
@@ -87,19 +87,19 @@ class Report:
         """`lowered to tinygrad: 36 calls of 12 ops became 475 of 20`."""
         before, after = sum(self.before.values()), sum(self.after.values())
         verb = "lowered in part" if self.blockers else "lowered"
-        counted = f"{_counted(before, 'call')} of {_counted(len(self.before), 'op')}"
+        counted = f"{_count_noun(before, 'call')} of {_count_noun(len(self.before), 'op')}"
         return f"{verb} to {self.target}: {counted} became {after} of {len(self.after)}"
 
     @property
     def effort(self) -> str:
         """`27 inserted, 14 of them distinct; 88 rules run`."""
-        return f"{self.stamped} inserted, {self.expansions} of them distinct; {_counted(self.runs, 'rule')} run"
+        return f"{self.stamped} inserted, {self.expansions} of them distinct; {_count_noun(self.runs, 'rule')} run"
 
     @property
     def besides(self) -> str:
         """`3 assertion, 2 write-back; 5 assertions proved and dropped`."""
         kept = ", ".join(f"{count} {kind}" for kind, count in self.effects.items())
-        dropped = f"{_counted(self.proved, 'assertion')} proved and dropped" if self.proved else ""
+        dropped = f"{_count_noun(self.proved, 'assertion')} proved and dropped" if self.proved else ""
         return "; ".join(filter(None, (kept, dropped)))
 
     @property
@@ -120,7 +120,7 @@ class Report:
         return "\n".join(_lines(self))
 
 
-def folded(counts: Mapping[str, int], rows: int) -> list[tuple[str, int]]:
+def fold_rows(counts: Mapping[str, int], rows: int) -> list[tuple[str, int]]:
     """The first `rows` of `counts`; if there are more, the last row is the sum of the rest."""
     items = list(counts.items())
     if len(items) <= rows:
@@ -129,11 +129,11 @@ def folded(counts: Mapping[str, int], rows: int) -> list[tuple[str, int]]:
     return [*items[: rows - 1], (f"and {len(rest)} more", sum(count for _, count in rest))]
 
 
-def folded_modules(modules: Mapping[str, tuple[int, int]], rows: int) -> list[tuple[str, int, int]]:
+def fold_modules(modules: Mapping[str, tuple[int, int]], rows: int) -> list[tuple[str, int, int]]:
     """Modules with their calls before and after, folded in the same way, the largest first."""
     after = dict(sorted(((name, counts[1]) for name, counts in modules.items()), key=lambda item: -item[1]))
     before = {name: modules[name][0] for name in after}
-    return [(name, a, b) for (name, a), (_, b) in zip(folded(before, rows), folded(after, rows))]
+    return [(name, a, b) for (name, a), (_, b) in zip(fold_rows(before, rows), fold_rows(after, rows))]
 
 
 def report_of(lowering: Lowering) -> Report:
@@ -147,10 +147,10 @@ def report_of(lowering: Lowering) -> Report:
     effects: Counter[str] = Counter()
     for piece in lowering.pieces:
         whole, program = piece.planned.whole, piece.planned.program
-        for node in _asked_of_targets(whole.graph, Counter()):
+        for node in _nodes_for_target(whole.graph, Counter()):
             _count(node, program.source_of(whole.source_of(node)), before, modules, 0)
         origins = piece.rewrite.origin
-        for node in _asked_of_targets(piece.graph, effects):
+        for node in _nodes_for_target(piece.graph, effects):
             source = origins.get(node)
             _count(node, piece.origin(source) if source is not None else node, after, modules, 1)
         plain += sum(node.op.startswith("call") for node in piece.retraced.graph.nodes)
@@ -192,11 +192,12 @@ def _verified(lowering: Lowering) -> Iterator[CheckedPart]:
     yield CheckedPart("structure", True, _structure(lowering))
     graph = lowering.pieces[0].graph
     inputs, outputs = len(graph.find_nodes(op="placeholder")), len(graph.output_node().all_input_nodes)
-    kept = f"{_counted(inputs, 'input')}, {_counted(outputs, 'output')}, parameters, buffers and hooks as in the source"
+    kept = f"{_count_noun(inputs, 'input')}, {_count_noun(outputs, 'output')}"
+    kept += ", parameters, buffers and hooks as in the source"
     yield CheckedPart("interface", True, kept)
     done = [piece.simplified for piece in lowering.pieces if piece.simplified is not None]
     laws, merged = sum(len(each.applied) for each in done), sum(len(each.merged) for each in done)
-    changed = f"{_counted(laws, 'call')} changed by laws and {merged} merged, each replayed"
+    changed = f"{_count_noun(laws, 'call')} changed by laws and {merged} merged, each replayed"
     yield CheckedPart("simplified", bool(done), changed if done else "nothing was simplified")
     if not proof.program:
         left = 'not run; verify="values" runs it'
@@ -215,7 +216,7 @@ def _rules(lowering: Lowering) -> CheckedPart:
     done = [verdict for verdict in found if verdict.values is not None]
     if not stamps:
         return CheckedPart("rules", False, "none was used")
-    parts = [f"{len(done)} of {_counted(len(stamps), 'distinct expansion')} run"]
+    parts = [f"{len(done)} of {_count_noun(len(stamps), 'distinct expansion')} run"]
     if done:
         worst = max(done, key=lambda verdict: verdict.values or 0.0)
         parts[0] += f", at most {worst.values:.3g} ULP off ({worst.rule})"
@@ -229,12 +230,16 @@ def _structure(lowering: Lowering) -> str:
     assert lowering.proof is not None
     calls = sum(node.op.startswith("call") for piece in lowering.pieces for node in piece.graph.nodes)
     blocked = sum(len(blocker.nodes) for blocker in lowering.blockers)
-    legal = f"{_counted(calls, 'call')} legal" if not blocked else f"{_counted(calls, 'call')}, of which {blocked} stay"
-    expansions = f"{_counted(lowering.proof.expansions, 'expansion')} acyclic"
-    return f"{_counted(lowering.proof.nodes, 'node')} as recorded, {legal}, {expansions}"
+    legal = (
+        f"{_count_noun(calls, 'call')} legal"
+        if not blocked
+        else f"{_count_noun(calls, 'call')}, of which {blocked} stay"
+    )
+    expansions = f"{_count_noun(lowering.proof.expansions, 'expansion')} acyclic"
+    return f"{_count_noun(lowering.proof.nodes, 'node')} as recorded, {legal}, {expansions}"
 
 
-def _asked_of_targets(graph: fx.Graph, effects: Counter[str]) -> list[fx.Node]:
+def _nodes_for_target(graph: fx.Graph, effects: Counter[str]) -> list[fx.Node]:
     """The nodes that the target must support; all others are counted in `effects`."""
     found = effects_in(graph)
     effects.update(kind for kind in found.values() if kind != WRITE_BACK)
@@ -244,7 +249,7 @@ def _asked_of_targets(graph: fx.Graph, effects: Counter[str]) -> list[fx.Node]:
 def _count(node: fx.Node, source: fx.Node, ops: Counter[str], modules: dict[str, list[int]], column: int) -> None:
     if not node.op.startswith("call") or is_host(node) or is_projection(node):
         return
-    ops[spelled(node.target)] += 1
+    ops[spell_target(node.target)] += 1
     path = module_path(source.meta.get("nn_module_stack")) or "(top)"
     modules.setdefault(path, [0, 0])[column] += 1
 
@@ -256,14 +261,16 @@ ROWS = 12
 def _lines(report: Report) -> Iterator[str]:
     yield report.headline
     yield ""
-    yield from _beside(_columns("before", folded(report.before, ROWS)), _columns("after", folded(report.after, ROWS)))
+    yield from _side_by_side(
+        _columns("before", fold_rows(report.before, ROWS)), _columns("after", fold_rows(report.after, ROWS))
+    )
     if len(report.modules) > 1:
         yield ""
-        rows = folded_modules(report.modules, ROWS)
+        rows = fold_modules(report.modules, ROWS)
         yield from (f"  {line}" for line in _columns("module", rows, "before", "after"))
     if report.rules:
         yield ""
-        yield from (f"  {line}" for line in _columns("rule", folded(report.rules, ROWS), "used"))
+        yield from (f"  {line}" for line in _columns("rule", fold_rows(report.rules, ROWS), "used"))
     yield ""
     yield f"  expansions  {report.effort}"
     if report.simplified:
@@ -290,7 +297,7 @@ def _columns(title: str, rows: Sequence[tuple[Any, ...]], *numbers: str) -> list
     return lines + [f"{row[0]:<{width}}" + "".join(f" {number:>7}" for number in row[1:]) for row in rows]
 
 
-def _beside(left: list[str], right: list[str]) -> Iterator[str]:
+def _side_by_side(left: list[str], right: list[str]) -> Iterator[str]:
     """Two blocks of lines side by side."""
     width = max(map(len, left))
     for i in range(max(len(left), len(right))):
@@ -298,7 +305,7 @@ def _beside(left: list[str], right: list[str]) -> Iterator[str]:
         yield f"  {first:<{width}}    {second}".rstrip()
 
 
-def _counted(number: int, noun: str) -> str:
+def _count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from decomp._library import samples as library_samples
-from decomp.errors import ArgumentError, pickled, spelled
+from decomp.errors import ArgumentError, pickle_or_explain, spell_target
 from decomp.ir.binding import BindingError, bind_function
 from decomp.ir.call import kind_of
 from decomp.ir.dtypes import name_of
@@ -67,7 +67,7 @@ class Sample:
     def __reduce__(self) -> tuple[Any, ...]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["overload"] = portable(self.overload)
-        pickled(values, f"sample {self}", "define its functions at the top level of a module")
+        pickle_or_explain(values, f"sample {self}", "define its functions at the top level of a module")
         return _sample_of, (values,)
 
     @classmethod
@@ -125,7 +125,7 @@ class Sample:
 
     def __str__(self) -> str:
         written = [_brief(arg) for arg in self.args] + [f"{key}={_brief(value)}" for key, value in self.kwargs.items()]
-        return f"{spelled(self.overload)}({', '.join(written)})"
+        return f"{spell_target(self.overload)}({', '.join(written)})"
 
 
 def _sample_of(values: Mapping[str, Any]) -> Sample:
@@ -171,11 +171,11 @@ def _sample(rule: Rule, given: Any) -> Sample:
         return given
     if isinstance(rule, PatternRule):
         args = rule.pattern.values(tuple(given) if isinstance(given, (tuple, list)) else (given,))
-        return Sample(rule.pattern, pytree.tree_map(_detached, args))
+        return Sample(rule.pattern, pytree.tree_map(_detach, args))
     return Sample.of(rule.op, tuple(given) if isinstance(given, (tuple, list)) else (given,))
 
 
-def _detached(leaf: Any) -> Any:
+def _detach(leaf: Any) -> Any:
     """A value detached from autograd, as weights of modules require gradients."""
     return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 

@@ -18,15 +18,15 @@ from decomp.forks import collector_paused
 from decomp.graphs.rewrite import copy_graph
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import attribute
-from decomp.lowering import Lowering, again
-from decomp.metadata.ambient_modes import neutral
+from decomp.lowering import Lowering, resimplify
+from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.proof.returned_program import ReturnedProgram, check_returned_program
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
 from decomp.rules.target import MatchAllTarget, Target
 from decomp.simplification.checking import check_simplified
-from decomp.simplification.freezing import is_traced_anew
-from decomp.simplification.simplifier import PASSES, Settings, Simplified, Subject, simplified
+from decomp.simplification.freezing import is_retraced
+from decomp.simplification.simplifier import PASSES, Settings, Simplified, Subject, simplify_graph
 
 
 @boundary("simplify", CHECKS)
@@ -70,8 +70,12 @@ def simplify(
     """
     settings = _settings(passes, freeze, exact, training)
     if isinstance(program, Lowering):
-        return again(program, settings)
-    with lowering_session(Rules(), program, captures=args is not None) as sizes, neutral(), collector_paused():
+        return resimplify(program, settings)
+    with (
+        lowering_session(Rules(), program, captures=args is not None) as sizes,
+        without_ambient_modes(),
+        collector_paused(),
+    ):
         captured = frontends.capture(
             program,
             args,
@@ -147,14 +151,14 @@ class _Simplification:
         bodies = _bodies(graph, root)
         submodules: dict[str, nn.Module] = {}
         for name, body in bodies.items():
-            inner = settings.without_constants if is_traced_anew(graph, name) else settings
+            inner = settings.without_constants if is_retraced(graph, name) else settings
             if (body, inner) not in self.done:
                 parts, found = self._parts(body.graph, body, None, inner)
                 self.done[body, inner] = frontends.graph_module(body, parts, is_body=True)
                 if found is not None:
                     check_simplified(found, ())
             submodules[name] = self.done[body, inner]
-        found = simplified(Subject.of(graph, root, self.target, exported), settings)
+        found = simplify_graph(Subject.of(graph, root, self.target, exported), settings)
         self.before += sum(node.op.startswith("call") for node in graph.nodes)
         if found is not None:
             self.removed.update(found.counts)

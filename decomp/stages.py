@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from decomp.errors import source_line, spelled
+from decomp.errors import source_line, spell_target
 from decomp.ir.call import metadata, module_path
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _call(node: fx.Node) -> str:
     if node.op == "get_attr":
         return f"self.{node.target}"
     name = {"call_method": f"Tensor.{node.target}", "call_module": f"self.{node.target}"}.get(node.op)
-    return f"{name or spelled(node.target)}({', '.join(_arguments(node))})"
+    return f"{name or spell_target(node.target)}({', '.join(_arguments(node))})"
 
 
 def _arguments(node: fx.Node) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx, nn
 from torch.export import ExportedProgram
 
-from decomp.capture.lowered_module import is_replaced
+from decomp.capture.lowered_module import has_replaced_forward
 from decomp.capture.module_hooks import global_hooks
 from decomp.derive.pipeline import prove_program
 from decomp.errors import CaptureError, boundary
@@ -27,7 +27,7 @@ from decomp.proof.returned_program import (
     signatures_agree,
 )
 from decomp.rules.options import CHECKS
-from decomp.validation.values import measured
+from decomp.validation.values import measure_lowering
 
 
 @boundary("verify", CHECKS)
@@ -63,7 +63,7 @@ def verify(
         proof = _of_programs(source, lowered, full)
     proof = replace(proof, checks=(*_own_code(getattr(lowered, "result", lowered)), *proof.checks))
     if level == "values":
-        proof = proof.also(measured(source, lowered, args, kwargs))
+        proof = proof.also(measure_lowering(source, lowered, args, kwargs))
     return replace(proof, seconds=time.perf_counter() - began)
 
 
@@ -101,7 +101,7 @@ def _own_code(program: Any) -> list[str]:
     modules = program.named_modules() if isinstance(program, nn.Module) else ()
     graphs = [(name, module) for name, module in modules if isinstance(module, fx.GraphModule)]
     for name, module in graphs:
-        if is_replaced(module) or module.code != module.graph.python_code("self").src:
+        if has_replaced_forward(module) or module.code != module.graph.python_code("self").src:
             raise StaleCode(f"{repr(name) if name else 'the module'} runs code that is not that of its graph")
     for hook in global_hooks() if graphs else ():
         raise HooksChanged(f"there is {hook}, which can change what the program computes")

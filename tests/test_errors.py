@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 import decomp
-from decomp.errors import Blocker, describe, located, remedies, source_line, spelled
+from decomp.errors import Blocker, describe, locate_function, remedies, source_line, spell_target
 
 TRACE = """  File "/site/torch/nn/modules/module.py", line 1, in _call
     return forward(x)
@@ -110,7 +110,7 @@ def test_remedies_come_in_order_of_ease():
     ],
 )
 def test_functions_are_spelled_as_users_write_them(target, text):
-    assert spelled(target) == text
+    assert spell_target(target) == text
 
 
 def test_a_node_is_described_and_its_line_found():
@@ -123,8 +123,8 @@ def test_a_node_is_described_and_its_line_found():
 
 
 def test_a_rule_is_located():
-    assert located(node).startswith("test_errors.py:")
-    assert located(torch.relu) == located(3) == "built in"
+    assert locate_function(node).startswith("test_errors.py:")
+    assert locate_function(torch.relu) == locate_function(3) == "built in"
 
 
 def test_all_errors_are_one_family():

@@ -8,7 +8,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import decomp
-from decomp.report import ROWS, CheckedPart, Report, folded, folded_modules
+from decomp.report import ROWS, CheckedPart, Report, fold_modules, fold_rows
 from decomp_rules import samples, targets
 
 
@@ -141,17 +141,17 @@ lowered to chip: 3 calls of 2 ops became 5 of 3
 
 def test_long_lists_are_folded_and_add_up():
     counts = {f"op{i}": 100 - i for i in range(20)}
-    rows = folded(counts, ROWS)
+    rows = fold_rows(counts, ROWS)
     assert len(rows) == ROWS
     assert rows[-1] == ("and 9 more", sum(100 - i for i in range(11, 20)))
     assert sum(count for _, count in rows) == sum(counts.values())
-    assert folded(counts, 20) == list(counts.items())
+    assert fold_rows(counts, 20) == list(counts.items())
 
 
 def test_modules_are_folded_the_largest_first():
     modules = {"a": (1, 2), "b": (3, 9), "c": (5, 4)}
-    assert folded_modules(modules, 3) == [("b", 3, 9), ("c", 5, 4), ("a", 1, 2)]
-    assert folded_modules(modules, 2) == [("b", 3, 9), ("and 2 more", 6, 6)]
+    assert fold_modules(modules, 3) == [("b", 3, 9), ("c", 5, 4), ("a", 1, 2)]
+    assert fold_modules(modules, 2) == [("b", 3, 9), ("and 2 more", 6, 6)]
 
 
 def test_what_was_verified_is_five_lines_of_parts():

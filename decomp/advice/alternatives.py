@@ -18,20 +18,20 @@ from decomp.advice.missing import MissingCapability, MissingDtype, MissingOp, ca
 from decomp.advice.smallest_sets import SmallestSets
 from decomp.derive.candidates import Request
 from decomp.derive.planner import Planner
-from decomp.errors import BindingError, RuleError, spelled
+from decomp.errors import BindingError, RuleError, spell_target
 from decomp.ir.call import Call, bound_call, is_free, is_host, is_projection, metadata
 from decomp.ir.op_facts import MAYBE_VIEW
 from decomp.ir.ops import Op
 from decomp.metadata.strides import is_surely_contiguous
-from decomp.rules.accuracy import Level, reaches
+from decomp.rules.accuracy import Level, is_accurate_enough
 from decomp.rules.declining import Declined
 from decomp.rules.requirements import Absent, Needs
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 
-MOST_KINDS = 2_000
+MAX_KINDS = 2_000
 """How many kinds of calls are followed; any further kind is reached only by adding its own op."""
-_AGAIN = 1
+_MAX_RECURSION = 1
 """How often an op is followed within its own derivation. Once is useful: a grouped convolution expands to one without
 groups. Deeper recursion only repeats the same question for more elements."""
 
@@ -128,7 +128,7 @@ class Exploration:
 
     def follow(self) -> Alternatives:
         """Collect the alternatives for the goals and for every call that their expansions contain."""
-        while self._pending and len(self.found.kinds) <= MOST_KINDS:
+        while self._pending and len(self.found.kinds) <= MAX_KINDS:
             self._follow(self._pending.popleft())
         for each in self._pending:
             self._by_itself(each)
@@ -152,7 +152,7 @@ class Exploration:
         condition = self.planner.target.why_illegal(call)
         if condition is None:
             return None
-        kind = level, condition, node.op, spelled(node.target), _kind((node.args, node.kwargs)), _strides(call)
+        kind = level, condition, node.op, spell_target(node.target), _kind((node.args, node.kwargs)), _strides(call)
         number, is_new = self.found.kind(repr(kind))
         if is_new:
             self._pending.append(_Open(number, node, call, condition, level, within))
@@ -161,7 +161,7 @@ class Exploration:
     def _follow(self, each: _Open) -> None:
         self._by_itself(each)
         call, planner = each.call, self.planner
-        if each.within.count(call.op) > _AGAIN:
+        if each.within.count(call.op) > _MAX_RECURSION:
             return
         request = Request(each.node, planner.memory.signatures.of(each.node), each.level, call=call)
         for rule in planner.rules.of(call.op):
@@ -197,7 +197,7 @@ class Exploration:
 
     def _by_rule(self, each: _Open, rule: Rule, request: Request) -> None:
         untrained = rule.forward_only and self.planner.rules.trains
-        if each.call.reads_data or untrained or not reaches(rule.level, str(request.level)):
+        if each.call.reads_data or untrained or not is_accurate_enough(rule.level, str(request.level)):
             return
         groups = _wished(rule.needs, self.planner.target)
         if groups is None:

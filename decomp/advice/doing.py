@@ -8,14 +8,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from decomp.advice.jobs import AdviceJob, Answer, answered, from_json, to_json
+from decomp.advice.jobs import AdviceJob, Answer, from_json, run_job, to_json
 from decomp.errors import ArgumentError, first_line
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of programs done, the number in all, and the name of the last one."""
 
 
-def done(
+def run_jobs(
     jobs: Sequence[AdviceJob], executor: Executor | None, place: Path | None, setting: str, progress: Progress | None
 ) -> dict[str, Answer]:
     """The answers by name, in the order of the jobs. With `place`, answers are stored in this directory, under
@@ -35,7 +35,7 @@ def done(
     left = [job for job in jobs if job.name not in found]
     away = [job for job in left if executor is not None and job.can_travel]
     # Submit first, so that other processes work while the remaining jobs run here.
-    waiting = {executor.submit(answered, job): job for job in away} if executor is not None else {}
+    waiting = {executor.submit(run_job, job): job for job in away} if executor is not None else {}
     try:
         for job in left:
             if job not in away:

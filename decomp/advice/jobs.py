@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from decomp.advice.alternatives import Alternatives, Exploration
 from decomp.advice.missing import MissingCapability, MissingOp, extend_target, is_advisable
-from decomp.advice.suggestions import blocked_in, calls_of
+from decomp.advice.suggestions import count_planned_calls, iterate_blocked
 from decomp.cache.fingerprints import fingerprint
 from decomp.capture.frontends import CapturedProgram
 from decomp.derive.decisions import Derived, PlannedProgram
@@ -32,7 +32,7 @@ from decomp.rules.accuracy import Policy
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 
-_HELD = 8
+_MAX_CAPTURED = 8
 """How many captured programs each process keeps for their second job."""
 
 
@@ -98,10 +98,14 @@ class AdviceJob:
             planned = _planned(program, setting, target)
             if planned.plan.blocked:
                 return Answer(reason=_reason(planned))
-            calls = calls_of(planned)
+            calls = count_planned_calls(planned)
             tried = [op for op in _emitters(planned) if is_advisable(op, target) and not target.knows(op)]
             others = {op: _planned(program, setting, target | Target("", [op])) for op in tried[: self.savings]}
-        saved = {str(MissingOp(op)): calls - calls_of(each) for op, each in others.items() if not each.plan.blocked}
+        saved = {
+            str(MissingOp(op)): calls - count_planned_calls(each)
+            for op, each in others.items()
+            if not each.plan.blocked
+        }
         return Answer(calls, saved={op: n for op, n in saved.items() if n > 0})
 
     @property
@@ -130,7 +134,7 @@ def from_json(text: str) -> Answer:
     return Answer(**{**found, "goals": tuple(found["goals"])})
 
 
-def answered(job: AdviceJob) -> Answer:
+def run_job(job: AdviceJob) -> Answer:
     """Run a job. A module-level function, because executors pickle what they run."""
     return job()
 
@@ -138,9 +142,9 @@ def answered(job: AdviceJob) -> Answer:
 def _lacking(program: CapturedProgram, setting: Setting) -> Answer:
     with resumed_session(program, setting.matching.rules):
         planned = _planned(program, setting, setting.matching.target)
-        blocked = list(blocked_in(planned))
+        blocked = list(iterate_blocked(planned))
         if not blocked:
-            return Answer(calls_of(planned))
+            return Answer(count_planned_calls(planned))
         matching, found = setting.matching.specialise_for_program(program), Alternatives()
         planner = Planner(matching.rules, matching.target, program.dialect, program.mode, setting.policy)
         exploration = Exploration(planner, found)
@@ -158,7 +162,7 @@ def _planned(program: CapturedProgram, setting: Setting, target: Target) -> Plan
 
 
 def _reason(planned: PlannedProgram) -> str:
-    return next(decision.limitation or decision.why() for _, decision in blocked_in(planned))
+    return next(decision.limitation or decision.why() for _, decision in iterate_blocked(planned))
 
 
 def _emitters(planned: PlannedProgram) -> list[Op]:
@@ -198,7 +202,7 @@ class _Held:
     def _keep(self, among: OrderedDict[Any, Any], key: Any, value: Any) -> None:
         among[key] = value
         among.move_to_end(key)
-        while len(among) > _HELD:
+        while len(among) > _MAX_CAPTURED:
             among.popitem(last=False)
 
     def forget(self, run: str) -> None:
@@ -230,7 +234,7 @@ def _source(given: Any) -> CaptureRequest:
 
 
 @dataclass(frozen=True)
-class Given:
+class Constant:
     """A function that returns a given value."""
 
     value: Any
@@ -243,7 +247,7 @@ class Given:
         # torch 2.13 pickles these without an error, but unpickles another program, or fails.
         if isinstance(self.value, (ExportedProgram, fx.GraphModule)):
             raise pickle.PicklingError("give a function that makes the program")
-        return Given, (self.value,)
+        return Constant, (self.value,)
 
 
 def is_program(value: Any) -> bool:

@@ -48,7 +48,7 @@ class MissingOp:
     @property
     def usual(self) -> int:
         """How many shipped targets know the op."""
-        return known_to(self.op)
+        return count_targets_knowing(self.op)
 
     @property
     def price(self) -> float:
@@ -120,11 +120,11 @@ def is_advisable(op: Op, target: Target) -> bool:
     namespace, _, name = op.name.partition(".")
     if namespace in ("prims", "higher_order", "operator") or op.packet is None:
         return namespace == "prims" and _has_prims(target)
-    return not name.startswith("_") or known_to(op) > 0
+    return not name.startswith("_") or count_targets_knowing(op) > 0
 
 
 @functools.cache
-def known_to(op: Op) -> int:
+def count_targets_knowing(op: Op) -> int:
     """How many shipped targets know an op: a measure of how common it is."""
     return sum(target.knows(op) for target in shipped_targets() if not _has_prims(target))
 

@@ -23,7 +23,7 @@ _MOST_TRIED = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class MinimalSet:
     """A set of leaves that derives all goals."""
 
     leaves: frozenset[int]
@@ -49,7 +49,7 @@ class SmallestSets:
     failed: list[Cut] = field(default_factory=list)
     """Cuts for all goals together, from attempts that failed: the leaves outside the set that was attempted."""
 
-    def search(self, goals: Sequence[int], without: Collection[int] = ()) -> Chosen | None:
+    def search(self, goals: Sequence[int], without: Collection[int] = ()) -> MinimalSet | None:
         """The cheapest set that derives all goals without the leaves `without`; None if no set does."""
         prices = {leaf: price for leaf, price in self.prices.items() if leaf not in without}
         least = 0
@@ -62,14 +62,14 @@ class SmallestSets:
             least = max(least, len(hitting)) if proved else least
             missed = self._first_missed(goals, hitting)
             if missed is None:
-                return Chosen(hitting, least)
+                return MinimalSet(hitting, least)
             self.cuts.setdefault(missed, []).append(self._cut(missed, hitting))
 
-    def tried(self, goals: Sequence[int], attempt: Callable[[Cut], _T | None]) -> tuple[Chosen, _T | None]:
+    def tried(self, goals: Sequence[int], attempt: Callable[[Cut], _T | None]) -> tuple[MinimalSet, _T | None]:
         """The cheapest set that derives all goals and for which `attempt` succeeds, and its result. If several attempts
         fail (a rule may require that an op is absent), the first set, and None."""
-        first = self.search(goals) or Chosen(frozenset(), 0)
-        found: Chosen | None = first
+        first = self.search(goals) or MinimalSet(frozenset(), 0)
+        found: MinimalSet | None = first
         for _ in range(_MOST_TRIED):
             if found is None:
                 break
@@ -79,7 +79,7 @@ class SmallestSets:
             # A set that succeeds must contain a leaf that this one lacks.
             self.failed.append(frozenset(self.prices) - found.leaves)
             found = self.search(goals)
-        return Chosen(first.leaves, 0), None
+        return MinimalSet(first.leaves, 0), None
 
     def derived(self, goals: Sequence[int], leaves: Collection[int]) -> list[int]:
         """The goals that can be derived from some leaves."""

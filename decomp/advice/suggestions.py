@@ -11,10 +11,10 @@ from torch import fx
 
 from decomp.advice.alternatives import Alternatives, Exploration
 from decomp.advice.missing import MissingCapability, MissingDtype, extend_target
-from decomp.advice.smallest_sets import Chosen, SmallestSets
+from decomp.advice.smallest_sets import MinimalSet, SmallestSets
 from decomp.capture.frontends import CapturedProgram
 from decomp.costs.model import calls_in
-from decomp.derive.decisions import Blocked, Decision, Derived, Keep, PlannedProgram
+from decomp.derive.decisions import Blocked, Decision, Derived, Legal, PlannedProgram
 from decomp.derive.pipeline import plan_program
 from decomp.derive.planner import Planner
 from decomp.derive.rule_selection import RuleSelection
@@ -24,7 +24,7 @@ from decomp.ir.dtypes import name_of
 from decomp.rules.accuracy import Policy
 from decomp.rules.target import Target
 
-_MOST_WAYS = 3
+_MAX_ALTERNATIVES = 3
 """How many alternatives are reported for each blocked op."""
 
 
@@ -44,7 +44,7 @@ class Addition:
 
 
 @dataclass(frozen=True, slots=True)
-class Narrower:
+class NarrowingOutcome:
     """The effect of `narrow=True`, which may make the dtypes of a suggested set unnecessary."""
 
     dtypes: tuple[tuple[str, str], ...]
@@ -57,7 +57,7 @@ class Narrower:
     def __str__(self) -> str:
         computes = " and ".join(f"in {narrow} instead of {wide}" for wide, narrow in self.dtypes)
         if self.calls is not None:
-            return f"narrow=True computes {computes}: all lower, to {counted(self.calls)}"
+            return f"narrow=True computes {computes}: all lower, to {count_calls(self.calls)}"
         return f"narrow=True computes {computes}: {self.blocked} op{'s stay' if self.blocked > 1 else ' stays'} blocked"
 
 
@@ -85,10 +85,10 @@ class Requirement:
 
     def __str__(self) -> str:
         """`aten.gelu (12 calls) needs full and erf; or tanh, full and exp`."""
-        calls = f" ({counted(self.count)})" if self.count > 1 else ""
+        calls = f" ({count_calls(self.count)})" if self.count > 1 else ""
         if not self.needs:
             return f"{self.op}{calls}: {self.reason}"
-        return f"{self.op}{calls} needs {'; or '.join(listed(each, 'and') for each in self.needs)}"
+        return f"{self.op}{calls} needs {'; or '.join(join_names(each, 'and') for each in self.needs)}"
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Suggestion:
     """How many calls the lowered program has then; None if something stays blocked."""
     target: Any = field(repr=False, compare=False, default=None)
     """The target with the additions."""
-    narrower: Narrower | None = None
+    narrower: NarrowingOutcome | None = None
     """The effect of `narrow=True` without the additions; given if it is enough, or if the additions have a dtype for
     which there is a narrower one."""
 
@@ -157,7 +157,7 @@ class Suggestion:
             what = "the blocked op" if len(self.ways) == 1 else f"all {len(self.ways)} blocked ops"
             if self.out_of_reach:
                 what = f"{blocked} of {len(self.ways)} blocked ops"
-            yield f"{enough(len(self.ops), len(self.dtypes))} for {what} on {self.to}; {proof}"
+            yield f"{describe_additions(len(self.ops), len(self.dtypes))} for {what} on {self.to}; {proof}"
         else:
             yield f"no op added to {self.to} would help"
 
@@ -165,18 +165,18 @@ class Suggestion:
         total, last = len(self.ways), len(self.stages) - 1
         for i, stage in enumerate(self.stages):
             lower = "all lower" if stage.reached == total else f"{stage.reached} of {total} blocked ops lower"
-            calls = f", to {counted(self.calls)}" if i == last and self.calls is not None else ""
-            yield f"  add {listed(stage.add, 'and')}: {lower}{calls}"
+            calls = f", to {count_calls(self.calls)}" if i == last and self.calls is not None else ""
+            yield f"  add {join_names(stage.add, 'and')}: {lower}{calls}"
 
     def _instead(self) -> Iterator[str]:
         for addition in self.additions:
             if addition.instead:
-                yield f"  {in_the_place(addition.op, addition.instead)}"
+                yield f"  {describe_replacements(addition.op, addition.instead)}"
 
     def _without_dtypes(self) -> Iterator[str]:
         """Remedies for users who cannot add a dtype."""
         for dtype in self.dtypes:
-            yield from (f"  {line}" for line in avoided(dtype))
+            yield from (f"  {line}" for line in dtype_remedies(dtype))
         if self.narrower is not None and not self.narrow_is_enough:
             yield f"  {self.narrower}"
 
@@ -196,7 +196,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class Suggesting:
+class SuggestionSearch:
     """Computes the suggestion for the plan of one program, on demand."""
 
     program: CapturedProgram
@@ -214,7 +214,7 @@ class Suggesting:
         blocked, calls = self._on(extend_target(self.matching.target, wishes))
         return None if blocked & set(goals) else calls
 
-    def narrower(self, wishes: Iterable[MissingCapability]) -> Narrower | None:
+    def narrower(self, wishes: Iterable[MissingCapability]) -> NarrowingOutcome | None:
         """The outcome with narrow dtypes, if the program lowers then, or one of the wishes is a dtype that has a
         narrower one; else None."""
         known, wide = self.matching.target, [wish.dtype for wish in wishes if isinstance(wish, MissingDtype)]
@@ -231,7 +231,7 @@ class Suggesting:
         if blocked and not wide:
             return None
         dtypes = tuple((name_of(each), name_of(narrow)) for each, narrow in pairs)
-        return Narrower(dtypes, len(blocked), None if blocked else calls)
+        return NarrowingOutcome(dtypes, len(blocked), None if blocked else calls)
 
     def _reasons(self) -> str:
         """Why calls are blocked on the target now."""
@@ -240,13 +240,13 @@ class Suggesting:
 
     def _on(self, target: Target) -> tuple[set[str], int]:
         planned = plan_program(self.program, replace(self.matching, target=target), self.policy)
-        return {decision.op for decision in planned.plan.blocked.values()}, calls_of(planned)
+        return {decision.op for decision in planned.plan.blocked.values()}, count_planned_calls(planned)
 
 
 class _SuggestionSearch:
     """The search for one suggestion."""
 
-    def __init__(self, asked: Suggesting, planned: PlannedProgram) -> None:
+    def __init__(self, asked: SuggestionSearch, planned: PlannedProgram) -> None:
         self.asked = asked
         matching, program = asked.matching.specialise_for_program(asked.program), asked.program
         planner = Planner(matching.rules, matching.target, program.dialect, program.mode, asked.policy)
@@ -257,7 +257,7 @@ class _SuggestionSearch:
         self.goals: dict[str, int] = {}
         """By op: the proposition that all its blocked calls lower."""
         bodies: dict[str, set[int]] = {}
-        for node, decision in blocked_in(planned):
+        for node, decision in iterate_blocked(planned):
             self.calls[decision.op] = self.calls.get(decision.op, 0) + 1
             self.reasons.setdefault(decision.op, decision.limitation or decision.why())
             if node.op in ("call_function", "call_method"):
@@ -296,7 +296,7 @@ class _SuggestionSearch:
         goal = self.goals.get(op)
         found: list[frozenset[int]] = []
         without: set[int] = set()
-        while goal is not None and len(found) < _MOST_WAYS:
+        while goal is not None and len(found) < _MAX_ALTERNATIVES:
             chosen = self.sets.search([goal], without)
             if chosen is None or not chosen.leaves:
                 break
@@ -310,12 +310,12 @@ class _SuggestionSearch:
         most likely has the common ones."""
         return self.wishes[number].usual
 
-    def _addition(self, number: int, chosen: Chosen, goals: Sequence[int], ops: Sequence[str]) -> Addition:
+    def _addition(self, number: int, chosen: MinimalSet, goals: Sequence[int], ops: Sequence[str]) -> Addition:
         rest = chosen.leaves - {number}
         kept = set(self.sets.derived(goals, rest))
         needed_by = tuple(op for op, goal in zip(ops, goals) if goal not in kept)
         wish = self.wishes[number]
-        others = instead_of(number, chosen.leaves, self.sets, goals, self.wishes)
+        others = find_replacements(number, chosen.leaves, self.sets, goals, self.wishes)
         return Addition(str(wish), needed_by, others, isinstance(wish, MissingDtype))
 
     def _stages(self, numbers: Sequence[int], goals: Sequence[int]) -> tuple[tuple[Stage, ...], list[int]]:
@@ -348,7 +348,7 @@ class _SuggestionSearch:
         return tuple(sorted(str(self.wishes[number]) for number in numbers))
 
 
-def instead_of(
+def find_replacements(
     number: int,
     leaves: frozenset[int],
     sets: SmallestSets,
@@ -359,16 +359,16 @@ def instead_of(
     others, rest = sets.prices.keys() - leaves, leaves - {number}
     found = [wishes[each] for each in others if len(sets.derived(goals, {*rest, each})) == len(goals)]
     found.sort(key=lambda wish: (-wish.usual, str(wish)))
-    return tuple(wish.explained for wish in found[:_MOST_WAYS])
+    return tuple(wish.explained for wish in found[:_MAX_ALTERNATIVES])
 
 
-def blocked_in(planned: PlannedProgram) -> Iterator[tuple[fx.Node, Blocked]]:
+def iterate_blocked(planned: PlannedProgram) -> Iterator[tuple[fx.Node, Blocked]]:
     """The blocked calls of a program, with the reasons."""
     for graph in planned.graphs:
         yield from ((node, each) for node, each in graph.decisions.items() if isinstance(each, Blocked))
 
 
-def calls_of(planned: PlannedProgram) -> int:
+def count_planned_calls(planned: PlannedProgram) -> int:
     """The number of calls of the lowered program, given its plan."""
     return sum(_calls(node, decision) for graph in planned.graphs for node, decision in graph.decisions.items())
 
@@ -376,17 +376,17 @@ def calls_of(planned: PlannedProgram) -> int:
 def _calls(node: fx.Node, decision: Decision) -> int:
     if isinstance(decision, Derived):
         return sum(1 for _ in calls_in(decision.stamp.graph))
-    kept = isinstance(decision, Keep) and node.op.startswith("call")
+    kept = isinstance(decision, Legal) and node.op.startswith("call")
     return int(kept and not (is_host(node) or is_projection(node)))
 
 
-def enough(ops: int, dtypes: int) -> str:
+def describe_additions(ops: int, dtypes: int) -> str:
     """`3 more ops and 1 more dtype are enough`."""
     more = [f"{n} more {what}{'s' if n > 1 else ''}" for n, what in ((ops, "op"), (dtypes, "dtype")) if n]
-    return f"{listed(more, 'and')} {'is' if ops + dtypes == 1 else 'are'} enough"
+    return f"{join_names(more, 'and')} {'is' if ops + dtypes == 1 else 'are'} enough"
 
 
-def avoided(dtype: str) -> Iterator[str]:
+def dtype_remedies(dtype: str) -> Iterator[str]:
     """Remedies for a dtype that a target lacks."""
     if dtype == "float64":
         yield "model.float() and float32 inputs avoid float64; if only a rule uses it, accuracy='fast' may too"
@@ -394,16 +394,16 @@ def avoided(dtype: str) -> Iterator[str]:
         yield f"model.float() avoids {dtype}"
 
 
-def in_the_place(op: str, others: Sequence[str]) -> str:
+def describe_replacements(op: str, others: Sequence[str]) -> str:
     """`instead of full: clone or fill`."""
-    return f"instead of {op}: {listed(others, 'or')}"
+    return f"instead of {op}: {join_names(others, 'or')}"
 
 
-def counted(calls: int) -> str:
+def count_calls(calls: int) -> str:
     """`3 calls`."""
     return f"{calls:,} call{'s' if calls != 1 else ''}"
 
 
-def listed(items: Sequence[str], last: str) -> str:
+def join_names(items: Sequence[str], last: str) -> str:
     """`a, b and c`."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}"

@@ -58,7 +58,7 @@ class ExpansionCache:
         """The cached record of a call, if any."""
         try:
             text = self.store.find(_digest(signature, node, level)) if self.store is not None else None
-            return None if text is None else portable.loaded(text, self.fakes, self._rule_at, self._constant_at)
+            return None if text is None else portable.load_record(text, self.fakes, self._rule_at, self._constant_at)
         except NotSerialisable:
             return None
 
@@ -87,10 +87,10 @@ class ExpansionCache:
     def _is_kept(self, key: str, record: Record) -> bool:
         kept = self.store.find(key) if self.store is not None else None
         try:
-            text = portable.dumped(record, self._place_of, self._name_of)
+            text = portable.dump_record(record, self._place_of, self._name_of)
         except NotSerialisable:
             return False
-        return kept is not None and portable.comparable(kept) == portable.comparable(text)
+        return kept is not None and portable.comparable_text(kept) == portable.comparable_text(text)
 
     def close(self) -> None:
         """Write new values."""
@@ -99,7 +99,7 @@ class ExpansionCache:
         texts = {}
         for key, record in self._new.items():
             try:
-                texts[key] = portable.dumped(record, self._place_of, self._name_of)
+                texts[key] = portable.dump_record(record, self._place_of, self._name_of)
             except NotSerialisable:
                 continue
         self.store.close()

@@ -65,10 +65,10 @@ class Origins:
     def of(cls, rules: Rules, target: Target) -> Origins:
         """The origins for rules and a target."""
         if rules.origins is None:
-            rules.origins = _joined([*map(_of_entry, rules.entries)])
+            rules.origins = _join_origins([*map(_of_entry, rules.entries)])
         if target not in _TARGETS:
-            _TARGETS[target] = _joined([*_of_target(target)])
-        return _joined([rules.origins, _TARGETS[target]])
+            _TARGETS[target] = _join_origins([*_of_target(target)])
+        return _join_origins([rules.origins, _TARGETS[target]])
 
     def name(self, rules: Rules, target: Target, dialect: str, cost: Any) -> str | None:
         """A hash of everything that an expansion depends on, except the user's own functions; None if that is
@@ -101,7 +101,7 @@ _ENTRIES: weakref.WeakKeyDictionary[Rule | Limitation, Origins] = weakref.WeakKe
 _OWN = "own"
 
 
-def _joined(parts: list[Origins]) -> Origins:
+def _join_origins(parts: list[Origins]) -> Origins:
     return Origins(
         tuple(part.data for part in parts),
         frozenset().union(*(part.sources for part in parts)),
@@ -122,12 +122,12 @@ def _of_rule(rule: Rule) -> Origins:
     needs = [str(need) for need in rule.needs]
     plain = str(rule.op), str(rule), rule.order, rule.texts, needs, str(rule.overload), rule.level, rule.forward_only
     what = (rule.function, [list(each) for each in rule.spelled])
-    return _described(rule.op, plain, what, rule.function, rule, rule.version)
+    return _describe_function(rule.op, plain, what, rule.function, rule, rule.version)
 
 
 def _of_limitation(limitation: Limitation) -> Origins:
     plain = str(limitation.op), limitation.reason, [str(need) for need in limitation.needs]
-    return _described(limitation.op, plain, limitation.when, limitation.when)
+    return _describe_function(limitation.op, plain, limitation.when, limitation.when)
 
 
 def _of_target(target: Target) -> Iterator[Origins]:
@@ -138,10 +138,10 @@ def _of_target(target: Target) -> Iterator[Origins]:
 
 
 def _of_condition(op: Op, condition: Condition) -> Origins:
-    return _described(op, (condition.reason,), condition.holds, condition.holds)
+    return _describe_function(op, (condition.reason,), condition.holds, condition.holds)
 
 
-def _described(
+def _describe_function(
     op: Op, plain: tuple[Any, ...], what: Any, function: Any, rule: Rule | None = None, version: str | None = None
 ) -> Origins:
     """The origin of one function, with related data."""

@@ -20,11 +20,11 @@ import torch
 
 from decomp.ops import aten
 
-MOST = 5000
+MAX_TRACKED_VALUES = 5000
 """The most values tracked for one function; one that reads more is run again each time."""
 _LARGEST = 1 << 20
 """The most bytes of an array whose data is compared; a rule that reads a larger one is run again each time."""
-_PASSED_OVER = (sys.stdlib_module_names | {"torch", "decomp", "decomp_rules", "numpy"}) - {"os", "__main__"}
+_ASSUMED_CONSTANT = (sys.stdlib_module_names | {"torch", "decomp", "decomp_rules", "numpy"}) - {"os", "__main__"}
 """Packages whose functions are assumed to read only constant state."""
 _NUMBERS, _ROWS = {int, float, bool}, {list, tuple}
 _DEEPEST = 8
@@ -78,7 +78,7 @@ class _Reader:
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
         """Numbers of the visited objects, which may contain themselves."""
-        self._left = MOST
+        self._left = MAX_TRACKED_VALUES
 
     def read(self, value: Any, names: tuple[str, ...]) -> Any:
         """The state of a value, of which code reads attributes with these names."""
@@ -130,7 +130,7 @@ class _Reader:
         return tuple([self._read(each, names) for each in values])
 
     def _function(self, function: types.FunctionType) -> Any:
-        if _package(function.__module__) in _PASSED_OVER and function.__closure__ is None:
+        if _package(function.__module__) in _ASSUMED_CONSTANT and function.__closure__ is None:
             return _Same(function)
         names = _names(function.__code__)
         found = function.__globals__
@@ -148,7 +148,7 @@ class _Reader:
     def _attributes(self, owner: Any, names: tuple[str, ...]) -> Iterator[Any]:
         """The state that code reads of a module or a class, by the names in the code."""
         name = owner.__name__ if isinstance(owner, types.ModuleType) else owner.__module__
-        if _package(name) in _PASSED_OVER:
+        if _package(name) in _ASSUMED_CONSTANT:
             return
         if isinstance(owner, types.ModuleType):
             yield from (self._read(vars(owner)[name], names) for name in names if name in vars(owner))

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 SUFFIX = ".decomp-cache"
-MOST = 512 * 2**20
+CAPACITY = 512 * 2**20
 """The capacity in bytes; beyond it, the least recently used files are deleted."""
 
 
@@ -38,9 +38,9 @@ def clear(place: Path) -> Contents:
 
 
 def trim(place: Path, most: int | None = None) -> None:
-    """Delete the least recently used files of a cache, until the others take at most `most` bytes (`MOST`)."""
+    """Delete the least recently used files of a cache, until the others take at most `most` bytes (`CAPACITY`)."""
     found = [(stat.st_mtime, stat.st_size, path) for path in _files(place) if (stat := _stat(path)) is not None]
-    left = MOST if most is None else most
+    left = CAPACITY if most is None else most
     for _, size, path in sorted(found, reverse=True):
         left -= size
         if left < 0:

@@ -62,7 +62,7 @@ def _pattern(value: Any) -> Any:
     raise NotSerialisable(value)
 
 
-def dumped(record: Record, rule_of: Callable[[Any], Any], name_of: Callable[[torch.Tensor], str]) -> bytes:
+def dump_record(record: Record, rule_of: Callable[[Any], Any], name_of: Callable[[torch.Tensor], str]) -> bytes:
     """A record as text; `rule_of` returns the index or the name of a rule, `name_of` the name of a constant, which is
     the same in all records. Raises `NotSerialisable`."""
     stamp, nodes = record.stamp, []
@@ -94,7 +94,7 @@ def dumped(record: Record, rule_of: Callable[[Any], Any], name_of: Callable[[tor
     return json.dumps(whole, separators=(",", ":")).encode()
 
 
-def loaded(text: bytes, fakes: Fakes, rule_at: Callable[[Any], Any], constant_at: Callable[[Any], Any]) -> Record:
+def load_record(text: bytes, fakes: Fakes, rule_at: Callable[[Any], Any], constant_at: Callable[[Any], Any]) -> Record:
     """The record of a text. Raises `NotSerialisable` for malformed text."""
     try:
         nodes, output, constants, rule, passed_over, results, price = json.loads(text)
@@ -108,7 +108,7 @@ def loaded(text: bytes, fakes: Fakes, rule_at: Callable[[Any], Any], constant_at
         raise NotSerialisable(error) from error
 
 
-def comparable(text: bytes) -> Any:
+def comparable_text(text: bytes) -> Any:
     """The part of a record's text on its expansion, without rejected alternatives and the names of constants."""
     nodes, output, constants, rule, _, results, price = json.loads(text)
     return [nodes, output, [[target, data] for target, (_, *data) in constants], rule, results, price]

@@ -38,13 +38,13 @@ def is_region(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() == "wrap_with_autocast"
 
 
-def marker(node: fx.Node) -> int:
+def region_marker(node: fx.Node) -> int:
     """1 for the call with which a Dynamo graph enters an autocast region, -1 for the one that leaves it, else 0."""
     name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
     return {"_enter_autocast": 1, "_exit_autocast": -1}.get(name, 0)
 
 
-def switched_off(call: fx.Node) -> None:
+def disable_region(call: fx.Node) -> None:
     """Disable autocast in a region whose body now casts explicitly."""
     call.args = (*call.args[:2], False, *call.args[3:])
 
@@ -57,7 +57,7 @@ def ambient_policy(value: Any) -> Policy | None:
     return device, torch.get_autocast_dtype(device)
 
 
-def explicit(body: fx.GraphModule, policy_of: Callable[[fx.Node], Policy | None]) -> fx.GraphModule:
+def make_casts_explicit(body: fx.GraphModule, policy_of: Callable[[fx.Node], Policy | None]) -> fx.GraphModule:
     """A copy of a graph with the casts of autocast as calls; `policy_of` returns the autocast under which a call runs.
     Raises `CaptureError` for a call whose dtypes under autocast cannot be obtained by casting its inputs."""
     rewrite = Rewrite.of(body.graph)
@@ -65,10 +65,10 @@ def explicit(body: fx.GraphModule, policy_of: Callable[[fx.Node], Policy | None]
     casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
     for node in body.graph.nodes:
         policy = policy_of(node) if isinstance(node.target, torch._ops.OpOverload) else None
-        wanted = _casts(node, policy) if policy is not None else {}
+        wanted = _casts_needed(node, policy) if policy is not None else {}
         for source, dtype in wanted.items():
             if (source, dtype) not in casts:
-                casts[source, dtype] = _cast(rewrite, source, dtype, node)
+                casts[source, dtype] = _add_cast(rewrite, source, dtype, node)
         cast_or_copied = {n: casts[n, wanted[n]] if n in wanted else rewrite.values[n] for n in node.all_input_nodes}
         new = rewrite.copy(node, cast_or_copied.__getitem__)
         if policy is not None:
@@ -81,7 +81,7 @@ def explicit(body: fx.GraphModule, policy_of: Callable[[fx.Node], Policy | None]
     return module
 
 
-def _cast(rewrite: Rewrite, source: fx.Node, dtype: torch.dtype, user: fx.Node) -> fx.Node:
+def _add_cast(rewrite: Rewrite, source: fx.Node, dtype: torch.dtype, user: fx.Node) -> fx.Node:
     value, given = rewrite.values[source], metadata(source)
     to = aten._to_copy.default
     node = rewrite.add("call_function", to, (value,), {"dtype": dtype}, f"{value.name}_cast", at=user)
@@ -91,7 +91,7 @@ def _cast(rewrite: Rewrite, source: fx.Node, dtype: torch.dtype, user: fx.Node) 
     return node
 
 
-def _casts(node: fx.Node, policy: Policy) -> dict[fx.Node, torch.dtype]:
+def _casts_needed(node: fx.Node, policy: Policy) -> dict[fx.Node, torch.dtype]:
     """The inputs of a call that autocast casts, with the dtype it casts them to."""
     sources = [
         n for n in node.all_input_nodes if isinstance(metadata(n), FakeTensor) and n.meta["val"].is_floating_point()
@@ -100,7 +100,7 @@ def _casts(node: fx.Node, policy: Policy) -> dict[fx.Node, torch.dtype]:
         return {}
     mode = metadata(sources[0]).fake_mode
     fakes = {n: fake_like(mode, metadata(n)) for n in node.all_input_nodes}
-    under = _seen_casts(node, fakes, mode, policy)
+    under = _observe_casts(node, fakes, mode, policy)
     with mode:
         cast = {n: fakes[n].to(dtype) for n, dtype in under.items() if dtype == policy[1]}
     own = _own_casts(node, fakes, cast, mode)
@@ -115,16 +115,16 @@ def _own_casts(
     float32): their own casts show once their inputs are `cast`."""
     for given in (fakes, {**fakes, **cast}):
         with contextlib.suppress(RuntimeError):
-            return _seen_casts(node, given, mode, None)
+            return _observe_casts(node, given, mode, None)
     return {}
 
 
-def _seen_casts(
+def _observe_casts(
     node: fx.Node, fakes: dict[fx.Node, Any], mode: FakeTensorMode, policy: Policy | None
 ) -> dict[fx.Node, torch.dtype]:
     """The casts of inputs observed while the call runs."""
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), fakes.__getitem__)
-    seen = _Casts({id(fake) for fake in fakes.values()})
+    seen = _CastObserver({id(fake) for fake in fakes.values()})
     with on_metadata(mode), seen, _policy(policy):
         node.target(*args, **kwargs)  # type: ignore[operator]
     return {given: seen.found[id(fake)] for given, fake in fakes.items() if id(fake) in seen.found}
@@ -140,7 +140,7 @@ def _policy(policy: Policy | None) -> Iterator[None]:
         yield
 
 
-class _Casts(TorchDispatchMode):
+class _CastObserver(TorchDispatchMode):
     """Records which inputs are cast, and to which dtype."""
 
     def __init__(self, inputs: set[int]) -> None:

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 
 from decomp.capture.inputs.assumptions import assumptions_of
 from decomp.capture.inputs.checks import ANYTHING, InputCheck, expected_input, scope_of
-from decomp.capture.lowered_module import look_before
+from decomp.capture.lowered_module import install_input_check
 from decomp.torch_internals import pytree
 
 
@@ -30,26 +30,26 @@ class LoweredProgram(ExportedProgram):
         """As `ExportedProgram.module`; with `check_guards=False` exactly that."""
         if not check_guards:
             return super().module(check_guards=False)
-        module = _checked(self, super().module(check_guards=False), None, plainly=False)
+        module = _with_input_check(self, super().module(check_guards=False), None, plainly=False)
         for add in self._more_checks:
             add(module)
         return module
 
 
-def unlifted(program: ExportedProgram, source: fx.Graph | None = None) -> fx.GraphModule:
+def unlift(program: ExportedProgram, source: fx.Graph | None = None) -> fx.GraphModule:
     """The module of an exported program; `source` is the graph it was lowered from, if any. Its `train()` and `eval()`
     are those of a plain module, as the effect of the training flag is already in the graph."""
     if isinstance(program, LoweredProgram) and source is None:
         module = program.module()
     else:
-        module = _checked(program, program.module(check_guards=False), source, plainly=True)
+        module = _with_input_check(program, program.module(check_guards=False), source, plainly=True)
     # torch.export shadows both on the instance with functions that raise.
     for name in ("train", "eval"):
         module.__dict__.pop(name, None)
     return module
 
 
-def _checked(
+def _with_input_check(
     program: ExportedProgram, module: fx.GraphModule, source: fx.Graph | None, *, plainly: bool
 ) -> fx.GraphModule:
     """The module of a program, with a check of its inputs. Unless `plainly`, it keeps its pytree calling convention:
@@ -62,16 +62,16 @@ def _checked(
     values = [node.meta.get("val", ANYTHING) for node in inputs]
     expected = [expected_input(name, value, scope) for name, value in zip(names, values)]
     check = InputCheck(names, expected, assumptions=assumptions_of(program, inputs))
-    _without_hooks(module)
-    if plainly and _takes_no_trees(names, program):
-        _called_plainly(module, names, program.call_spec.out_spec)
+    _remove_export_hooks(module)
+    if plainly and _takes_plain_arguments(names, program):
+        _use_plain_signature(module, names, program.call_spec.out_spec)
     else:
         check.codegen = module.graph._codegen
-    look_before(module, check)
+    install_input_check(module, check)
     return module
 
 
-def _without_hooks(module: fx.GraphModule) -> None:
+def _remove_export_hooks(module: fx.GraphModule) -> None:
     """Remove the hooks of torch.export, which check what is checked here."""
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
         hooks.clear()
@@ -79,7 +79,7 @@ def _without_hooks(module: fx.GraphModule) -> None:
         more.clear()
 
 
-def _takes_no_trees(names: list[str], program: ExportedProgram) -> bool:
+def _takes_plain_arguments(names: list[str], program: ExportedProgram) -> bool:
     """Whether all inputs are plain arguments, positional or keyword."""
     spec = program.call_spec.in_spec
     if spec is None or not all(map(str.isidentifier, names)):
@@ -96,7 +96,7 @@ def _is_plain(spec: pytree.TreeSpec) -> bool:
     return spec.is_leaf() or spec.type in (tuple, list) and all(child.is_leaf() for child in spec.children())
 
 
-def _called_plainly(module: fx.GraphModule, names: Sequence[str], out: pytree.TreeSpec | None) -> None:
+def _use_plain_signature(module: fx.GraphModule, names: Sequence[str], out: pytree.TreeSpec | None) -> None:
     """Make a module take its inputs as positional or keyword arguments."""
     if out is not None and _is_plain(out):
         module.graph._codegen = fx.graph.CodeGen()

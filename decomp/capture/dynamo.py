@@ -17,7 +17,7 @@ from decomp.errors import first_line
 from decomp.graphs.tracing import SYMBOLIC, Recorder, Tape, UnknownSize, fake_like
 from decomp.ir.aliases import method_name
 from decomp.ir.op_facts import METADATA_WRITES
-from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.metadata.fakes import new_mode
 from decomp.ops import aten
 from decomp.torch_internals.fakes import (
@@ -72,7 +72,7 @@ _LIMITS = (
 _KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
 
 
-class NotSpelled(Exception):
+class NotInOverloads(Exception):
     """A Dynamo graph cannot be written in overloads, so that it is lowered after autograd only. `foreseen`: whether the
     reason is a known limit."""
 
@@ -81,38 +81,38 @@ class NotSpelled(Exception):
         self.foreseen = foreseen
 
 
-def in_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
+def trace_to_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     """The graph that Dynamo passes to a backend, in overloads above autograd, with metadata; casts of autocast are
-    calls. Raises `NotSpelled` if it uses functorch levels, streams or other state, if an input is a tensor subclass
+    calls. Raises `NotInOverloads` if it uses functorch levels, streams or other state, if an input is a tensor subclass
     that wraps several tensors, or if PyTorch cannot run it on fake tensors."""
-    switch = _switch_of_state(module)
+    switch = _find_state_switch(module)
     if switch is not None:
-        raise NotSpelled(f"it changes state that a graph of overloads cannot express, by {switch}", foreseen=True)
+        raise NotInOverloads(f"it changes state that a graph of overloads cannot express, by {switch}", foreseen=True)
     subclass = next((type(value) for value in inputs if is_traceable_wrapper_subclass(value)), None)
     # Overloads above autograd would see the subclass itself, not the tensors inside.
     if subclass is not None:
-        raise NotSpelled(f"an input is a {subclass.__name__}, which only autograd unwraps", foreseen=True)
+        raise NotInOverloads(f"an input is a {subclass.__name__}, which only autograd unwraps", foreseen=True)
     mode = _own_mode(inputs)
     try:
         nodes = module.graph.find_nodes(op="placeholder")
-        return spelled(module, mode, [_fake_input(mode, *pair) for pair in zip(inputs, nodes, strict=True)])
+        return trace_with(module, mode, [_fake_input(mode, *pair) for pair in zip(inputs, nodes, strict=True)])
     except _LIMITS as error:
-        raise NotSpelled(first_line(error), foreseen=True) from error
-    except NotSpelled:
+        raise NotInOverloads(first_line(error), foreseen=True) from error
+    except NotInOverloads:
         raise
     except Exception as error:  # AOTAutograd traces the original graph, or reports the error better
         _LOG.info("a Dynamo graph could not be written in overloads", exc_info=True)
-        raise NotSpelled(f"{type(error).__name__}: {first_line(error)}", foreseen=False) from error
+        raise NotInOverloads(f"{type(error).__name__}: {first_line(error)}", foreseen=False) from error
 
 
-def spelled(
-    module: fx.GraphModule, mode: FakeTensorMode, inputs: Sequence[Any], kind: type[Speller] | None = None
+def trace_with(
+    module: fx.GraphModule, mode: FakeTensorMode, inputs: Sequence[Any], kind: type[OverloadTracer] | None = None
 ) -> fx.GraphModule:
     """A Dynamo graph in overloads, traced by a speller of class `kind`. `inputs`: their metadata, of `mode` or of
     another mode."""
-    fakes = [_like(mode, value) if kind is not None else value for value in inputs]
+    fakes = [_fake_in_mode(mode, value) if kind is not None else value for value in inputs]
     tape = ProgramTape(fx.Graph(), mode)
-    speller = (kind or Speller)(module, tape)
+    speller = (kind or OverloadTracer)(module, tape)
     with torch.set_grad_enabled(torch.is_grad_enabled()), speller.balanced():
         speller.run(*fakes, enable_io_processing=False)
     # Dynamo's calling convention must be kept: its guards and bytecode pass the inputs in this order.
@@ -122,12 +122,12 @@ def spelled(
     result.meta.update(module.meta)
     result.train(module.training)
     if any("autocast" in node.meta for node in tape.graph.nodes):
-        with neutral():
-            return autocast.explicit(result, lambda node: node.meta.get("autocast"))
+        with without_ambient_modes():
+            return autocast.make_casts_explicit(result, lambda node: node.meta.get("autocast"))
     return result
 
 
-def _switch_of_state(module: fx.GraphModule) -> str | None:
+def _find_state_switch(module: fx.GraphModule) -> str | None:
     """The name of the first function in a graph that changes state which a graph of overloads cannot express."""
     graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
     found = next((node for graph in graphs for node in graph.nodes if _switches_state(node)), None)
@@ -153,7 +153,7 @@ def is_fused_product(target: Any) -> bool:
     return str(target) in ("prims.fma", "prims.fma.default")
 
 
-def multiplied_and_added(a: torch.Tensor, b: Any, c: torch.Tensor) -> torch.Tensor:
+def multiply_add(a: torch.Tensor, b: Any, c: torch.Tensor) -> torch.Tensor:
     """a · b + c, as the prim's own kernel computes it."""
     return a * b + c
 
@@ -172,7 +172,7 @@ def _fake_input(mode: FakeTensorMode, value: Any, node: fx.Node) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     if isinstance(value, FakeTensor):
-        return _like(mode, value)
+        return _fake_in_mode(mode, value)
     context = TracingContext.try_get()
     symbolic = context.tensor_to_context.get(value) if context is not None else None
     if symbolic is None:
@@ -182,14 +182,14 @@ def _fake_input(mode: FakeTensorMode, value: Any, node: fx.Node) -> Any:
     if as_base and isinstance(node.meta.get("example_value"), FakeTensor):
         # torch 2.13 keeps one set of symbols per tensor. If the input is also the base of another one, these are the
         # symbols that it has as that base, not those of this input.
-        return _like(mode, node.meta["example_value"])
+        return _fake_in_mode(mode, node.meta["example_value"])
     return mode.from_tensor(value, symbolic_context=symbolic, source=source)
 
 
-def _like(mode: FakeTensorMode, value: Any) -> Any:
+def _fake_in_mode(mode: FakeTensorMode, value: Any) -> Any:
     """A fake tensor of this mode with the metadata of a tensor of another mode."""
     if isinstance(value, (list, tuple)):
-        return type(value)(_like(mode, item) for item in value)
+        return type(value)(_fake_in_mode(mode, item) for item in value)
     made = fake_like(mode, value)
     if isinstance(made, torch.Tensor) and value.requires_grad:
         made.requires_grad_()
@@ -327,7 +327,7 @@ _DATA = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT, SymT.FLOAT)
 """Symbols of data-dependent numbers. (To Dynamo, Python floats that are passed in are tensors.)"""
 
 
-class Speller(fx.Interpreter):
+class OverloadTracer(fx.Interpreter):
     """Runs a graph on fake tensors and records the ops that PyTorch dispatches."""
 
     def __init__(self, module: fx.GraphModule, tape: ProgramTape) -> None:
@@ -387,11 +387,11 @@ class Speller(fx.Interpreter):
             return self._switched(*args) if not self.inferring else None
         if target is get_data_attr:
             return self._data(*args)
-        target = multiplied_and_added if is_fused_product(target) else target
-        return self._recorded(target, lambda: super(Speller, self).call_function(target, args, kwargs))
+        target = multiply_add if is_fused_product(target) else target
+        return self._recorded(target, lambda: super(OverloadTracer, self).call_function(target, args, kwargs))
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return self._recorded(target, lambda: super(Speller, self).call_method(target, args, kwargs))
+        return self._recorded(target, lambda: super(OverloadTracer, self).call_method(target, args, kwargs))
 
     def _data(self, tensor: torch.Tensor) -> torch.Tensor:
         """`.data`, which PyTorch implements below the level at which calls are recorded: a `detach()` with a version
@@ -407,7 +407,7 @@ class Speller(fx.Interpreter):
             result = call()
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         if self.within_levels is None and not all(self.tape.has_made(leaf, last) for leaf in made):
-            raise NotSpelled(f"{target} runs calls that are not seen above autograd", foreseen=False)
+            raise NotInOverloads(f"{target} runs calls that are not seen above autograd", foreseen=False)
         return result
 
     @property
@@ -483,10 +483,10 @@ class Speller(fx.Interpreter):
         # The result is not re-run here, so its metadata could not follow the in-place change.
         changing = [user for one in (n, *n.users) for user in one.users if method_name(user) in METADATA_WRITES]
         if changing:
-            raise NotSpelled(f"{changing[0].name} changes the shape of a result of {n.target}", foreseen=True)
+            raise NotInOverloads(f"{changing[0].name} changes the shape of a result of {n.target}", foreseen=True)
         args, kwargs = fx.node.map_arg((n.args, n.kwargs), self._argument)
         node = self.tape.graph.call_function(n.target, args, kwargs)  # type: ignore[arg-type]
-        out = node.meta["val"] = _like(self.mode, n.meta.get("example_value"))
+        out = node.meta["val"] = _fake_in_mode(self.mode, n.meta.get("example_value"))
         self.tape.track(out, node)
         self.tape.items(node)
         return out
@@ -498,7 +498,7 @@ class Speller(fx.Interpreter):
         name = str(node.target)
         if name not in self.body_nodes:
             inputs = [inner.meta["example_value"] for inner in value.graph.nodes if inner.op == "placeholder"]
-            self.bodies[name] = spelled(value, self.mode, [_like(self.mode, given) for given in inputs])
+            self.bodies[name] = trace_with(value, self.mode, [_fake_in_mode(self.mode, given) for given in inputs])
             self.body_nodes[name] = self.tape.graph.get_attr(name)
         return self.body_nodes[name]
 

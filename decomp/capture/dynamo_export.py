@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
-from decomp.capture.dynamo import Speller, spelled
+from decomp.capture.dynamo import OverloadTracer, trace_with
 from decomp.errors import CaptureError
 from decomp.ir.call import metadata
 from decomp.metadata.fakes import mode_of, new_mode
@@ -33,7 +33,7 @@ def export_by_dynamo(
     theirs = mode_of(module.graph)
     mode = new_mode(theirs.shape_env if theirs is not None else None)
     inputs = [metadata(node) for node in module.graph.find_nodes(op="placeholder")]
-    plain = spelled(module, mode, inputs, _WithState)
+    plain = trace_with(module, mode, inputs, _WithState)
     for name, _ in plain.named_buffers():
         owner, _, last = name.rpartition(".")
         if name not in model.state_dict():
@@ -105,7 +105,7 @@ def _state_of(model: nn.Module, graph: fx.Graph) -> dict[str, Any]:
     return {name: value for name, value in state.items() if name in used}
 
 
-class _WithState(Speller):
+class _WithState(OverloadTracer):
     """A speller that keeps parameters and buffers as attributes under their own names."""
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.module_hooks import refuse_what_export_loses
 from decomp.capture.partly_meta import OnOneDevice, device_of_the_rest
 from decomp.capture.source_state import source_unchanged
-from decomp.capture.traced_regions import has_custom_functions, holds_custom_functions, recorded_modes
+from decomp.capture.traced_regions import has_custom_functions, holds_custom_functions, record_modes
 from decomp.errors import CaptureError, MutationError, NotLowered, first_line
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata, substituted
@@ -50,12 +50,12 @@ def export(
 ) -> ExportedProgram:
     """The exported program of a module; if non-strict tracing fails on Python that it cannot trace, by Dynamo
     (`strict=True`). With `infer`, calls that PyTorch cannot run on fake tensors are replaced by what `infer` returns
-    for them. `lost` collects what affects gradients and is not in the program (see `recorded_modes`). Raises
+    for them. `lost` collects what affects gradients and is not in the program (see `record_modes`). Raises
     `CaptureError`, `MutationError`, `NotLowered`."""
     lost = {} if lost is None else lost
     try:
-        with _ByRule(infer) if infer is not None else contextlib.nullcontext():
-            found = _exported(model, args, kwargs, dynamic_shapes, lost)
+        with _ExpandByRule(infer) if infer is not None else contextlib.nullcontext():
+            found = _export_with_random(model, args, kwargs, dynamic_shapes, lost)
         if any(map(is_wrapped, found.constants.values())):
             # torch.export (2.13) does not follow grad transforms, and takes their wrapped tensors for constants.
             with contextlib.suppress(Exception):
@@ -94,7 +94,7 @@ def torch_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     forward and backward of custom functions on inputs that require gradients, so every floating-point input does."""
     from decomp.torch_internals.compiling import export_to_torch_ir  # seconds of imports
 
-    given = tree_map_only(torch.Tensor, _tracked, _apart((tuple(args), dict(kwargs or {}))))
+    given = tree_map_only(torch.Tensor, _tracked, _make_distinct((tuple(args), dict(kwargs or {}))))
     with process_state_kept(), warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")  # Dynamo looks at `.grad`, and makes a `Function`, which warns
         found: fx.GraphModule = export_to_torch_ir(model, *given)
@@ -112,8 +112,8 @@ def _by_dynamo(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lo
     from decomp.capture.dynamo_export import export_by_dynamo
     from decomp.torch_internals.compiling import export_config
 
-    args, named = _apart((tuple(args), dict(kwargs) if kwargs else None))
-    with process_state_kept(), warnings.catch_warnings(), _masks_for_what_they_are(model):
+    args, named = _make_distinct((tuple(args), dict(kwargs) if kwargs else None))
+    with process_state_kept(), warnings.catch_warnings(), _masks_not_inspected(model):
         found = export_by_dynamo(model, args, named, dynamic_shapes)
     with export_config.patch(use_legacy_dynamo_graph_capture=dynamic_shapes is not None):
         _lost_by_dynamo(lost, model, args, named)
@@ -179,11 +179,13 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad) if tensor.is_leaf else tensor.clone()
 
 
-def _exported(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool]) -> ExportedProgram:
+def _export_with_random(
+    model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool]
+) -> ExportedProgram:
     try:
         return _export(model, args, kwargs, dynamic_shapes, lost)
     except SyntaxError:  # of `aten.random_.from`: torch 2.13 prints the keyword `from` as a Python name
-        with _RandomBetween():
+        with _RandomAsRandintLike():
             return _export(model, args, kwargs, dynamic_shapes, lost)
 
 
@@ -192,16 +194,16 @@ def _export(
 ) -> ExportedProgram:
     """The program, exported by Dynamo (`strict=True`) if `lost` is None."""
     strict = lost is None
-    args, named = _apart((tuple(args), dict(kwargs) if kwargs else None))
-    modes = contextlib.nullcontext() if lost is None else recorded_modes(model, lost)
-    with process_state_kept(), warnings.catch_warnings(), _masks_for_what_they_are(model), modes:
+    args, named = _make_distinct((tuple(args), dict(kwargs) if kwargs else None))
+    modes = contextlib.nullcontext() if lost is None else record_modes(model, lost)
+    with process_state_kept(), warnings.catch_warnings(), _masks_not_inspected(model), modes:
         # Recurrent modules flatten their weights again, which torch 2.13 reports as an assignment by the model.
         warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
-        with contextlib.nullcontext() if strict else _NumbersOnMeta():
+        with contextlib.nullcontext() if strict else _KeepValuesOnMeta():
             return torch.export.export(model, args, named, dynamic_shapes=dynamic_shapes, strict=strict)
 
 
-def _apart(inputs: Any) -> Any:
+def _make_distinct(inputs: Any) -> Any:
     """Example inputs, all of them distinct objects. If a tensor is passed twice, torch.export (2.13) merges the two
     inputs for good, and the program computes with the last one only; a view counts as an input of its own."""
     seen: set[int] = set()
@@ -259,14 +261,14 @@ def refuse_traced_state(model: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def _masks_for_what_they_are(model: nn.Module) -> Iterator[None]:
+def _masks_not_inspected(model: nn.Module) -> Iterator[None]:
     """Inside this context encoders and decoders do not inspect their masks. By default they read a mask's data to see
     whether it is causal: only a hint for fused kernels, which changes no value, but export cannot read it."""
     hooks = []
     for module in model.modules():
         name = _HINTS.get(next((kind for kind in _HINTS if isinstance(module, kind)), None))
         if name is not None and name in inspect.signature(module.forward).parameters:
-            hooks.append(module.register_forward_pre_hook(_Hint(name), with_kwargs=True))
+            hooks.append(module.register_forward_pre_hook(_SetCausalHint(name), with_kwargs=True))
     try:
         yield
     finally:
@@ -278,7 +280,7 @@ _HINTS: dict[Any, str] = {nn.TransformerEncoder: "is_causal", nn.TransformerDeco
 """The parameter that says whether a mask is causal; None makes the module inspect the mask."""
 
 
-class _Hint:
+class _SetCausalHint:
     """A pre-hook that sets a hint left open by the call to False, which is correct for any mask."""
 
     def __init__(self, name: str) -> None:
@@ -291,7 +293,7 @@ class _Hint:
         return args, {**kwargs, self.name: bool(kwargs.get(self.name))}
 
 
-class _ByRule(TorchFunctionMode):
+class _ExpandByRule(TorchFunctionMode):
     """Replaces calls that do not run on fake tensors by a rule, so that the expansion of the rule is traced."""
 
     def __init__(self, infer: Infer) -> None:
@@ -308,7 +310,7 @@ class _ByRule(TorchFunctionMode):
             return result
 
 
-class _NumbersOnMeta(TorchFunctionMode):
+class _KeepValuesOnMeta(TorchFunctionMode):
     """Keeps the values of tensors that a forward creates on the meta device from numbers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -316,7 +318,7 @@ class _NumbersOnMeta(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if made is None else made
 
 
-class _RandomBetween(TorchFunctionMode):
+class _RandomAsRandintLike(TorchFunctionMode):
     """Replaces `random_(from, to)` by a copy of `randint_like`, which draws exactly the same numbers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

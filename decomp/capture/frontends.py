@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from decomp.capture import inlining
-from decomp.capture.calling import unlifted
+from decomp.capture.calling import unlift
 from decomp.capture.exporting import (
     Infer,
     export,
@@ -30,11 +30,11 @@ from decomp.capture.inlining import InlinedBody, Leaves
 from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.lowered_module import LoweredModule, leave_out_of_state
 from decomp.capture.module_hooks import carry_hooks, refuse_changed_graph_module, refuse_what_export_loses
-from decomp.capture.propagation import NeedsData, propagated
-from decomp.capture.rebuild_exported import named_as_its_graph, rebuild_exported
+from decomp.capture.propagation import NeedsData, propagate_metadata
+from decomp.capture.rebuild_exported import rebuild_exported, sync_input_names
 from decomp.capture.source_state import source_unchanged
-from decomp.capture.subclasses import refuse_wrapped, refuse_wrapped_state, unwrapped
-from decomp.capture.symbolic_capture import traced
+from decomp.capture.subclasses import refuse_wrapped, refuse_wrapped_state, unwrap_subclasses
+from decomp.capture.symbolic_capture import trace_symbolically
 from decomp.errors import CaptureError, first_line
 from decomp.graphs.graph_builder import is_aten
 from decomp.graphs.rewrite import Rewrite
@@ -101,7 +101,7 @@ def capture(
     is to have the gradients of its source. Raises `CaptureError`."""
     if isinstance(model, ExportedProgram):
         refuse_wrapped_state(model)
-        return _exported(named_as_its_graph(model), "exported")
+        return _exported(sync_input_names(model), "exported")
     if isinstance(model, nn.Module):
         refuse_traced_state(model)
         with source_unchanged(model):
@@ -129,10 +129,10 @@ def _of_module(
     refuse_lazy(model)
     if args is not None or kwargs:
         _refuse_nested(args, kwargs)
-        model = unwrapped(model)
-        return _captured(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, leaves, infer, trains)
+        model = unwrap_subclasses(model)
+        return _capture_module(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, leaves, infer, trains)
     refuse_wrapped(model, type(model).__name__)
-    return _traced(model, tracer_class, leaves)
+    return _trace_symbolically(model, tracer_class, leaves)
 
 
 def _refuse_nested(args: Any, kwargs: Any) -> None:
@@ -147,9 +147,9 @@ def _refuse_nested(args: Any, kwargs: Any) -> None:
 def _exported(program: ExportedProgram, kind: str) -> CapturedProgram:
     if has_transforms(program.graph_module):
         # Imported here, as few programs have transforms and Dynamo is slow to import.
-        from decomp.capture.transforms import without_transforms
+        from decomp.capture.transforms import remove_transforms
 
-        program = without_transforms(program)
+        program = remove_transforms(program)
     graph = program.graph
     _lint(graph)
     _refuse_lost_tensors(program)
@@ -167,12 +167,12 @@ def _refuse_lost_tensors(program: ExportedProgram) -> None:
         )
 
 
-def _traced(model: nn.Module, tracer_class: type[fx.Tracer], leaves: Leaves | None) -> CapturedProgram:
-    graph, root = traced(model, tracer_class)
-    return _prepared(graph, root, "module", leaves)
+def _trace_symbolically(model: nn.Module, tracer_class: type[fx.Tracer], leaves: Leaves | None) -> CapturedProgram:
+    graph, root = trace_symbolically(model, tracer_class)
+    return _prepare(graph, root, "module", leaves)
 
 
-def _captured(
+def _capture_module(
     model: nn.Module,
     args: Any,
     kwargs: Any,
@@ -199,7 +199,7 @@ def _captured(
     with contextlib.suppress(CaptureError):
         # Metadata from example inputs has static sizes, so this cannot replace an export with dynamic ones.
         if dynamic_shapes is None:
-            program = _from_examples(_traced(model, tracer_class, leaves), args, kwargs, leaves, infer)
+            program = _from_examples(_trace_symbolically(model, tracer_class, leaves), args, kwargs, leaves, infer)
             program = replace(program, refused=first_line(refused))
     if program is not None and all(node.op != "call_module" for node in program.graph.nodes):
         return program
@@ -244,10 +244,10 @@ def _graph(
     _lint(model.graph)
     if not given:
         refuse_wrapped(model, "the GraphModule")
-    elif (plain := unwrapped(model)) is not model:
+    elif (plain := unwrap_subclasses(model)) is not model:
         return _exported(export(plain, args or (), kwargs or {}), "captured")
-    program = _prepared(model.graph, model, "graph", leaves)
-    known = _completed(program, leaves, infer)
+    program = _prepare(model.graph, model, "graph", leaves)
+    known = _complete_metadata(program, leaves, infer)
     if known is not None and not (given and _contradicts(program.graph, args or (), kwargs or {})):
         return known
     if not given:
@@ -258,7 +258,7 @@ def _graph(
         return _exported_instead(model, args or (), kwargs or {}, refused)
 
 
-def _completed(program: CapturedProgram, leaves: Leaves | None, infer: Infer | None) -> CapturedProgram | None:
+def _complete_metadata(program: CapturedProgram, leaves: Leaves | None, infer: Infer | None) -> CapturedProgram | None:
     """The program with metadata propagated from its inputs to every node, including nodes that a pass added without
     any; None if its inputs have none."""
     values = [metadata(node) for node in program.graph.nodes if node.op == "placeholder"]
@@ -271,7 +271,7 @@ def _completed(program: CapturedProgram, leaves: Leaves | None, infer: Infer | N
     if several or any(node.op == "call_module" for node in program.graph.nodes) or _lacks_metadata(program.graph):
         with contextlib.suppress(CaptureError):
             known = _with_metadata(program, values, infer, program.mode)
-            opened = _leaves_opened(known, leaves)
+            opened = _open_leaves(known, leaves)
             return opened if opened.graph is known.graph else _with_metadata(opened, values, infer, program.mode)
     return program
 
@@ -309,10 +309,10 @@ def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: Ca
         raise refused from refused.__cause__
 
 
-def _prepared(graph: fx.Graph, root: nn.Module, kind: str, leaves: Leaves | None) -> CapturedProgram:
+def _prepare(graph: fx.Graph, root: nn.Module, kind: str, leaves: Leaves | None) -> CapturedProgram:
     rewrite = None
     if leaves is not None and any(node.op == "call_module" for node in graph.nodes):
-        rewrite = inlining.inlined(graph, root, leaves.body)
+        rewrite = inlining.inline_modules(graph, root, leaves.body)
         graph = rewrite.graph
     return CapturedProgram(graph, root, kind, dialect_of(graph), mode_of(graph), rewrite=rewrite)
 
@@ -326,7 +326,7 @@ def _with_metadata(
     program: CapturedProgram, values: Sequence[Any], infer: Infer | None, mode: FakeTensorMode | None = None
 ) -> CapturedProgram:
     """The program with metadata propagated from `values` of its inputs: examples, or existing metadata of `mode`."""
-    rewrite, mode = propagated(program.graph, program.root, values, infer, mode)
+    rewrite, mode = propagate_metadata(program.graph, program.root, values, infer, mode)
     return program.rewritten(rewrite, mode=mode, dialect=dialect_of(rewrite.graph))
 
 
@@ -337,11 +337,11 @@ def _from_examples(
     count = sum(node.op == "placeholder" for node in program.graph.nodes)
     values = _flat_inputs(program.graph, args, kwargs, count)
     known = replace(_with_metadata(program, values, infer), by_example=True)
-    opened = _leaves_opened(known, leaves)
+    opened = _open_leaves(known, leaves)
     return opened if opened.graph is known.graph else _with_metadata(opened, values, infer)
 
 
-def _leaves_opened(program: CapturedProgram, leaves: Leaves | None) -> CapturedProgram:
+def _open_leaves(program: CapturedProgram, leaves: Leaves | None) -> CapturedProgram:
     """The program with leaf modules that could not be traced captured by torch.export; their metadata has another fake
     mode."""
     bodies: dict[fx.Node, InlinedBody] = {}
@@ -359,7 +359,7 @@ def _leaves_opened(program: CapturedProgram, leaves: Leaves | None) -> CapturedP
                 bodies[node] = body
     if not bodies:
         return replace(program, refused_leaves=refused)
-    rewrite = inlining.inlined(program.graph, program.root, lambda _, call: bodies.get(call))
+    rewrite = inlining.inline_modules(program.graph, program.root, lambda _, call: bodies.get(call))
     attributes = {f"{call.target}.{k}": v for call, body in bodies.items() for k, v in body.attributes.items()}
     root = inlining.with_attributes(program.root, attributes)
     return program.rewritten(rewrite, root=root, refused_leaves=refused, opened=True)
@@ -435,7 +435,7 @@ def rebuild(program: CapturedProgram, parts: Parts) -> tuple[Any, ExportedProgra
         carry_hooks(program.root, result)
         return result, None
     exported = rebuild_exported(program.exported, graph_module(program.root, parts), parts)
-    return (exported if program.kind == "exported" else unlifted(exported, program.graph)), exported
+    return (exported if program.kind == "exported" else unlift(exported, program.graph)), exported
 
 
 def graph_module(root: nn.Module, parts: Parts, is_body: bool = False) -> fx.GraphModule:
@@ -453,19 +453,19 @@ def graph_module(root: nn.Module, parts: Parts, is_body: bool = False) -> fx.Gra
         name = type(root).__name__
     module = lazy_graph_module(attributes, parts.graph, name, BodyModule if is_body else LoweredModule)
     for name in attributes:
-        if name in parts.constants or _is_no_state(root, name):
+        if name in parts.constants or _is_non_persistent(root, name):
             leave_out_of_state(module, name)
     module.training = root.training
     if isinstance(root, fx.GraphModule):
         module.meta = {key: copy.copy(value) for key, value in root.meta.items()}
-    _own_meta(parts.graph)
+    _unshare_meta(parts.graph)
     for name in ("_in_spec", "_out_spec", "validate_inputs", "range_constraints"):  # read by hooks of torch.export
         if hasattr(root, name):
             setattr(module, name, getattr(root, name))
     return module
 
 
-def _is_no_state(root: nn.Module, path: str) -> bool:
+def _is_non_persistent(root: nn.Module, path: str) -> bool:
     """Whether this is a non-persistent buffer."""
     owner, _, name = path.rpartition(".")
     return name in getattr(attribute(root, owner) if owner else root, "_non_persistent_buffers_set", ())
@@ -483,7 +483,7 @@ def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:
     return attribute(root, name)
 
 
-def _own_meta(graph: fx.Graph) -> None:
+def _unshare_meta(graph: fx.Graph) -> None:
     """Copy the dicts and lists in the metadata of nodes, which copied nodes share with the originals."""
     copies: dict[int, tuple[Any, Any]] = {}
     for node in graph.nodes:

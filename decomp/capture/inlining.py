@@ -13,7 +13,7 @@ from torch import fx, nn
 
 from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.module_hooks import is_customised
-from decomp.capture.traced_regions import no_regions
+from decomp.capture.traced_regions import refuse_regions
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.call import substituted
 from decomp.torch_internals import pytree
@@ -55,7 +55,7 @@ class Leaves:
     """Whether the exported graph should then replace the call."""
 
 
-def inlined(graph: fx.Graph, root: nn.Module, wanted: Wanted) -> Rewrite:
+def inline_modules(graph: fx.Graph, root: nn.Module, wanted: Wanted) -> Rewrite:
     """A copy of `graph` with modules inlined."""
     rewrite = Rewrite.of(graph)
     for node in graph.nodes:
@@ -63,11 +63,11 @@ def inlined(graph: fx.Graph, root: nn.Module, wanted: Wanted) -> Rewrite:
         if body is None:
             rewrite.copy(node)
         else:
-            rewrite.replace(node, _put(rewrite, body, node))
+            rewrite.replace(node, _inline_body(rewrite, body, node))
     return rewrite
 
 
-def _put(rewrite: Rewrite, body: InlinedBody, call: fx.Node) -> Any:
+def _inline_body(rewrite: Rewrite, body: InlinedBody, call: fx.Node) -> Any:
     """Inline `body`, the forward of the module that `call` calls, into the new graph. Returns its result."""
 
     def make(node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
@@ -106,12 +106,12 @@ def body_of_graph_module(module: fx.GraphModule, call: fx.Node) -> InlinedBody:
     return InlinedBody(graph, (*call.args, *more.values()))
 
 
-def traced_forward(module: nn.Module, call: fx.Node) -> InlinedBody | None:
+def trace_forward(module: nn.Module, call: fx.Node) -> InlinedBody | None:
     """The graph of a module's forward on the arguments of `call`, with its children as leaves; None if it cannot be
     traced."""
     tracer = _Forward(call)
     try:
-        with no_regions(tracer):
+        with refuse_regions(tracer):
             return InlinedBody(tracer.trace(_without_checks(module)), tuple(call.all_input_nodes))
     except Exception:
         return None

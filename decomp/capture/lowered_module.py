@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.capture.inputs.checks import ANYTHING, InputCheck, Look, Otherwise, expected_inputs
+from decomp.capture.inputs.checks import ANYTHING, AlternativeProgram, InputCheck, Look, expected_inputs
 from decomp.capture.inputs.layouts import order_of
 from decomp.capture.traced_regions import holds_custom_functions
 from decomp.errors import DecompError, NotPortable
@@ -70,10 +70,10 @@ class LoweredModule(LazyGraphModule):
     forward = _lazy_forward
 
     def __deepcopy__(self, memo: dict[int, Any]) -> fx.GraphModule:
-        return _completed(super().__deepcopy__(memo), list(self.state_dict()), self._input_check)
+        return _complete_copy(super().__deepcopy__(memo), list(self.state_dict()), self._input_check)
 
     def __copy__(self) -> fx.GraphModule:
-        return _completed(super().__copy__(), list(self.state_dict()), self._input_check)
+        return _complete_copy(super().__copy__(), list(self.state_dict()), self._input_check)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if holds_custom_functions(self):
@@ -84,7 +84,7 @@ class LoweredModule(LazyGraphModule):
             )
         made, (state, *more) = super().__reduce__()
         state = {name: value for name, value in state.items() if name not in _NOT_SAVED and "_hooks" not in name}
-        return _restored, (made, (state, *more), list(self.state_dict()), self._input_check)
+        return _restore_pickled, (made, (state, *more), list(self.state_dict()), self._input_check)
 
 
 _NOT_SAVED = ("_input_check", "_tracer_cls", "_tracer_extras")
@@ -92,7 +92,7 @@ _NOT_SAVED = ("_input_check", "_tracer_cls", "_tracer_extras")
 re-created."""
 
 
-def look_before(module: fx.GraphModule, check: InputCheck) -> None:
+def install_input_check(module: fx.GraphModule, check: InputCheck) -> None:
     """Make `module`, whose class becomes `LoweredModule`, check its inputs whenever it is run."""
     if not isinstance(module, LoweredModule):
         change_class(module, LoweredModule)
@@ -120,7 +120,7 @@ def check_inputs(module: fx.GraphModule, source: fx.Graph, derived: Collection[f
     expected = expected_inputs(module.graph, source, derived)
     if any(each is not ANYTHING for each in expected):
         check, before = _check(source, expected), check_of(module)
-        look_before(module, check if before is None else check.after(before))
+        install_input_check(module, check if before is None else check.after(before))
 
 
 def check_of(module: nn.Module) -> InputCheck | None:
@@ -128,20 +128,20 @@ def check_of(module: nn.Module) -> InputCheck | None:
     return module._input_check if isinstance(module, LoweredModule) else None
 
 
-def look_at_inputs(module: fx.GraphModule, look: Look) -> None:
+def add_input_check(module: fx.GraphModule, look: Look) -> None:
     """Add `look` to the input checks of a lowered program's module."""
     inputs = module.graph.find_nodes(op="placeholder")
-    look_before(module, (check_of(module) or _check(module.graph, [ANYTHING] * len(inputs))).showing(look))
+    install_input_check(module, (check_of(module) or _check(module.graph, [ANYTHING] * len(inputs))).showing(look))
 
 
-def without_gradients(module: fx.GraphModule) -> None:
+def disable_gradients(module: fx.GraphModule) -> None:
     """Make the module of a program lowered for inference run without gradients, and refuse inputs that require one:
     what only gradients need was removed from it."""
     inputs = module.graph.find_nodes(op="placeholder")
-    look_before(module, (check_of(module) or _check(module.graph, [ANYTHING] * len(inputs))).for_inference())
+    install_input_check(module, (check_of(module) or _check(module.graph, [ANYTHING] * len(inputs))).for_inference())
 
 
-def run_otherwise(module: fx.GraphModule, program: fx.GraphModule) -> None:
+def run_on_other_strides(module: fx.GraphModule, program: fx.GraphModule) -> None:
     """Make `module` run `program` on inputs with strides other than those in the metadata of its graph, with the
     current parameters and buffers of `module`."""
     inputs = {str(node.target): metadata(node) for node in module.graph.find_nodes(op="placeholder")}
@@ -149,8 +149,10 @@ def run_otherwise(module: fx.GraphModule, program: fx.GraphModule) -> None:
     fixed = {name: value.stride() for name, value in tensors.items() if has_fixed_sizes(value)}
     orders = {name: order_of(value) for name, value in tensors.items() if name not in fixed}
     found = copy.copy(check_of(module) or _check(module.graph, [ANYTHING] * len(inputs)))
-    found.otherwise = Otherwise(program, fixed, {name: order for name, order in orders.items() if order is not None})
-    look_before(module, found)
+    found.otherwise = AlternativeProgram(
+        program, fixed, {name: order for name, order in orders.items() if order is not None}
+    )
+    install_input_check(module, found)
 
 
 def _check(source: fx.Graph, expected: Sequence[Any]) -> InputCheck:
@@ -160,7 +162,7 @@ def _check(source: fx.Graph, expected: Sequence[Any]) -> InputCheck:
     return InputCheck([str(node.target) for node in inputs], expected, codegen, defaults)
 
 
-def is_replaced(module: fx.GraphModule) -> bool:
+def has_replaced_forward(module: fx.GraphModule) -> bool:
     """Whether the forward of a module, on the instance or its class, is not the one generated for its graph."""
     forward = type(module).forward
     own = forward in (LoweredModule._lazy_forward, LazyGraphModule._lazy_forward)
@@ -176,15 +178,15 @@ def leave_out_of_state(module: nn.Module, path: str) -> None:
         holder.register_buffer(name, buffer, persistent=False)
 
 
-def _completed(module: fx.GraphModule, state: Sequence[str], check: InputCheck | None) -> fx.GraphModule:
+def _complete_copy(module: fx.GraphModule, state: Sequence[str], check: InputCheck | None) -> fx.GraphModule:
     """A copied lowered module, with what copies of a `GraphModule` lack. `state`: the names in the state dict."""
     for path in {name for name, _ in module.named_buffers(remove_duplicate=False)} - set(state):
         leave_out_of_state(module, path)
     if check is not None:
-        look_before(module, check)
+        install_input_check(module, check)
     return module
 
 
-def _restored(make: Callable[..., fx.GraphModule], args: tuple[Any, ...], *more: Any) -> fx.GraphModule:
+def _restore_pickled(make: Callable[..., fx.GraphModule], args: tuple[Any, ...], *more: Any) -> fx.GraphModule:
     """A module from a pickle."""
-    return _completed(make(*args), *more)
+    return _complete_copy(make(*args), *more)

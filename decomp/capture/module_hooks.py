@@ -10,8 +10,8 @@ from torch import fx, nn
 from torch.nn.modules import module as torch_module
 
 from decomp.capture.inputs.checks import InputCheck
-from decomp.capture.lowered_module import check_of, look_before
-from decomp.errors import CaptureError, located
+from decomp.capture.lowered_module import check_of, install_input_check
+from decomp.errors import CaptureError, locate_function
 
 FORWARD = {"forward pre-hook": "forward_pre_hooks", "forward hook": "forward_hooks"}
 BACKWARD = {"backward pre-hook": "backward_pre_hooks", "backward hook": "backward_hooks"}
@@ -39,10 +39,10 @@ def is_guards(module: nn.Module) -> bool:
 
 def hooks_of(module: nn.Module, kinds: Iterable[dict[str, str]] = (FORWARD, BACKWARD)) -> list[str]:
     """Descriptions of the hooks that run when the module is called, including global ones."""
-    return [*_told(module, "_", kinds), *global_hooks(kinds)]
+    return [*_describe_hooks(module, "_", kinds), *global_hooks(kinds)]
 
 
-def why_left(module: nn.Module, refused: str | None) -> str:
+def describe_kept_leaf(module: nn.Module, refused: str | None) -> str:
     """Why a leaf module was not replaced by a graph, and what to do; `refused`: the error of torch.export for it."""
     found = hooks_of(module)
     if found and not refused:
@@ -56,10 +56,10 @@ def why_left(module: nn.Module, refused: str | None) -> str:
 
 def global_hooks(kinds: Iterable[dict[str, str]] = (FORWARD, BACKWARD)) -> list[str]:
     """Descriptions of the hooks registered for all modules (`register_module_forward_hook` and similar)."""
-    return [f"{told}, registered for all modules" for told in _told(torch_module, "_global_", kinds)]
+    return [f"{told}, registered for all modules" for told in _describe_hooks(torch_module, "_global_", kinds)]
 
 
-def _told(owner: Any, prefix: str, kinds: Iterable[dict[str, str]]) -> list[str]:
+def _describe_hooks(owner: Any, prefix: str, kinds: Iterable[dict[str, str]]) -> list[str]:
     return [
         f"a {kind} {_name(hook)}"
         for registries in kinds
@@ -69,13 +69,13 @@ def _told(owner: Any, prefix: str, kinds: Iterable[dict[str, str]]) -> list[str]
 
 
 def _name(hook: Any) -> str:
-    return f"{getattr(hook, '__name__', type(hook).__name__)} ({located(hook)})"
+    return f"{getattr(hook, '__name__', type(hook).__name__)} ({locate_function(hook)})"
 
 
 def refuse_what_export_loses(model: nn.Module) -> None:
     """Raise `CaptureError` for hooks that torch.export does not capture (seen on torch 2.13): it records the effect of
     forward hooks, silently drops backward hooks, and fails on global hooks."""
-    found = [*_found(model.named_modules(), (BACKWARD,)), *global_hooks()]
+    found = [*_describe_hooks_of(model.named_modules(), (BACKWARD,)), *global_hooks()]
     if found:
         raise CaptureError(_lost("torch.export", found))
 
@@ -85,12 +85,12 @@ def refuse_what_tracing_loses(model: nn.Module, tracer: fx.Tracer) -> None:
     hooks of modules that are traced into, which torch 2.13 drops, or which make it loop forever."""
     if has_own_forward(model):
         raise CaptureError(
-            f"{type(model).__name__} has a forward of its own ({located(model.forward)}), which symbolic tracing does "
-            "not see\n  to do: pass example inputs (args=...), so that torch.export captures it"
+            f"{type(model).__name__} has a forward of its own ({locate_function(model.forward)}), which symbolic "
+            "tracing does not see\n  to do: pass example inputs (args=...), so that torch.export captures it"
         )
     leaves = {name for name, module in model.named_modules() if name and tracer.is_leaf_module(module, name)}
     inside = [(name, module) for name, module in model.named_modules() if name and not _is_within(name, leaves)]
-    found = [*_found(inside, (BACKWARD,)), *(global_hooks((BACKWARD,)) if inside else ())]
+    found = [*_describe_hooks_of(inside, (BACKWARD,)), *(global_hooks((BACKWARD,)) if inside else ())]
     if found:
         raise CaptureError(_lost("symbolic tracing", found))
 
@@ -100,9 +100,9 @@ def _is_within(name: str, leaves: set[str]) -> bool:
     return any(".".join(parts[:count]) in leaves for count in range(1, len(parts) + 1))
 
 
-def _found(modules: Iterable[tuple[str, nn.Module]], kinds: Iterable[dict[str, str]]) -> Iterator[str]:
+def _describe_hooks_of(modules: Iterable[tuple[str, nn.Module]], kinds: Iterable[dict[str, str]]) -> Iterator[str]:
     for name, module in modules:
-        for told in _told(module, "_", kinds):
+        for told in _describe_hooks(module, "_", kinds):
             yield f"{told} on {repr(name) if name else 'the module itself'} ({type(module).__name__})"
 
 
@@ -119,7 +119,8 @@ def refuse_changed_graph_module(model: fx.GraphModule, *, by_example: bool) -> N
     or, if its metadata is to come from example inputs, by hooks that may change these before the graph sees them."""
     if has_own_forward(model):
         raise CaptureError(
-            f"the GraphModule has a forward of its own ({located(model.forward)}), which its graph does not show\n"
+            f"the GraphModule has a forward of its own ({locate_function(model.forward)}), which its graph does not "
+            "show\n"
             "  to do: del module.forward, or pass the module that it was traced from"
         )
     hooks = [hook for hook in model._forward_pre_hooks.values() if not _only_checks(hook)]
@@ -153,4 +154,4 @@ def carry_hooks(source: nn.Module, result: fx.GraphModule) -> None:
         getattr(result, name).update(getattr(source, name))
     result._is_full_backward_hook = source._is_full_backward_hook
     if (check := check_of(source)) is not None:
-        look_before(result, check)
+        install_input_check(result, check)

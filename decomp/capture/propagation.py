@@ -24,7 +24,7 @@ class NeedsData(CaptureError):
     """The program has an op that does not run on fake tensors, because it reads their data."""
 
 
-def propagated(
+def propagate_metadata(
     graph: fx.Graph, root: nn.Module, values: Sequence[Any], infer: Infer | None, mode: FakeTensorMode | None = None
 ) -> tuple[Rewrite, FakeTensorMode]:
     """A copy of `graph` with metadata propagated from `values` of its inputs, and the fake mode: `mode`, if the values
@@ -45,7 +45,7 @@ def propagated(
     inputs = module.graph.find_nodes(op="placeholder")
     for node, value in zip(inputs, values):
         if value is None:
-            _written_out(node)
+            _inline_none(node)
     return rewrite, mode
 
 
@@ -62,7 +62,7 @@ def _fake(value: Any, mode: FakeTensorMode) -> Any:
         ) from error
 
 
-def _written_out(absent: fx.Node) -> None:
+def _inline_none(absent: fx.Node) -> None:
     """Replace an input that is None by the literal None: a rule would take the node for a tensor without metadata."""
     for user in list(absent.users):
         user.args, user.kwargs = fx.node.map_arg((user.args, user.kwargs), lambda n: None if n is absent else n)
@@ -90,10 +90,10 @@ class _Propagation(fx.Interpreter):
                 raise
         if n.op == "get_attr" and isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor):
             result = self.mode.from_tensor(result, static_shapes=True)
-        n.meta["val"] = tree_map(_as_it_is_now, result) if self.reshapes else result
+        n.meta["val"] = tree_map(_alias_now, result) if self.reshapes else result
         return result
 
 
-def _as_it_is_now(value: Any) -> Any:
+def _alias_now(value: Any) -> Any:
     """An alias of a tensor, which keeps its shape when the tensor itself is resized in place."""
     return aten.alias.default(value) if isinstance(value, FakeTensor) else value

@@ -44,7 +44,7 @@ def written_inputs(program: ExportedProgram) -> set[str]:
     return {places.get(str(spec.target), str(spec.target)) for spec in signature.output_specs if spec.kind in kinds}
 
 
-def named_as_its_graph(program: ExportedProgram) -> ExportedProgram:
+def sync_input_names(program: ExportedProgram) -> ExportedProgram:
     """The program with a signature that uses the names of its graph: `copy.deepcopy` renames an input `input` to
     `input_1`, as it is a Python builtin, and does not update the signature (torch 2.13)."""
     signature = program.graph_signature

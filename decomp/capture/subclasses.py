@@ -22,7 +22,7 @@ def wrapped_weights(model: nn.Module) -> list[str]:
     return [path for module, path in _modules(model) for path in _wrapped(module, path)]
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap_subclasses(model: nn.Module) -> nn.Module:
     """The model itself if it only has plain tensors. Otherwise a copy of its modules that shares all plain tensors: the
     parts of a parameter `weight` become buffers `weight_qdata`, `weight_scale`, by the names that the subclass uses.
     They require no gradient: quantised weights do not train in a captured program. Raises `CaptureError`."""
@@ -105,7 +105,7 @@ def _unwrap(module: nn.Module) -> None:
     for name in names:
         tensor = module._parameters.pop(name, None)
         tensor = module._buffers.pop(name) if tensor is None else tensor
-        properties[name] = property(_taken_apart(module, name, tensor).built)
+        properties[name] = property(_register_parts(module, name, tensor).built)
     kept = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     module.__class__ = type(cls.__name__, (cls,), {**properties, **kept})
 
@@ -131,7 +131,7 @@ class _Parts:
         return made
 
 
-def _taken_apart(module: nn.Module, name: str, tensor: Any) -> _Parts:
+def _register_parts(module: nn.Module, name: str, tensor: Any) -> _Parts:
     """Register the plain tensors inside a subclass as buffers."""
     names, context = tensor.__tensor_flatten__()
     parts: dict[str, str | _Parts] = {}
@@ -148,7 +148,7 @@ def _taken_apart(module: nn.Module, name: str, tensor: Any) -> _Parts:
                 "besides its tensors\n  to do: lower the module as it was before it was distributed"
             )
         if _is_wrapped(inner):
-            parts[each] = _taken_apart(module, own, inner)
+            parts[each] = _register_parts(module, own, inner)
         else:
             module.register_buffer(own, inner)
             parts[each] = own

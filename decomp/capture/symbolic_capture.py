@@ -10,22 +10,22 @@ from torch import fx, nn
 from decomp.capture.inlining import with_attributes
 from decomp.capture.module_hooks import refuse_what_tracing_loses
 from decomp.capture.source_state import source_unchanged
-from decomp.capture.traced_regions import no_regions
+from decomp.capture.traced_regions import refuse_regions
 from decomp.errors import CaptureError, first_line
 
 
-def traced(model: nn.Module, tracer_class: type[fx.Tracer]) -> tuple[fx.Graph, nn.Module]:
+def trace_symbolically(model: nn.Module, tracer_class: type[fx.Tracer]) -> tuple[fx.Graph, nn.Module]:
     """The graph of `model`, and a module that owns its attributes: `model`, or a copy that shares everything with it
     and has the constants created by tracing. Raises `CaptureError`.
 
     Tracers read buffers as plain tensors: a write to one happens during the trace and is not in the graph. Such a model
     is traced again, with proxies for its buffers."""
-    tracer = _made(tracer_class, model)
-    graph, root, written = _attempt(model, tracer)
+    tracer = _create_tracer(tracer_class, model)
+    graph, root, written = _trace_once(model, tracer)
     if written and not tracer.proxy_buffer_attributes:
-        tracer = _made(tracer_class, model)
+        tracer = _create_tracer(tracer_class, model)
         tracer.proxy_buffer_attributes = True
-        graph, root, written = _attempt(model, tracer)
+        graph, root, written = _trace_once(model, tracer)
     if written:
         raise CaptureError(
             f"{type(model).__name__} writes {', '.join(map(repr, written))} while it is traced, which its graph would "
@@ -35,7 +35,7 @@ def traced(model: nn.Module, tracer_class: type[fx.Tracer]) -> tuple[fx.Graph, n
     return graph, root
 
 
-def _made(tracer_class: type[fx.Tracer], model: nn.Module) -> fx.Tracer:
+def _create_tracer(tracer_class: type[fx.Tracer], model: nn.Module) -> fx.Tracer:
     try:
         tracer = tracer_class()
         refuse_what_tracing_loses(model, tracer)
@@ -44,12 +44,12 @@ def _made(tracer_class: type[fx.Tracer], model: nn.Module) -> fx.Tracer:
         raise _refused(model, tracer_class, error) from error
 
 
-def _attempt(model: nn.Module, tracer: fx.Tracer) -> tuple[fx.Graph, nn.Module, list[str]]:
+def _trace_once(model: nn.Module, tracer: fx.Tracer) -> tuple[fx.Graph, nn.Module, list[str]]:
     """The graph, the module with its constants, and the names of the model's tensors that were written."""
     names = set(vars(model))
     with source_unchanged(model) as source:
         try:
-            with no_regions(tracer):
+            with refuse_regions(tracer):
                 graph = tracer.trace(model)
         except Exception as error:
             raise _refused(model, type(tracer), error) from error

@@ -16,9 +16,9 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
-from decomp.errors import CaptureError, MutationError, located
+from decomp.errors import CaptureError, MutationError, locate_function
 from decomp.ir.call import graphs_of
-from decomp.rules.rule_lines import written
+from decomp.rules.rule_lines import format_line
 from decomp.torch_internals.modes import is_any_autocast_enabled, set_grad_enabled
 
 _SWITCHED = (
@@ -34,7 +34,7 @@ _ON_TENSORS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate
 
 
 @contextlib.contextmanager
-def no_regions(tracer: fx.Tracer) -> Iterator[None]:
+def refuse_regions(tracer: fx.Tracer) -> Iterator[None]:
     """Inside this context `tracer` raises `CaptureError` at a call made in other modes than it began in."""
     began = [is_on() for _, is_on in _SWITCHED]
     create: Any = tracer.create_node
@@ -97,7 +97,7 @@ def user_line() -> str | None:
     for frame, number in traceback.walk_stack(sys._getframe()):
         name = frame.f_code.co_filename
         if "/torch/" not in name and not name.startswith(_HERE):
-            return written(frame.f_code, number)
+            return format_line(frame.f_code, number)
     return None
 
 
@@ -105,7 +105,7 @@ def user_line() -> str | None:
 
 
 @contextlib.contextmanager
-def recorded_modes(model: nn.Module, lost: dict[str, bool]) -> Iterator[None]:
+def record_modes(model: nn.Module, lost: dict[str, bool]) -> Iterator[None]:
     """Inside this context calls of `model` are traced with `x.data` as `x.detach()`, and with gradients disabled under
     inference mode. What affects gradients and is not recorded is added to `lost`: a description, and whether Dynamo
     records it."""
@@ -196,7 +196,7 @@ def _forwards() -> dict[Any, Any]:
 
 def describe_function(function: Any) -> str:
     """A custom function, as named in messages."""
-    return f"{function.__name__} ({located(function.forward)}), a torch.autograd.Function"
+    return f"{function.__name__} ({locate_function(function.forward)}), a torch.autograd.Function"
 
 
 def has_custom_functions() -> bool:

@@ -21,7 +21,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 
 from decomp.capture.dynamo import LevelRecorder, ProgramTape
-from decomp.errors import CaptureError, first_line, spelled
+from decomp.errors import CaptureError, first_line, spell_target
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import fake_like, without_guards
 from decomp.ir.aliases import attribute
@@ -36,7 +36,7 @@ from decomp.torch_internals.modes import EnablePreDispatch, enable_python_dispat
 from decomp.torch_internals.pytree import tree_leaves, tree_map, tree_map_only
 
 
-def without_transforms(program: ExportedProgram) -> ExportedProgram:
+def remove_transforms(program: ExportedProgram) -> ExportedProgram:
     """The program without its transforms. Raises `CaptureError` for a region that cannot be traced."""
     lost = {name: value for name, value in program.constants.items() if levels.is_wrapped(value)}
     specs = program.graph_signature.input_specs
@@ -44,7 +44,7 @@ def without_transforms(program: ExportedProgram) -> ExportedProgram:
     mode = mode_of(program.graph)
     assert mode is not None
     with process_state_kept():
-        module = _peeled(program.graph_module, mode, gone)
+        module = _remove_from_module(program.graph_module, mode, gone)
     results = module.graph.output_node().args[0]
     outputs = [_named(spec, result) for spec, result in zip(program.graph_signature.output_specs, results)]
     found = copy.copy(program)
@@ -66,9 +66,9 @@ def _named(spec: Any, result: Any) -> Any:
     return found
 
 
-def _peeled(module: fx.GraphModule, mode: FakeTensorMode, lost: Mapping[str, Any]) -> fx.GraphModule:
+def _remove_from_module(module: fx.GraphModule, mode: FakeTensorMode, lost: Mapping[str, Any]) -> fx.GraphModule:
     """A module whose graph, and those of its bodies, have no transforms."""
-    peeling = _Peeling(module, mode, lost)
+    peeling = _TransformRemoval(module, mode, lost)
     with peeling.entered:
         for node in module.graph.nodes:
             peeling.visit(node)
@@ -77,11 +77,11 @@ def _peeled(module: fx.GraphModule, mode: FakeTensorMode, lost: Mapping[str, Any
     # Bodies of higher-order ops outside of regions may contain transforms of their own.
     for name, body in found.named_children():
         if isinstance(body, fx.GraphModule) and levels.has_transforms(body):
-            setattr(found, name, _peeled(body, mode, {}))
+            setattr(found, name, _remove_from_module(body, mode, {}))
     return found
 
 
-class _Peeling:
+class _TransformRemoval:
     """One pass over a graph that copies it, and runs and replaces its regions."""
 
     def __init__(self, module: fx.GraphModule, mode: FakeTensorMode, lost: Mapping[str, Any]) -> None:
@@ -360,6 +360,6 @@ def _full(constant: torch.Tensor, source: fx.Node) -> tuple[Any, tuple[Any, ...]
 
 def _unpeeled(node: fx.Node, why: str) -> CaptureError:
     return CaptureError(
-        f"a transform of torch.func cannot be traced through at {node.name} ({spelled(node.target)}): {why}\n"
+        f"a transform of torch.func cannot be traced through at {node.name} ({spell_target(node.target)}): {why}\n"
         "  to do: pass the module with args=, or use torch.compile with decomp.backend(to=...)"
     )

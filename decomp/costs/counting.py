@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from decomp.costs.model import CostModel
-from decomp.costs.sizes import gives_view, nbytes, numel, operands, results, size
+from decomp.costs.sizes import nbytes, numel, operands, results, returns_view, size
 from decomp.ir.call import Call, nodes_in
 from decomp.ir.op_facts import FACTORIES
 
@@ -36,7 +36,7 @@ class Bytes(CostModel):
     unit = "bytes"
 
     def __call__(self, call: Call) -> float:
-        if gives_view(call):
+        if returns_view(call):
             return 0.0
         written = 0 if call.op.short in _UNWRITTEN else sum(map(nbytes, results(call)))
         read = [nbytes(tensor) for tensor in operands(call)] if call.op.short not in _UNREAD else []
@@ -59,7 +59,7 @@ class Flops(CostModel):
 
     def __call__(self, call: Call) -> float:
         short = call.op.short
-        if short in _MOVES or short in FACTORIES or gives_view(call):
+        if short in _MOVES or short in FACTORIES or returns_view(call):
             return 0.0
         counted = _COUNTED.get(short)
         found = counted(call) if counted is not None else None

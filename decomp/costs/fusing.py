@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from decomp.costs.counting import FLOPS
 from decomp.costs.model import CostModel
-from decomp.costs.sizes import gives_view, numel, results
+from decomp.costs.sizes import numel, results, returns_view
 from decomp.ir.call import Call
 from decomp.ir.op_facts import FACTORIES
 
@@ -69,7 +69,7 @@ class FusedCost(CostModel):
 
     def __call__(self, call: Call) -> float:
         short = call.op.short
-        if gives_view(call) or short in FACTORIES:
+        if returns_view(call) or short in FACTORIES:
             return 0.0
         if short in _GATHERS:
             return float(_GATHERED * sum(map(numel, results(call))))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 
-def described(device: torch.device) -> dict[str, Any]:
+def describe_machine(device: torch.device) -> dict[str, Any]:
     """Processor, device, versions and threads."""
     return {
         "processor": _processor(),

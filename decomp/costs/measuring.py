@@ -18,14 +18,14 @@ import torch
 from torch import fx
 
 from decomp import cache_directory
-from decomp.costs.machine import described
+from decomp.costs.machine import describe_machine
 from decomp.costs.model import CostModel
 from decomp.costs.sizes import operands, results, size
-from decomp.errors import CostError, first_line, spelled
+from decomp.errors import CostError, first_line, spell_target
 from decomp.forks import Lock, collector_paused
 from decomp.ir.call import Call, metadata, substituted
 from decomp.ir.dtypes import name_of
-from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.ambient_modes import without_ambient_modes
 
 WARM_UP, SAMPLES, LEAST = 3, 15, 5
 """Warm-up calls; measurements of a call; the least number of measurements, however long they take."""
@@ -64,7 +64,7 @@ MEASURED = Measured()
 
 @functools.cache
 def _times(directory: Path | None, device: torch.device, threads: int) -> _Times:
-    machine = json.dumps(described(device), sort_keys=True)
+    machine = json.dumps(describe_machine(device), sort_keys=True)
     name = hashlib.sha256(machine.encode()).hexdigest()[:16]
     return _Times(directory / f"measured-{name}.jsonl" if directory is not None else None, machine, device)
 
@@ -117,7 +117,7 @@ def call_as_text(call: Call) -> str:
     node = call.place
     args, kwargs = substituted((node.args, node.kwargs), _node_as_text)
     written = [*map(_as_text, args), *(f"{name}={_as_text(value)}" for name, value in kwargs.items())]
-    return f"{spelled(node.target)}({', '.join(written)})"
+    return f"{spell_target(node.target)}({', '.join(written)})"
 
 
 class _Text(str):
@@ -145,7 +145,7 @@ def _as_text(value: Any) -> str:
 
 def _seconds(call: Call, device: torch.device) -> float:
     """The time of one call. Raises `CostError` if it does not run."""
-    with neutral(), torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with without_ambient_modes(), torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
         return _median(_running(call, device), device)
 
 
@@ -155,7 +155,7 @@ def _running(call: Call, device: torch.device) -> Callable[[], Any]:
     node, failed = call.place, CostError("")
     for integer in (1, 0):
         try:
-            made = {given: _made(metadata(given), integer, device) for given in node.all_input_nodes}
+            made = {given: _make_value(metadata(given), integer, device) for given in node.all_input_nodes}
             args, kwargs = substituted((node.args, node.kwargs), made.__getitem__)
             function = getattr(args[0], str(node.target)) if node.op == "call_method" else node.target
             run = functools.partial(function, *(args[1:] if node.op == "call_method" else args), **kwargs)
@@ -171,10 +171,10 @@ def _running(call: Call, device: torch.device) -> Callable[[], Any]:
     raise failed
 
 
-def _made(value: Any, integer: int, device: torch.device) -> Any:
+def _make_value(value: Any, integer: int, device: torch.device) -> Any:
     """A concrete value with this metadata."""
     if isinstance(value, (list, tuple)):
-        return [_made(item, integer, device) for item in value]
+        return [_make_value(item, integer, device) for item in value]
     if not isinstance(value, torch.Tensor):
         return size(value) if isinstance(value, torch.SymInt) else value
     if value.layout is not torch.strided:
@@ -186,10 +186,10 @@ def _made(value: Any, integer: int, device: torch.device) -> Any:
         drawn = torch.rand(made.numel() or 1, generator=torch.Generator().manual_seed(0)) + 0.5
     else:
         drawn = torch.full((made.numel() or 1,), integer)
-    return _filled(made, drawn.to(device))
+    return _fill(made, drawn.to(device))
 
 
-def _filled(made: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+def _fill(made: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
     """`made` filled with these numbers; elements that share memory get the same."""
     if 0 in made.stride():
         index = tuple(slice(None) if stride else slice(1) for stride in made.stride())
@@ -201,22 +201,22 @@ def _filled(made: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
 
 
 def _median(run: Callable[[], Any], device: torch.device) -> float:
-    began = _timed(run, 1, device)
+    began = _time_call(run, 1, device)
     for _ in range(WARM_UP if began < PATIENCE else 0):
-        began = _timed(run, 1, device)
+        began = _time_call(run, 1, device)
     repeats = max(1, min(round(SAMPLE / max(began, 1e-7)), 10_000))
     taken: list[float] = []
     spent = 0.0
     with collector_paused():
         while len(taken) < SAMPLES and (len(taken) < LEAST or spent < PATIENCE):
-            taken.append(_timed(run, repeats, device))
+            taken.append(_time_call(run, repeats, device))
             spent += taken[-1] * repeats
             if spent > 5 * PATIENCE:
                 break
     return statistics.median(taken)
 
 
-def _timed(run: Callable[[], Any], repeats: int, device: torch.device) -> float:
+def _time_call(run: Callable[[], Any], repeats: int, device: torch.device) -> float:
     """Seconds per call, the mean of `repeats`."""
     _wait(device)
     began = time.perf_counter()

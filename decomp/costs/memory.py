@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from decomp.costs.model import CostModel
-from decomp.costs.sizes import gives_view, nbytes, results, sure_view_bases, tensors_of
+from decomp.costs.sizes import nbytes, results, returns_view, sure_view_bases, tensors_of
 from decomp.ir.aliases import bodies, mutated_args
 from decomp.ir.call import Call, is_host, is_projection, metadata
 
@@ -31,7 +31,7 @@ class PeakMemory(CostModel):
 
     def __call__(self, call: Call) -> float:
         """The bytes of the results of one call."""
-        return 0.0 if gives_view(call) else float(sum(map(nbytes, results(call))))
+        return 0.0 if returns_view(call) else float(sum(map(nbytes, results(call))))
 
     def of_graph(self, graph: fx.Graph) -> float:
         return float(peak(graph))

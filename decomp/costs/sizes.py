@@ -15,13 +15,13 @@ from decomp.ir.call import Call, metadata
 from decomp.metadata.symbolic_sizes import size_hint
 from decomp.torch_internals.pytree import tensors_in
 
-OF_DATA = 64
+ASSUMED_DATA_SIZE = 64
 """The assumed value of a size that is known only at run time."""
 
 
 def size(value: Any) -> int:
     """A size as a number."""
-    return int(size_hint(value, OF_DATA))
+    return int(size_hint(value, ASSUMED_DATA_SIZE))
 
 
 def numel(tensor: torch.Tensor) -> int:
@@ -66,6 +66,6 @@ def sure_view_bases(node: fx.Node) -> list[fx.Node]:
     return [base for base in view_bases(node) if is_view(node, base)]
 
 
-def gives_view(call: Call) -> bool:
+def returns_view(call: Call) -> bool:
     """Whether a call computes nothing: its result is existing memory."""
     return call.place is not None and not call.inplace and bool(sure_view_bases(call.place))

@@ -24,7 +24,7 @@ from typing import Any
 
 from decomp.costs.counting import BYTES, FLOPS
 from decomp.costs.model import CostModel
-from decomp.costs.sizes import gives_view, numel, results
+from decomp.costs.sizes import numel, results, returns_view
 from decomp.errors import CostError, TargetError, UnknownOp, UnknownOpInFile, boundary
 from decomp.ir.call import Call
 from decomp.ir.ops import Op, meant_overload, resolve
@@ -83,7 +83,7 @@ class Table(CostModel):
 
     def __call__(self, call: Call) -> float:
         found = self._by_key.get((call.op, call.overload)) or self._by_key.get((call.op, None))
-        if found is None and gives_view(call):
+        if found is None and returns_view(call):
             found = FREE
         found = found or self.default
         if found is None:

@@ -30,7 +30,7 @@ from decomp.derive.expansion import (
 from decomp.derive.other_sizes import OtherSizes
 from decomp.derive.planning_memory import PlanningMemory
 from decomp.derive.stride_propagation import changed_strides
-from decomp.errors import CaptureError, RuleError, describe, spelled
+from decomp.errors import CaptureError, RuleError, describe, spell_target
 from decomp.graphs.refused_dtypes import refused_dtypes
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.aliases import view_bases, view_chain
@@ -40,9 +40,9 @@ from decomp.ir.ops import Op, of_function
 from decomp.ir.schema import Bound
 from decomp.ir.signature import Key, Signature
 from decomp.metadata.fakes import Fakes, mode_of
-from decomp.narrowing.program import LEFT_SHIFTS, in_narrow_dtypes
+from decomp.narrowing.program import SHIFT_OPS, narrow_graph
 from decomp.patterns.pattern import Pattern
-from decomp.rules.accuracy import LEVELS, Level, reaches
+from decomp.rules.accuracy import LEVELS, Level, is_accurate_enough
 from decomp.rules.declining import Declined
 from decomp.rules.requirements import missing_ops
 from decomp.rules.rules import Rule, Rules
@@ -129,7 +129,7 @@ class Request:
     @property
     def op(self) -> Op:
         """The op that is called."""
-        return self.call.op if self.call is not None else Op(spelled(self.node.target))
+        return self.call.op if self.call is not None else Op(spell_target(self.node.target))
 
     @property
     def expected(self) -> Any:
@@ -234,7 +234,7 @@ class Candidates:
             return Declined(f"is for targets that know {missing}", applicable=False)
         if rule.forward_only and self.rules.trains:
             return Declined("is for inference only", applicable=False)
-        if not reaches(rule.level, str(request.level)):
+        if not is_accurate_enough(rule.level, str(request.level)):
             return Declined(f"reaches the level {rule.level}, but {request.level} is required", applicable=False)
         return self.recorded(rule, request)
 
@@ -278,14 +278,14 @@ class Candidates:
         narrow = self.target.narrower.get(torch.int64)
         if narrow is None or isinstance(found, Declined) or mode_of(found.graph) is None:
             return found
-        narrowed = in_narrow_dtypes(found.graph, {torch.int64: narrow})
+        narrowed = narrow_graph(found.graph, {torch.int64: narrow})
         if narrowed is None:
             return found
         calls = (node.target for node in found.graph.nodes if node.op == "call_function")
-        if any(of_function(target).op.short in LEFT_SHIFTS for target in calls):
+        if any(of_function(target).op.short in SHIFT_OPS for target in calls):
             return Declined("computes in int64 and shifts bits left, which would overflow with narrow=True")
         for call, (what, dtype) in narrowed.refused.items():
-            return Declined(f"computes in int64: {spelled(call.target)} takes {what}, which {dtype} cannot hold")
+            return Declined(f"computes in int64: {spell_target(call.target)} takes {what}, which {dtype} cannot hold")
         drop_dead(narrowed.graph)
         return replace(found, graph=narrowed.graph)
 
@@ -334,7 +334,9 @@ def _is_view(graph: fx.Graph, request: Request) -> bool:
 
 def _refused_by_pytorch(node: fx.Node, why: str) -> str:
     remedy = "cast its operands to one dtype; autocast is recorded by torch.export, and not by a symbolic trace"
-    return f"PyTorch itself does not run {spelled(node.target)} here: {why}\n  at {describe(node)}\n  to do: {remedy}"
+    return (
+        f"PyTorch itself does not run {spell_target(node.target)} here: {why}\n  at {describe(node)}\n  to do: {remedy}"
+    )
 
 
 class ComplexCalls:
@@ -371,10 +373,10 @@ class ComplexCalls:
 
 # Choosing the cheapest.
 
-_GUESS = 8
+_ASSUMED_CALLS = 8
 """The assumed number of calls in the lowering of a call that is not lowered yet. It only orders the search: a wrong
 guess makes it visit more candidates than necessary."""
-_AGAIN = 3
+_RECURSION_LIMIT = 3
 """How often a rule may recurse on its own op where another derivation is known: `cat` by `stack` by `cat` never
 ends."""
 _UNLEVELLED = -1
@@ -391,7 +393,7 @@ def price_of_node(cost: Cost | None, node: fx.Node) -> float:
     return 0.0 if call is None else price_of_calls(cost, (call,))
 
 
-def price_of_stamp(cost: Cost | None, stamp: ExpansionTemplate, constants: Sequence[bool] = ()) -> float:
+def price_of_template(cost: Cost | None, stamp: ExpansionTemplate, constants: Sequence[bool] = ()) -> float:
     """The total cost of the calls of a flat expansion, without those that freezing computes once; `constants` says of
     each input whether freezing makes it a constant."""
     graph = as_frozen(stamp.graph, constants) if any(constants) else stamp.graph
@@ -439,7 +441,7 @@ class BranchAndBound:
                 self.left_out = True
                 self.found[place] = Declined(f"costlier: at least {least:g}, not {self.price:g}", applicable=False)
             # Without a winner the recursion must go on, as it may be the only derivation; the depth limit ends it.
-            elif self.winner is not None and self._nested(candidate) >= _AGAIN:
+            elif self.winner is not None and self._nested(candidate) >= _RECURSION_LIMIT:
                 self.request.basis.cycle_depth = min(self.request.basis.cycle_depth, self._outermost(candidate))
                 self.found[place] = Declined("recurses on its own op", applicable=False)
             else:
@@ -466,7 +468,7 @@ class BranchAndBound:
         if self.least is None or isinstance(expansion, Declined):
             return 0.0, candidate.place, 0.0, candidate
         least, unknown = self.least(expansion.graph, self.request.level)
-        return least + unknown * _GUESS ** (1 + self._nested(candidate)), candidate.place, least, candidate
+        return least + unknown * _ASSUMED_CALLS ** (1 + self._nested(candidate)), candidate.place, least, candidate
 
     def result(self, candidate: Candidate, found: Derived | Declined) -> None:
         """Record the outcome of a candidate."""

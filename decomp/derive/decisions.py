@@ -16,7 +16,7 @@ from decomp.capture.frontends import CapturedProgram
 from decomp.costs.plans import PlanCosts
 from decomp.derive.expansion import Composite
 from decomp.derive.planning_memory import PlanningMemory
-from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_line, spelled
+from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_line, spell_target
 from decomp.functionalize.walk import Functional
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import ExpansionTemplate
@@ -31,7 +31,7 @@ from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.declining import Declined
 from decomp.rules.rules import Rule
-from decomp.simplification.freezing import is_traced_anew
+from decomp.simplification.freezing import is_retraced
 
 if TYPE_CHECKING:
     from decomp.advice.suggestions import Suggestion
@@ -41,12 +41,12 @@ Tried = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Legal:
     """The node stays: its call is legal, or it is no tensor op."""
 
 
 @dataclass(frozen=True, slots=True)
-class Proved:
+class ErasedGuard:
     """The node is erased: it is an assertion implied by its metadata."""
 
 
@@ -128,8 +128,8 @@ class Blocked:
         return Declined(reason, needs_metadata=self.needs_metadata, limitation=self.limitation)
 
 
-Decision = Keep | Derived | Blocked | Proved
-LEGAL, ERASED_GUARD = Keep(), Proved()
+Decision = Legal | Derived | Blocked | ErasedGuard
+LEGAL, ERASED_GUARD = Legal(), ErasedGuard()
 
 
 def record_of(decision: Decision) -> Record | None:
@@ -180,7 +180,7 @@ class Plan:
     @property
     def legal(self) -> list[fx.Node]:
         """Calls that are legal on the target."""
-        return [n for n, d in self.entries if isinstance(d, Keep) and n.op.startswith("call") and not is_host(n)]
+        return [n for n, d in self.entries if isinstance(d, Legal) and n.op.startswith("call") and not is_host(n)]
 
     @property
     def derived(self) -> dict[fx.Node, Derived]:
@@ -291,7 +291,7 @@ def op_of_node(node: fx.Node) -> Op | None:
     return call.op if call is not None else None
 
 
-def with_reasons(decisions: dict[fx.Node, Decision], fused: PatternFusion) -> dict[fx.Node, Decision]:
+def add_pattern_reasons(decisions: dict[fx.Node, Decision], fused: PatternFusion) -> dict[fx.Node, Decision]:
     """The decisions; those for blocked calls also list the patterns that were tried, with reasons."""
     reasons = fused.reasons()
     if not reasons:
@@ -304,20 +304,20 @@ def with_reasons(decisions: dict[fx.Node, Decision], fused: PatternFusion) -> di
     return found
 
 
-def not_in_pairs(decision: Decision, node: fx.Node, refused: str | None) -> Decision:
+def decide_left_complex(decision: Decision, node: fx.Node, refused: str | None) -> Decision:
     """The decision for a call that stays complex, with the reason why it is not computed on pairs of real numbers."""
     if refused is None:
         return decision
     if isinstance(decision, Blocked):
-        return decision.after(PAIRS, Declined(refused))
+        return decision.after(REAL_PAIRS, Declined(refused))
     reason = f"takes or returns complex numbers, which the target lacks: {refused}"
-    return Blocked.because(spelled(node.target), reason)
+    return Blocked.because(spell_target(node.target), reason)
 
 
-PAIRS = "pairs of real numbers"
+REAL_PAIRS = "pairs of real numbers"
 
 
-def within_operand(decision: Decision, node: fx.Node) -> Decision:
+def require_whole_operand(decision: Decision, node: fx.Node) -> Decision:
     """The decision for a call that may access memory outside of its operand (`as_strided`): with dynamic sizes this
     cannot be excluded, so it is derived only if the operand is as large as the tensor of which it is a view."""
     if not isinstance(decision, Derived) or spelling_of(node).op.short not in READS_MEMORY:
@@ -329,10 +329,10 @@ def within_operand(decision: Decision, node: fx.Node) -> Decision:
         return decision
     tensors = [value for each in view_chain(operand) if isinstance(value := metadata(each), torch.Tensor)]
     is_whole = same_size(tensors[0].numel(), tensors[-1].numel())
-    return decision if is_whole else Blocked.because(spelled(node.target), BESIDE)
+    return decision if is_whole else Blocked.because(spell_target(node.target), OUTSIDE_OPERAND)
 
 
-BESIDE = "with dynamic sizes it may access memory outside of its input, which is a view"
+OUTSIDE_OPERAND = "with dynamic sizes it may access memory outside of its input, which is a view"
 
 
 @dataclass(frozen=True)
@@ -392,13 +392,13 @@ class PlannedProgram:
     """How many times a rule was run."""
 
 
-def bodies_traced_anew(graphs: Sequence[PlannedGraph]) -> set[nn.Module]:
+def bodies_retraced(graphs: Sequence[PlannedGraph]) -> set[nn.Module]:
     """The bodies that a call traces at run time, and those nested in them."""
     by_owner, found, waiting = {graph.owner: graph for graph in graphs}, set[nn.Module](), list(graphs)
     for graph in waiting:
         inside = graph.owner in found
         for name, body in graph.bodies.items():
-            if body not in found and (inside or is_traced_anew(graph.graph, name)):
+            if body not in found and (inside or is_retraced(graph.graph, name)):
                 found.add(body)
                 waiting.append(by_owner[body])
     return found

@@ -27,7 +27,7 @@ from decomp.rules.declining import Declined
 from decomp.rules.restrictions import LEAKED, refusal_of_call
 from decomp.rules.rule_lines import line_of
 from decomp.rules.rules import Rule
-from decomp.rules.torch_tables import traced
+from decomp.rules.torch_tables import trace_entry
 from decomp.torch_internals.fakes import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from decomp.torch_internals.modes import COMPOSITE_IMPLICIT, DisableTorchFunction
 from decomp.torch_internals.transforms import is_of_transform
@@ -179,7 +179,7 @@ def _record(
             result = _run(rule, function, tracer, args, kwargs)
             if isinstance(result, Declined):
                 return result
-            result = _checked(tracer, result, metadata(site.node), site.read)
+            result = _check_result(tracer, result, metadata(site.node), site.read)
             tape.graph.output(tape.arguments(result))
         if asked:
             return declined_for_sizes(rule, f"{_ADDS_GUARD}: {asked[0]}")
@@ -216,7 +216,7 @@ def _run(
             raise MetadataMissing(
                 rule, "an entry of a decomposition table is traced, which requires shapes", _PASS_ARGS
             )
-        found = traced(rule.function, fakes_of(args), fakes_of(kwargs), tracer.tape.mode)
+        found = trace_entry(rule.function, fakes_of(args), fakes_of(kwargs), tracer.tape.mode)
         if isinstance(found, Declined):
             return found
         function, args, kwargs = found
@@ -266,19 +266,19 @@ def _input(tracer: RuleTracer, given: fx.Node, index: int) -> Any:
     return tracer.proxy(node) if isinstance(value, torch.Tensor) else value
 
 
-def _checked(tracer: RuleTracer, result: Any, expected: Any, read: tuple[int, ...] | None = None) -> Any:
+def _check_result(tracer: RuleTracer, result: Any, expected: Any, read: tuple[int, ...] | None = None) -> Any:
     """The result of a rule, compared with the metadata of the op's result and copied to its strides if necessary. Of
     several results only those that are `read` are kept, so that the others are not computed; the metadata of unread
     ones may be wrong (`_embedding_bag`, torch 2.13)."""
     if expected is None or tracer.tape.mode is None:
-        return _plausible(tracer, result)
+        return _check_without_metadata(tracer, result)
     if isinstance(expected, (tuple, list)):
         result = tracer.tape.items(result) if isinstance(result, fx.Node) else result
         if not isinstance(result, (tuple, list)) or len(result) != len(expected):
             got = len(result) if isinstance(result, (tuple, list)) else "one value"
             tracer.fail(f"returned {got}, the op returns {len(expected)} values", "return a tuple in the op's order")
         matters = [read is None or i in read for i in range(len(expected))]
-        return tuple(_checked(tracer, r, e) if m else None for r, e, m in zip(result, expected, matters))
+        return tuple(_check_result(tracer, r, e) if m else None for r, e, m in zip(result, expected, matters))
     if not isinstance(expected, torch.Tensor):
         return result
     if not isinstance(result, fx.Node):
@@ -292,11 +292,14 @@ def _checked(tracer: RuleTracer, result: Any, expected: Any, read: tuple[int, ..
         ("device", value.device, expected.device, value.device == expected.device),
     ):
         if not same:
-            tracer.fail(f"returned {what} {_said(got)}, the op returns {_said(wanted)}", f"return the op's own {what}")
+            tracer.fail(
+                f"returned {what} {_describe_metadata(got)}, the op returns {_describe_metadata(wanted)}",
+                f"return the op's own {what}",
+            )
     return _with_strides(tracer, result, value, expected)
 
 
-def _plausible(tracer: RuleTracer, result: Any) -> Any:
+def _check_without_metadata(tracer: RuleTracer, result: Any) -> Any:
     """The check without metadata: for an op that returns one tensor the rule must return one."""
     packet = tracer.rule.op.packet if isinstance(tracer.rule, Rule) else None
     if packet is None or isinstance(result, fx.Node):
@@ -307,7 +310,7 @@ def _plausible(tracer: RuleTracer, result: Any) -> Any:
     return result
 
 
-def _said(value: Any) -> str:
+def _describe_metadata(value: Any) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
@@ -319,12 +322,12 @@ def _with_strides(tracer: RuleTracer, node: fx.Node, value: torch.Tensor, expect
     order = dense_order(expected)
     if order is None:
         return node
-    result = run_on_proxies(_laid_out, tracer, [tracer.proxy(node), order], {})
+    result = run_on_proxies(_copy_in_order, tracer, [tracer.proxy(node), order], {})
     assert isinstance(result, fx.Node)
     return result
 
 
-def _laid_out(x: torch.Tensor, order: list[int]) -> torch.Tensor:
+def _copy_in_order(x: torch.Tensor, order: list[int]) -> torch.Tensor:
     """A copy of `x` whose dimensions are laid out in `order`, the slowest first."""
     if order == sorted(order):
         return x.clone(memory_format=torch.contiguous_format)

@@ -54,7 +54,7 @@ class OtherSizes:
         inputs = [metadata(given) for given in tensor_args]
         for sizes in self._of(frozenset(symbols_in(inputs))):
             with self.mode, enable_python_dispatcher(), torch.no_grad(), quiet(_LOG):
-                given = dict(zip(tensor_args, [at(value, sizes) for value in inputs]))
+                given = dict(zip(tensor_args, [at_sizes(value, sizes) for value in inputs]))
                 problem = self._problem(graph, node, given, read)
             # Only now, as running the real kernel is expensive and few expansions have a problem.
             if problem is not None and _is_accepted(node, tensor_args, inputs, sizes):
@@ -66,7 +66,7 @@ class OtherSizes:
         self, graph: fx.Graph, node: fx.Node, given: dict[fx.Node, Any], read: tuple[int, ...] | None
     ) -> str | None:
         try:
-            expected = _shapes(select_results(read, _called(node, given)))
+            expected = _shapes(select_results(read, _run_call(node, given)))
         except Exception:  # the call itself does not accept these sizes, or its result is unknown
             return None
         try:
@@ -79,7 +79,7 @@ class OtherSizes:
 
     def _of(self, symbols: frozenset[Any]) -> list[Sizes]:
         if symbols not in self._drawn:
-            self._drawn[symbols] = _drawn(self.env, sorted(symbols, key=str))
+            self._drawn[symbols] = _draw_sizes(self.env, sorted(symbols, key=str))
         return self._drawn[symbols]
 
 
@@ -92,7 +92,7 @@ def symbols_in(values: Any) -> Iterator[Any]:
                 yield from part.node.expr.free_symbols
 
 
-def _drawn(env: Any, symbols: list[Any]) -> list[Sizes]:
+def _draw_sizes(env: Any, symbols: list[Any]) -> list[Sizes]:
     """Up to `TRIED` assignments that the program allows, preferably those that change every size."""
     hints = getattr(env, "backed_var_to_val", {})
     around = {symbol: int(hints.get(symbol, UNKNOWN)) for symbol in {*hints, *symbols}}
@@ -126,7 +126,7 @@ def _numbers(sizes: Sizes) -> dict[Any, Any]:
     return {symbol: sympy.Integer(size) for symbol, size in sizes.items()}
 
 
-def at(value: Any, sizes: Sizes) -> Any:
+def at_sizes(value: Any, sizes: Sizes) -> Any:
     """Metadata at these sizes: fake tensors of the current mode, and numbers."""
     return tree_map(lambda leaf: _leaf_at(leaf, _numbers(sizes)), value)
 
@@ -149,15 +149,15 @@ def _run(graph: fx.Graph, inputs: list[Any]) -> Any:
         if node.op == "placeholder":
             values[node] = next(supply)
         elif node.op == "get_attr":
-            values[node] = at(node.meta["val"], {})
+            values[node] = at_sizes(node.meta["val"], {})
         elif node.op == "output":
             return fx.node.map_arg(node.args[0], values.__getitem__)
         else:
-            values[node] = _called(node, values)
+            values[node] = _run_call(node, values)
     raise AssertionError("an expansion has an output")
 
 
-def _called(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
+def _run_call(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
     return call_target(node.target, *fx.node.map_arg((node.args, node.kwargs), values.__getitem__))
 
 
@@ -168,12 +168,12 @@ def _is_accepted(node: fx.Node, tensor_args: list[fx.Node], inputs: list[Any], s
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     if not known or any(value.device.type != "cpu" for value in tensors):
         return True
-    given = [at(value, sizes) for value in inputs]
+    given = [at_sizes(value, sizes) for value in inputs]
     if sum(tensor.numel() for tensor in tensors_in(given)) > _LARGE:
         return True
     try:
         with torch.no_grad():
-            _called(node, dict(zip(tensor_args, tree_map(_zeros, given))))
+            _run_call(node, dict(zip(tensor_args, tree_map(_zeros, given))))
     except Exception:
         return False
     return True

@@ -74,13 +74,13 @@ def connect_results(
         slots = tuple(i for i, given in enumerate(node.all_input_nodes) if tracks.may_require_grad(given))
         known = planner.memory.connected.get((stamp, slots))
         if known is None:
-            known = planner.memory.connected[stamp, slots] = _connected(node, decisions[node], slots, planner)
+            known = planner.memory.connected[stamp, slots] = _connect_operands(node, decisions[node], slots, planner)
         if known is not stamp:
             derived: Any = decisions[node]
             decisions[node] = replace(derived, stamp=known)
 
 
-def _connected(node: fx.Node, derived: Any, slots: Sequence[int], planner: Planner) -> ExpansionTemplate:
+def _connect_operands(node: fx.Node, derived: Any, slots: Sequence[int], planner: Planner) -> ExpansionTemplate:
     """The expansion of a call whose operands at `slots` may require a gradient, with its results connected to these."""
     stamp: ExpansionTemplate = derived.stamp
     lacking = _unconnected(node, stamp.graph, slots)
@@ -91,7 +91,7 @@ def _connected(node: fx.Node, derived: Any, slots: Sequence[int], planner: Plann
         if each.op == "output":
             for result, operands in lacking:
                 for operand in operands:
-                    rewrite.values[result] = _depending(rewrite, result, operand)
+                    rewrite.values[result] = _add_dependence(rewrite, result, operand)
         rewrite.copy(each)
     if planner.kept is not None:
         planner.kept.depth = 1  # for the calls that are added
@@ -123,17 +123,17 @@ def _requires_by(node: fx.Node, slot: int, place: int) -> bool:
     return place < len(found) and found[place]
 
 
-def _depending(rewrite: Rewrite, result: fx.Node, operand: fx.Node) -> fx.Node:
+def _add_dependence(rewrite: Rewrite, result: fx.Node, operand: fx.Node) -> fx.Node:
     """`result` − 0, with a 0 that depends on `operand`. (−0 − 0 is −0.)"""
-    zero = _made(rewrite, aten.fill.Scalar, (rewrite.values[operand], 0), result)
+    zero = _add_call(rewrite, aten.fill.Scalar, (rewrite.values[operand], 0), result)
     if metadata(zero).shape != metadata(result).shape:
-        zero = _made(rewrite, aten.sum.default, (zero,), result)
+        zero = _add_call(rewrite, aten.sum.default, (zero,), result)
     if metadata(zero).dtype != metadata(result).dtype:
-        zero = _made(rewrite, aten._to_copy.default, (zero,), result, {"dtype": metadata(result).dtype})
-    return _made(rewrite, aten.sub.Tensor, (rewrite.values[result], zero), result)
+        zero = _add_call(rewrite, aten._to_copy.default, (zero,), result, {"dtype": metadata(result).dtype})
+    return _add_call(rewrite, aten.sub.Tensor, (rewrite.values[result], zero), result)
 
 
-def _made(rewrite: Rewrite, target: Any, args: tuple[Any, ...], at: fx.Node, kwargs: Any = None) -> fx.Node:
+def _add_call(rewrite: Rewrite, target: Any, args: tuple[Any, ...], at: fx.Node, kwargs: Any = None) -> fx.Node:
     new = rewrite.add("call_function", target, args, kwargs or {}, f"{at.name}_{of_function(target).op.short}", at=at)
     given = fx.map_arg(args, metadata)
     mode = metadata(args[0]).fake_mode

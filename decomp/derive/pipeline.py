@@ -15,8 +15,8 @@ from torch import fx, nn
 from decomp.capture import autocast, frontends, rebuild_exported
 from decomp.capture.calling import LoweredProgram
 from decomp.capture.frontends import CapturedProgram, Parts
-from decomp.capture.lowered_module import check_inputs, without_gradients
-from decomp.capture.module_hooks import why_left
+from decomp.capture.lowered_module import check_inputs, disable_gradients
+from decomp.capture.module_hooks import describe_kept_leaf
 from decomp.derive import own_memory
 from decomp.derive.decisions import (
     ERASED_GUARD,
@@ -27,27 +27,27 @@ from decomp.derive.decisions import (
     Plan,
     PlannedGraph,
     PlannedProgram,
-    bodies_traced_anew,
-    not_in_pairs,
-    with_reasons,
-    within_operand,
+    add_pattern_reasons,
+    bodies_retraced,
+    decide_left_complex,
+    require_whole_operand,
 )
 from decomp.derive.planner import Planner
-from decomp.derive.regions import bodies_of, body_named, runs_untracked, without_regions
+from decomp.derive.regions import bodies_of, body_named, inline_regions, runs_untracked
 from decomp.derive.rewriter import InlinedGraph, inline_expansions
 from decomp.derive.rule_selection import RuleSelection
-from decomp.derive.stride_propagation import PINNED, StridePropagation, corrected, with_kernel_strides
+from decomp.derive.stride_propagation import PINNED, StridePropagation, correct_strides, with_kernel_strides
 from decomp.derive.write_checks import check_writes
-from decomp.errors import CaptureError, spelled
+from decomp.errors import CaptureError, spell_target
 from decomp.functionalize.gradients import GradientSources, gradient_inputs
 from decomp.functionalize.walk import Functional, Write, append_writes, functionalize, mutates
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.ops import op as op_of
 from decomp.ir.respelling import respell
 from decomp.metadata.symbolic_sizes import planning_sizes
-from decomp.narrowing.functional import InRange
+from decomp.narrowing.functional import IntegerRangeCheck
 from decomp.narrowing.type_conversion import TypeConversion, convert_types
-from decomp.patterns.fusing import PatternFusion, fuse
+from decomp.patterns.fusing import PatternFusion, choose_matches
 from decomp.proof.checks import check_program
 from decomp.proof.correspondence import Correspondence, Proof
 from decomp.proof.legality import why_illegal_in
@@ -55,7 +55,7 @@ from decomp.proof.returned_program import ReturnedProgram
 from decomp.rules.accuracy import Policy
 from decomp.rules.target import Target
 from decomp.simplification.checking import check_simplified
-from decomp.simplification.simplifier import Settings, Simplified, Subject, simplified
+from decomp.simplification.simplifier import Settings, Simplified, Subject, simplify_graph
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class _Planning:
         functional, fused = self._fused(name, functional, owner, values)
         bodies = bodies_of(functional, owner, policy)
         functional, decisions = self._decided(functional, owner, values, state)
-        decisions = with_reasons(decisions, fused)
+        decisions = add_pattern_reasons(decisions, fused)
         modules = {key: body for key, (body, _) in bodies.items()}
         casts_written = any(policy is not None for _, policy in bodies.values())
         found = [PlannedGraph(self.program, name, owner, functional, decisions, modules, casts_written, fused, values)]
@@ -150,7 +150,7 @@ class _Planning:
     def _functional(self, name: str, graph: fx.Graph, owner: nn.Module, state: Mapping[str, Any]) -> Functional:
         """A graph without mutation, with metadata that has the strides of kernels' results."""
         kernel_strides = self.planner.kernel_strides
-        captured = corrected(graph, owner, kernel_strides)
+        captured = correct_strides(graph, owner, kernel_strides)
         if captured is None:
             functional = self._without_mutation(name, graph, owner, state)
         else:
@@ -172,7 +172,7 @@ class _Planning:
             return functional
         signature = exported.graph_signature
         frozen = {*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants}
-        rewrite = without_regions(functional.graph, lambda body: body_named(body, functional, owner), owner, frozen)
+        rewrite = inline_regions(functional.graph, lambda body: body_named(body, functional, owner), owner, frozen)
         return functional if rewrite is None else functional.rewritten(rewrite)
 
     def _fused(
@@ -181,11 +181,13 @@ class _Planning:
         """The graph with pattern matches contracted to calls where this is profitable. (Between markers of autocast
         calls are cast implicitly, and nothing matches.)"""
         rules = self.matching.rules.patterns
-        if not rules or any(map(autocast.marker, functional.graph.nodes)):
+        if not rules or any(map(autocast.region_marker, functional.graph.nodes)):
             return functional, PatternFusion()
         kept = {write.value for write in functional.writes}
         constants = functools.partial(self._constants, name, functional, owner, values)
-        fused = fuse(functional.graph, rules, self.planner, owner, kept, constants, self.planner.policy.freeze)
+        fused = choose_matches(
+            functional.graph, rules, self.planner, owner, kept, constants, self.planner.policy.freeze
+        )
         if fused.contraction is None:
             return functional, fused
         return replace(functional.rewritten(fused.contraction.rewrite), before=functional.rewrite), fused
@@ -214,19 +216,19 @@ class _Planning:
         at_border = {node.name for node in values.border(functional.graph)}
         depth = 0
         for node in propagation.nodes():
-            marker = autocast.marker(node)
+            marker = autocast.region_marker(node)
             depth += marker
             if depth and not marker and node.op.startswith("call"):
                 decisions[node] = LEGAL if self.matching.everywhere else _UNDER_AUTOCAST
             elif node.op == "call_module":
                 decisions[node] = self._module(owner, node)
             elif node in propagation.lost or node.name in held:
-                decisions[node] = Blocked.because(spelled(node.target), propagation.lost.get(node, PINNED))
+                decisions[node] = Blocked.because(spell_target(node.target), propagation.lost.get(node, PINNED))
             elif node.name in at_border:
                 decisions[node] = LEGAL
             elif node.op in ("call_function", "call_method"):
-                decision = within_operand(self.planner.decide(node), node)
-                decisions[node] = not_in_pairs(decision, node, values.why_complex(node))
+                decision = require_whole_operand(self.planner.decide(node), node)
+                decisions[node] = decide_left_complex(decision, node, values.why_complex(node))
                 self.planner.propagate(propagation, node, decisions[node])
         # Blocked calls stay in a partial lowering, and read memory by strides: calls before them whose strides changed
         # are kept as well, and everything is decided again.
@@ -246,7 +248,7 @@ class _Planning:
         if self.matching.keeps_module(module, node):
             return LEGAL
         refused = self.program.refused_leaves.get(str(node.target)) or self.program.refused
-        reason = why_left(module, refused)
+        reason = describe_kept_leaf(module, refused)
         if self.matching.everywhere:
             raise CaptureError(f"a rule matches inside module {str(node.target)!r}, but {reason}")
         name = type(module).__name__
@@ -385,11 +387,11 @@ class Rewritten:
 
 def rewrite_program(planned: PlannedProgram) -> Rewritten:
     """Replace derived calls by their expansions, and append writes."""
-    graphs = tuple(_rewritten(graph, planned.memory.aliases) for graph in planned.graphs)
+    graphs = tuple(_rewrite_graph(graph, planned.memory.aliases) for graph in planned.graphs)
     return Rewritten(graphs)
 
 
-def _rewritten(planned: PlannedGraph, aliases: set[torch._ops.OpOverload]) -> RewrittenGraph:
+def _rewrite_graph(planned: PlannedGraph, aliases: set[torch._ops.OpOverload]) -> RewrittenGraph:
     derived = {node: d for node, d in planned.decisions.items() if isinstance(d, Derived)}
     gone = frozenset(node for node, d in planned.decisions.items() if d is ERASED_GUARD)
     own = planned.represented.constants
@@ -400,7 +402,7 @@ def _rewritten(planned: PlannedGraph, aliases: set[torch._ops.OpOverload]) -> Re
     respell(retraced.graph, aliases)
     for node in retraced.graph.nodes if planned.casts_written else ():
         if autocast.is_region(node):
-            autocast.switched_off(node)
+            autocast.disable_region(node)
     return _with_writes(planned, retraced)
 
 
@@ -424,9 +426,9 @@ def _with_writes(planned: PlannedGraph, retraced: InlinedGraph) -> RewrittenGrap
 def simplify_program(rewritten: Rewritten, target: Target, settings: Settings) -> Rewritten:
     """Simplify the lowered graphs."""
     graphs = rewritten.graphs
-    traced = bodies_traced_anew([graph.planned for graph in graphs])
+    traced = bodies_retraced([graph.planned for graph in graphs])
     own = [settings.without_constants if graph.planned.owner in traced else settings for graph in graphs]
-    simpler = (simplified(_subject(graph, target), each) for graph, each in zip(graphs, own))
+    simpler = (simplify_graph(_subject(graph, target), each) for graph, each in zip(graphs, own))
     return Rewritten(tuple(replace(graph, simplified=each) for graph, each in zip(graphs, simpler)))
 
 
@@ -490,11 +492,11 @@ def _check_inputs(result: Any, planned: PlannedGraph, training: bool | None) -> 
         check_inputs(result, program.graph, None)
     elif program.by_example:
         check_inputs(result, planned.graph, {n for n, d in planned.decisions.items() if isinstance(d, Derived)})
-    checks: list[Callable[[fx.GraphModule], None]] = [without_gradients] if training is False else []
+    checks: list[Callable[[fx.GraphModule], None]] = [disable_gradients] if training is False else []
     if planned.graph is not program.graph:
         checks.append(check_writes)
     if planned.represented.narrowed is not None:
-        checks.append(InRange(planned.represented.narrowed.dtypes).added)
+        checks.append(IntegerRangeCheck(planned.represented.narrowed.dtypes).added)
     if isinstance(result, LoweredProgram):
         result._more_checks = (*result._more_checks, *checks)
         return

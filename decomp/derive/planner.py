@@ -34,7 +34,7 @@ from decomp.derive.candidates import (
     Derivation,
     Request,
     price_of_node,
-    price_of_stamp,
+    price_of_template,
 )
 from decomp.derive.decisions import ERASED_GUARD, LEGAL, Blocked, Decision, Derived, decision_of, op_of_node, record_of
 from decomp.derive.expansion import Composite, Expansion
@@ -70,7 +70,7 @@ from decomp.rules.rules import Rules
 from decomp.rules.target import MatchAllTarget, OpenCondition, Target
 from decomp.torch_internals.fakes import FakeTensorMode
 
-DEEPEST = 60
+DEPTH_LIMIT = 60
 """The limit of nested derivations: rules that keep producing new signatures never end."""
 
 
@@ -166,7 +166,7 @@ class Planner:
         if isinstance(decision, Blocked):
             return decision.why()
         if isinstance(decision, Derived):
-            return price_of_stamp(self.cost, decision.stamp, [each in frozen for each in node.all_input_nodes])
+            return price_of_template(self.cost, decision.stamp, [each in frozen for each in node.all_input_nodes])
         if isinstance(node.target, Pattern):
             return "its rule declines"
         return price_of_node(self.cost, node) if node.op.startswith("call") else 0.0
@@ -374,7 +374,7 @@ class Planner:
             if isinstance(found, Declined):
                 blocked = blocked.after(candidate.name, found)
                 continue
-            found = replace(found, price=price_of_stamp(self.cost, found.stamp))
+            found = replace(found, price=price_of_template(self.cost, found.stamp))
             best = found if best is None or found.price < best.price else best
         if best is not None:
             return best
@@ -395,7 +395,7 @@ class Planner:
         stamp = self.reach(expansion, request, candidate.place)
         if isinstance(stamp, Declined):
             return stamp
-        price = price_of_stamp(self.cost, stamp) if self._by_cost(request.level) else 0.0
+        price = price_of_template(self.cost, stamp) if self._by_cost(request.level) else 0.0
         level = LEVELS[0] if isinstance(request.level, Within) else request.level
         return Derived(expansion.rule, stamp, (), changed_strides(stamp.graph, request.expected), price, level)
 
@@ -438,8 +438,8 @@ class Planner:
     def reach(self, expansion: Expansion, request: Request, place: int) -> ExpansionTemplate | Declined:
         """The expansion with its calls lowered recursively, flattened; or why it does not reach the target, or exceeds
         the limit."""
-        if len(request.context) > DEEPEST:
-            return Declined(f"leads into a recursion deeper than {DEEPEST} rules")
+        if len(request.context) > DEPTH_LIMIT:
+            return Declined(f"leads into a recursion deeper than {DEPTH_LIMIT} rules")
         context = (*request.context, Derivation(request.signature.key, request.op, place, request.level))
         spent = 0.0
         propagation = StridePropagation(

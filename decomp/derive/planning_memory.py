@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _PROGRAMS = "_decomp_planned"
 """The attribute of a fake mode that holds the memory of its program."""
-MOST = 1 << 15
+CAPACITY = 1 << 15
 """Capacity in expansions, about half a gigabyte; cleared when full. Lowering at ever new sizes fills it."""
 
 
 @dataclass
-class Own:
+class UserDecisions:
     """Decisions made by user-defined functions: valid as long as these functions read the same state as then."""
 
     state: Any = None
@@ -82,7 +82,7 @@ class PlanningMemory:
     mode: FakeTensorMode = field(default_factory=FakeTensorMode)
     fakes: Fakes = field(init=False)
     """Creates fake tensors of this mode."""
-    own: Own = field(default_factory=Own)
+    own: UserDecisions = field(default_factory=UserDecisions)
     """The decisions that depend on user-defined functions."""
     recorded: RecordedRules = field(default_factory=RecordedRules)
     """The expansions by user-defined rules."""
@@ -144,7 +144,7 @@ class PlanningMemory:
         """Clear what depends on user-defined functions if the state that they read has changed; the first `rules` of
         these functions are rules."""
         if self.own.state != state:
-            self.own = Own(state)
+            self.own = UserDecisions(state)
         if self.recorded.state != state[:rules]:
             self.recorded.forget(state[:rules])
 
@@ -212,16 +212,16 @@ class StateWatch:
 
 
 def forget_if_full(found: dict[Any, PlanningMemory]) -> None:
-    """Clear if more than `MOST` expansions are stored for a collection of rules. Memories share expansions, which are
-    counted once."""
+    """Clear if more than `CAPACITY` expansions are stored for a collection of rules. Expansions that memories share
+    are counted once."""
     recorded = (each for memory in found.values() for each in (memory.expansions, memory.recorded.expansions))
     known = {id(each): len(each) for each in recorded}
-    if sum(known.values()) > MOST:
+    if sum(known.values()) > CAPACITY:
         found.clear()
 
 
 @contextlib.contextmanager
-def remembering(mode: FakeTensorMode | None) -> Iterator[None]:
+def keep_symbolic_memory(mode: FakeTensorMode | None) -> Iterator[None]:
     """The context in which a program of this mode is planned, possibly several times. The memory of its symbolic sizes
     is dropped on failure, and if planning introduced new symbols, which end with the lowering."""
     known: frozenset[Any] | None = known_symbols(mode)

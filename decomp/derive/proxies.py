@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import fx
 
-from decomp.errors import MetadataMissing, RuleError, spelled
+from decomp.errors import MetadataMissing, RuleError, spell_target
 from decomp.graphs.shortcuts import CallKey, Shortcuts
 from decomp.graphs.tracing import SYMBOLIC, Tape, recording
 from decomp.ir.call import call_target, substituted
@@ -24,13 +24,13 @@ from decomp.rules.restrictions import (
     AUGMENTED,
     LEAKED,
     SWITCHED,
-    augmented,
+    context_state,
     has_proxies,
     has_tensors,
     proxies_in,
     refusal_of_call,
-    switches,
-    writes_seen,
+    refuse_augmented_assignment,
+    watch_writes,
 )
 from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.modes import set_grad_enabled
@@ -53,7 +53,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         """Whether a call is running on fake tensors: its nested calls are not the rule's."""
         self.closed = False
         """Whether the run of the rule is over: a proxy used afterwards has leaked into another run."""
-        self._switches = switches()
+        self._switches = context_state()
         self._shortcuts = Shortcuts(tape) if dialect == "aten" and tape.kernels is not None else None
         self._modes: contextlib.ExitStack | None = None
         """The stack on which to enter the recording modes, while they are not entered yet."""
@@ -101,7 +101,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
 
     def asked(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKey | None:
         """The key of a call, if it may be recorded without PyTorch's dispatcher."""
-        if self._shortcuts is None or self.busy or self.closed or switches() != self._switches:
+        if self._shortcuts is None or self.busy or self.closed or context_state() != self._switches:
             return None
         return self._shortcuts.asked(target, args, kwargs)
 
@@ -140,7 +140,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         """Refuse a call that a rule must not make."""
         if self.closed or any(proxy.tracer is not self for proxy in proxies_in((args, kwargs))):
             self.fail(*LEAKED)
-        if not self.busy and switches() != self._switches:
+        if not self.busy and context_state() != self._switches:
             self.fail(*SWITCHED)
         refusal = refusal_of_call(target, kwargs)
         if refusal is not None:
@@ -159,7 +159,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         assert self.tape.mode is not None
         with self._running(), self.tape.mode:
             faked = fakes_of(tree_map(self._faked, (args, kwargs)))
-            written = writes_seen(faked)
+            written = watch_writes(faked)
             out = call_target(target, *faked)
         if written() and not _updates_statistics(target):
             self.refuse(target)
@@ -197,7 +197,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
 
     def refuse(self, func: Any) -> NoReturn:
         """A recorded op mutates its arguments."""
-        name = func if isinstance(func, str) else spelled(func)
+        name = func if isinstance(func, str) else spell_target(func)
         self.fail(f"mutates a tensor ({name})", "use the functional op and return its result")
 
     def fail(self, problem: str, remedy: str) -> NoReturn:
@@ -372,7 +372,7 @@ _OF_MEMORY = frozenset({"data_ptr", "is_set_to", "storage_type"})
 
 def _in_place(sign: str) -> Callable[[ValueProxy, Any], NoReturn]:
     def refused(self: ValueProxy, other: Any) -> NoReturn:
-        self.tracer.fail(*augmented(sign))
+        self.tracer.fail(*refuse_augmented_assignment(sign))
 
     return refused
 

@@ -29,7 +29,7 @@ class _Region:
     """Whether gradients are disabled in it."""
 
 
-def without_regions(
+def inline_regions(
     graph: fx.Graph, body_of: Callable[[str], fx.GraphModule | None], root: nn.Module, frozen: Collection[str]
 ) -> Rewrite | None:
     """The graph with its regions inlined; None if none can be. `frozen`: names of inputs that never require
@@ -53,7 +53,7 @@ def _inlinable(node: fx.Node, body_of: Callable[[str], fx.GraphModule | None]) -
     if body is None or not _is_plain(node, body.graph):
         return None
     policy = autocast.region_policy(node) if place == 4 else None
-    graph = (autocast.explicit(body, lambda _: policy) if policy is not None else body).graph
+    graph = (autocast.make_casts_explicit(body, lambda _: policy) if policy is not None else body).graph
     return _Region(graph, tuple(node.args[place + 1 :]), place == 1)
 
 
@@ -120,7 +120,7 @@ class _RegionWalk:
 
         values = self.rewrite.inline(region.body, given, make)
         self.rewrite.values.update(values)
-        values.update(_handed_through(region.body, operands))
+        values.update(_passed_through(region.body, operands))
         results = region.body.output_node().args[0]
         return tuple(fx.map_arg(list(results) if isinstance(results, (list, tuple)) else [results], values.__getitem__))
 
@@ -147,7 +147,7 @@ class _RegionWalk:
         return f"{call.name}_{name}" if name in self.rewrite.names else name
 
 
-def _handed_through(body: fx.Graph, operands: Sequence[Any]) -> dict[fx.Node, Any]:
+def _passed_through(body: fx.Graph, operands: Sequence[Any]) -> dict[fx.Node, Any]:
     """The values that a region passes through, which keep their gradients: its inputs, and results of calls that return
     an argument itself, or several (`broadcast_tensors`)."""
     handed: dict[fx.Node, Any] = dict(zip(body.find_nodes(op="placeholder"), operands))
@@ -182,7 +182,7 @@ def bodies_of(
 
 
 def _with_explicit_casts(body: fx.GraphModule, policy: autocast.Policy | None) -> fx.GraphModule:
-    return autocast.explicit(body, lambda _: policy) if policy is not None else body
+    return autocast.make_casts_explicit(body, lambda _: policy) if policy is not None else body
 
 
 def body_named(name: str, functional: Functional, owner: nn.Module) -> fx.GraphModule | None:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import fx, nn
 
 from decomp.capture.frontends import CapturedProgram
-from decomp.capture.inlining import InlinedBody, Leaves, body_of_graph_module, inlined, traced_forward
+from decomp.capture.inlining import InlinedBody, Leaves, body_of_graph_module, inline_modules, trace_forward
 from decomp.capture.module_hooks import has_own_forward, hooks_of, is_customised, is_guards
 from decomp.capture.rebuild_exported import lifted_state
 from decomp.errors import Blocker, NotLowered
@@ -101,7 +101,7 @@ class RuleSelection:
             return None
         if isinstance(module, fx.GraphModule) and not has_own_forward(module):
             return self._inlined_within(module, body_of_graph_module(module, call))
-        body = traced_forward(module, call)
+        body = trace_forward(module, call)
         if body is None or self.everywhere and not self._serves(body.graph, module):
             return None
         return self._inlined_within(module, body)
@@ -109,7 +109,7 @@ class RuleSelection:
     def _inlined_within(self, module: nn.Module, body: InlinedBody) -> InlinedBody:
         """A forward with the modules that it calls inlined in turn."""
         if any(node.op == "call_module" for node in body.graph.nodes):
-            return replace(body, graph=inlined(body.graph, module, self._body_of_module).graph)
+            return replace(body, graph=inline_modules(body.graph, module, self._body_of_module).graph)
         return body
 
     def _is_legal(self, module: nn.Module) -> bool:
@@ -129,7 +129,7 @@ class RuleSelection:
         """Whether a leaf module that could not be traced is to be captured by torch.export."""
         if is_guards(module) or not self.everywhere:
             return not is_guards(module) and not self._is_legal(module)
-        return self._hides_match(module, call) or traced_forward(module, call) is None
+        return self._hides_match(module, call) or trace_forward(module, call) is None
 
     def _serves(self, body: fx.Graph, module: nn.Module) -> bool:
         """Whether a leaf module's forward contains anything for which it should be inlined."""
@@ -137,7 +137,7 @@ class RuleSelection:
 
     def _hides_match(self, module: nn.Module, call: fx.Node) -> bool:
         """Whether hooks keep a module from being inlined although a rule matches inside."""
-        body = traced_forward(module, call) if hooks_of(module) else None
+        body = trace_forward(module, call) if hooks_of(module) else None
         return body is not None and self._serves(body.graph, module)
 
     def _matches(self, module: nn.Module, node: fx.Node) -> bool:

@@ -11,11 +11,11 @@ from typing import Any
 
 from decomp.capture.frontends import CapturedProgram
 from decomp.derive.pipeline import CaptureRequest, capture_program
-from decomp.derive.planning_memory import forget_if_full, remembering
+from decomp.derive.planning_memory import forget_if_full, keep_symbolic_memory
 from decomp.derive.rule_selection import RuleSelection
 from decomp.forks import Lock, collector_paused, undone_in_child
 from decomp.graphs.tracing import without_guards
-from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.metadata.shape_env import Snapshot, shape_env_of
 from decomp.rules.rules import Rules
 from decomp.torch_internals.modes import compile_lock, process_state_kept
@@ -49,7 +49,7 @@ def capture_session(source: CaptureRequest, matching: RuleSelection) -> Iterator
     """The graph of a model, for planning inside this context, without other threads and the caller's modes interfering.
     Raises `CaptureError`."""
     captures = source.args is not None
-    with lowering_session(matching.rules, source.model, captures), neutral(), collector_paused():
+    with lowering_session(matching.rules, source.model, captures), without_ambient_modes(), collector_paused():
         program = capture_program(source, matching)
         with planning(program):
             yield program
@@ -58,7 +58,12 @@ def capture_session(source: CaptureRequest, matching: RuleSelection) -> Iterator
 @contextlib.contextmanager
 def resumed_session(program: CapturedProgram, rules: Rules) -> Iterator[Snapshot]:
     """Inside this context a program that was captured earlier may be planned again, as in `capture_session`."""
-    with lowering_session(rules, program, captures=False) as sizes, neutral(), collector_paused(), planning(program):
+    with (
+        lowering_session(rules, program, captures=False) as sizes,
+        without_ambient_modes(),
+        collector_paused(),
+        planning(program),
+    ):
         yield sizes
 
 
@@ -66,7 +71,7 @@ def resumed_session(program: CapturedProgram, rules: Rules) -> Iterator[Snapshot
 def planning(program: CapturedProgram) -> Iterator[None]:
     """The context of planning: no guards are added, and memory of symbolic sizes that end with the program is
     dropped."""
-    with without_guards(program.mode), remembering(program.mode):
+    with without_guards(program.mode), keep_symbolic_memory(program.mode):
         yield
 
 

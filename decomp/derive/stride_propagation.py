@@ -260,7 +260,7 @@ class Corrected:
         return replace(functional, rewrite=rewrite, submodules={**self.bodies, **functional.submodules})
 
 
-def corrected(graph: fx.Graph, owner: nn.Module, kernel_strides: TrueResults) -> Corrected | None:
+def correct_strides(graph: fx.Graph, owner: nn.Module, kernel_strides: TrueResults) -> Corrected | None:
     """A captured graph with the strides that its kernels return. None if it already has them, or if a call does not
     work on them: PyTorch could not run the captured graph, and `with_kernel_strides` adds a copy."""
     try:
@@ -273,7 +273,7 @@ class _CannotBeRun(Exception):
     """A call does not work on the strides that kernels return."""
 
 
-class _AsItIs(StridePropagation):
+class _StridesOnly(StridePropagation):
     """Stride propagation through a graph that may write memory and depend on its layout: no calls are added."""
 
     def _visit_node(self, emit: Emitter, node: fx.Node) -> list[fx.Node]:
@@ -295,7 +295,7 @@ def _corrected(
     graph: fx.Graph, owner: nn.Module, kernel_strides: TrueResults, inputs: Mapping[str, Any]
 ) -> Corrected | None:
     """`inputs`: the metadata of inputs, by name, if it is not the captured one."""
-    walk, regions = _AsItIs(graph), dict[str, fx.GraphModule]()
+    walk, regions = _StridesOnly(graph), dict[str, fx.GraphModule]()
     for node in walk.nodes():
         now = walk.current(node)
         if _is_region(now):

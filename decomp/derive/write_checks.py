@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.capture.lowered_module import look_at_inputs
+from decomp.capture.lowered_module import add_input_check
 from decomp.errors import InputsOverlap, NotWritable
-from decomp.functionalize.overlap import Place, overlap, place
+from decomp.functionalize.overlap import MemoryRange, memory_range_of, overlap
 from decomp.ir.aliases import attribute, mutated_args, spelling_of
 from decomp.torch_internals.pytree import tree_leaves
 
@@ -63,14 +63,14 @@ def _input(name: str) -> str:
     return f"input {name.lstrip('*')!r}"
 
 
-def _places(value: Any) -> Iterator[Place]:
+def _places(value: Any) -> Iterator[MemoryRange]:
     for leaf in (value,) if isinstance(value, torch.Tensor) else tree_leaves(value):
-        found = place(leaf)
+        found = memory_range_of(leaf)
         if found is not None:
             yield found
 
 
-def _meet(ones: tuple[Place, ...], others: tuple[Place, ...]) -> bool:
+def _meet(ones: tuple[MemoryRange, ...], others: tuple[MemoryRange, ...]) -> bool:
     return any(overlap(one, other) for one in ones for other in others)
 
 
@@ -80,7 +80,7 @@ def check_writes(module: fx.GraphModule) -> None:
     writes = _writes(module.graph)
     if not writes.inputs and not (writes.state and writes.read_inputs):
         return
-    look_at_inputs(module, writes)
+    add_input_check(module, writes)
 
 
 def _writes(graph: fx.Graph) -> Writes:

@@ -46,7 +46,7 @@ def functional_variant(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked:
     if name in STORAGE_CHANGES:
         raise refusal(node, f"{name} writes its argument, and {NO_VARIANT}", "write a new tensor in the model instead")
     op, target, args, kwargs = functional_call(node, args, kwargs)
-    return keeping_dtype(emit, node, tensor, op, target, args, kwargs)
+    return call_keeping_dtype(emit, node, tensor, op, target, args, kwargs)
 
 
 def functional_call(node: fx.Node, args: Any, kwargs: Any) -> tuple[str, Any, Any, Any]:
@@ -126,7 +126,7 @@ def _without_inplace(args: Any, kwargs: Any, function: Any) -> tuple[Any, Any]:
     return args, {name: value for name, value in kwargs.items() if name != "inplace"}
 
 
-def keeping_dtype(
+def call_keeping_dtype(
     emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: Any, args: Any, kwargs: Any
 ) -> fx.Node:
     """The call that replaces `node`, cast to the dtype of `tensor` if the functional op promotes."""

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.torch_internals.fakes import FakeTensor
 
-_MOST = 2**27
+_LARGEST_SPAN = 2**27
 """Layouts that span more units than this are assumed to overlap."""
 
 Steps = tuple[tuple[int, int], ...]
@@ -21,7 +21,7 @@ Steps = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryRange:
     """The memory range and layout of a tensor."""
 
     memory: Any
@@ -32,7 +32,7 @@ class Place:
     """None for dynamic sizes."""
 
 
-def place(tensor: Any) -> Place | None:
+def memory_range_of(tensor: Any) -> MemoryRange | None:
     """The memory of a tensor; None if it has none that could be compared: non-strided or empty tensors, subclasses, and
     tensors of `torch.func` transforms."""
     kind = type(tensor)
@@ -47,18 +47,18 @@ def place(tensor: Any) -> Place | None:
     if not start or not tensor.numel():
         return None
     if tensor.is_contiguous():
-        return Place(tensor.device, start, start + tensor.nbytes, ((tensor.nbytes, 1),))
+        return MemoryRange(tensor.device, start, start + tensor.nbytes, ((tensor.nbytes, 1),))
     steps = _steps(tensor)
-    return Place(tensor.device, start, start + _span(steps), steps)
+    return MemoryRange(tensor.device, start, start + _span(steps), steps)
 
 
-def overlap(one: Place | None, two: Place | None) -> bool:
+def overlap(one: MemoryRange | None, two: MemoryRange | None) -> bool:
     """Whether two tensors share an element; for dynamic sizes, whether they share a storage."""
     if one is None or two is None or one.memory != two.memory or one.end <= two.start or two.end <= one.start:
         return False
     if one.steps is None or two.steps is None:
         return True
-    return _meet(one.steps, two.steps, two.start - one.start)
+    return _share_an_element(one.steps, two.steps, two.start - one.start)
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
@@ -77,25 +77,25 @@ def _repeats(steps: tuple[tuple[int, int], ...]) -> bool:
     for stride, size in steps:
         nested = nested and stride >= reached
         reached += (size - 1) * stride
-    if nested or reached > _MOST:
+    if nested or reached > _LARGEST_SPAN:
         return not nested
-    with neutral():
+    with without_ambient_modes():
         places = torch.zeros((), dtype=torch.int64, device="cpu")
         for stride, size in steps:
             places = places.unsqueeze(-1) + torch.arange(size, device="cpu") * stride
         return bool(len(places.unique()) < places.numel())
 
 
-def _place_of_fake(tensor: torch.Tensor) -> Place | None:
+def _place_of_fake(tensor: torch.Tensor) -> MemoryRange | None:
     if tensor.layout is not torch.strided:
         return None
     storage = tensor.untyped_storage()._cdata
     if any(type(size) is not int for size in (*tensor.shape, *tensor.stride(), tensor.storage_offset())):
-        return Place(storage, 0, math.inf, None)
+        return MemoryRange(storage, 0, math.inf, None)
     if not tensor.numel():
         return None
     start, steps = tensor.storage_offset() * tensor.itemsize, _steps(tensor)
-    return Place(storage, start, start + _span(steps), steps)
+    return MemoryRange(storage, start, start + _span(steps), steps)
 
 
 def _steps(tensor: torch.Tensor) -> Steps:
@@ -115,7 +115,7 @@ def _span(steps: Steps) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def _meet(one: Steps, two: Steps, apart: int) -> bool:
+def _share_an_element(one: Steps, two: Steps, apart: int) -> bool:
     """Whether two layouts, with first bytes `apart` from each other, share an element. Strided layouts can interleave,
     so comparing ranges is not enough: the elements of one are marked in a buffer and read through the other."""
     # Both are contiguous, and the caller has compared their ranges already.
@@ -125,9 +125,9 @@ def _meet(one: Steps, two: Steps, apart: int) -> bool:
     unit = math.gcd(apart, one[-1][0], two[-1][0], *(stride for _, stride in (*one[:-1], *two[:-1])))
     first, second = max(0, -apart) // unit, max(0, apart) // unit
     length = max(first + _span(one) // unit, second + _span(two) // unit) + 1
-    if length > _MOST:
+    if length > _LARGEST_SPAN:
         return True
-    with neutral():
+    with without_ambient_modes():
         marked = torch.zeros(length, dtype=torch.bool, device="cpu")
         _through(marked, one, unit, first).fill_(True)
         return bool(_through(marked, two, unit, second).any())

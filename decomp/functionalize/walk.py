@@ -17,7 +17,7 @@ from torch import fx, nn
 from decomp.functionalize.alias_sets import AliasSets
 from decomp.functionalize.functional_ops import cast, functional_variant, functional_view, has_out, out_call, takes_list
 from decomp.functionalize.gradients import GradientSources, gradient_inputs, reaches
-from decomp.functionalize.overlap import overlap, place
+from decomp.functionalize.overlap import memory_range_of, overlap
 from decomp.functionalize.running_statistics import functional_form
 from decomp.functionalize.storage import Alias, AliasMemory, Tensor, refuse_change_of_shape, refuse_detached_input
 from decomp.functionalize.views import changes_nothing, element_view, listed_view, refuse_unknown_layout, view_of
@@ -27,9 +27,9 @@ from decomp.functionalize.writes import (
     append_writes,
     as_module,
     can_require_grad,
+    drop_copies,
     input_requires_grad,
     keep_saved_values,
-    without_copies,
 )
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.aliases import (
@@ -111,7 +111,7 @@ class _FunctionalWalk:
             else:
                 self._visit(node)
         self._sweep(writes)
-        writes = tuple(without_copies(writes, self.emit, self.root))
+        writes = tuple(drop_copies(writes, self.emit, self.root))
         self.emit.graph.lint()
         return Functional(self.emit.rewrite, writes, self.submodules, self.emit.stale_strides)
 
@@ -190,7 +190,7 @@ class _FunctionalWalk:
     def _refuse_overlapping_inputs(self, node: fx.Node) -> None:
         others = self.inputs.setdefault(self.alias_sets.input_key(node) or node, [])
         for other in others:
-            if overlap(place(metadata(other)), place(metadata(node))):
+            if overlap(memory_range_of(metadata(other)), memory_range_of(metadata(node))):
                 raise refusal(
                     node,
                     f"it shares memory with the input {other.name!r}, and one of them is written",

@@ -180,7 +180,7 @@ def input_requires_grad(node: fx.Node, root: nn.Module | None) -> bool:
     return bool(value.requires_grad) if isinstance(value, torch.Tensor) else can_require_grad(value)
 
 
-def without_copies(writes: tuple[Write, ...], emit: Emitter, root: nn.Module | None) -> Iterator[Write]:
+def drop_copies(writes: tuple[Write, ...], emit: Emitter, root: nn.Module | None) -> Iterator[Write]:
     """Write back the original of a value that was only copied to be written back, unless it is also a result or is
     written elsewhere: in the signature of a program, a result that is written back is identified with the input."""
     leaving = {*(write.value for write in writes), *emit.graph.output_node().all_input_nodes}

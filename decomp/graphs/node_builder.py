@@ -16,10 +16,10 @@ Create = Callable[..., fx.Node]
 
 def node_creator(graph: fx.Graph) -> Create:
     """A function that appends nodes to a graph: directly if `is_plain` permits it, else by `Graph.create_node`."""
-    return _direct(graph) if is_plain(graph) else _public(graph)
+    return _direct_creator(graph) if is_plain(graph) else _public_creator(graph)
 
 
-def _public(graph: fx.Graph) -> Create:
+def _public_creator(graph: fx.Graph) -> Create:
     """By `create_node`, and renamed, as it refuses some names in graphs of torch.export, such as `input`."""
 
     def create(op: str, target: Any, args: Any, kwargs: Any, name: str, type_expr: Any = None) -> fx.Node:
@@ -33,8 +33,8 @@ def _public(graph: fx.Graph) -> Create:
 
 
 def is_plain(graph: fx.Graph) -> bool:
-    """Whether `create_node` does the same for this graph as `_direct`: it is an `fx.Graph` without an owner that could
-    have hooks, nothing was patched, and torch's internals are those known here."""
+    """Whether `create_node` does the same for this graph as `_direct_creator`: it is an `fx.Graph` without an owner that
+    could have hooks, nothing was patched, and torch's internals are those known here."""
     return (
         type(graph) is fx.Graph
         and graph.owning_module is None
@@ -45,7 +45,7 @@ def is_plain(graph: fx.Graph) -> bool:
     )
 
 
-def _direct(graph: fx.Graph) -> Create:
+def _direct_creator(graph: fx.Graph) -> Create:
     """The same as `create_node` of torch 2.13 for a name known to be free, without the search for a free name and for
     raw symbolic sizes. The next free suffix of a name is not stored: a later `create_node` finds it by counting."""
     namespace, table, make, prepend = graph._graph_namespace, graph._find_nodes_lookup_table.table, fx.Node, graph._root
@@ -67,7 +67,7 @@ def call_appender(graph: fx.Graph) -> Callable[[Any, Any, Any], fx.Node]:
     """A function that appends calls `(target, args, kwargs)` of functions, with the names of `Graph.call_function`."""
     if not is_plain(graph):
         return lambda target, args, kwargs: graph.call_function(target, args, kwargs)
-    create, used = _direct(graph), graph._graph_namespace._used_names
+    create, used = _direct_creator(graph), graph._graph_namespace._used_names
     numbers: dict[str, int] = {}
 
     def call(target: Any, args: Any, kwargs: Any) -> fx.Node:
@@ -92,9 +92,9 @@ def _name_of(target: Any) -> tuple[str, int]:
 
 @functools.cache
 def _internals_are_known() -> bool:
-    """Whether `_direct` leaves a graph in exactly the state in which `create_node` does."""
+    """Whether `_direct_creator` leaves a graph in exactly the state in which `create_node` does."""
     try:
-        return bool(_state(_probe(lambda graph: graph.create_node)) == _state(_probe(_direct)))
+        return bool(_state(_probe(lambda graph: graph.create_node)) == _state(_probe(_direct_creator)))
     except (AttributeError, TypeError, KeyError):
         return False
 

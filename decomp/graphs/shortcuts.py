@@ -19,9 +19,9 @@ from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor
 
-MOST = 50_000
+RECIPE_CAPACITY = 50_000
 """Cache capacity in recipes; cleared when full."""
-LONGEST = 64
+LONGEST_LIST = 64
 """Calls with longer lists, such as tables of numbers, are not cached."""
 
 
@@ -75,7 +75,7 @@ def _is_default(value: Any, default: Any) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-_WAYS: dict[Hashable, DispatchRecipe | None] = {}
+_RECIPES: dict[Hashable, DispatchRecipe | None] = {}
 """Recipes by the keys of calls; None for calls without one."""
 
 
@@ -107,7 +107,7 @@ class Shortcuts:
 
     def recorded(self, asked: CallKey) -> FakeTensor | None:
         """Record the call by a known recipe; returns its result, or None if there is no recipe."""
-        way = _WAYS.get(asked.key)
+        way = _RECIPES.get(asked.key)
         if way is None:
             return None
         out: Any = NotImplemented
@@ -125,19 +125,19 @@ class Shortcuts:
 
     def learn(self, asked: CallKey, result: Any) -> None:
         """Store the recipe of a call that has just been recorded through the dispatcher, with `result`."""
-        if asked.key in _WAYS:
+        if asked.key in _RECIPES:
             return
-        if len(_WAYS) >= MOST:
-            _WAYS.clear()
+        if len(_RECIPES) >= RECIPE_CAPACITY:
+            _RECIPES.clear()
         node = next(iter(reversed(self.tape.graph.nodes)), None)
         # A call that dispatched several ops, or none, has no single overload to record.
         alone = len(self.tape.graph.nodes) == asked.before + 1 and self.tape.node_of(result) is node
         if node is None or not alone or not _passes_on(node.target, asked):
-            _WAYS[asked.key] = None
+            _RECIPES[asked.key] = None
             return
-        way = _way(node, asked, result)
+        way = _recipe_of(node, asked, result)
         if way is not None:  # else a call with other numbers may be unambiguous
-            _WAYS[asked.key] = way
+            _RECIPES[asked.key] = way
 
     def _kind(self, value: Any, asked: CallKey) -> Hashable:
         kind: Any = type(value)
@@ -150,7 +150,7 @@ class Shortcuts:
             return kind
         if kind in _BY_VALUE:
             return (value,)
-        if (kind is list or kind is tuple or kind is torch.Size) and len(value) <= LONGEST:
+        if (kind is list or kind is tuple or kind is torch.Size) and len(value) <= LONGEST_LIST:
             return (kind, *[self._kind(item, asked) for item in value])
         raise _NoRecipe
 
@@ -215,7 +215,7 @@ def _passes_on(overload: Any, asked: CallKey) -> bool:
     return name == short or not asked.numbers or is_operator and len(asked.numbers) == 1
 
 
-def _way(node: fx.Node, asked: CallKey, result: torch.Tensor) -> DispatchRecipe | None:
+def _recipe_of(node: fx.Node, asked: CallKey, result: torch.Tensor) -> DispatchRecipe | None:
     """The recipe of a call, given the node that it created; None if its numbers are ambiguous."""
     overload: Any = node.target
     left_out = asked.args[len(node.args) :] if not node.kwargs else ()  # they are the defaults

@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
-from decomp.errors import CaptureError, NotPortable, boundary, spelled
+from decomp.errors import CaptureError, NotPortable, boundary, spell_target
 from decomp.ir import spellings
 from decomp.ir.binding import BindingError, Bound, bind_function, bind_method
 from decomp.ir.ops import Op, Spelling, of_function, of_method, of_module_class, op as op_of
@@ -418,7 +418,7 @@ def _found(root: nn.Module | None, node: fx.Node) -> Call | None:
     try:
         return bound_call(node)
     except BindingError:
-        name = Op(spelled(node.target))
+        name = Op(spell_target(node.target))
         return Call(name, None, {f"arg{i}": a for i, a in enumerate(node.args)} | dict(node.kwargs), place=node)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.library import CustomOpDef
 
-from decomp.errors import UnknownOp, spelled
+from decomp.errors import UnknownOp, spell_target
 from decomp.ir import spellings
 from decomp.torch_internals.schemas import FunctionSchema, all_schemas, schemas_of
 from decomp.torch_internals.versions import AbsentOp, names_by_version, versions_with
@@ -121,7 +121,7 @@ def of_function(function: Any) -> Spelling:
         name = spellings.prefixed(function)
         if _packet(f"aten.{name}") is not None:
             return _of_packet("aten", name, None)
-    return Spelling(Op(spelled(function)))
+    return Spelling(Op(spell_target(function)))
 
 
 @functools.cache

@@ -9,33 +9,31 @@ import torch
 from torch import fx, nn
 
 from decomp.capture.frontends import Parts, graph_module
-from decomp.capture.lowered_module import run_otherwise
+from decomp.capture.lowered_module import run_on_other_strides
 from decomp.capture.module_hooks import carry_hooks
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute, mutated_args
 from decomp.ir.call import metadata
 from decomp.memory import running
-from decomp.memory.forms import NOTHING, form_of
+from decomp.memory.forms import ALLOCATES, find_form
 from decomp.memory.lifetimes import LiveStorage
 from decomp.memory.placing import ARENA, Buffer, Placement
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 
 
-def planned_program(
-    graph: fx.Graph, root: nn.Module, placement: Placement, unplanned: fx.GraphModule
-) -> fx.GraphModule:
+def apply_plan(graph: fx.Graph, root: nn.Module, placement: Placement, unplanned: fx.GraphModule) -> fx.GraphModule:
     """A module that shares parameters and buffers with `root`, and runs `graph` with its results placed by the plan. A
     plan is only valid for the strides of its example inputs: they determine the strides of all results, and the last
     bits that kernels compute. On inputs with other strides the module runs `unplanned`."""
-    made = Applied(graph, root, placement).rewritten()
+    made = PlanRewriter(graph, root, placement).rewritten()
     bodies = {name: module for name, module in root.named_modules() if name and isinstance(module, fx.GraphModule)}
     result = graph_module(root, Parts(made, {}, bodies, ()))
     carry_hooks(root, result)
-    run_otherwise(result, unplanned)
+    run_on_other_strides(result, unplanned)
     return result
 
 
-class Applied:
+class PlanRewriter:
     """The rewrite of a graph into its planned form."""
 
     def __init__(self, graph: fx.Graph, root: nn.Module | None, placement: Placement) -> None:
@@ -74,7 +72,7 @@ class Applied:
             return
         shape = tuple(size if type(size) is int else None for size in value.shape)
         args = (str(node.target), self.rewrite.values[node], value.dtype, shape)
-        self._stand_in(node, running.planned_input, args, value)
+        self._stand_in(node, running.check_input, args, value)
 
     def _stand_in(self, node: fx.Node, function: Any, args: tuple[Any, ...], value: torch.Tensor) -> None:
         checked = self.rewrite.add("call_function", function, args, {}, f"{node.name}_planned", at=node)
@@ -121,7 +119,7 @@ class Applied:
         copied = self.rewrite.copy(node)
         tensor = attribute(self.root, str(node.target))
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and isinstance(metadata(node), torch.Tensor):
-            self._stand_in(node, running.planned_state, (str(node.target), copied, tensor.dtype), tensor)
+            self._stand_in(node, running.check_state, (str(node.target), copied, tensor.dtype), tensor)
 
     def _piece(self, buffer: Buffer, storage: LiveStorage) -> fx.Node:
         """The memory of a result. Results with the same memory, offset and layout share a node."""
@@ -143,8 +141,8 @@ class Applied:
 
     def _into(self, node: fx.Node, memory: fx.Node) -> None:
         """The call with `out=`."""
-        form = form_of(node)
-        if form is NOTHING:
+        form = find_form(node)
+        if form is ALLOCATES:
             self.rewrite.replace(node, memory)
             return
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self.rewrite.values.__getitem__)
@@ -154,7 +152,7 @@ class Applied:
             self._call(node, form.out, args, {**kwargs, "out": memory})
 
     def _in_place(self, node: fx.Node, operand: fx.Node) -> None:
-        form, there = form_of(node), self.rewrite.values[operand]
+        form, there = find_form(node), self.rewrite.values[operand]
         if form.copies:
             self.rewrite.replace(node, there)
         elif form.out is not None:

@@ -16,15 +16,15 @@ from decomp.capture.module_hooks import carry_hooks
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.call import metadata
 from decomp.memory import running
-from decomp.memory.bodies import BlockBody, body_of
-from decomp.memory.rows import VECTOR, is_view, kept_rows, needs_whole_vectors
+from decomp.memory.bodies import BlockBody, build_body
+from decomp.memory.rows import VECTOR, count_row_dims, is_view, needs_whole_vectors
 from decomp.ops import aten
 
-BLOCK = 1 << 16
+MAX_BLOCK_ELEMENTS = 1 << 16
 """The maximum number of elements of the widest tensor in a block."""
-LARGER = 16
+MAX_BLOCK_GROWTH = 16
 """A block may be this many times larger if it has to end with a whole vector; there must then be this many blocks."""
-WORTH = 1 << 19
+MIN_BLOCKED_ELEMENTS = 1 << 19
 """The minimum number of elements for which blocks pay off: smaller tensors fit the caches anyway."""
 
 
@@ -53,7 +53,7 @@ class RowwiseCalls:
 
 
 @dataclass(frozen=True)
-class InBlocks:
+class BlockedProgram:
     """A program in which each run is one call."""
 
     root: fx.GraphModule
@@ -65,10 +65,10 @@ class InBlocks:
     """By call that replaces a run: the body that it runs on each block."""
 
 
-def in_blocks_of_rows(graph: fx.Graph, root: fx.GraphModule) -> InBlocks | None:
+def run_in_blocks(graph: fx.Graph, root: fx.GraphModule) -> BlockedProgram | None:
     """The program with its runs of row-wise calls in blocks; None if no run is worth it."""
     runs = [(run, shape) for run in _runs(graph) if (shape := _block(run)) is not None]
-    chosen = [(run, body) for run, shape in runs if (body := body_of(run.nodes, run.rows[: len(shape)], shape))]
+    chosen = [(run, body) for run, shape in runs if (body := build_body(run.nodes, run.rows[: len(shape)], shape))]
     if not chosen:
         return None
     return _Blocking(graph, root, chosen).done()
@@ -95,7 +95,7 @@ def _is_made_of_nothing(node: fx.Node) -> bool:
 
 def _joins(run: RowwiseCalls, node: fx.Node) -> bool:
     """Try to add a call to a run; returns whether it is row-wise together with the others and was added."""
-    kept = kept_rows(node)
+    kept = count_row_dims(node)
     if not kept:
         return False
     made = metadata(node)
@@ -107,7 +107,7 @@ def _joins(run: RowwiseCalls, node: fx.Node) -> bool:
     shapes = [tuple(metadata(used).shape) for used in (node, *inside)]
     while kept and any(shape[:kept] != run.rows[:kept] for shape in shapes):
         kept -= 1
-    if kept == 0 or math.prod(run.rows[:kept]) < 2 or math.prod(run.rows[:kept]) * BLOCK < run.widest:
+    if kept == 0 or math.prod(run.rows[:kept]) < 2 or math.prod(run.rows[:kept]) * MAX_BLOCK_ELEMENTS < run.widest:
         return False
     run.add(node, kept)
     return True
@@ -117,18 +117,20 @@ def _block(run: RowwiseCalls) -> tuple[int, ...] | None:
     """The sizes of a block in the dimensions of the rows: several rows of one dimension, and size 1 in the dimensions
     before it. None if the run is not worth it, or its rows do not divide into equal blocks."""
     computed = [node for node in run.nodes if not is_view(node)]
-    if len(computed) < 2 or run.widest < WORTH:
+    if len(computed) < 2 or run.widest < MIN_BLOCKED_ELEMENTS:
         return None
     for j in range(run.kept):
         unit = run.widest // math.prod(run.rows[: j + 1])
-        if unit > BLOCK:
+        if unit > MAX_BLOCK_ELEMENTS:
             continue
-        fits = BLOCK // unit
+        fits = MAX_BLOCK_ELEMENTS // unit
         sizes = [n for n in range(1, fits + 1) if run.rows[j] % n == 0 and _ends_with_vectors(run, j, n)]
         if sizes:
-            return (*(1,) * j, sizes[-1]) if sizes[-1] * unit * 8 >= min(BLOCK, run.rows[j] * unit) else None
+            return (
+                (*(1,) * j, sizes[-1]) if sizes[-1] * unit * 8 >= min(MAX_BLOCK_ELEMENTS, run.rows[j] * unit) else None
+            )
         # A tensor with one element per row needs many rows to fill a vector.
-        wider = range(fits + 1, min(LARGER * fits, run.rows[j] // LARGER) + 1)
+        wider = range(fits + 1, min(MAX_BLOCK_GROWTH * fits, run.rows[j] // MAX_BLOCK_GROWTH) + 1)
         found = next((n for n in wider if run.rows[j] % n == 0 and _ends_with_vectors(run, j, n)), None)
         return (*(1,) * j, found) if found is not None else None
     return None
@@ -165,7 +167,7 @@ class _Blocking:
         self.calls: dict[fx.Node, fx.Node] = {}
         self.bodies: dict[fx.Node, BlockBody] = {}
 
-    def done(self) -> InBlocks:
+    def done(self) -> BlockedProgram:
         for node in self.graph.nodes:
             if node in self.first:
                 for factory in self.early[node]:
@@ -178,7 +180,7 @@ class _Blocking:
         root = graph_module(self.root, Parts(self.rewrite.graph, {}, {**bodies, **self.modules}, ()))
         carry_hooks(self.root, root)
         copies = {source: new for new, source in self.rewrite.origin.items() if new.name == source.name}
-        return InBlocks(root, self.calls, copies, self.bodies)
+        return BlockedProgram(root, self.calls, copies, self.bodies)
 
     def _copy(self, node: fx.Node) -> None:
         if node not in self.rewrite.values:

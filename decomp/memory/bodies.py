@@ -13,11 +13,11 @@ from torch import fx
 
 from decomp.ir.aliases import short_name
 from decomp.ir.call import metadata
-from decomp.memory.applying import Applied
-from decomp.memory.lifetimes import lifetimes_of
+from decomp.memory.applying import PlanRewriter
+from decomp.memory.lifetimes import compute_lifetimes
 from decomp.memory.packing import ALIGNMENT
-from decomp.memory.placing import ARENA, Buffer, Placement, placed_in_arena
-from decomp.memory.rows import how_sliced, is_view
+from decomp.memory.placing import ARENA, Buffer, Placement, place_in_arena
+from decomp.memory.rows import is_view, row_mask
 
 RESHAPES = ("view", "reshape", "_unsafe_view", "expand")
 
@@ -45,7 +45,7 @@ class BlockBody:
     """The sizes of the rows and of a block; for each sliced value, a mask of the dimensions that it has; the pieces."""
 
 
-def body_of(nodes: Sequence[fx.Node], rows: tuple[int, ...], block: tuple[int, ...]) -> BlockBody | None:
+def build_body(nodes: Sequence[fx.Node], rows: tuple[int, ...], block: tuple[int, ...]) -> BlockBody | None:
     """The body for blocks of the given sizes; None if an operand has its rows in other dimensions."""
     operands = _operands(nodes, rows)
     if operands is None:
@@ -56,7 +56,7 @@ def body_of(nodes: Sequence[fx.Node], rows: tuple[int, ...], block: tuple[int, .
     if not sliced or not results or any(is_view(result) for result in results):
         return None
     graph, copies = _graph(nodes, sliced, whole, results, rows, block)
-    placement = placed_in_arena(lifetimes_of(graph, None), rooms=_is_aligned(results, rows, block))
+    placement = place_in_arena(compute_lifetimes(graph, None), rooms=_is_aligned(results, rows, block))
     applied = _AppliedBody(graph, placement)
     spec = (rows, block, tuple(sliced.values()), tuple(applied.specs))
     outside = tuple(sliced), tuple(whole), tuple(results)
@@ -73,7 +73,7 @@ def _operands(nodes: Sequence[fx.Node], rows: tuple[int, ...]) -> dict[fx.Node, 
             given = metadata(used)
             same = is_view(node) or given.dim() != made.dim() or tuple(given.shape) == tuple(made.shape)
             prefix = tuple(given.shape[: len(rows)]) == rows
-            mask = (True,) * len(rows) if prefix and same and not _aligns_right(node) else how_sliced(given, made, rows)
+            mask = (True,) * len(rows) if prefix and same and not _aligns_right(node) else row_mask(given, made, rows)
             if mask is None or used in inside and mask != (True,) * len(rows) or found.get(used, mask) != mask:
                 return None
             if used not in inside:
@@ -145,7 +145,7 @@ def _resize(new: fx.Node, value: torch.Tensor, block: tuple[int, ...]) -> None:
         new.args = (new.args[0], [*block, *value.shape[len(block) :]], *new.args[2:])
 
 
-class _AppliedBody(Applied):
+class _AppliedBody(PlanRewriter):
     """The rewrite of a body into its planned form. The memory of its results, and the pieces of the scratch memory, are
     inputs, so that pieces are made once for all blocks."""
 

@@ -14,8 +14,8 @@ from decomp.costs.memory import homes_in
 from decomp.costs.sizes import nbytes, tensors_of
 from decomp.errors import DecompError, describe
 from decomp.ir.call import metadata
-from decomp.memory.forms import geometry, is_dense, operands_written_over
-from decomp.memory.lifetimes import shared_or_unsure
+from decomp.memory.forms import is_dense, operands_written_over, storage_layout
+from decomp.memory.lifetimes import find_shared_memory
 from decomp.memory.packing import ALIGNMENT
 from decomp.memory.placing import ARENA, Buffer, Placement
 
@@ -42,9 +42,9 @@ class _Memory:
         return gone
 
 
-def check(graph: fx.Graph, root: Any, placement: Placement) -> None:
+def verify_placement(graph: fx.Graph, root: Any, placement: Placement) -> None:
     """Raises `UnsoundPlan` with the first step at which the plan changes what the program computes."""
-    _MemoryCheck(placement, homes_in(graph, lambda node: shared_or_unsure(node, root))).run(graph)
+    _MemoryCheck(placement, homes_in(graph, lambda node: find_shared_memory(node, root))).run(graph)
 
 
 class _MemoryCheck:
@@ -108,7 +108,7 @@ class _MemoryCheck:
         if operand not in operands_written_over(node):
             raise _unsound(node, f"is written over {operand.name}, but is not elementwise in operands of its layout")
         sharing = [value for value in node.all_input_nodes if homes[0] in self.homes[value]]
-        if any(geometry(metadata(value)) != geometry(metadata(operand)) for value in sharing):
+        if any(storage_layout(metadata(value)) != storage_layout(metadata(operand)) for value in sharing):
             raise _unsound(node, f"is written over {operand.name}, but also reads it with other strides")
         if not is_dense(metadata(homes[0])) or nbytes(metadata(homes[0])) != nbytes(metadata(node)):
             raise _unsound(node, f"is written over {operand.name}, which is only a part of its memory")

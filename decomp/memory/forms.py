@@ -39,17 +39,17 @@ class Form:
         return self.out is aten.copy_.default
 
 
-NONE = Form(None, None, False)
-NOTHING = Form(result_memory, None, False)
+NO_FORM = Form(None, None, False)
+ALLOCATES = Form(result_memory, None, False)
 """The form of a call that only allocates memory, which another call fills."""
 
 
-def form_of(node: fx.Node) -> Form:
-    """How the result of a node is written into existing memory; `NONE` if it cannot be."""
+def find_form(node: fx.Node) -> Form:
+    """How the result of a node is written into existing memory; `NO_FORM` if it cannot be."""
     if node.target is result_memory:
-        return NOTHING
+        return ALLOCATES
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return NONE
+        return NO_FORM
     return _form(node.target)
 
 
@@ -60,13 +60,13 @@ def _form(overload: torch._ops.OpOverload) -> Form:
     single = len(schema.returns) == 1 and str(schema.returns[0].type) == "Tensor"
     viewing = any(argument.alias_info is not None for argument in schema.arguments)
     if namespace != "aten" or not single or viewing or torch.Tag.nondeterministic_seeded in tags:
-        return NONE
+        return NO_FORM
     if overload.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT):  # its `out=` overload may be composed of other calls
-        return NONE
+        return NO_FORM
     if name in COPIES:
         return Form(aten.copy_.default, None, True)
     if name in NOT_INTO_MEMORY:
-        return NONE
+        return NO_FORM
     elementwise = torch.Tag.pointwise in tags
     return Form(_out_overload(overload), _inplace_overload(overload) if elementwise else None, elementwise)
 
@@ -101,16 +101,16 @@ def operands_written_over(node: fx.Node) -> Iterator[fx.Node]:
     """The operands that a call may overwrite with its result if they are not used again: those with its dtype, sizes
     and strides, without gaps or overlap. The caller must check that operands in the same memory have the same
     layout."""
-    form, made = form_of(node), metadata(node)
+    form, made = find_form(node), metadata(node)
     if not form.elementwise or not isinstance(made, torch.Tensor) or not is_dense(made):
         return
     operands = list(dict.fromkeys(nodes_in((node.args, node.kwargs))))
     if form.out is None:
         operands = [a for a in node.args[:1] if isinstance(a, fx.Node)] if form.inplace is not None else []
-    wanted = geometry(made)
+    wanted = storage_layout(made)
     for operand in operands:
         value = metadata(operand)
-        if isinstance(value, torch.Tensor) and geometry(value) == wanted and is_dense(value):
+        if isinstance(value, torch.Tensor) and storage_layout(value) == wanted and is_dense(value):
             yield operand
 
 
@@ -122,7 +122,7 @@ def is_dense(value: torch.Tensor) -> bool:
     return is_static(value) and value.is_contiguous() or dense_order(value) is not None
 
 
-def geometry(value: torch.Tensor) -> tuple[Any, ...]:
+def storage_layout(value: torch.Tensor) -> tuple[Any, ...]:
     """Where the elements of a tensor are in its storage. If sizes are symbolic, equal only if equal for all sizes."""
     numbers = (*value.shape, *value.stride(), value.storage_offset())
     return value.dtype, value.device, value.dim(), *map(expression, numbers)

@@ -75,10 +75,10 @@ class Lifetimes:
 
     def profile(self) -> list[int]:
         """The same, step by step."""
-        return profile(((s.birth, s.death, s.nbytes) for s in self.storages.values() if s.owned), self)
+        return memory_profile(((s.birth, s.death, s.nbytes) for s in self.storages.values() if s.owned), self)
 
 
-def profile(spans: Iterator[tuple[int, int, int]], lifetimes: Lifetimes) -> list[int]:
+def memory_profile(spans: Iterator[tuple[int, int, int]], lifetimes: Lifetimes) -> list[int]:
     """Bytes held at each step, given spans (birth, death, bytes), plus the bytes that steps need while they run."""
     change = [0] * (len(lifetimes.nodes) + 1)
     for birth, death, size in spans:
@@ -91,11 +91,11 @@ def profile(spans: Iterator[tuple[int, int, int]], lifetimes: Lifetimes) -> list
     return found
 
 
-def lifetimes_of(graph: fx.Graph, root: nn.Module | None) -> Lifetimes:
+def compute_lifetimes(graph: fx.Graph, root: nn.Module | None) -> Lifetimes:
     """The storages of a program, from its metadata. Raises `CostError` if metadata is missing."""
     nodes = list(graph.nodes)
     steps = {node: step for step, node in enumerate(nodes)}
-    homes = homes_in(graph, lambda node: shared_or_unsure(node, root))
+    homes = homes_in(graph, lambda node: find_shared_memory(node, root))
     death = {home: steps[node] for node, dying in last_uses(graph, homes).items() for home in dying}
     storages: dict[fx.Node, LiveStorage] = {}
     inner: dict[int, int] = {}
@@ -153,7 +153,7 @@ def is_opaque(node: fx.Node) -> bool:
     return not known and not view_bases(node)
 
 
-def shared_or_unsure(node: fx.Node, root: nn.Module | None) -> list[fx.Node]:
+def find_shared_memory(node: fx.Node, root: nn.Module | None) -> list[fx.Node]:
     """The nodes whose memory a node shares, or may share; includes the node itself if it may have its own memory."""
     if node.op not in CALLS:
         return []

@@ -11,7 +11,7 @@ import heapq
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the alignment of PyTorch's CPU allocator."""
-FEW = 64
+MAX_MEAN_OVERLAP = 64
 """Packing by size is quadratic in the spans alive together, so it is tried up to this average number of them; else only
 packing in order of time, in O(n log n)."""
 
@@ -43,7 +43,7 @@ class Packing:
     """The size of the arena."""
 
 
-def aligned(nbytes: int) -> int:
+def align(nbytes: int) -> int:
     """Bytes, rounded up to a multiple of the alignment."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
@@ -51,16 +51,16 @@ def aligned(nbytes: int) -> int:
 def pack(spans: Sequence[Span], rooms: Sequence[Room] = ()) -> Packing:
     """The better of packing by size, largest first, and in order of time. Only the first uses rooms."""
     by_time = _by_time(spans)
-    if not spans or _meetings(spans) > FEW * len(spans):
+    if not spans or _meetings(spans) > MAX_MEAN_OVERLAP * len(spans):
         return by_time
     by_size = _by_size(spans, rooms)
     return by_size if by_size.nbytes <= by_time.nbytes else by_time
 
 
-def widest(spans: Sequence[Span]) -> int:
+def peak_bytes(spans: Sequence[Span]) -> int:
     """The most bytes, aligned, that are alive at one step."""
-    born = [(span.birth, 1, aligned(span.nbytes)) for span in spans]
-    events = sorted(born + [(span.death + 1, 0, -aligned(span.nbytes)) for span in spans])
+    born = [(span.birth, 1, align(span.nbytes)) for span in spans]
+    events = sorted(born + [(span.death + 1, 0, -align(span.nbytes)) for span in spans])
     now = most = 0
     for _, _, change in events:
         now += change
@@ -100,15 +100,15 @@ def _by_size(spans: Sequence[Span], rooms: Sequence[Room]) -> Packing:
     most = 0
     in_order = sorted(range(len(rooms)), key=lambda r: rooms[r].nbytes)
     for i in sorted(range(len(spans)), key=lambda i: (-spans[i].nbytes, spans[i].birth)):
-        size = aligned(spans[i].nbytes)
+        size = align(spans[i].nbytes)
         taken: dict[int, list[tuple[int, int]]] = {}
         for j in neighbours[i]:
             there = places[j]
             if there is not None:
-                taken.setdefault(there[0], []).append((there[1], there[1] + aligned(spans[j].nbytes)))
+                taken.setdefault(there[0], []).append((there[1], there[1] + align(spans[j].nbytes)))
         for r in in_order:
-            if spans[i].death < rooms[r].until and size <= aligned(rooms[r].nbytes):
-                offset = _gap(taken.get(r, []), size, aligned(rooms[r].nbytes))
+            if spans[i].death < rooms[r].until and size <= align(rooms[r].nbytes):
+                offset = _gap(taken.get(r, []), size, align(rooms[r].nbytes))
                 if offset is not None:
                     places[i] = r, offset
                     break
@@ -139,8 +139,8 @@ def _by_time(spans: Sequence[Span]) -> Packing:
     for i in order:
         while dying and dying[0][0] < spans[i].birth:
             _, j = heapq.heappop(dying)
-            free.give(offsets[j], aligned(spans[j].nbytes))
-        offsets[i] = free.take(aligned(spans[i].nbytes))
+            free.give(offsets[j], align(spans[j].nbytes))
+        offsets[i] = free.take(align(spans[i].nbytes))
         heapq.heappush(dying, (spans[i].death, i))
     return Packing(tuple((-1, offset) for offset in offsets), free.end)
 

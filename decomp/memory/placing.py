@@ -11,15 +11,15 @@ import torch
 from torch import fx
 
 from decomp.ir.call import metadata
-from decomp.memory.forms import form_of, geometry, is_dense, is_static, operands_written_over
-from decomp.memory.lifetimes import RESULT, Lifetimes, LiveStorage, profile
-from decomp.memory.packing import ALIGNMENT, Room, Span, pack, widest
+from decomp.memory.forms import find_form, is_dense, is_static, operands_written_over, storage_layout
+from decomp.memory.lifetimes import RESULT, Lifetimes, LiveStorage, memory_profile
+from decomp.memory.packing import ALIGNMENT, Room, Span, pack, peak_bytes
 
 ARENA = "arena"
-SMALLEST = ALIGNMENT
+MIN_ARENA_BYTES = ALIGNMENT
 """The minimum size in bytes of a result in the arena: alignment would make a smaller one larger than it is on its
 own."""
-SLACK = 1.1
+MAX_ARENA_FACTOR = 1.1
 """An arena, which is held from its first use to its last, is used if the peak grows by at most this factor over memory
 that is freed result by result."""
 
@@ -86,7 +86,7 @@ class Placement:
     @property
     def lower_bound(self) -> int:
         """Bytes alive at the widest step: no packing of these buffers needs less."""
-        return max(profile(((b.birth, b.death, b.nbytes) for b in self.buffers), self.lifetimes), default=0)
+        return max(memory_profile(((b.birth, b.death, b.nbytes) for b in self.buffers), self.lifetimes), default=0)
 
     def in_arena(self) -> list[Buffer]:
         """The buffers in the arena."""
@@ -103,12 +103,12 @@ def place(lifetimes: Lifetimes, in_place: bool = True, use_arena: bool | None = 
     if use_arena is False:
         return plain
     best = min((_packed(lifetimes, over, rooms) for rooms in (True, False)), key=lambda placement: placement.peak)
-    if use_arena or best.arena and best.peak <= min(lifetimes.peak(), SLACK * plain.peak):
+    if use_arena or best.arena and best.peak <= min(lifetimes.peak(), MAX_ARENA_FACTOR * plain.peak):
         return best
     return plain
 
 
-def placed_in_arena(lifetimes: Lifetimes, rooms: bool) -> Placement:
+def place_in_arena(lifetimes: Lifetimes, rooms: bool) -> Placement:
     """A placement that overwrites operands and uses an arena for results of any size; with `rooms`, also the memory of
     returned results until they are computed."""
     return _packed(lifetimes, dict(_in_place(lifetimes)), rooms, smallest=1)
@@ -118,7 +118,7 @@ def _in_place(lifetimes: Lifetimes) -> Iterator[tuple[fx.Node, fx.Node]]:
     """The calls whose result overwrites an operand, with that operand."""
     for node in lifetimes.nodes:
         made = lifetimes.storages.get(node)
-        if made is None or not made.owned or form_of(node).out is None and form_of(node).inplace is None:
+        if made is None or not made.owned or find_form(node).out is None and find_form(node).inplace is None:
             continue
         for operand in operands_written_over(node):
             if _dies(lifetimes, node, operand, made):
@@ -136,9 +136,9 @@ def _dies(lifetimes: Lifetimes, node: fx.Node, operand: fx.Node, made: LiveStora
         return False
     if not isinstance(there.value, torch.Tensor) or not there.nbytes or not _is_whole(there, made):
         return False
-    wanted = geometry(metadata(operand))
+    wanted = storage_layout(metadata(operand))
     sharing = [used for used in node.all_input_nodes if homes[0] in lifetimes.homes[used]]
-    return all(lifetimes.homes[used] == homes and geometry(metadata(used)) == wanted for used in sharing)
+    return all(lifetimes.homes[used] == homes and storage_layout(metadata(used)) == wanted for used in sharing)
 
 
 def _is_whole(there: LiveStorage, made: LiveStorage) -> bool:
@@ -164,7 +164,7 @@ def _chained(lifetimes: Lifetimes, over: Mapping[fx.Node, fx.Node]) -> Placement
 
 def _can_lie_anywhere(buffer: Buffer, smallest: int) -> bool:
     head = buffer.head
-    form = form_of(head.node)
+    form = find_form(head.node)
     return form.out is not None and head.nbytes >= smallest and all(storage.movable for storage in buffer.storages)
 
 
@@ -172,7 +172,7 @@ def _packed(
     lifetimes: Lifetimes, over: Mapping[fx.Node, fx.Node], rooms: bool, smallest: int | None = None
 ) -> Placement:
     placement = _chained(lifetimes, over)
-    free = [buffer for buffer in placement.buffers if _can_lie_anywhere(buffer, smallest or SMALLEST)]
+    free = [buffer for buffer in placement.buffers if _can_lie_anywhere(buffer, smallest or MIN_ARENA_BYTES)]
     device = _commonest_device(free)
     free = [buffer for buffer in free if buffer.head.value.device == device]
     inside = [buffer for buffer in free if not buffer.leaves]
@@ -202,9 +202,9 @@ def _measure(placement: Placement) -> None:
     inside = placement.in_arena()
     if inside:
         spans.append((min(b.birth for b in inside), max(b.death for b in inside), placement.arena))
-    placement.profile = profile(iter(spans), placement.lifetimes)
+    placement.profile = memory_profile(iter(spans), placement.lifetimes)
 
 
 def packing_bound(placement: Placement) -> int:
     """The most bytes, aligned, of the arena's buffers that are alive at one step."""
-    return widest([buffer.span for buffer in placement.in_arena()])
+    return peak_bytes([buffer.span for buffer in placement.in_arena()])

@@ -11,14 +11,14 @@ from torch import fx
 
 from decomp.errors import ArgumentError, NotPortable, boundary
 from decomp.forks import collector_paused
-from decomp.loading import Unlifted, computes, load, varies
-from decomp.memory.applying import planned_program
-from decomp.memory.blocks import InBlocks, in_blocks_of_rows
-from decomp.memory.checking import check
-from decomp.memory.lifetimes import Lifetimes, lifetimes_of
+from decomp.loading import Unlifted, has_dynamic_sizes, is_computation, load
+from decomp.memory.applying import apply_plan
+from decomp.memory.blocks import BlockedProgram, run_in_blocks
+from decomp.memory.checking import verify_placement
+from decomp.memory.lifetimes import Lifetimes, compute_lifetimes
 from decomp.memory.placing import ARENA, Placement, place
-from decomp.memory.table import lines
-from decomp.metadata.ambient_modes import neutral
+from decomp.memory.table import render_plan
+from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.rules.options import CHECKS
 
 
@@ -123,7 +123,7 @@ class MemoryPlan:
         size than planned raises `InputMismatch`, unless its size may vary. On inputs with other strides the program
         runs without the plan, because results would have other strides, and their last bits may differ.
         """
-        return planned_program(self.planned.root.graph, self.planned.root, self.placement, self.program.root)
+        return apply_plan(self.planned.root.graph, self.planned.root, self.placement, self.program.root)
 
     def check(self) -> None:
         """Verify the plan again, as when it was made: no value is read after it was overwritten, only ops that may do
@@ -144,7 +144,7 @@ class MemoryPlan:
         return plot(self, Path(path))
 
     def __str__(self) -> str:
-        return "\n".join(lines(self))
+        return "\n".join(render_plan(self))
 
 
 def _flag(name: str, value: Any) -> None:
@@ -158,14 +158,14 @@ class PlannedMemory:
 
     root: fx.GraphModule
     placement: Placement
-    blocked: InBlocks | None = None
+    blocked: BlockedProgram | None = None
     """How it relates to the source program, if some of its calls run in blocks."""
 
     def check(self) -> None:
         """Raises `UnsoundPlan`."""
-        check(self.root.graph, self.root, self.placement)
+        verify_placement(self.root.graph, self.root, self.placement)
         for body in self.blocked.bodies.values() if self.blocked is not None else ():
-            check(body.unplanned, None, body.placement)
+            verify_placement(body.unplanned, None, body.placement)
 
     def held_at(self, node: fx.Node) -> int:
         """Bytes held while a call of the source program runs."""
@@ -202,10 +202,12 @@ class PlannedMemory:
 def _planned(root: fx.GraphModule, found: Lifetimes, in_place: bool, arena: bool | None, blocks: bool) -> PlannedMemory:
     """The better of the plan with blocks and the plan without."""
     plain = PlannedMemory(root, place(found, in_place, arena))
-    blocked = in_blocks_of_rows(root.graph, root) if blocks and in_place else None
+    blocked = run_in_blocks(root.graph, root) if blocks and in_place else None
     if blocked is None:
         return plain
-    other = PlannedMemory(blocked.root, place(lifetimes_of(blocked.root.graph, blocked.root), in_place, arena), blocked)
+    other = PlannedMemory(
+        blocked.root, place(compute_lifetimes(blocked.root.graph, blocked.root), in_place, arena), blocked
+    )
     return other if other.placement.peak <= plain.placement.peak else plain
 
 
@@ -248,9 +250,9 @@ def memory_plan(
     Except with `arena=True` the plan never takes more memory than no plan. It is verified before it is returned.
     Raises `CostError` if a program has no metadata (pass `args`), `CaptureError` if a module cannot be captured.
     """
-    with neutral(), collector_paused():
+    with without_ambient_modes(), collector_paused():
         loaded = load(program, args, kwargs, dynamic_shapes)
-        found = lifetimes_of(loaded.graph, loaded.root)
+        found = compute_lifetimes(loaded.graph, loaded.root)
         planned = _planned(loaded.root, found, in_place, arena, blocks)
         planned.check()
     before, placement = found.profile(), planned.placement
@@ -260,7 +262,7 @@ def memory_plan(
         placement.lower_bound,
         placement.arena,
         tuple(_by_op(loaded, found, planned, before)),
-        any(varies(s.value) for s in found.storages.values()),
+        any(has_dynamic_sizes(s.value) for s in found.storages.values()),
         loaded,
         planned,
         tuple(before),
@@ -270,7 +272,7 @@ def memory_plan(
 def _by_op(loaded: Unlifted, found: Lifetimes, planned: PlannedMemory, before: list[int]) -> list[OpMemory]:
     rows: dict[str, list[int]] = {}
     for step, node in enumerate(found.nodes):
-        if not computes(node):
+        if not is_computation(node):
             continue
         row = rows.setdefault(loaded.source_op(node), [0, 0, 0, 0, 0, 0])
         row[0] += 1

@@ -13,14 +13,14 @@ from torch import fx
 from decomp.ir.aliases import short_name
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.op_facts import EXACTLY_ROUNDED, ROW_REDUCTIONS, ROW_VIEWS, SUMS
-from decomp.memory.forms import form_of, is_static
+from decomp.memory.forms import find_form, is_static
 
 VECTOR = 128
 """Elements: a multiple of the width of any vector unit, in loops unrolled by two."""
-KINDS = (torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+ROW_DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
 
-def kept_rows(node: fx.Node) -> int:
+def count_row_dims(node: fx.Node) -> int:
     """In how many leading dimensions a call is row-wise; 0 if in none, or unknown."""
     value, overload = metadata(node), node.target
     if node.op != "call_function" or not isinstance(overload, torch._ops.OpOverload) or not _is_plain(value):
@@ -30,16 +30,16 @@ def kept_rows(node: fx.Node) -> int:
     name = short_name(overload)
     if name in ROW_VIEWS:
         return _kept_by_view(node, name)
-    if form_of(node).out is None or not value.is_contiguous():
+    if find_form(node).out is None or not value.is_contiguous():
         return 0
     if name in ROW_REDUCTIONS:
         return _kept_by_reduction(node)
-    return int(value.dim()) if form_of(node).elementwise else 0
+    return int(value.dim()) if find_form(node).elementwise else 0
 
 
 def _is_plain(value: Any) -> bool:
     known = isinstance(value, torch.Tensor) and value.layout is torch.strided and is_static(value)
-    return known and value.dtype in KINDS and value.numel() > 0
+    return known and value.dtype in ROW_DTYPES and value.numel() > 0
 
 
 def is_view(node: fx.Node) -> bool:
@@ -93,10 +93,10 @@ def needs_whole_vectors(node: fx.Node) -> bool:
     """Whether the blocks of a call must end at a whole vector."""
     name = short_name(node.target)
     scaled = "alpha" in node.kwargs or len(node.args) > 2 and name in SUMS
-    return form_of(node).elementwise and (name not in EXACTLY_ROUNDED or scaled)
+    return find_form(node).elementwise and (name not in EXACTLY_ROUNDED or scaled)
 
 
-def how_sliced(operand: torch.Tensor, made: torch.Tensor, rows: tuple[int, ...]) -> tuple[bool, ...] | None:
+def row_mask(operand: torch.Tensor, made: torch.Tensor, rows: tuple[int, ...]) -> tuple[bool, ...] | None:
     """A mask over the dimensions `rows` of a result: whether an operand has the same rows there (or broadcasts one
     row). None if the operand has these dimensions elsewhere; `()` if it has none of them."""
     missing = made.dim() - operand.dim()

@@ -18,7 +18,7 @@ class PlanMismatch(DecompError, RuntimeError):
     """A planned program is run under conditions that its plan does not cover."""
 
 
-def planned_input(name: str, x: torch.Tensor, dtype: torch.dtype, shape: Sequence[int | None]) -> torch.Tensor:
+def check_input(name: str, x: torch.Tensor, dtype: torch.dtype, shape: Sequence[int | None]) -> torch.Tensor:
     """Return the input if it has the planned dtype and shape; `None` in a shape means any size. Raises `InputMismatch`,
     and `PlanMismatch` if the input would need a gradient."""
     if x.dtype != dtype:
@@ -33,7 +33,7 @@ def planned_input(name: str, x: torch.Tensor, dtype: torch.dtype, shape: Sequenc
     return x
 
 
-def planned_state(name: str, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def check_state(name: str, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return a detached parameter or buffer if it has the planned dtype. Raises `PlanMismatch` otherwise."""
     if x.dtype != dtype:
         raise PlanMismatch(

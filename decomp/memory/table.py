@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from decomp.memory.planning import MemoryPlan, OpMemory
 
-SHOWN = 20
+MAX_OPS = 20
 """The maximum number of ops listed."""
-NAME = 30
+MAX_NAME_WIDTH = 30
 """The maximum number of columns for the name of an op."""
 
 
-def lines(plan: MemoryPlan) -> Iterator[str]:
+def render_plan(plan: MemoryPlan) -> Iterator[str]:
     """A headline, a table of ops and a few remarks, in 80 columns."""
     yield headline(plan)
     yield ""
@@ -25,23 +25,23 @@ def lines(plan: MemoryPlan) -> Iterator[str]:
 
 def headline(plan: MemoryPlan) -> str:
     """`peak 17.8 MB, 0.18 of the 101 MB without a plan; lower bound 17.8 MB`"""
-    share = f"{plan.ratio:.2f} of the {size(plan.unplanned_peak)} without a plan"
-    return f"peak {size(plan.peak)}, {share}; lower bound {size(plan.lower_bound)}"
+    share = f"{plan.ratio:.2f} of the {format_bytes(plan.unplanned_peak)} without a plan"
+    return f"peak {format_bytes(plan.peak)}, {share}; lower bound {format_bytes(plan.lower_bound)}"
 
 
 def _table(plan: MemoryPlan) -> Iterator[str]:
-    rows = [("op", "calls", "before", "after", "in place", "in arena", "in blocks"), *map(_row, plan.ops[:SHOWN])]
+    rows = [("op", "calls", "before", "after", "in place", "in arena", "in blocks"), *map(_row, plan.ops[:MAX_OPS])]
     widths = [max(map(len, column)) for column in zip(*rows)]
     for name, *cells in rows:
         yield "  ".join([f"{name:<{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(cells, widths[1:]))])
-    if len(plan.ops) > SHOWN:
-        yield f"and {len(plan.ops) - SHOWN} more"
+    if len(plan.ops) > MAX_OPS:
+        yield f"and {len(plan.ops) - MAX_OPS} more"
 
 
 def _row(op: OpMemory) -> tuple[str, ...]:
-    name = op.op if len(op.op) <= NAME else f"…{op.op[1 - NAME :]}"
+    name = op.op if len(op.op) <= MAX_NAME_WIDTH else f"…{op.op[1 - MAX_NAME_WIDTH :]}"
     numbers = op.in_place, op.in_arena, op.in_blocks
-    return name, str(op.calls), size(op.before), size(op.after), *map(str, numbers)
+    return name, str(op.calls), format_bytes(op.before), format_bytes(op.after), *map(str, numbers)
 
 
 def _remarks(plan: MemoryPlan) -> Iterator[str]:
@@ -49,14 +49,14 @@ def _remarks(plan: MemoryPlan) -> Iterator[str]:
     yield "in place: calls that overwrite an operand; in arena: into planned memory;"
     yield "in blocks: that run on one block of rows after the other."
     if plan.arena:
-        yield f"The arena takes {size(plan.arena)}, and is allocated in each run."
+        yield f"The arena takes {format_bytes(plan.arena)}, and is allocated in each run."
     else:
         yield "No arena: freeing results one by one takes less."
     if plan.dynamic:
         yield "Sizes vary: figures are for the example inputs. Results that vary have their own memory."
 
 
-def size(nbytes: float) -> str:
+def format_bytes(nbytes: float) -> str:
     """`16.8 MB`"""
     for unit in ("B", "kB", "MB", "GB"):
         if nbytes < 999.5 or unit == "GB":

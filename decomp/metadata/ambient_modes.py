@@ -19,7 +19,7 @@ from decomp.torch_internals.modes import (
 
 
 @contextlib.contextmanager
-def neutral() -> Iterator[None]:
+def without_ambient_modes() -> Iterator[None]:
     """Inside this context none of the caller's modes is active; the gradient mode does not change."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(DisableAutocast())

@@ -91,7 +91,7 @@ class MetaKernels:
         try:
             with DisablePythonDispatcher(), DisableTorchFunction(), DisableTorchDispatch():
                 args, kwargs = self._on_meta(args, operands), self._on_meta(kwargs, operands)
-                device = _placed(kind, kwargs, operands)
+                device = _device_of_result(kind, kwargs, operands)
                 if kind == _RUN and any(map(self._is_odd, operands)) or func in _OF_CPU and device != _CPU:
                     return NotImplemented
                 return self._on_device(_OWN.get(func, func)(*args, **kwargs), device)
@@ -170,7 +170,7 @@ class _NotOnMeta(Exception):
     """A call that cannot be run on meta tensors."""
 
 
-def _placed(kind: str, kwargs: dict[str, Any], operands: list[FakeTensor]) -> torch.device | None:
+def _device_of_result(kind: str, kwargs: dict[str, Any], operands: list[FakeTensor]) -> torch.device | None:
     """The device of the result of a call, whose `device` argument is replaced by the meta device."""
     devices = {operand.fake_device for operand in operands}
     if len(devices) > 1:

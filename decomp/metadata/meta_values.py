@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.pytree import tensors_in, tree_map_only
 
@@ -43,7 +43,7 @@ def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
     return getattr(tensor, _VALUE, None) if tensor.is_meta else tensor
 
 
-def converted(function: Callable[[torch.Tensor], torch.Tensor], constant: torch.Tensor) -> torch.Tensor:
+def convert_constant(function: Callable[[torch.Tensor], torch.Tensor], constant: torch.Tensor) -> torch.Tensor:
     """The result of a function of a constant, with its values if they are known."""
     value = known_value(constant) if constant.is_meta else None
     return function(constant) if value is None else on_meta(function(value))
@@ -75,7 +75,7 @@ def made_on_meta(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     if any(isinstance(given, torch.Tensor) for given in (*args, *kwargs.values())):
         return None
     given, named = on_host(args, kwargs)
-    with neutral():
+    with without_ambient_modes():
         return on_meta(function(*given, **named))
 
 

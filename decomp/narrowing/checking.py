@@ -11,7 +11,7 @@ from decomp.ir.call import is_projection, metadata, substituted
 from decomp.ir.effects import is_discharged_assertion, regions_of
 from decomp.ir.narrow_calls import CAST
 from decomp.metadata.symbolic_sizes import same_shape
-from decomp.narrowing.program import Narrowed, does_not_fit
+from decomp.narrowing.program import Narrowed, why_not_narrow
 from decomp.proof.correspondence import EffectsChanged, MetadataChanged, NotAsRecorded, OutputsChanged, ValueLost
 from decomp.proof.replay import same
 from decomp.torch_internals.pytree import tensors_in
@@ -59,7 +59,7 @@ class _NarrowingReplay:
 
     def _is_narrow_call(self, node: fx.Node, new: fx.Node) -> bool:
         """Whether a call has the operands of its source, cast or not, narrow dtype arguments, and scalars in range."""
-        if not node.op.startswith("call") or does_not_fit(node, self.dtypes) is not None:
+        if not node.op.startswith("call") or why_not_narrow(node, self.dtypes) is not None:
             return False
         args, kwargs = self._sources_of(new)
         more = {name: value for name, value in kwargs.items() if name not in node.kwargs}

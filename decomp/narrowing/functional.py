@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.capture.lowered_module import look_at_inputs
-from decomp.errors import CaptureError, OutOfRange, spelled
+from decomp.capture.lowered_module import add_input_check
+from decomp.errors import CaptureError, OutOfRange, spell_target
 from decomp.functionalize.writes import Functional
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.dtypes import name_of
 from decomp.metadata.fakes import mode_of
-from decomp.metadata.meta_values import converted, known_value
-from decomp.narrowing.program import Dtypes, Narrowed, holds, in_narrow_dtypes
+from decomp.metadata.meta_values import convert_constant, known_value
+from decomp.narrowing.program import Dtypes, Narrowed, fits_dtype, narrow_graph
 from decomp.rules.target import Target
 from decomp.torch_internals.pytree import tensors_in, tree_leaves
 
 
-def without_wide(
+def narrow_program(
     functional: Functional, target: Target, owner: nn.Module, state: Mapping[str, Any]
 ) -> tuple[Functional, Narrowed] | None:
     """The program in narrow dtypes; None if the target declares none, or nothing is wide. `owner` has the attributes
@@ -36,11 +36,11 @@ def without_wide(
         if any(node.op.startswith("call") for node in graph.nodes):
             raise CaptureError("narrow=True needs the dtypes of the program, which it does not have: pass args=(...)")
         return None
-    found = in_narrow_dtypes(graph, target.narrower, {write.value for write in functional.writes})
+    found = narrow_graph(graph, target.narrower, {write.value for write in functional.writes})
     if found is None:
         return None
     for call, (what, dtype) in found.refused.items():
-        raise OutOfRange(f"{spelled(call.target)} (at {call.name}) takes", what, dtype)
+        raise OutOfRange(f"{spell_target(call.target)} (at {call.name}) takes", what, dtype)
     for node in graph.nodes:
         tensor = state.get(node.name) if node.op == "placeholder" else None
         tensor = attribute(owner, str(node.target)) if node.op == "get_attr" else tensor
@@ -67,16 +67,16 @@ def require_fits(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> None:
         raise OutOfRange(f"{name} holds", wrong, name_of(narrow))
 
 
-def narrowed(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> torch.Tensor:
+def narrow_tensor(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> torch.Tensor:
     """Cast a tensor to its narrow dtype. Raises `OutOfRange` if values are out of range."""
     if tensor.dtype not in dtypes:
         return tensor
     require_fits(name, tensor, dtypes)
-    return converted(lambda value: value.to(dtypes[tensor.dtype]), tensor)
+    return convert_constant(lambda value: value.to(dtypes[tensor.dtype]), tensor)
 
 
 @dataclass(frozen=True)
-class InRange:
+class IntegerRangeCheck:
     """A hook that checks the integer inputs of a program in narrow dtypes. (Floats need no check: one that is too large
     becomes infinite, which is visible.)"""
 
@@ -84,7 +84,7 @@ class InRange:
 
     def added(self, module: fx.GraphModule) -> None:
         """Add the check to the module of a lowered program."""
-        look_at_inputs(module, self)
+        add_input_check(module, self)
 
     def __call__(self, module: nn.Module, given: Mapping[str, Any]) -> None:
         """Raises `OutOfRange` for an integer that does not fit."""
@@ -96,13 +96,13 @@ def require_integers_fit(given: Mapping[str, Any], dtypes: Dtypes) -> None:
     narrow = dtypes.get(torch.int64)
     for name, value in given.items() if narrow is not None else ():
         for leaf in tree_leaves(value):
-            if type(leaf) is int and not holds(narrow, leaf):
+            if type(leaf) is int and not fits_dtype(narrow, leaf):
                 raise OutOfRange(f"input {name!r} is", leaf, name_of(narrow))
             if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.int64:
                 require_fits(f"input {name!r}", leaf, dtypes)
 
 
-def said_of_narrow(found: Narrowed) -> str:
+def describe_narrowing(found: Narrowed) -> str:
     """A sentence for plans and reports: which dtypes were replaced, and what is still wide at the border."""
     by_dtype: dict[torch.dtype, list[str]] = {}
     given = [node for node in found.source.nodes if node.op in ("placeholder", "get_attr")]

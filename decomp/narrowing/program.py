@@ -38,7 +38,7 @@ from decomp.torch_internals.pytree import tensors_in, tree_leaves
 Dtypes = Mapping[torch.dtype, torch.dtype]
 """Maps a wide dtype to the narrow one that replaces it."""
 _BITS = ("view", "view_copy")
-LEFT_SHIFTS = ("bitwise_left_shift", "__lshift__")
+SHIFT_OPS = ("bitwise_left_shift", "__lshift__")
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Narrowed:
         return self.rewrite.graph
 
 
-def in_narrow_dtypes(source: fx.Graph, dtypes: Dtypes, written: Collection[fx.Node] = ()) -> Narrowed | None:
+def narrow_graph(source: fx.Graph, dtypes: Dtypes, written: Collection[fx.Node] = ()) -> Narrowed | None:
     """`source` in narrow dtypes; None if nothing in it is wide. `written` values are written back to inputs or buffers
     after the run, so that they are needed in the wide dtype though no node uses them."""
     if not any(_wide_in(node, dtypes) for node in source.nodes):
@@ -162,7 +162,7 @@ class _NarrowingWalk:
     # Calls.
 
     def _call(self, node: fx.Node) -> None:
-        reason = does_not_fit(node, self.dtypes)
+        reason = why_not_narrow(node, self.dtypes)
         if reason is not None:
             self.out.refused[node] = reason
             self._copy(node)
@@ -270,7 +270,7 @@ def _agree(expected: Any, found: Any, dtypes: Dtypes, several: bool) -> bool:
 # Numbers.
 
 
-def does_not_fit(node: fx.Node, dtypes: Dtypes) -> tuple[str, str] | None:
+def why_not_narrow(node: fx.Node, dtypes: Dtypes) -> tuple[str, str] | None:
     """Why a call cannot be narrowed: a scalar argument, or the bits that it reads, and the narrow dtype that cannot
     represent it. None if the call can be narrowed."""
     call = call_if_bound(node)
@@ -281,19 +281,19 @@ def does_not_fit(node: fx.Node, dtypes: Dtypes) -> tuple[str, str] | None:
     if call.op.short in _BITS and call.overload == "dtype":
         read = min(wide, key=str)
         return f"the bits of a {name_of(read)}", name_of(dtypes[read])
-    count = call.arguments.get("other") if call.op.short in LEFT_SHIFTS else None
+    count = call.arguments.get("other") if call.op.short in SHIFT_OPS else None
     if torch.int64 in wide and isinstance(count, int) and count >= torch.iinfo(dtypes[torch.int64]).bits - 1:
         return f"numbers shifted by {count}", name_of(dtypes[torch.int64])
     for parameter in parameters(getattr(packet, call.overload or "default")):
         if parameter.type in ("number", "Tensor") or parameter.name in ("low", "high"):
             for number in tree_leaves(call.arguments.get(parameter.name)):
-                outside = next((dtypes[dtype] for dtype in wide if not holds(dtypes[dtype], number)), None)
+                outside = next((dtypes[dtype] for dtype in wide if not fits_dtype(dtypes[dtype], number)), None)
                 if outside is not None:
                     return str(number), name_of(outside)
     return None
 
 
-def holds(dtype: torch.dtype, number: Any) -> bool:
+def fits_dtype(dtype: torch.dtype, number: Any) -> bool:
     """Whether a number is within the range of a dtype. True for infinities, NaN, and values that are not numbers."""
     if isinstance(number, bool) or not isinstance(number, (int, float, complex)):
         return True

@@ -12,10 +12,10 @@ from torch import fx, nn
 
 from decomp.functionalize.writes import Functional
 from decomp.narrowing.checking import check_narrow
-from decomp.narrowing.functional import said_of_narrow, without_wide
+from decomp.narrowing.functional import describe_narrowing, narrow_program
 from decomp.narrowing.program import Narrowed
-from decomp.pairs.checking import check_in_pairs
-from decomp.pairs.functional import border, said_of, without_complex
+from decomp.pairs.checking import verify_pairs
+from decomp.pairs.functional import border_conversions, describe_pairs, split_complex_program
 from decomp.pairs.program import ComplexAsReal
 from decomp.pairs.recording import PairRecorder
 from decomp.rules.target import Target
@@ -35,7 +35,7 @@ class TypeConversion:
 
     def border(self, graph: fx.Graph) -> Collection[fx.Node]:
         """The calls of a graph that split complex inputs and merge complex outputs."""
-        return tuple(border(graph)) if self.pairs is not None else ()
+        return tuple(border_conversions(graph)) if self.pairs is not None else ()
 
     def chains_of(self, graph: fx.Graph) -> Mapping[fx.Node, tuple[Any, ...]]:
         """For each node of a graph that computes a complex call on pairs: the rules that emitted it."""
@@ -49,12 +49,12 @@ class TypeConversion:
 
     def notes(self) -> tuple[str, ...]:
         """Sentences for plans and reports: the conversions, and what is converted at the border."""
-        pairs = (said_of(self.pairs),) if self.pairs is not None else ()
-        return pairs if self.narrowed is None else (*pairs, said_of_narrow(self.narrowed))
+        pairs = (describe_pairs(self.pairs),) if self.pairs is not None else ()
+        return pairs if self.narrowed is None else (*pairs, describe_narrowing(self.narrowed))
 
     def checks(self) -> list[str]:
         """Verify the conversions; returns sentences that say what was verified. Raises `VerificationError`."""
-        found = [check_in_pairs(self.pairs)] if self.pairs is not None else []
+        found = [verify_pairs(self.pairs)] if self.pairs is not None else []
         return found if self.narrowed is None else [*found, check_narrow(self.narrowed)]
 
 
@@ -63,8 +63,8 @@ def convert_types(
 ) -> tuple[Functional, TypeConversion]:
     """A program converted to the dtypes of `target`. `owner` has the attributes that its graph names, `state` the
     tensors behind its inputs. Raises `OutOfRange`, and `CaptureError` if the graph has no metadata."""
-    other = None if torch.complex128 in target.narrower else without_complex(functional, recorder, target, owner)
+    other = None if torch.complex128 in target.narrower else split_complex_program(functional, recorder, target, owner)
     functional, pairs = (functional, None) if other is None else other
-    found = without_wide(functional, target, owner, state)
+    found = narrow_program(functional, target, owner, state)
     functional, narrowed = (functional, None) if found is None else found
     return functional, TypeConversion(narrowed, pairs)

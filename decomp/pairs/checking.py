@@ -17,9 +17,9 @@ from decomp.ir.effects import is_discharged_assertion, regions_of
 from decomp.metadata.strides import inverse
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.ops import aten
-from decomp.pairs.functional import border, words
+from decomp.pairs.functional import border_conversions, describe_border
 from decomp.pairs.pair import real_dtype
-from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, ComplexAsReal, flat
+from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, ComplexAsReal, flatten_image
 from decomp.pairs.recording import is_complex_call, reads_sizes
 from decomp.proof.correspondence import (
     EffectsChanged,
@@ -32,7 +32,7 @@ from decomp.proof.correspondence import (
 from decomp.proof.replay import same, same_call
 
 
-def check_in_pairs(found: ComplexAsReal) -> str:
+def verify_pairs(found: ComplexAsReal) -> str:
     """Verify a graph on pairs against its source; returns a sentence that says what was verified. Inputs and outputs
     are the same. Every call on real numbers is the same call on the images of its operands. A complex call became its
     expansion on the parts of its operands, and its result a pair of its shape. Only calls at the border, and those that
@@ -42,7 +42,7 @@ def check_in_pairs(found: ComplexAsReal) -> str:
         replay.visit(node)
     replay.require_nothing_left()
     found.graph.lint()
-    at_border = words(found.graph)
+    at_border = describe_border(found.graph)
     return (
         f"{len(found.stamps)} complex calls computed on pairs of real numbers, each by its expansion on the parts of "
         f"its operands; every other call is the same; {len(found.refused) or 'none'} left inside"
@@ -72,7 +72,7 @@ class _PairsReplay:
             for node in found.graph.find_nodes(op="get_attr")
             if str(node.target) in found.constants
         }
-        self.border = set(border(found.graph))
+        self.border = set(border_conversions(found.graph))
         at_border: set[fx.Node] = set()
         for node in found.graph.nodes:
             if node in found.chains:
@@ -223,7 +223,7 @@ class _PairsReplay:
         """The inputs of an expansion for one operand: a real tensor, or the parts of each complex one."""
         image, value = self.images[given], metadata(given)
         taken_apart = isinstance(value, torch.Tensor) and value.is_complex() and not isinstance(image, tuple)
-        yield from flat(self._parts_in(image, at) if taken_apart else image)
+        yield from flatten_image(self._parts_in(image, at) if taken_apart else image)
 
     def _parts_in(self, image: fx.Node, at: fx.Node) -> tuple[fx.Node, fx.Node]:
         """The parts of a complex tensor that was split in the region of a call."""

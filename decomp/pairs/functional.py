@@ -20,7 +20,7 @@ from decomp.rules.target import Target
 from decomp.torch_internals.pytree import tensors_in
 
 
-def without_complex(
+def split_complex_program(
     functional: Functional, recorder: PairRecorder, target: Target, owner: nn.Module
 ) -> tuple[Functional, ComplexAsReal] | None:
     """The program with pairs of real numbers instead of complex ones; None if `target` knows every complex dtype in it.
@@ -51,7 +51,7 @@ def _may_stay(node: fx.Node, target: Target) -> bool:
     return call is not None and call.op != op_of("detach") and target.why_illegal(call) is None
 
 
-def border(graph: fx.Graph) -> Iterator[fx.Node]:
+def border_conversions(graph: fx.Graph) -> Iterator[fx.Node]:
     """The calls of a graph that split complex inputs and merge complex outputs, of the graph or of calls that stay
     complex. Not at the border: a split directly after a merge, and a merge that is only split again."""
     for node in graph.nodes:
@@ -64,9 +64,9 @@ def border(graph: fx.Graph) -> Iterator[fx.Node]:
             yield node
 
 
-def words(graph: fx.Graph) -> str:
+def describe_border(graph: fx.Graph) -> str:
     """The conversions at the border: `x split by view_as_real; y merged by view_as_complex`."""
-    calls = list(border(graph))
+    calls = list(border_conversions(graph))
     apart = dict.fromkeys(node.args[0] for node in calls if node.target is TAKEN_APART)
     together = [node for node in calls if node.target is PUT_TOGETHER]
     said = [
@@ -76,10 +76,10 @@ def words(graph: fx.Graph) -> str:
     return "; ".join(filter(None, said))
 
 
-def said_of(found: ComplexAsReal) -> str:
+def describe_pairs(found: ComplexAsReal) -> str:
     """A sentence for plans and reports: how many calls compute on pairs, and the conversions at the border."""
     calls = f"{len(found.stamps)} call{'s' if len(found.stamps) != 1 else ''}"
-    at_border = words(found.graph)
+    at_border = describe_border(found.graph)
     return f"complex numbers: {calls} on pairs of real numbers" + (f"; at the border {at_border}" if at_border else "")
 
 

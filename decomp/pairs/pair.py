@@ -40,7 +40,7 @@ def real_dtype(dtype: Any) -> Any:
     return dtype.to_real() if isinstance(dtype, torch.dtype) and dtype.is_complex else dtype
 
 
-def pair_of(value: Any) -> Pair:
+def as_pair(value: Any) -> Pair:
     """A pair unchanged, or a pair whose real part is the given real tensor."""
     if isinstance(value, Pair):
         return value
@@ -49,12 +49,12 @@ def pair_of(value: Any) -> Pair:
     raise NotAsPairs(f"{value!r} is not a tensor")
 
 
-def first_part(value: Any) -> Any:
+def take_real_part(value: Any) -> Any:
     """Arguments with complex tensors and numbers replaced by their real parts."""
     return tree_map(_first, value)
 
 
-def second_part(value: Any) -> Any:
+def take_imaginary_part(value: Any) -> Any:
     """Arguments with tensors and numbers, real ones included, replaced by their imaginary parts."""
     return tree_map(_second, value)
 
@@ -78,7 +78,7 @@ def _second(value: Any) -> Any:
 # Sums and products.
 
 
-def negative(x: Tensor | None) -> Tensor | None:
+def negate(x: Tensor | None) -> Tensor | None:
     return None if x is None else -x
 
 
@@ -188,7 +188,7 @@ def conj(self: Any) -> Any:
     """Re z − i·Im z."""
     if isinstance(self, complex):  # of a constant, which backward graphs ask for
         return full((), self.conjugate(), torch.complex128)
-    return Pair(self.re, negative(self.im)) if isinstance(self, Pair) else self
+    return Pair(self.re, negate(self.im)) if isinstance(self, Pair) else self
 
 
 def eq(self: Any, other: Any) -> Tensor:
@@ -318,7 +318,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "imag": lambda self: self.imag,
     **dict.fromkeys(("conj", "conj_physical", "_conj", "_conj_physical", "_conj_copy"), conj),
     **dict.fromkeys(("resolve_conj", "resolve_neg"), lambda self: self),
-    **dict.fromkeys(("_neg_view", "_neg_view_copy"), lambda self: Pair(-self.re, negative(self.im))),
+    **dict.fromkeys(("_neg_view", "_neg_view_copy"), lambda self: Pair(-self.re, negate(self.im))),
     "where": where,
     "masked_fill": masked_fill,
     "full": full,

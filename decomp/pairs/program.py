@@ -142,7 +142,7 @@ class _PairsWalk:
         can have a gradient where the result of the call has none."""
         if self.here is None:
             return result
-        leaves = {leaf: leaf for leaf in flat((result,)) if isinstance(leaf, fx.Node)}
+        leaves = {leaf: leaf for leaf in flatten_image((result,)) if isinstance(leaf, fx.Node)}
         for leaf in leaves:
             if leaf not in self.here and isinstance(metadata(leaf), torch.Tensor):
                 leaves[leaf] = self._call(aten.clone.default, (leaf,), node, "own")
@@ -242,7 +242,7 @@ class _PairsWalk:
             self._copy(node)
             return
         self.out.stamps[node] = stamp
-        result = self._of_this_region(node, self._put(node, stamp, list(flat(tuple(operands)))))
+        result = self._of_this_region(node, self._put(node, stamp, list(flatten_image(tuple(operands)))))
         self.rewrite.replace(node, result)
         if _is(node):
             self.pairs[node] = result
@@ -306,6 +306,6 @@ def _is(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_complex()
 
 
-def flat(operand: Any) -> tuple[Any, ...]:
+def flatten_image(operand: Any) -> tuple[Any, ...]:
     """The leaves of an image: the parts of a pair, and of each result in a tuple."""
-    return tuple(leaf for each in operand for leaf in flat(each)) if isinstance(operand, tuple) else (operand,)
+    return tuple(leaf for each in operand for leaf in flatten_image(each)) if isinstance(operand, tuple) else (operand,)

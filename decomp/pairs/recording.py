@@ -18,7 +18,7 @@ from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import COMPLEX_INSIDE
 from decomp.ir.signature import described
 from decomp.metadata.fakes import Fakes
-from decomp.metadata.meta_values import converted, known_value
+from decomp.metadata.meta_values import convert_constant, known_value
 from decomp.metadata.shape_env import NewGuard, refusing_guards
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.ops import aten
@@ -27,17 +27,17 @@ from decomp.pairs.pair import (
     OPERATIONS,
     NotAsPairs,
     Pair,
-    first_part,
-    pair_of,
+    as_pair,
     real_dtype,
-    second_part,
+    take_imaginary_part,
+    take_real_part,
     view_of_dtype,
 )
 from decomp.torch_internals.fakes import FakeTensorMode
 from decomp.torch_internals.modes import disable_current_modes
 from decomp.torch_internals.pytree import tree_leaves
 
-DEEPEST = 24
+MAX_DEPTH = 24
 """The maximum nesting of rules."""
 
 
@@ -143,7 +143,7 @@ class PairRecorder:
         if name in OPERATIONS or name in LINEAR:
             return name
         key, _ = self.alternatives.key(node)
-        if key in outer or len(outer) > DEEPEST:
+        if key in outer or len(outer) > MAX_DEPTH:
             raise NotAsPairs(f"{call.op} recurses on itself")
         reason = f"{call.op} has no rule that computes it from real numbers"
         for recorded in self.alternatives.of(node):
@@ -229,7 +229,7 @@ class _PairRun:
         if way in OPERATIONS:
             result = _by_operation(OPERATIONS[way], call, values)
             real = isinstance(result, Pair) and not is_complex(metadata(node))  # full_like with a real dtype=
-            return first_part(result) if real else result
+            return take_real_part(result) if real else result
         return _part_by_part(way, node, args, kwargs)
 
     def _inlined(self, way: _Inlined, given: list[Any]) -> Any:
@@ -254,7 +254,7 @@ class _PairRun:
             return self.tape.constant(tensor)
         if id(tensor) not in self._constants:
             with disable_current_modes():
-                parts = [converted(part, tensor) for part in (_real_part, _imaginary_part)]
+                parts = [convert_constant(part, tensor) for part in (_real_part, _imaginary_part)]
                 imaginary = known_value(parts[1])
                 real = imaginary is not None and not bool(imaginary.ne(0).any())
             fakes = [self.tape.constant(part) for part in (parts[:1] if real else parts)]
@@ -302,16 +302,16 @@ def _part_by_part(name: str, node: fx.Node, args: Any, kwargs: Any) -> Any:
     places = LINEAR[name]
 
     def of(part: Callable[[Any], Any]) -> Any:
-        own = [part(arg) if i in places else first_part(arg) for i, arg in enumerate(args)]
-        named = {key: part(arg) if key in places else first_part(arg) for key, arg in kwargs.items()}
+        own = [part(arg) if i in places else take_real_part(arg) for i, arg in enumerate(args)]
+        named = {key: part(arg) if key in places else take_real_part(arg) for key, arg in kwargs.items()}
         return _reshaped(own, named) if name in _VIEWS else call_target(node.target, own, named)
 
     values = [args[i] if isinstance(i, int) and i < len(args) else kwargs.get(i) for i in places]
-    first = of(first_part)
+    first = of(take_real_part)
     numbers = [each for each in tree_leaves(values) if isinstance(each, complex) and each.imag]
     if not numbers and all(each.im is None for each in tree_leaves(values) if isinstance(each, Pair)):
         return tuple(map(Pair, first)) if isinstance(first, (tuple, list)) else Pair(first)
-    second = of(second_part)
+    second = of(take_imaginary_part)
     return tuple(map(Pair, first, second)) if isinstance(first, (tuple, list)) else Pair(first, second)
 
 
@@ -322,7 +322,7 @@ def _agreeing(result: Any, expected: Any) -> Any:
     if not isinstance(expected, torch.Tensor):
         return result
     if expected.is_complex():
-        found = pair_of(result)
+        found = as_pair(result)
         return Pair(*(_fitting(part, expected) for part in (found.re, found.imag)))
     return _fitting(result, expected)
 

@@ -9,7 +9,7 @@ from torch import fx
 
 from decomp.patterns.found import Match
 
-EXACT = 12
+MAX_EXACT_GROUP = 12
 """The largest group of connected overlapping matches for which all choices are compared. Larger groups are chosen from
 greedily, the largest saving first, because the number of choices is exponential."""
 
@@ -27,7 +27,7 @@ class PatternCandidate:
         return self.saving, len(self.match.nodes)
 
 
-def disjoint(candidates: Sequence[PatternCandidate]) -> list[PatternCandidate]:
+def choose_disjoint(candidates: Sequence[PatternCandidate]) -> list[PatternCandidate]:
     """A choice of matches that share no node: the one with the largest total saving; of equal ones, the one that
     replaces most calls, then the one with earlier matches."""
     taken: list[PatternCandidate] = []
@@ -35,7 +35,7 @@ def disjoint(candidates: Sequence[PatternCandidate]) -> list[PatternCandidate]:
         if len(group) == 1:
             taken += group
         else:
-            taken += _best(group) if len(group) <= EXACT else _greedy(group)
+            taken += _best(group) if len(group) <= MAX_EXACT_GROUP else _greedy(group)
     return taken
 
 

@@ -108,7 +108,7 @@ def _call(rewrite: Rewrite, match: Match) -> fx.Node:
     return new
 
 
-def call_in(graph: fx.Graph, match: Match, inputs: dict[fx.Node, fx.Node]) -> fx.Node:
+def price_call(graph: fx.Graph, match: Match, inputs: dict[fx.Node, fx.Node]) -> fx.Node:
     """The same call in a separate graph, so that it can be priced before contraction. `inputs` maps each input to its
     placeholder."""
     pattern = match.pattern

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 from torch import fx, nn
 
 from decomp.ir.call import NUMBER, is_host, kind_of
-from decomp.patterns.choosing import PatternCandidate, disjoint
-from decomp.patterns.contraction import Contraction, call_in, contract
+from decomp.patterns.choosing import PatternCandidate, choose_disjoint
+from decomp.patterns.contraction import Contraction, contract, price_call
 from decomp.patterns.found import Match, NearMiss
-from decomp.patterns.matching import matches
+from decomp.patterns.matching import find_matches
 
 
-class Replacing(Protocol):
+class PatternRewrite(Protocol):
     """The part of a pattern's rule that is used here."""
 
     @property
@@ -96,9 +96,9 @@ class PatternUse:
     """Finds the place that matches most of the pattern, or says which op is missing from the program."""
 
 
-def fuse(
+def choose_matches(
     graph: fx.Graph,
-    rules: Sequence[Replacing],
+    rules: Sequence[PatternRewrite],
     pricing: FusionPricing,
     owner: nn.Module,
     kept: Collection[fx.Node],
@@ -112,13 +112,13 @@ def fuse(
     missed: list[NearMiss] = []
     candidates: list[PatternCandidate] = []
     costs = _Savings(pricing, constants, freeze)
-    for match in matches(graph, by_pattern, owner=owner, kept=kept, missed=missed):
+    for match in find_matches(graph, by_pattern, owner=owner, kept=kept, missed=missed):
         saving = by_pattern[match.pattern].why_not(match) or costs.saving(match)
         if isinstance(saving, str):
             missed.append(_not_taken(match, saving))
         else:
             candidates.append(PatternCandidate(match, saving))
-    chosen = disjoint(candidates)
+    chosen = choose_disjoint(candidates)
     if not chosen:
         return PatternFusion(passed_over=tuple(missed), asked=tuple(rules), searched=(graph, owner))
     contraction = contract(graph, [candidate.match for candidate in chosen])
@@ -131,7 +131,7 @@ def fuse(
 def _closest(pattern: Any, graph: fx.Graph, owner: nn.Module) -> NearMiss | str:
     """The place that matches most of a pattern; if its last op is not in the graph, a sentence that says so."""
     missed: list[NearMiss] = []
-    for _ in matches(graph, [pattern], owner=owner, missed=missed, everywhere=True):
+    for _ in find_matches(graph, [pattern], owner=owner, missed=missed, everywhere=True):
         pass
     if missed:
         return max(missed, key=lambda miss: miss.found)
@@ -204,7 +204,7 @@ class _Costs:
         return math.inf if any(isinstance(part, str) for part in parts) else sum(map(float, parts))
 
     def _price(self, match: Match) -> float | str:
-        call = call_in(self.graph, match, self.inputs)
+        call = price_call(self.graph, match, self.inputs)
         for node in match.inputs:
             if kind_of(node) == "host":
                 self.inputs[node].meta[NUMBER] = True

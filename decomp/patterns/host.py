@@ -24,7 +24,7 @@ _CHEAP = frozenset(
 """Ops that compute nothing: if other calls use the result of one, it is kept next to the replacement of the match."""
 
 
-class Host:
+class SearchGraph:
     """A graph with lazily computed tables."""
 
     def __init__(self, graph: fx.Graph, owner: nn.Module | None = None, kept: frozenset[fx.Node] = frozenset()) -> None:

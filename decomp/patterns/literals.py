@@ -18,11 +18,11 @@ _FLOATS = frozenset({"eps", "p", "dropout_p", "scale", "negative_slope", "lambd"
 """Arguments that are read as floats, also if an int is given."""
 
 
-def same_literal(wanted: Any, found: Any, name: str, host: NodeReading) -> bool:
+def is_same_literal(wanted: Any, found: Any, name: str, host: NodeReading) -> bool:
     """Whether `found`, the argument `name` of a call of the program, means the constant `wanted`. Numbers are compared
     by value, and by type where that determines the dtype of the result; dimensions may count from either end."""
     if isinstance(wanted, (list, tuple)) and isinstance(found, (list, tuple)):
-        return len(wanted) == len(found) and all(same_literal(w, f, name, host) for w, f in zip(wanted, found))
+        return len(wanted) == len(found) and all(is_same_literal(w, f, name, host) for w, f in zip(wanted, found))
     if same_constant(found, wanted):
         return True
     kinds = type(wanted), type(found)

@@ -13,19 +13,19 @@ from torch import fx, nn
 from decomp.ir.call import call_target, kind_of, metadata
 from decomp.ir.op_facts import COMMUTATIVE
 from decomp.patterns.found import Match, NearMiss
-from decomp.patterns.host import Host
-from decomp.patterns.literals import same_literal
+from decomp.patterns.host import SearchGraph
+from decomp.patterns.literals import is_same_literal
 from decomp.patterns.pattern import Pattern
-from decomp.patterns.terms import HANDS_ON, NodeReading, op_name, readings_of
+from decomp.patterns.terms import PASSES_OPERAND, NodeReading, list_readings, op_name
 
-STEPS = 64
+MAX_COMPARISONS = 64
 """The maximum number of comparisons at one place for each call of a pattern. The search backtracks over the operand
 order of commutative ops, which is exponential in the worst case."""
-TRIED = 16
+MAX_SOLUTIONS = 16
 """How many solutions are tried at one place if the first one cannot be replaced."""
 
 
-def matches(
+def find_matches(
     graph: fx.Graph,
     patterns: Iterable[Pattern],
     *,
@@ -44,14 +44,14 @@ def matches(
             by_root.setdefault(op, []).append(pattern)
     if not by_root:
         return
-    host = Host(graph, owner, frozenset(kept))
+    host = SearchGraph(graph, owner, frozenset(kept))
     ends: dict[Any, list[Pattern]] = {}
     for node in graph.nodes:
         if node.op not in ("call_function", "call_method"):
             continue
         here = ends.get((node.op, node.target))
         if here is None:
-            ops = readings_of(op_name(node))
+            ops = list_readings(op_name(node))
             here = ends[node.op, node.target] = list(dict.fromkeys(p for op in ops for p in by_root.get(op, ())))
             here.sort(key=list(dict.fromkeys(p for each in by_root.values() for p in each)).index)
         for pattern in here:
@@ -68,14 +68,14 @@ def _is_likely(pattern: Pattern, node: fx.Node) -> bool:
     """Whether a node can match the last call of a pattern, judging only by the ops of its operands: a cheap filter."""
     for ops in pattern.operands:
         for given in node.all_input_nodes:
-            if not ops.isdisjoint(readings_of(op_name(given))) or op_name(given) in HANDS_ON:
+            if not ops.isdisjoint(list_readings(op_name(given))) or op_name(given) in PASSES_OPERAND:
                 break
         else:
             return not pattern.root_is_plain
     return True
 
 
-def match_at(host: Host, pattern: Pattern, node: fx.Node) -> Match | NearMiss:
+def match_at(host: SearchGraph, pattern: Pattern, node: fx.Node) -> Match | NearMiss:
     """The match of a pattern that ends in this node of a graph, or why there is none."""
     search = _PatternSearch(host, pattern)
     refused: NearMiss | None = None
@@ -86,7 +86,7 @@ def match_at(host: Host, pattern: Pattern, node: fx.Node) -> Match | NearMiss:
         if reason is None:
             return found
         refused = refused or NearMiss(pattern, node, reason, len(pattern.calls), found.nodes)
-        if i >= TRIED:
+        if i >= MAX_SOLUTIONS:
             break
     return refused or NearMiss(pattern, node, search.reason, search.reached, search.furthest)
 
@@ -134,9 +134,9 @@ class _Choice(NamedTuple):
 class _PatternSearch:
     """The search for one pattern at one place."""
 
-    def __init__(self, host: Host, pattern: Pattern) -> None:
+    def __init__(self, host: SearchGraph, pattern: Pattern) -> None:
         self.host, self.pattern = host, pattern
-        self.steps = STEPS * (len(pattern.calls) + 4)
+        self.steps = MAX_COMPARISONS * (len(pattern.calls) + 4)
         self.reached, self.reason = 0, ""
         self.furthest: tuple[fx.Node, ...] = ()
 
@@ -191,7 +191,7 @@ class _PatternSearch:
             parts = zip((p.start, p.stop, p.step), (h.start, h.stop, h.step))
             state.goals += [(a, b, name, term) for a, b in parts]
             return None
-        if not isinstance(h, fx.Node) and term is not None and same_literal(p, h, name, term):
+        if not isinstance(h, fx.Node) and term is not None and is_same_literal(p, h, name, term):
             return None
         return self._miss(state, f"{name} of {_op(term)} is {_shown(h)}, not {_shown(p)}")
 
@@ -268,8 +268,8 @@ class _PatternSearch:
             return isinstance(p, fx.Node) or not isinstance(h, fx.Node)
         if not isinstance(h, fx.Node):
             return isinstance(h, (int, float)) and kind_of(p) == "host"
-        wanted = readings_of(op_name(p))
-        return not wanted.isdisjoint(readings_of(op_name(h))) or self.host.terms.passed_on(h) is not None
+        wanted = list_readings(op_name(p))
+        return not wanted.isdisjoint(list_readings(op_name(h))) or self.host.terms.passed_on(h) is not None
 
     def _placed_miss(self, state: _MatchState, p: fx.Node, h: fx.Node, reason: str) -> None:
         self._miss(_MatchState([], {**state.placed, p: h}), reason)
@@ -283,7 +283,7 @@ class _PatternSearch:
                 continue
             taken = {*state.placed.values()}
             self._miss(state, f"{anchor.name} has no other user that matches the {op_name(p)} of the pattern")
-            for user in [*anchor.users][:STEPS]:
+            for user in [*anchor.users][:MAX_COMPARISONS]:
                 if user not in taken and user in self.host.place:
                     yield from self._readings(state, p, user)
             return
@@ -295,14 +295,14 @@ class _PatternSearch:
     def _numbers_agree(self, state: _MatchState) -> bool:
         """Whether the numbers that the pattern computes from shapes equal the constants of the program."""
         for p, number in state.later:
-            found = computed(p, state.bound, state.placed)
+            found = compute_number(p, state.bound, state.placed)
             if type(found) not in (int, float) or found != number:
                 self._miss(state, f"the pattern computes {found} for {p.name}, but the program has {number}")
                 return False
         return True
 
 
-def computed(p: Any, bound: Mapping[str, Any], placed: Mapping[fx.Node, fx.Node]) -> Any:
+def compute_number(p: Any, bound: Mapping[str, Any], placed: Mapping[fx.Node, fx.Node]) -> Any:
     """The result of a call of a pattern, computed from the metadata of its variables; None if it is not known."""
     if not isinstance(p, fx.Node):
         return p
@@ -311,7 +311,7 @@ def computed(p: Any, bound: Mapping[str, Any], placed: Mapping[fx.Node, fx.Node]
         return metadata(value) if isinstance(value, fx.Node) else value
     if p in placed:
         return metadata(placed[p])
-    args = fx.node.map_arg(p.args, lambda each: computed(each, bound, placed))
+    args = fx.node.map_arg(p.args, lambda each: compute_number(each, bound, placed))
     if any(each is None for each in args):
         return None
     try:

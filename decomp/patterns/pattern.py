@@ -12,13 +12,13 @@ from typing import Any
 
 from torch import fx, nn
 
-from decomp.errors import ArgumentError, NotPortable, first_line, located, pickled
+from decomp.errors import ArgumentError, NotPortable, first_line, locate_function, pickle_or_explain
 from decomp.ir import spellings
 from decomp.ir.call import call_target, kind_of, nodes_in
 from decomp.ir.effects import Effect, EffectTable
 from decomp.ir.ops import of_module_class
 from decomp.ir.schema import parameters
-from decomp.patterns.terms import READ_OTHERWISE, Terms, op_name, readings_of
+from decomp.patterns.terms import EQUIVALENT_OPS, Terms, list_readings, op_name
 
 _DATA = ("input", "self", "indices")
 """The argument of an op that a module takes as its input; the others come from the module's attributes."""
@@ -70,7 +70,7 @@ class Pattern:
         remedy = "define its function at the top level of a module, under a name of its own"
         if function is None:
             raise NotPortable(f"{what} cannot be pickled: it was not recorded from a function\n  to do: {remedy}")
-        pickled(function, what, remedy)
+        pickle_or_explain(function, what, remedy)
         return _from_source, (function, self.name, dict(modules))
 
     def named(self, name: str) -> Pattern:
@@ -159,7 +159,7 @@ class Pattern:
 
     def ops_of(self, node: fx.Node) -> frozenset[str]:
         """The ops that one of the pattern's calls can be read as."""
-        return frozenset(term.op for term in self.terms.of(node)) | readings_of(op_name(node))
+        return frozenset(term.op for term in self.terms.of(node)) | list_readings(op_name(node))
 
     @functools.cached_property
     def operands(self) -> tuple[frozenset[str], ...]:
@@ -171,7 +171,7 @@ class Pattern:
     @functools.cached_property
     def root_is_plain(self) -> bool:
         """Whether the root can be read as only one op, so that its operands are the operands of a matching call."""
-        return len(self.roots) == 1 and not self.roots & READ_OTHERWISE
+        return len(self.roots) == 1 and not self.roots & EQUIVALENT_OPS
 
     @functools.cached_property
     def roots(self) -> frozenset[str]:
@@ -255,13 +255,13 @@ def _traced(function: Any, name: str, modules: Mapping[str, type[nn.Module]]) ->
         raise
     except Exception as error:
         raise ArgumentError(
-            f"the pattern {name} ({located(function)}) cannot be recorded: {first_line(error)}\n"
+            f"the pattern {name} ({locate_function(function)}) cannot be recorded: {first_line(error)}\n"
             "  to do: compute only from the free variables, and do not branch on their values"
         ) from error
     # Users know the placeholders' targets, such as `conv.weight`; node names would be mangled.
     known = {each: cls for each, cls in recorder.modules.items() if recorder.parameters.get(each) is not None}
     optional = frozenset(recorder.optional)
-    return Pattern(graph, name, located(function), optional, recorder.parameters, (function, known))
+    return Pattern(graph, name, locate_function(function), optional, recorder.parameters, (function, known))
 
 
 def _modules_of(function: Any) -> dict[str, type[nn.Module]]:

@@ -68,7 +68,7 @@ class Terms:
 
     def passed_on(self, node: fx.Node) -> fx.Node | None:
         """The operand of a node that returns it unchanged, such as dropout at inference; None for other nodes."""
-        term = self.raw(node) if op_name(node) in HANDS_ON else None
+        term = self.raw(node) if op_name(node) in PASSES_OPERAND else None
         given = next(iter(term.arguments.values()), None) if term is not None else None
         if term is None or not isinstance(given, fx.Node):
             return None
@@ -77,7 +77,7 @@ class Terms:
         return given
 
 
-HANDS_ON = frozenset(f"aten.{name}" for name in "dropout alias clone lift_fresh lift_fresh_copy".split())
+PASSES_OPERAND = frozenset(f"aten.{name}" for name in "dropout alias clone lift_fresh lift_fresh_copy".split())
 """Ops that return their operand's value unchanged; `dropout` only at inference."""
 
 
@@ -88,7 +88,7 @@ def op_name(node: fx.Node) -> str:
     return of_method(str(node.target)).op.name if node.op == "call_method" else ""
 
 
-def readings_of(name: str) -> frozenset[str]:
+def list_readings(name: str) -> frozenset[str]:
     """The ops that a call of the op `name` can be read as."""
     found = _READINGS.get(name)
     return frozenset((name,)) if found is None else found
@@ -408,5 +408,5 @@ for _ops, _read, _gives in _TABLE:
     for _op in _ops:
         _ALTERNATIVES.setdefault(_op, []).append(_read)
         _READINGS[_op] = _READINGS.get(_op, frozenset({_op})) | set(_gives)
-READ_OTHERWISE = frozenset(_op for _, _, _gives in _TABLE for _op in _gives)
+EQUIVALENT_OPS = frozenset(_op for _, _, _gives in _TABLE for _op in _gives)
 """Ops that calls of other ops can be read as, with operands that differ from those of the call."""

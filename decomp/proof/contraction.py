@@ -12,9 +12,9 @@ from torch import fx
 from decomp.ir.op_facts import COMMUTATIVE
 from decomp.patterns.contraction import Contraction
 from decomp.patterns.found import Match
-from decomp.patterns.host import Host
-from decomp.patterns.literals import same_literal
-from decomp.patterns.matching import computed
+from decomp.patterns.host import SearchGraph
+from decomp.patterns.literals import is_same_literal
+from decomp.patterns.matching import compute_number
 from decomp.patterns.terms import NodeReading
 from decomp.proof.correspondence import NotAsRecorded, NotAsThePattern
 from decomp.proof.replay import same, same_call
@@ -29,7 +29,7 @@ def patterns_stand_for_calls(work: Work) -> str:
     contraction = work.correspondence.contraction
     if contraction is None:
         return ""
-    check = _ContractionCheck(contraction, Host(contraction.source, work.source.owning_module))
+    check = _ContractionCheck(contraction, SearchGraph(contraction.source, work.source.owning_module))
     check.copies()
     for call, match in contraction.matches.items():
         check.match(call, match)
@@ -41,7 +41,7 @@ def patterns_stand_for_calls(work: Work) -> str:
 class _ContractionCheck:
     """The check of one contraction."""
 
-    def __init__(self, contraction: Contraction, host: Host) -> None:
+    def __init__(self, contraction: Contraction, host: SearchGraph) -> None:
         self.contraction, self.host, self.values = contraction, host, contraction.rewrite.values
         self.owner: dict[fx.Node, Match] = {}
         for match in contraction.matches.values():
@@ -122,11 +122,11 @@ class _ContractionCheck:
             one, other = ((each.start, each.stop, each.step) for each in (wanted, found))
             return self._agrees(one, other, name, term, match)
         if not isinstance(wanted, fx.Node):
-            return not isinstance(found, fx.Node) and (term is None or same_literal(wanted, found, name, term))
+            return not isinstance(found, fx.Node) and (term is None or is_same_literal(wanted, found, name, term))
         if wanted.op == "placeholder":
             return self.host.same_value(match.bound.get(str(wanted.target)), found)
         if not isinstance(found, fx.Node):
-            return bool(computed(wanted, match.bound, match.placed) == found)
+            return bool(compute_number(wanted, match.bound, match.placed) == found)
         placed, below = match.placed.get(wanted), found
         # The matcher looks through calls that pass a value on unchanged, so the operand may be further up.
         while below is not placed:

@@ -55,7 +55,9 @@ Item: TypeAlias = "fx.Node | Fold"
 """An element of the new graph: a node that stays, or a fold."""
 
 
-def folded(graph: fx.Graph, folds: Iterable[Fold], effects: EffectTable, dropped: Collection[fx.Node] = ()) -> Rewrite:
+def apply_folds(
+    graph: fx.Graph, folds: Iterable[Fold], effects: EffectTable, dropped: Collection[fx.Node] = ()
+) -> Rewrite:
     """A copy of `graph` in which `folds` replace the nodes that computed their values, without those of `dropped` that
     are unused then. Raises `Circular`."""
     return _Folding(graph, folds, effects, dropped).rewrite

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import fx
 
-from decomp.errors import spelled
+from decomp.errors import spell_target
 from decomp.graphs.graph_builder import own_memory
 from decomp.ir.aliases import view_arguments
 from decomp.ir.binding import BindingError
@@ -19,16 +19,16 @@ from decomp.ir.call import bound_call, inherited_meta, metadata
 from decomp.ir.ops import of_function
 from decomp.ir.signature import described, is_symbolic
 from decomp.refolding.folding import Fold
-from decomp.refolding.outcome import Folded, Missed
-from decomp.refolding.prepared import Prepared, nodes_in, run_fake, spelled_operand, value_of
+from decomp.refolding.outcome import MissedCall, RestoredCall
+from decomp.refolding.prepared import PreparedOperand, nodes_in, run_fake, spell_operand, value_of
 from decomp.refolding.readings import CallReading
-from decomp.refolding.regions import LIMIT, GraphIndex, Region
+from decomp.refolding.regions import MAX_REGION_NODES, GraphIndex, Region
 from decomp.refolding.trials import Runner
 from decomp.rules.target import Target
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedCalls:
     """Which calls to find: those of a target, or any; and which calls may prepare operands."""
 
     to: Target | None = None
@@ -52,7 +52,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FoundCall:
     """A call that computes the same as a region."""
 
     region: Region
@@ -72,18 +72,18 @@ class Found:
         return (*self.operands, *self.spelling.args)
 
 
-Finds: TypeAlias = Mapping[Any, tuple[Any, ...]]
+SearchOverloads: TypeAlias = Mapping[Any, tuple[Any, ...]]
 """Maps each overload that a search finds to the overloads that it builds on, which other searches may find."""
 
 
-class Trier:
+class RegionSearch:
     """Base of the searches: tries calls in place of regions, and collects those that agree."""
 
-    limit: float = LIMIT
+    limit: float = MAX_REGION_NODES
     """The maximum number of nodes in a region."""
-    finds: ClassVar[Finds]
+    finds: ClassVar[SearchOverloads]
 
-    def __init__(self, around: GraphIndex, runner: Runner, wanted: Wanted) -> None:
+    def __init__(self, around: GraphIndex, runner: Runner, wanted: WantedCalls) -> None:
         self.around, self.runner, self.wanted = around, runner, wanted
         self.findings = Findings()
 
@@ -95,7 +95,7 @@ class Trier:
         args: tuple[Any, ...],
         statistics: tuple[fx.Node, ...] = (),
         rare: tuple[fx.Node, ...] = (),
-    ) -> Found | None:
+    ) -> FoundCall | None:
         """The call of `spelling` on `args`, if it computes the value of `root`; else None. `statistics` are a mean and
         a variance among the inputs, `rare` are boolean inputs that are mostly false."""
         inputs = tuple(dict.fromkeys(node for arg in args for node in nodes_in(arg)))
@@ -109,14 +109,14 @@ class Trier:
             values = dict(zip(inputs, operands))
             return spelling(*(value_of(arg, values) for arg in args))
 
-        shown = [spelled_operand(arg, names) for arg in args]
+        shown = [spell_operand(arg, names) for arg in args]
         verdict = self.runner.compare(region, call, f"{spelling}{shown}")
         if verdict.fault is not None:
             return None
-        more = sum(arg.calls for arg in args if isinstance(arg, Prepared))
-        return Found(region, spelling, name, args, verdict.error, len(region) - 1 - more)
+        more = sum(arg.calls for arg in args if isinstance(arg, PreparedOperand))
+        return FoundCall(region, spelling, name, args, verdict.error, len(region) - 1 - more)
 
-    def take(self, found: Found) -> bool:
+    def take(self, found: FoundCall) -> bool:
         """Collect a found call, if it is wanted and no intermediate value of its region is used elsewhere."""
         call = found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root
         stays = self.wanted.stays(*call)
@@ -125,7 +125,7 @@ class Trier:
         fault = self.around.why_open(found.region)
         if fault is not None:
             if stays:
-                self.findings.missed.append(Missed(found.name, found.region.root.name, fault))
+                self.findings.missed.append(MissedCall(found.name, found.region.root.name, fault))
             return False
         self.findings.found.append(dataclasses.replace(found, stone=not stays))
         return True
@@ -135,10 +135,10 @@ class Trier:
 class Findings:
     """What was found in one graph, in one round."""
 
-    found: list[Found] = field(default_factory=list)
-    missed: list[Missed] = field(default_factory=list)
+    found: list[FoundCall] = field(default_factory=list)
+    missed: list[MissedCall] = field(default_factory=list)
 
-    def chosen(self, around: GraphIndex) -> Iterator[Found]:
+    def chosen(self, around: GraphIndex) -> Iterator[FoundCall]:
         """A disjoint choice, made greedily by largest gain, then by graph order."""
         taken: set[fx.Node] = set()
         order = sorted(self.found, key=lambda each: (-each.gain, around.place[each.region.root]))
@@ -154,7 +154,7 @@ class ResultMetadata:
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
 
-    def of(self, found: Found) -> Any:
+    def of(self, found: FoundCall) -> Any:
         """The metadata of a call's result, with its own strides and memory."""
         operands, fixed = list[Any](), found.region.root.meta.get("val")
         named = fx.node.map_aggregate(found.args, lambda leaf: _signed(leaf, operands))
@@ -178,7 +178,7 @@ def _is_same(value: Any, fixed: Any, root: fx.Node) -> bool:
 
 def _signed(leaf: Any, operands: list[Any]) -> Any:
     """An argument with nodes replaced by None; their metadata is appended to `operands`."""
-    if isinstance(leaf, Prepared):
+    if isinstance(leaf, PreparedOperand):
         return [leaf.target, *(_signed(arg, operands) for arg in leaf.args)]
     if isinstance(leaf, fx.Node):
         operands.append(metadata(leaf))
@@ -186,9 +186,9 @@ def _signed(leaf: Any, operands: list[Any]) -> Any:
     return leaf
 
 
-def fold_of(
-    found: Found, around: GraphIndex, earlier: Mapping[str, Folded], results: ResultMetadata
-) -> tuple[Fold, Folded]:
+def make_fold(
+    found: FoundCall, around: GraphIndex, earlier: Mapping[str, RestoredCall], results: ResultMetadata
+) -> tuple[Fold, RestoredCall]:
     """The fold of a found call, and its record for the report. `earlier` has the records of nodes folded before."""
     root, spelling = found.region.root, found.spelling
     meta = inherited_meta(root)
@@ -200,7 +200,7 @@ def fold_of(
     if value is not None:
         meta["val"] = value
     gone = around.watchers(found.region)
-    args = tuple(arg.fold(root) if isinstance(arg, Prepared) else arg for arg in found.args)
+    args = tuple(arg.fold(root) if isinstance(arg, PreparedOperand) else arg for arg in found.args)
     fold = Fold(
         "call_function",
         spelling.target,
@@ -216,16 +216,16 @@ def fold_of(
     inside = [earlier[node.name] for node in found.region.nodes if node.name in earlier]
     nodes = len(found.region) + sum(each.nodes - 1 for each in inside)
     error = max(found.error, *(each.error or 0.0 for each in inside)) if inside else found.error
-    return fold, Folded(spelled(spelling.target), name, nodes, found.name, error)
+    return fold, RestoredCall(spell_target(spelling.target), name, nodes, found.name, error)
 
 
-def _result(found: Found) -> Any:
+def _result(found: FoundCall) -> Any:
     return run_fake(found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root)
 
 
 def _is_prepared(to: Target, operand: Any) -> bool:
     """Whether an operand only needs calls of a target."""
-    if not isinstance(operand, Prepared):
+    if not isinstance(operand, PreparedOperand):
         return True
     own = _is_wanted(to, operand.target, operand.args, {}, operand.metadata)
     return own and all(_is_prepared(to, arg) for arg in operand.args)
@@ -242,7 +242,7 @@ def _is_wanted(to: Target, target: Any, args: Any, kwargs: Any, value: Any) -> b
     known: dict[Any, fx.Node] = {}
 
     def placed(operand: Any) -> Any:
-        if not isinstance(operand, (fx.Node, Prepared)):
+        if not isinstance(operand, (fx.Node, PreparedOperand)):
             return operand
         if id(operand) not in known:
             known[id(operand)] = graph.placeholder(operand.name if isinstance(operand, fx.Node) else "operand")
@@ -259,8 +259,8 @@ def _is_wanted(to: Target, target: Any, args: Any, kwargs: Any, value: Any) -> b
     return call is not None and to.why_illegal(call) is None
 
 
-def spelled_as(
-    spellings: Iterable[CallReading], operands: tuple[Any, ...], root: fx.Node, wanted: Wanted
+def choose_spelling(
+    spellings: Iterable[CallReading], operands: tuple[Any, ...], root: fx.Node, wanted: WantedCalls
 ) -> CallReading | None:
     """The first spelling of a call that is wanted; if there is none, the first that can be an intermediate match."""
     spellings = tuple(spellings)

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class RestoredCall:
     """A call that was restored."""
 
     op: str
@@ -26,7 +26,7 @@ class Folded:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class MissedCall:
     """A call that was not restored."""
 
     op: str
@@ -42,8 +42,8 @@ class RefoldReport:
     """What `refold` found and missed: `str(report)` shows tables, `as_dict()` returns the data."""
 
     target: str
-    folded: tuple[Folded, ...]
-    missed: tuple[Missed, ...]
+    folded: tuple[RestoredCall, ...]
+    missed: tuple[MissedCall, ...]
     before: int
     """Calls of the program before refolding."""
     after: int
@@ -100,7 +100,7 @@ def _lines(report: RefoldReport) -> Iterator[str]:
     yield from textwrap.wrap(report.verdict, 110, initial_indent="  verified  ", subsequent_indent=" " * 12)
 
 
-def _folded_rows(folded: Iterable[Folded]) -> list[tuple[str, ...]]:
+def _folded_rows(folded: Iterable[RestoredCall]) -> list[tuple[str, ...]]:
     calls: Counter[tuple[str, str]] = Counter()
     nodes: Counter[tuple[str, str]] = Counter()
     for each in folded:
@@ -109,8 +109,8 @@ def _folded_rows(folded: Iterable[Folded]) -> list[tuple[str, ...]]:
     return [(op, str(count), str(nodes[op, by]), by) for (op, by), count in calls.most_common()]
 
 
-def _missed_rows(missed: Iterable[Missed]) -> list[tuple[str, ...]]:
-    groups: dict[tuple[str, str], list[Missed]] = {}
+def _missed_rows(missed: Iterable[MissedCall]) -> list[tuple[str, ...]]:
+    groups: dict[tuple[str, str], list[MissedCall]] = {}
     for each in missed:
         groups.setdefault((each.op, each.reason), []).append(each)
     return [(op, str(len(nodes)), nodes[0].node, reason) for (op, reason), nodes in groups.items()]

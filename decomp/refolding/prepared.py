@@ -18,8 +18,8 @@ from decomp.refolding.folding import Fold
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A call whose result is an operand. Its arguments are nodes of the graph, numbers, or `Prepared`."""
+class PreparedOperand:
+    """A call whose result is an operand. Its arguments are nodes of the graph, numbers, or `PreparedOperand`."""
 
     target: Any
     args: tuple[Any, ...]
@@ -36,20 +36,20 @@ class Prepared:
     @property
     def calls(self) -> int:
         """The number of calls."""
-        return 1 + sum(arg.calls for arg in self.args if isinstance(arg, Prepared))
+        return 1 + sum(arg.calls for arg in self.args if isinstance(arg, PreparedOperand))
 
     def fold(self, root: fx.Node) -> Fold:
         """The call as a fold, whose origin is `root`."""
-        args = tuple(arg.fold(root) if isinstance(arg, Prepared) else arg for arg in self.args)
+        args = tuple(arg.fold(root) if isinstance(arg, PreparedOperand) else arg for arg in self.args)
         meta = {**inherited_meta(root), "val": self.metadata}
         return Fold("call_function", self.target, args, {}, {}, f"{root.name}_operand", meta, origin=root)
 
     def spelled(self, names: Mapping[fx.Node, str]) -> str:
         """The call as text."""
-        return f"{self.target}({', '.join(spelled_operand(arg, names) for arg in self.args)})"
+        return f"{self.target}({', '.join(spell_operand(arg, names) for arg in self.args)})"
 
 
-Operand: TypeAlias = "fx.Node | Prepared"
+Operand: TypeAlias = "fx.Node | PreparedOperand"
 """A tensor operand of a call."""
 
 
@@ -57,7 +57,7 @@ def nodes_in(arg: Any) -> Iterator[fx.Node]:
     """The nodes in an argument."""
     if isinstance(arg, fx.Node):
         yield arg
-    elif isinstance(arg, Prepared):
+    elif isinstance(arg, PreparedOperand):
         for inner in arg.args:
             yield from nodes_in(inner)
 
@@ -66,26 +66,26 @@ def value_of(arg: Any, values: Mapping[fx.Node, Any]) -> Any:
     """The value of an argument, given the values of nodes."""
     if isinstance(arg, fx.Node):
         return values[arg]
-    return arg(values) if isinstance(arg, Prepared) else arg
+    return arg(values) if isinstance(arg, PreparedOperand) else arg
 
 
-def spelled_operand(arg: Any, names: Mapping[fx.Node, str]) -> str:
+def spell_operand(arg: Any, names: Mapping[fx.Node, str]) -> str:
     """An argument as text."""
-    if isinstance(arg, Prepared):
+    if isinstance(arg, PreparedOperand):
         return arg.spelled(names)
     return names[arg] if isinstance(arg, fx.Node) else repr(arg)
 
 
 def meta_of(arg: Any) -> Any:
     """The metadata of an argument; non-tensors are returned unchanged."""
-    if isinstance(arg, Prepared):
+    if isinstance(arg, PreparedOperand):
         return arg.metadata
     return metadata(arg) if isinstance(arg, fx.Node) else arg
 
 
 def shape_of(operand: Operand) -> list[Any]:
     """The shape of an operand."""
-    if isinstance(operand, Prepared) and operand.target is aten.view.default:
+    if isinstance(operand, PreparedOperand) and operand.target is aten.view.default:
         return list(operand.args[1])
     return list(meta_of(operand).shape)
 
@@ -101,16 +101,16 @@ def run_fake(target: Any, args: Any, kwargs: Mapping[str, Any], like: fx.Node) -
         return target(*args, **kwargs)
 
 
-def reshaped(node: fx.Node, shape: Sequence[Any]) -> Prepared | None:
+def reshape_operand(node: fx.Node, shape: Sequence[Any]) -> PreparedOperand | None:
     """A value reshaped; None if sizes are dynamic or the numbers of elements differ."""
     sizes = shape_of(node)
     if not all(type(size) is int for size in (*sizes, *shape)) or math.prod(sizes) != math.prod(shape):
         return None
-    found = Prepared(aten.view.default, (node, list(shape)))
-    return found if _has_view(found) else Prepared(aten.reshape.default, (node, list(shape)))
+    found = PreparedOperand(aten.view.default, (node, list(shape)))
+    return found if _has_view(found) else PreparedOperand(aten.reshape.default, (node, list(shape)))
 
 
-def _has_view(view: Prepared) -> bool:
+def _has_view(view: PreparedOperand) -> bool:
     """Whether a value can be viewed in a shape. Tried on a meta tensor, which is much cheaper than a fake one."""
     node, shape = view.args
     value = metadata(node)
@@ -126,13 +126,13 @@ def _has_view(view: Prepared) -> bool:
     return True
 
 
-def transposed(operand: Operand) -> Prepared:
+def transpose_operand(operand: Operand) -> PreparedOperand:
     """An operand with its last two dimensions swapped."""
     rank = len(shape_of(operand))
-    return Prepared(aten.permute.default, (operand, [*range(rank - 2), rank - 1, rank - 2]))
+    return PreparedOperand(aten.permute.default, (operand, [*range(rank - 2), rank - 1, rank - 2]))
 
 
-def can_be_made(found: Prepared) -> bool:
+def can_be_made(found: PreparedOperand) -> bool:
     """Whether a prepared call accepts its operands."""
     try:
         return found.metadata is not None

@@ -20,18 +20,18 @@ from decomp.ir.aliases import attribute
 from decomp.ir.call import is_host, is_projection
 from decomp.ir.effects import EffectTable
 from decomp.metadata.fakes import mode_of
-from decomp.refolding.folding import Circular, Fold, folded
+from decomp.refolding.folding import Circular, Fold, apply_folds
 
 
 @dataclass(frozen=True)
-class Graphs:
+class ProgramGraphs:
     """The graphs of a program, by owning module: first its own, then those of its sub-graphs."""
 
     program: CapturedProgram
     by_owner: Mapping[nn.Module, fx.Graph]
 
 
-def graphs_of_result(program: ExportedProgram | fx.GraphModule) -> Graphs:
+def graphs_of_result(program: ExportedProgram | fx.GraphModule) -> ProgramGraphs:
     """The graphs of a lowered program, without capturing it again."""
     if isinstance(program, ExportedProgram):
         root: nn.Module = program.graph_module
@@ -40,7 +40,7 @@ def graphs_of_result(program: ExportedProgram | fx.GraphModule) -> Graphs:
     return _with_bodies(CapturedProgram(graph, program, "graph", "aten" if is_aten(graph) else "torch", mode_of(graph)))
 
 
-def captured_graphs(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Graphs:
+def capture_graphs(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> ProgramGraphs:
     """The graphs of any program, captured with example inputs if it has no metadata. Raises `CaptureError`."""
     program = frontends.capture(model, args, kwargs)
     if program.mode is None and any(node.op.startswith("call") for node in program.graph.nodes):
@@ -51,10 +51,10 @@ def captured_graphs(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str,
     return _with_bodies(program)
 
 
-def _with_bodies(program: CapturedProgram) -> Graphs:
+def _with_bodies(program: CapturedProgram) -> ProgramGraphs:
     bodies = [inner for inner in program.root.modules() if isinstance(inner, fx.GraphModule)]
     by_owner = {inner: inner.graph for inner in bodies if inner is not program.root}
-    return Graphs(program, {program.root: program.graph, **by_owner})
+    return ProgramGraphs(program, {program.root: program.graph, **by_owner})
 
 
 def constants_of(program: CapturedProgram) -> dict[str, torch.Tensor]:
@@ -87,7 +87,7 @@ def count_calls(graph: fx.Graph) -> int:
 
 
 @dataclass(frozen=True)
-class Refolded:
+class FoldedGraph:
     """A graph with its folds applied."""
 
     before: fx.Graph
@@ -96,21 +96,21 @@ class Refolded:
     """The names of inputs that are unused now and were removed."""
 
 
-def with_folds(graph: fx.Graph, owner: nn.Module, folds: Iterable[Fold], constants: Iterable[str] = ()) -> Refolded:
+def fold_graph(graph: fx.Graph, owner: nn.Module, folds: Iterable[Fold], constants: Iterable[str] = ()) -> FoldedGraph:
     """Apply folds to a graph, and remove those of the inputs named in `constants` that are unused then. Folds that
     would depend on themselves are left out."""
     left, names = list(folds), frozenset(constants)
     dropped = {node for node in graph.nodes if node.op == "placeholder" and node.name in names}
     while True:
         try:
-            rewrite = folded(graph, left, EffectTable(owner), dropped)
+            rewrite = apply_folds(graph, left, EffectTable(owner), dropped)
         except Circular as circular:
             left.remove(circular.fold)
             continue
-        return Refolded(graph, rewrite, frozenset(node.name for node in dropped if node not in rewrite.values))
+        return FoldedGraph(graph, rewrite, frozenset(node.name for node in dropped if node not in rewrite.values))
 
 
-def rebuilt(graphs: Graphs, refolded: Mapping[nn.Module, Refolded]) -> Any:
+def rebuild_program(graphs: ProgramGraphs, refolded: Mapping[nn.Module, FoldedGraph]) -> Any:
     """Rebuild the program from its folded graphs."""
     made: dict[nn.Module, nn.Module] = {}
     program = graphs.program
@@ -123,6 +123,6 @@ def rebuilt(graphs: Graphs, refolded: Mapping[nn.Module, Refolded]) -> Any:
     return result
 
 
-def _parts(module: nn.Module, refolded: Refolded, made: Mapping[nn.Module, nn.Module]) -> Parts:
+def _parts(module: nn.Module, refolded: FoldedGraph, made: Mapping[nn.Module, nn.Module]) -> Parts:
     submodules = {name: made[inner] for name, inner in module.named_children() if inner in made}
     return Parts(refolded.rewrite.graph, {}, submodules, (), refolded.dropped)

@@ -21,14 +21,14 @@ from decomp.proof.invariants import (
     same_regions,
 )
 from decomp.proof.returned_program import signatures_agree
-from decomp.refolding.programs import Refolded
+from decomp.refolding.programs import FoldedGraph
 from decomp.validation.whole_programs import whole_programs
 
 
-def prove(
+def verify_refolding(
     source: Any,
     result: Any,
-    graphs: Collection[Refolded],
+    graphs: Collection[FoldedGraph],
     level: bool | str,
     given: tuple[tuple[Any, ...], Mapping[str, Any]] | None,
 ) -> Proof:
@@ -52,7 +52,7 @@ def _measured(source: Any, result: Any, given: Any) -> str:
     return whole_programs(source, result, *given)
 
 
-def _graph_checks(refolded: Refolded, full: bool) -> list[str]:
+def _graph_checks(refolded: FoldedGraph, full: bool) -> list[str]:
     """Check the new graph on its own, then against its source."""
     before, rewrite = refolded.before, refolded.rewrite
     alone = Work(Correspondence(rewrite.graph, rewrite.graph, {}, {}))
@@ -65,7 +65,7 @@ def _graph_checks(refolded: Refolded, full: bool) -> list[str]:
     return [check for check in checks if check]
 
 
-def _same_metadata(refolded: Refolded) -> str:
+def _same_metadata(refolded: FoldedGraph) -> str:
     compared = 0
     for old, new in refolded.rewrite.values.items():
         expected = old.meta.get("val")

@@ -83,7 +83,7 @@ FUNCTIONS = (
 )
 """The overloads of all calls that can be found for these and for functions that reduce."""
 
-SEEDS = frozenset(
+SEED_OPS = frozenset(
     f"aten::{name}"
     for name in "exp exp2 tanh erf sigmoid rsqrt sqrt log log2 log1p expm1 reciprocal sin cos pow _softmax "
     "_log_softmax softmax log_softmax native_layer_norm native_group_norm".split()
@@ -112,7 +112,7 @@ def along_dimensions(x: fx.Node, region: list[fx.Node]) -> Iterator[Reading]:
                 ),
             )
     shape = metadata(x).shape
-    for eps in small_numbers(region):
+    for eps in find_epsilons(region):
         for first in range(rank - 1, 0, -1):
             sizes = list(shape[first:])
             if all(type(size) is int for size in sizes):
@@ -140,7 +140,7 @@ def _group_norms(x: fx.Node, region: list[fx.Node], eps: float) -> Iterator[Read
         yield Reading("group_norm", tuple(spellings))
 
 
-def small_numbers(region: list[fx.Node]) -> list[float]:
+def find_epsilons(region: list[fx.Node]) -> list[float]:
     """The constants of a region that could be an epsilon added to a variance."""
     found: dict[float, None] = {}
     for node in region:

@@ -14,7 +14,7 @@ from torch import fx
 
 from decomp.derive.decisions import Derived
 from decomp.derive.pipeline import RewrittenGraph
-from decomp.errors import spelled
+from decomp.errors import spell_target
 from decomp.graphs.snapshot import Snapshot, is_as_recorded, renamed_operands, same_target
 from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, is_projection, metadata, nodes_in
@@ -22,7 +22,7 @@ from decomp.ir.effects import EffectTable
 from decomp.metadata.agreement import same_metadata
 from decomp.patterns.pattern import Pattern
 from decomp.refolding.folding import Fold, Path
-from decomp.refolding.outcome import Folded, Missed
+from decomp.refolding.outcome import MissedCall, RestoredCall
 from decomp.rules.target import Target
 
 FUSED = "several calls of the source that a pattern rule fused into one"
@@ -30,17 +30,17 @@ MERGED = "its value is now that of another call, by simplification"
 
 
 @dataclass
-class FoundByRecord:
+class RecordedFindings:
     """The calls restored in one graph, and those missed."""
 
     folds: list[Fold] = field(default_factory=list)
-    folded: list[Folded] = field(default_factory=list)
-    missed: list[Missed] = field(default_factory=list)
+    folded: list[RestoredCall] = field(default_factory=list)
+    missed: list[MissedCall] = field(default_factory=list)
 
 
-def recorded_folds(
+def find_recorded_folds(
     piece: RewrittenGraph, host: fx.Graph, before: Snapshot, inputs: Mapping[fx.Node, fx.Node], to: Target | None
-) -> FoundByRecord:
+) -> RecordedFindings:
     """The calls of the source of `piece` that can be restored in `host`, the lowered graph in its current state;
     `before` is its state after lowering. `inputs` maps inputs of the recorded graph to nodes of `host` with other
     names. `to`: the ops that are wanted; all if None."""
@@ -71,7 +71,7 @@ class _RecordWalk:
         self.effects = EffectTable(piece.source.owning_module)
         self.calls: dict[fx.Node, Fold] = {}
         self.spare: dict[fx.Node, Fold] = {}
-        self.found = FoundByRecord()
+        self.found = RecordedFindings()
         self.wanted = _wanted_in(to)
         for source, decision in piece.decisions.items():
             if isinstance(decision, Derived) and source in self.rewrite.values:
@@ -93,22 +93,22 @@ class _RecordWalk:
         return found
 
     def _visit(self, source: fx.Node) -> None:
-        op = spelled(source.target)
+        op = spell_target(source.target)
         illegal = FUSED if isinstance(source.target, Pattern) else self.wanted(source)
         if illegal is not None:
-            self.found.missed.append(Missed(op, source.name, illegal, wanted=False))
+            self.found.missed.append(MissedCall(op, source.name, illegal, wanted=False))
             return
         try:
             fold, replaced = self._fold(source)
         except _Broken as broken:
-            self.found.missed.append(Missed(op, source.name, str(broken)))
+            self.found.missed.append(MissedCall(op, source.name, str(broken)))
             return
         self.calls[source] = fold
         if not fold.gives:
-            self.found.missed.append(Missed(op, source.name, MERGED, wanted=False))
+            self.found.missed.append(MissedCall(op, source.name, MERGED, wanted=False))
             return
         self.found.folds.append(fold)
-        self.found.folded.append(Folded(op, source.name, replaced, "provenance"))
+        self.found.folded.append(RestoredCall(op, source.name, replaced, "provenance"))
 
     def _fold(self, source: fx.Node) -> tuple[Fold, int]:
         """The fold that restores a source node, and how many nodes it replaces. Raises `_Broken`."""

@@ -20,24 +20,24 @@ from decomp.graphs.lowered_modules import lowered_modules
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.snapshot import is_as_recorded
 from decomp.graphs.tracing import without_guards
-from decomp.lowering import Lowering, again
-from decomp.metadata.ambient_modes import neutral
+from decomp.lowering import Lowering, resimplify
+from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.proof.correspondence import Proof
 from decomp.proof.returned_program import inputs_of_module
 from decomp.provenance import Provenance
-from decomp.refolding.found import Wanted
-from decomp.refolding.outcome import Folded, Missed, RefoldReport
+from decomp.refolding.found import WantedCalls
+from decomp.refolding.outcome import MissedCall, RefoldReport, RestoredCall
 from decomp.refolding.programs import (
-    Refolded,
-    captured_graphs,
+    FoldedGraph,
+    capture_graphs,
     constants_of,
     count_calls,
+    fold_graph,
     graphs_of_result,
-    rebuilt,
-    with_folds,
+    rebuild_program,
 )
-from decomp.refolding.proving import prove
-from decomp.refolding.records import FoundByRecord, recorded_folds
+from decomp.refolding.proving import verify_refolding
+from decomp.refolding.records import RecordedFindings, find_recorded_folds
 from decomp.refolding.searching import RefoldSearch, search
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules, as_rules
@@ -54,8 +54,8 @@ class Refolding:
     result: Any
     """The refolded program, of the same kind as the program passed in."""
     target: str
-    folded: tuple[Folded, ...]
-    missed: tuple[Missed, ...]
+    folded: tuple[RestoredCall, ...]
+    missed: tuple[MissedCall, ...]
     proof: Proof | None = field(repr=False)
     """What was verified; None with `verify=False`."""
     times: dict[str, float] = field(repr=False)
@@ -137,12 +137,12 @@ def refold(
     prepared = to if isinstance(to, Target) else None
     times: dict[str, float] = {}
     if isinstance(program, Lowering):
-        with neutral(), collector_paused():
+        with without_ambient_modes(), collector_paused():
             return _of_lowering(program, wanted, check, times)
     backwards = as_rules(rules) if rules is not None else None
     name = wanted.name if wanted is not None else "ops"
-    with lowering_session(Rules(), program, args is not None) as sizes, neutral(), collector_paused():
-        found = _of_program(program, Wanted(wanted, prepared), name, backwards, check, times)
+    with lowering_session(Rules(), program, args is not None) as sizes, without_ambient_modes(), collector_paused():
+        found = _of_program(program, WantedCalls(wanted, prepared), name, backwards, check, times)
         sizes.keep(found.result)
     return found
 
@@ -178,7 +178,7 @@ def _timed(times: dict[str, float], stage: str) -> Iterator[None]:
 
 
 def _of_lowering(lowering: Lowering, to: Target | None, check: _RefoldCheck, times: dict[str, float]) -> Refolding:
-    found: dict[nn.Module, FoundByRecord] = {}
+    found: dict[nn.Module, RecordedFindings] = {}
     with _timed(times, "find"):
         lowering = _unsimplified(lowering)
         graphs = graphs_of_result(lowering.result)
@@ -186,15 +186,15 @@ def _of_lowering(lowering: Lowering, to: Target | None, check: _RefoldCheck, tim
         for i, (module, piece, before) in enumerate(records):
             if module is not None:
                 inputs = _inputs(lowering, module) if not i else {}
-                found[module] = recorded_folds(piece, module.graph, before, inputs, to)
+                found[module] = find_recorded_folds(piece, module.graph, before, inputs, to)
     constants = tuple(input_names(lowering.returned_program.constants))
     with _timed(times, "fold"):
         refolded = {
-            module: with_folds(graph, module, found[module].folds if module in found else (), constants)
+            module: fold_graph(graph, module, found[module].folds if module in found else (), constants)
             for module, graph in graphs.by_owner.items()
         }
     with _timed(times, "rebuild"):
-        result = rebuilt(graphs, refolded)
+        result = rebuild_program(graphs, refolded)
     name = to.name if to is not None else "the ops of the source"
     made = _Made(lowering.result, result, name, tuple(refolded.values()), tuple(found.values()))
     given = check.given(example_inputs(lowering.model, *lowering.example_inputs))
@@ -202,10 +202,10 @@ def _of_lowering(lowering: Lowering, to: Target | None, check: _RefoldCheck, tim
 
 
 def _of_program(
-    program: Any, wanted: Wanted, name: str, rules: Rules | None, check: _RefoldCheck, times: dict[str, float]
+    program: Any, wanted: WantedCalls, name: str, rules: Rules | None, check: _RefoldCheck, times: dict[str, float]
 ) -> Refolding:
     with _timed(times, "capture"):
-        graphs = captured_graphs(program, check.args, check.kwargs)
+        graphs = capture_graphs(program, check.args, check.kwargs)
     constants = constants_of(graphs.program)
     with _timed(times, "find"), without_guards(graphs.program.mode):
         found = {
@@ -214,7 +214,7 @@ def _of_program(
         }
     refolded = {owner: each.refolded for owner, each in found.items()}
     with _timed(times, "rebuild"):
-        result = rebuilt(graphs, refolded)
+        result = rebuild_program(graphs, refolded)
     made = _Made(program, result, name, tuple(refolded.values()), tuple(found.values()))
     examples = getattr(program, "example_inputs", None)
     return _finished(made, check, check.given(examples), times, None)
@@ -227,8 +227,8 @@ class _Made:
     source: Any
     result: Any
     target: str
-    refolded: tuple[Refolded, ...]
-    found: tuple[FoundByRecord | RefoldSearch, ...]
+    refolded: tuple[FoldedGraph, ...]
+    found: tuple[RecordedFindings | RefoldSearch, ...]
 
 
 def _unsimplified(lowering: Lowering) -> Lowering:
@@ -241,7 +241,7 @@ def _unsimplified(lowering: Lowering) -> Lowering:
         known = all(node.name in before and is_as_recorded(node, before[node.name]) for node in nodes)
         if len(nodes) != len(before) or not known:
             return lowering
-    return again(lowering, None, verify=False)
+    return resimplify(lowering, None, verify=False)
 
 
 def _finished(
@@ -250,7 +250,7 @@ def _finished(
     proof = None
     if check.level:
         with _timed(times, "verify"):
-            proof = prove(made.source, made.result, made.refolded, check.level, given)
+            proof = verify_refolding(made.source, made.result, made.refolded, check.level, given)
     before, after = (sum(map(count_calls, graphs)) for graphs in zip(*_pairs(made.refolded)))
     folded = tuple(each for one in made.found for each in one.folded)
     missed = tuple(each for one in made.found for each in one.missed)
@@ -258,7 +258,7 @@ def _finished(
     return Refolding(made.result, made.target, folded, missed, proof, times, rewrites, (before, after), lowering)
 
 
-def _pairs(refolded: Iterable[Refolded]) -> Iterator[tuple[fx.Graph, fx.Graph]]:
+def _pairs(refolded: Iterable[FoldedGraph]) -> Iterator[tuple[fx.Graph, fx.Graph]]:
     """Each graph before and after."""
     return ((each.before, each.rewrite.graph) for each in refolded)
 

@@ -13,9 +13,9 @@ from torch import fx, nn
 from decomp.ir.call import metadata
 from decomp.ir.effects import Effect, EffectTable, looks_only
 from decomp.metadata.symbolic_sizes import SYMBOLIC
-from decomp.refolding.structures import Structures
+from decomp.refolding.structures import StructureNumbers
 
-LIMIT = 96
+MAX_REGION_NODES = 96
 """The maximum number of nodes in a region."""
 
 
@@ -43,10 +43,10 @@ class GraphIndex:
         graph: fx.Graph,
         owner: nn.Module,
         constants: Mapping[str, torch.Tensor] | None = None,
-        structures: Structures | None = None,
+        structures: StructureNumbers | None = None,
     ) -> None:
         self.graph, self.owner, self._constants = graph, owner, constants
-        self.structures = structures if structures is not None else Structures()
+        self.structures = structures if structures is not None else StructureNumbers()
         leaves = (*graph.find_nodes(op="placeholder"), *graph.find_nodes(op="get_attr")) if constants else ()
         self.given = {node: constants[node.name] for node in leaves if constants and node.name in constants}
         """The values of constant indices and masks."""
@@ -85,7 +85,7 @@ class GraphIndex:
             self._data[node] = found
         return found
 
-    def between(self, root: fx.Node, inputs: Collection[fx.Node], limit: float = LIMIT) -> Region | None:
+    def between(self, root: fx.Node, inputs: Collection[fx.Node], limit: float = MAX_REGION_NODES) -> Region | None:
         """The region that computes `root` from `inputs`; None if it needs other values, or too many nodes."""
         found: set[fx.Node] = set()
         waiting = [root]
@@ -146,7 +146,7 @@ class GraphIndex:
         heap = [(self.place[user], user) for user in start.users]
         heapq.heapify(heap)
         seen = {user for _, user in heap}
-        while heap and len(found) < LIMIT:
+        while heap and len(found) < MAX_REGION_NODES:
             _, node = heapq.heappop(heap)
             if node.op == "output" or self.is_leaf(node):
                 continue
@@ -161,7 +161,7 @@ class GraphIndex:
     def views_above(self, node: fx.Node) -> list[fx.Node]:
         """A node and the values of which it is a view or copy, nearest first."""
         found = [node]
-        while op_called(node) in VIEWS and len(self.data_inputs(node)) == 1 and len(found) < LIMIT:
+        while op_schema_name(node) in VIEWS and len(self.data_inputs(node)) == 1 and len(found) < MAX_REGION_NODES:
             node = self.data_inputs(node)[0]
             found.append(node)
         return found
@@ -174,7 +174,11 @@ class GraphIndex:
     def views_below(self, node: fx.Node) -> list[fx.Node]:
         """A node and the chain of views and copies of it, nearest first."""
         found = [node]
-        while (user := self.only_user(found[-1])) is not None and op_called(user) in VIEWS and len(found) < LIMIT:
+        while (
+            (user := self.only_user(found[-1])) is not None
+            and op_schema_name(user) in VIEWS
+            and len(found) < MAX_REGION_NODES
+        ):
             found.append(user)
         return found
 
@@ -187,7 +191,7 @@ VIEWS = frozenset(
 """Ops that rearrange or repeat the elements of one operand."""
 
 
-def op_called(node: fx.Node) -> str:
+def op_schema_name(node: fx.Node) -> str:
     """`aten::exp` for any overload; empty for a target that is not an ATen op."""
     target = node.target
     return target._schema.name if isinstance(target, torch._ops.OpOverload) else ""

@@ -15,9 +15,9 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.ir.uncertain_strides import ATTENTION, other_strides
 from decomp.metadata.strides import same_layout
 from decomp.refolding.folding import Fold
-from decomp.refolding.found import Findings, Found, ResultMetadata, Wanted, fold_of
-from decomp.refolding.outcome import Folded, Missed
-from decomp.refolding.programs import Refolded, with_folds
+from decomp.refolding.found import Findings, FoundCall, ResultMetadata, WantedCalls, make_fold
+from decomp.refolding.outcome import MissedCall, RestoredCall
+from decomp.refolding.programs import FoldedGraph, fold_graph
 from decomp.refolding.regions import GraphIndex
 from decomp.refolding.searches.attention import Attentions
 from decomp.refolding.searches.batch_norms import BatchNorms
@@ -27,10 +27,10 @@ from decomp.refolding.searches.names import Names
 from decomp.refolding.searches.products import Products
 from decomp.refolding.searches.rules_backwards import RulesBackwards, overloads_of
 from decomp.refolding.searches.weights import Weights
-from decomp.refolding.trials import Known, Runner
+from decomp.refolding.trials import Runner, TrialCache
 from decomp.rules.rules import Rules
 
-ROUNDS = (Functions, Weights, BatchNorms, Attentions, Products, Names)
+SEARCHES = (Functions, Weights, BatchNorms, Attentions, Products, Names)
 """The searches, in order: later ones build on the calls that earlier ones find."""
 
 
@@ -38,21 +38,21 @@ ROUNDS = (Functions, Weights, BatchNorms, Attentions, Products, Names)
 class RefoldSearch:
     """The findings in one graph."""
 
-    refolded: Refolded
-    folded: list[Folded] = field(default_factory=list)
-    missed: list[Missed] = field(default_factory=list)
+    refolded: FoldedGraph
+    folded: list[RestoredCall] = field(default_factory=list)
+    missed: list[MissedCall] = field(default_factory=list)
 
 
 def search(
     graph: fx.Graph,
     owner: nn.Module,
-    wanted: Wanted,
+    wanted: WantedCalls,
     rules: Rules | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
 ) -> RefoldSearch:
     """Find calls in a graph, also the ops of `rules`, and fold them. `constants` are the values of inputs that are
     constants of the program, by name."""
-    whole, known = GraphIndex(graph, owner, constants), Known()
+    whole, known = GraphIndex(graph, owner, constants), TrialCache()
     rounds = _Rounds(whole, wanted, known)
     rounds.run(_kinds(wanted, rules))
     missed = rounds.missed
@@ -62,17 +62,17 @@ def search(
         rounds.run([(on_stones, ()), *_kinds(wanted, rules, stones=False)])
         missed += rounds.missed
     rewrite = rounds.rewrite if rounds.rewrite is not None else _folded(graph, owner, [])
-    return RefoldSearch(Refolded(graph, rewrite), *_that_stand(rewrite.graph, rounds.folded, missed))
+    return RefoldSearch(FoldedGraph(graph, rewrite), *_that_stand(rewrite.graph, rounds.folded, missed))
 
 
-_Kind = tuple[Callable[[GraphIndex, Runner, Wanted], Any], Container[Any]]
+_Kind = tuple[Callable[[GraphIndex, Runner, WantedCalls], Any], Container[Any]]
 """A search, and the overloads that it may find only as intermediate matches for other searches."""
 
 
-def _kinds(wanted: Wanted, rules: Rules | None, stones: bool = True) -> list[_Kind]:
+def _kinds(wanted: WantedCalls, rules: Rules | None, stones: bool = True) -> list[_Kind]:
     """The searches that can find a wanted call, or intermediate matches for such a search."""
     found, needed = list[_Kind](), set[Any]()
-    for kind in reversed(ROUNDS):
+    for kind in reversed(SEARCHES):
         own = needed.intersection(kind.finds) if stones else set[Any]()
         useful = [overload for overload in kind.finds if overload in own or wanted.may((overload,))]
         needed.update(each for overload in useful for each in kind.finds[overload])
@@ -85,15 +85,15 @@ def _kinds(wanted: Wanted, rules: Rules | None, stones: bool = True) -> list[_Ki
 class _Rounds:
     """Runs searches one after the other, each on the graph that those before it have folded."""
 
-    def __init__(self, around: GraphIndex, wanted: Wanted, known: Known) -> None:
+    def __init__(self, around: GraphIndex, wanted: WantedCalls, known: TrialCache) -> None:
         self.around, self.wanted, self.known = around, wanted, known
         self.rewrite: Rewrite | None = None
-        self.folded: list[Folded] = []
-        self.missed: list[Missed] = []
+        self.folded: list[RestoredCall] = []
+        self.missed: list[MissedCall] = []
         self.steps: list[IntermediateMatch] = []
         self.stones: set[str] = set()
         """The names of intermediate matches that were folded but are not wanted."""
-        self._earlier: dict[str, Folded] = {}
+        self._earlier: dict[str, RestoredCall] = {}
         self._results = ResultMetadata()
 
     def run(self, kinds: Sequence[_Kind]) -> None:
@@ -106,9 +106,9 @@ class _Rounds:
             if chosen:
                 self._fold(chosen)
 
-    def _fold(self, chosen: list[Found]) -> None:
+    def _fold(self, chosen: list[FoundCall]) -> None:
         around = self.around
-        made = [fold_of(found, around, self._earlier, self._results) for found in chosen]
+        made = [make_fold(found, around, self._earlier, self._results) for found in chosen]
         for found, (_, record) in zip(chosen, made):
             self._earlier[found.region.root.name] = replace(record, nodes=0)  # the projection, if there are several
             self._earlier[record.node] = record
@@ -120,7 +120,9 @@ class _Rounds:
         self.around = around.after(self.rewrite.graph)
 
 
-def _that_stand(graph: fx.Graph, folded: list[Folded], missed: list[Missed]) -> tuple[list[Folded], list[Missed]]:
+def _that_stand(
+    graph: fx.Graph, folded: list[RestoredCall], missed: list[MissedCall]
+) -> tuple[list[RestoredCall], list[MissedCall]]:
     """The findings that are still in the graph, and the misses that no later search found."""
     names = {node.name for node in graph.nodes}
     found = [each for each in folded if each.node in names]
@@ -131,7 +133,7 @@ def _that_stand(graph: fx.Graph, folded: list[Folded], missed: list[Missed]) -> 
 def _folded(graph: fx.Graph, owner: nn.Module, folds: list[Fold]) -> Rewrite:
     """Apply folds to a graph, and re-propagate strides, also for the other strides that attention kernels may
     return."""
-    rewrite = with_folds(graph, owner, folds).rewrite
+    rewrite = fold_graph(graph, owner, folds).rewrite
     given = [(node, rewrite.values.get(node)) for fold in folds if fold.target in ATTENTION for node in fold.gives]
     own = {old: new.meta.get("val") for old, new in given if new is not None}
     for old, value in own.items():

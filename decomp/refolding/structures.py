@@ -12,7 +12,7 @@ from decomp.ir.call import metadata
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 
 
-class Structures:
+class StructureNumbers:
     """The numbers of calls, shared between several graphs."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ GRADIENT_TOLERANCE = 64 * VALUE_TOLERANCE
 """The tolerance for gradients."""
 TIMES, ULPS = 4.0, 4.0
 """The error of a region in its own dtype may be `TIMES` that of the op, plus `ULPS` ULP of the largest value."""
-SCALES = (1.0, 4.0)
+OPERAND_SCALES = (1.0, 4.0)
 """Standard deviations of random operands."""
 
 Tensors = Sequence[torch.Tensor]
@@ -42,7 +42,7 @@ class RegionVerdict:
 
 
 @dataclass
-class Known:
+class TrialCache:
     """Results of trials, by the structure of the region."""
 
     verdicts: dict[Any, RegionVerdict] = field(default_factory=dict)
@@ -53,9 +53,9 @@ class Known:
 class Runner:
     """Runs parts of a graph on real tensors."""
 
-    def __init__(self, around: GraphIndex, known: Known | None = None) -> None:
+    def __init__(self, around: GraphIndex, known: TrialCache | None = None) -> None:
         self.around = around
-        self.known = known if known is not None else Known()
+        self.known = known if known is not None else TrialCache()
         self.sizes: dict[Any, int] = {}
         self.constants: dict[tuple[fx.Node, bool], Any] = {}
 
@@ -129,7 +129,7 @@ class Runner:
         own = self.function(region, wide=False)
         variances, fixed = region.statistics[1:], [node in region.statistics for node in region.inputs]
         try:
-            for seed, scale in enumerate(SCALES):
+            for seed, scale in enumerate(OPERAND_SCALES):
                 operands = [self.random(node, scale, 7 * seed + i) for i, node in enumerate(region.inputs)]
                 operands = [t.abs() if node in variances else t for node, t in zip(region.inputs, operands)]
                 operands = [~t if node in region.rare else t for node, t in zip(region.inputs, operands)]

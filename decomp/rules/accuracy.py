@@ -51,7 +51,7 @@ def require_level(value: Any, name: str) -> str:
     raise ArgumentError(f"{name} must be one of {', '.join(map(repr, LEVELS))}, not {value!r}")
 
 
-def reaches(level: str | None, wanted: str) -> bool:
+def is_accurate_enough(level: str | None, wanted: str) -> bool:
     """Whether a rule of this level is accurate enough for the level `wanted`. A rule without a level always is: its
     accuracy is its author's responsibility."""
     return level is None or LEVELS.index(level) <= LEVELS.index(wanted)

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from decomp.errors import RuleError
-from decomp.rules.rule_lines import code_of, written
+from decomp.rules.rule_lines import code_of, format_line
 
 
 def require_no_tensor_checks(rule: Any, function: Callable[..., Any]) -> None:
@@ -28,7 +28,7 @@ def require_no_tensor_checks(rule: Any, function: Callable[..., Any]) -> None:
                 rule,
                 "calls isinstance(..., torch.Tensor), which is false for the proxies that a rule runs on",
                 "check isinstance(x, (int, float, complex)) for numbers; every other operand is a tensor",
-                line=written(code, line),
+                line=format_line(code, line),
             )
 
 

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from decomp._library import library
-from decomp.errors import DecompError, NotPortable, RuleError, first_line, pickled
+from decomp.errors import DecompError, NotPortable, RuleError, first_line, pickle_or_explain
 from decomp.ir.call import Call
 from decomp.ir.ops import Op
 from decomp.rules.requirements import Needs, missing_ops
@@ -55,7 +55,7 @@ class Limitation:
         place = library_place(self)
         if place is not None:
             return from_library, place
-        pickled(self.when, f"limitation {self}", "define the function of when= at the top level of a module")
+        pickle_or_explain(self.when, f"limitation {self}", "define the function of when= at the top level of a module")
         return Limitation, (self.op, self.reason, self.needs, self.when)
 
     def __copy__(self) -> Limitation:
@@ -65,7 +65,7 @@ class Limitation:
         return self
 
 
-def first(limitations: Iterable[Limitation], call: Call, target: Target) -> str | None:
+def first_applicable(limitations: Iterable[Limitation], call: Call, target: Target) -> str | None:
     """The reason of the first limitation that applies to `call`, if any."""
     return next((limitation.reason for limitation in limitations if limitation.holds(call, target)), None)
 

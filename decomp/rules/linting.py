@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from decomp.errors import boundary, located, spelled
+from decomp.errors import boundary, locate_function, spell_target
 from decomp.ir import spellings
 from decomp.ir.ops import Op
 from decomp.ir.schema import MISSING, Parameter, names, overloads, parameters
@@ -101,7 +101,7 @@ def _of_entry(overload: torch._ops.OpOverload, function: Callable[..., Any]) -> 
     taken = tuple(signature.parameters.values())
     kinds = {p.kind for p in taken}
     for problem in _of_signature(taken, kinds, parameters(overload)):
-        yield Finding(f"{spelled(function)} ({located(function)})", str(overload), problem)
+        yield Finding(f"{spell_target(function)} ({locate_function(function)})", str(overload), problem)
 
 
 def _of_signature(

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from decomp.errors import RuleError, first_line, pickled
+from decomp.errors import RuleError, first_line, pickle_or_explain
 from decomp.ir.ops import Op
 from decomp.ir.schema import Bound
 from decomp.patterns.found import Match
@@ -72,7 +72,7 @@ class PatternRule(Rule):
         remedy = "define the functions of a pattern rule at the top level of a module, under names of their own"
         source, modules = self.pattern.source
         for function in (source, self.function, self.where):
-            pickled(function, f"rule {self}", remedy)
+            pickle_or_explain(function, f"rule {self}", remedy)
         return pattern_rule, (source, modules, self.function, self.where, self.name, self.needs, self.level)
 
 

@@ -31,12 +31,12 @@ def missing_ops(needs: Needs, target: Target) -> str | None:
     for group in needs:
         known = any(map(target.knows, group))
         if known and isinstance(group, Absent):
-            return f"no {spelled_out(group)}"
+            return f"no {spell_group(group)}"
         if not known and not isinstance(group, Absent):
-            return spelled_out(group)
+            return spell_group(group)
     return None
 
 
-def spelled_out(group: Iterable[Op]) -> str:
+def spell_group(group: Iterable[Op]) -> str:
     """A group as text: `aten.softmax or aten._softmax`."""
     return " or ".join(map(str, group))

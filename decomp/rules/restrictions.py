@@ -43,7 +43,7 @@ def refusal_of_call(target: Any, kwargs: dict[str, Any]) -> Refusal | None:
         return "assigns to an attribute of a tensor", "compute a new tensor instead"
     if name in AUGMENTED or name.strip("_") in _IN_PLACE_OPERATORS and name.startswith(("i", "__i")):
         sign = AUGMENTED[name if name in AUGMENTED else f"__{name}__"]
-        return augmented(sign)
+        return refuse_augmented_assignment(sign)
     if _is_mutable(target):
         return f"mutates a tensor ({name})", "use the functional op and return its result"
     if name in ("item", "tolist", "numpy"):
@@ -51,7 +51,7 @@ def refusal_of_call(target: Any, kwargs: dict[str, Any]) -> Refusal | None:
     return None
 
 
-def augmented(sign: str) -> Refusal:
+def refuse_augmented_assignment(sign: str) -> Refusal:
     """The refusal of `x += y`, given `+`."""
     return f"mutates a tensor (x {sign}= y)", f"write `x = x {sign} y`, which creates a new tensor"
 
@@ -86,14 +86,14 @@ def _is_mutable(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
-def writes_seen(args: Any) -> Callable[[], bool]:
+def watch_writes(args: Any) -> Callable[[], bool]:
     """A function that returns whether any fake tensor in `args` has been written to since, in any way."""
     tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, FakeTensor)]
     versions = [tensor._version for tensor in tensors]
     return lambda: versions != [tensor._version for tensor in tensors]
 
 
-def switches() -> tuple[bool, ...]:
+def context_state() -> tuple[bool, ...]:
     """The state that a context manager can change without a visible call."""
     devices = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     return torch.is_inference_mode_enabled(), "cpu" in devices, "cuda" in devices

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from decomp.errors import RuleError, located, pickled
+from decomp.errors import RuleError, locate_function, pickle_or_explain
 from decomp.ir import spellings
 from decomp.ir.ops import Op, once_known
 from decomp.ir.python_signatures import python_signature
@@ -73,7 +73,7 @@ class Rule:
     @property
     def location(self) -> str:
         """`file.py:12`."""
-        return located(self.function)
+        return locate_function(self.function)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.location})"
@@ -83,7 +83,9 @@ class Rule:
         if place is not None:
             return from_library, place
         function, overload = portable(self.function), portable(self.overload)
-        pickled(function, f"rule {self}", "define its function at the top level of a module, under a name of its own")
+        pickle_or_explain(
+            function, f"rule {self}", "define its function at the top level of a module, under a name of its own"
+        )
         rest = self.name, self.order, self.texts, self.needs, overload, self.spelled, self.level, self.forward_only
         return _rule_from, (self.op, function, *rest, self.version)
 
@@ -97,9 +99,9 @@ class Rule:
         """The positional and keyword arguments for the function, or `Declined` if it does not take them."""
         if self.overload is not None:
             fits = _means(self.overload, bound)
-            return _as_written(bound) if fits else Declined(f"is for {self.overload}", applicable=False)
+            return _arguments_in_schema_order(bound) if fits else Declined(f"is for {self.overload}", applicable=False)
         if self.parameters is None:
-            return _if_it_fits(self, *_as_written(bound))
+            return _bind_by_position(self, *_arguments_in_schema_order(bound))
         return _by_name(self, bound)
 
 
@@ -142,7 +144,9 @@ def _parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] |
     return found
 
 
-def _if_it_fits(rule: Rule, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | Declined:
+def _bind_by_position(
+    rule: Rule, args: list[Any], kwargs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]] | Declined:
     """The arguments in the form of the schema, for a rule that takes them by position; or why it cannot."""
     try:
         signature = inspect.signature(rule.function)
@@ -187,7 +191,7 @@ def check_arity(rule: Rule) -> None:
 
 def _can_serve(rule: Rule, params: tuple[Parameter, ...]) -> bool:
     """Whether the rule takes every argument that these parameters require, and requires no other."""
-    matched = _matched(rule, rule.order or tuple(p.name for p in params))
+    matched = _match_parameters(rule, rule.order or tuple(p.name for p in params))
     known, taken = {p.name for p in params}, {name for name, _ in matched}
     needed = all(name in known or rule.beyond_schema(p) for name, p in matched if p.default is p.empty)
     return needed and (rule.takes_rest or all(p.name in taken for p in params if p.required))
@@ -204,7 +208,7 @@ def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Dec
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     taken = set()
-    for name, parameter in _matched(rule, order):
+    for name, parameter in _match_parameters(rule, order):
         if name in bound.arguments:
             taken.add(name)
             value = _as_rule_means(rule, name, _listed(schema.get(name), bound.arguments[name]))
@@ -219,7 +223,7 @@ def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Dec
         else:
             args.append(value)
     for name, value in bound.arguments.items():
-        if name not in taken and not _negligible(schema.get(name), name, value, bound):
+        if name not in taken and not _is_negligible(schema.get(name), name, value, bound):
             if rule.takes_rest:
                 kwargs[next((own for own, known, _ in rule.spelled if known == name), name)] = value
                 continue
@@ -227,7 +231,7 @@ def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Dec
     return args, kwargs
 
 
-def _matched(rule: Rule, order: tuple[str, ...]) -> list[tuple[str | None, inspect.Parameter]]:
+def _match_parameters(rule: Rule, order: tuple[str, ...]) -> list[tuple[str | None, inspect.Parameter]]:
     """Each parameter of the rule with the schema's name for it: its own, or the one at its position."""
     assert rule.parameters is not None
     known = {*names(rule.op), *order}
@@ -272,7 +276,7 @@ def _as_rule_means(rule: Rule, name: str, value: Any) -> Any:
     return value
 
 
-def _negligible(parameter: Parameter | None, name: str, value: Any, bound: Bound) -> bool:
+def _is_negligible(parameter: Parameter | None, name: str, value: Any, bound: Bound) -> bool:
     """Whether a rule can ignore this argument: it has its default, or cannot change a value."""
     if name not in bound.given or name in spellings.IGNORED or name == "memory_format":
         return True
@@ -289,13 +293,13 @@ def _same(value: Any, parameter: Parameter) -> bool:
     return bool((list(value) if isinstance(value, tuple) else value) == default)
 
 
-def _as_written(bound: Bound) -> tuple[list[Any], dict[str, Any]]:
+def _arguments_in_schema_order(bound: Bound) -> tuple[list[Any], dict[str, Any]]:
     """All arguments, in the order and by the names of the op's schema; those at their defaults are left out."""
     schema = _schema(bound.op, bound.overload)
     written = [
         (name, value)
         for name, value in bound.arguments.items()
-        if not _negligible(schema.get(name), name, value, bound)
+        if not _is_negligible(schema.get(name), name, value, bound)
         or (name in bound.given and (schema.get(name) is None or schema[name].default is MISSING))
     ]
     args: list[Any] = []

@@ -19,10 +19,10 @@ def line_of(function: Callable[..., Any], error: BaseException) -> str | None:
             found = number
     if code is None or found is None:
         return None
-    return written(code, found)
+    return format_line(code, found)
 
 
-def written(code: CodeType, number: int) -> str:
+def format_line(code: CodeType, number: int) -> str:
     """A line of code with its location: `mine.py:15: u += 1`."""
     text = linecache.getline(code.co_filename, number).strip()
     return f"{code.co_filename.rsplit('/', 1)[-1]}:{number}" + (f": {text}" if text else "")

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from decomp.errors import ArgumentError, spelled
+from decomp.errors import ArgumentError, spell_target
 from decomp.ir.call import Call
 from decomp.ir.ops import Op, op as op_of
 from decomp.rules.accuracy import require_level
 from decomp.rules.instance_checks import require_no_tensor_checks
-from decomp.rules.limitation import Limitation, first
+from decomp.rules.limitation import Limitation, first_applicable
 from decomp.rules.pattern_rules import PatternRule, Where, pattern_rule
 from decomp.rules.requirements import needs_of
 from decomp.rules.rule import Rule as Rule, check_arity, python_parameters
@@ -208,7 +208,7 @@ class Rules:
 
     def limitation(self, call: Call, target: Target) -> str | None:
         """The declared reason why no rule can lower `call` to `target`, or None."""
-        return first(self._limitations.get(call.op, ()), call, target)
+        return first_applicable(self._limitations.get(call.op, ()), call, target)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -274,7 +274,7 @@ class Rules:
             return self
         if self._forward_only is None:
             found = Rules(self.entries, composites=self.composites, level=self.level)
-            found.register("detach")(undetached)
+            found.register("detach")(identity_for_detach)
             found.trains, found.memory = False, self.memory
             self._forward_only = found
         return self._forward_only
@@ -315,14 +315,14 @@ def _entries(rules: Any) -> list[Entry]:
     return entries
 
 
-def undetached(x: Any) -> Any:
+def identity_for_detach(x: Any) -> Any:
     """x itself: without gradients there is nothing to detach."""
     return x
 
 
 def _title(function: Any, op: Op) -> str:
     """The default name of a rule: that of its function, or that of its op if the function is named just `rule`."""
-    title = getattr(function, "__name__", None) or spelled(function)
+    title = getattr(function, "__name__", None) or spell_target(function)
     return op.short if title == "rule" else title
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from decomp.costs.model import CostModel
-from decomp.errors import TargetError, pickled
+from decomp.errors import TargetError, pickle_or_explain
 from decomp.ir.call import Call, Predicate, metadata
 from decomp.ir.dtypes import KINDS, common, is_of, name_of, named_by, unknown_in
 from decomp.ir.narrow_calls import NARROWER, NarrowCall, has_wide, is_between
@@ -230,10 +230,10 @@ class Target:
             if is_between(call, self.narrower):
                 return None
             narrow = NarrowCall.of(call, {torch.int64: self.narrower.get(torch.int64, torch.int64)})
-            broken = _broken_of(alternatives, narrow)
+            broken = _violated_alternative(alternatives, narrow)
             call.looked_around |= narrow.looked_around
             return broken
-        return _broken_of(alternatives, call)
+        return _violated_alternative(alternatives, call)
 
     def surely_legal(self, op: Op, overload: str | None) -> bool:
         """Whether every call of this overload (of every overload, if None) is legal, whatever its arguments."""
@@ -275,7 +275,11 @@ class Target:
 
     def conditions(self) -> list[tuple[str, str]]:
         """Each op by name, with the condition under which it is legal; "" if it is always legal."""
-        said = {_shown(key): _said(alternatives) for key, alternatives in self._entries.items() if alternatives}
+        said = {
+            _shown(key): _describe_alternatives(alternatives)
+            for key, alternatives in self._entries.items()
+            if alternatives
+        }
         return sorted(said.items())
 
     def __iter__(self) -> Iterator[str]:
@@ -292,7 +296,7 @@ class Target:
         conditions = (c for alternatives in self._entries.values() for conditions in alternatives for c in conditions)
         remedy = "define its predicate at the top level of a module, or write the target as TOML"
         for condition in dict.fromkeys(conditions):
-            pickled(condition.holds, f"target {self.name}, legal only if {condition.reason},", remedy)
+            pickle_or_explain(condition.holds, f"target {self.name}, legal only if {condition.reason},", remedy)
         given = self.name, self._entries, self.description, self.costs, self.dtypes, dict(self.narrower)
         return type(self)._of, given
 
@@ -309,7 +313,7 @@ class Target:
         entries = {key: _either(self._lookup(key), right._lookup(key)) for key in keys}
         dtypes = _either_dtypes(self.dtypes, other.dtypes) if isinstance(other, Target) else self.dtypes
         costs = self.costs or right.costs
-        return self._of(_joined(self, "|", other), entries, self.description, costs, dtypes, self.narrower)
+        return self._of(_joined_name(self, "|", other), entries, self.description, costs, dtypes, self.narrower)
 
     def __and__(self, other: Any) -> Target:
         """The ops that both have: a call is legal if it is in each of them."""
@@ -318,7 +322,7 @@ class Target:
         both = {key: _both(self._lookup(key), right._lookup(key)) for key in keys}
         shared = {key: found for key, found in both.items() if found or key[1]}
         dtypes = _both_dtypes(self.dtypes, right.dtypes)
-        return self._of(_joined(self, "&", other), shared, self.description, self.costs, dtypes, self.narrower)
+        return self._of(_joined_name(self, "&", other), shared, self.description, self.costs, dtypes, self.narrower)
 
     def __sub__(self, other: Any) -> Target:
         """The ops of this target without those of the other."""
@@ -326,7 +330,7 @@ class Target:
         gone = {op for op, overload in right._entries if overload is None}
         entries = {key: alternatives for key, alternatives in self._entries.items() if key[0] not in gone}
         entries.update({key: () for key in right._entries if key[1] is not None})
-        return self._with(_joined(self, "-", other), entries)
+        return self._with(_joined_name(self, "-", other), entries)
 
     def _lookup(self, key: Key) -> Alternatives:
         return self._entries.get(key, self._entries.get((key[0], None), ()))
@@ -342,18 +346,18 @@ class MatchAllTarget(Target):
         return True
 
 
-def _broken_of(alternatives: Alternatives | None, call: Call) -> str | None:
+def _violated_alternative(alternatives: Alternatives | None, call: Call) -> str | None:
     """None if all conditions of one alternative hold; otherwise the reason of one that does not, or ""."""
     broken, env = "", _shape_env(call) if alternatives and alternatives != ALWAYS else None
     for conditions in alternatives or ():
-        failed = next((reason for c in conditions if (reason := _broken(c, call, env)) is not None), None)
+        failed = next((reason for c in conditions if (reason := _violated_condition(c, call, env)) is not None), None)
         if failed is None:
             return None
         broken = failed
     return broken
 
 
-def _broken(condition: Condition, call: Call, env: Any) -> str | None:
+def _violated_condition(condition: Condition, call: Call, env: Any) -> str | None:
     """None if the condition holds; otherwise its reason. A condition on symbolic sizes (of `env`) must hold for all
     values, or else for all values except 0 and 1, as `torch.export` assumes of sizes."""
     try:
@@ -408,7 +412,7 @@ def _shown(key: Key) -> str:
     return f"{key[0]}.{key[1]}" if key[1] else str(key[0])
 
 
-def _said(alternatives: Alternatives) -> str:
+def _describe_alternatives(alternatives: Alternatives) -> str:
     if () in alternatives:
         return ""
     return ", or ".join(" and ".join(condition.reason for condition in conditions) for conditions in alternatives)
@@ -418,7 +422,7 @@ def _as_target(other: Any) -> Target:
     return other if isinstance(other, Target) else Target("", other)
 
 
-def _joined(left: Target, sign: str, right: Any) -> str:
+def _joined_name(left: Target, sign: str, right: Any) -> str:
     return f"{left.name} {sign} {right.name}" if isinstance(right, Target) else left.name
 
 

@@ -44,7 +44,7 @@ def read(path: Path) -> Target:
     """The target that the file describes. Raises `TargetError` and `UnknownOp`, both with the file's name."""
     with errors_name(path):
         data = read_toml(path)
-        return _priced(_target(data, path.stem), data, path.name)
+        return _with_costs(_target(data, path.stem), data, path.name)
 
 
 def _target(data: dict[str, Any], stem: str) -> Target:
@@ -52,7 +52,10 @@ def _target(data: dict[str, Any], stem: str) -> Target:
     if unknown:
         raise TargetError(f"unknown key {unknown[0]!r}; known keys are {', '.join(_KEYS)}")
     tags, namespaces, ops = (_names(data, key) for key in ("tags", "namespaces", "ops"))
-    known = [*(key for tag in tags for key in _tagged(tag)), *(key for name in namespaces for key in _registered(name))]
+    known = [
+        *(key for tag in tags for key in _ops_with_tag(tag)),
+        *(key for name in namespaces for key in _registered(name)),
+    ]
     target = Target(_text(data, "name", stem), [*known, *ops], description=_text(data, "description", ""))
     conditions = data.get("when", [])
     if not isinstance(conditions, list):
@@ -73,7 +76,7 @@ def _each_op(entry: Any) -> list[Any]:
     return [{**entry, "op": op} for op in ops] if isinstance(ops, list) else [entry]
 
 
-def _priced(target: Target, data: dict[str, Any], file: str) -> Target:
+def _with_costs(target: Target, data: dict[str, Any], file: str) -> Target:
     if "costs" not in data:
         return target
     from decomp.costs.tables import table_of  # deferred: most shipped targets have no costs
@@ -95,7 +98,7 @@ def _text(data: dict[str, Any], key: str, default: str) -> str:
     return found
 
 
-def _tagged(name: str) -> tuple[Key, ...]:
+def _ops_with_tag(name: str) -> tuple[Key, ...]:
     if name not in torch.Tag.__members__:
         raise TargetError(f"unknown tag {name!r}; known tags are {', '.join(sorted(torch.Tag.__members__))}")
     return _with_tag(torch.Tag.__members__[name])

@@ -50,7 +50,7 @@ def _rule(overload: torch._ops.OpOverload, function: Callable[..., Any]) -> Rule
     return Rule(spelling.op, function, name, overload=overload)
 
 
-def traced(
+def trace_entry(
     function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], mode: FakeTensorMode
 ) -> tuple[fx.GraphModule, list[Any], dict[str, Any]] | Declined:
     """Trace `function` on these arguments (fake tensors, numbers): a graph with the tensors as inputs, and the

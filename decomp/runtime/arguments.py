@@ -64,7 +64,7 @@ def _dtype(dtype: torch.dtype, dtypes: Mapping[torch.dtype, Any] | None) -> Any:
     return dtypes[dtype]
 
 
-def refused(function: Any, arguments: Arguments) -> str | None:
+def why_not_callable(function: Any, arguments: Arguments) -> str | None:
     """Why a Python function cannot take these arguments; None if it can, or has no signature."""
     try:
         signature = inspect.signature(function)

@@ -17,7 +17,7 @@ from decomp.runtime.tables import Backend
 
 
 @dataclass(frozen=True)
-class Border:
+class ComplexBoundary:
     """Conversions that PyTorch does for a backend, before its first call and after its last."""
 
     leaves: dict[fx.Node, fx.Node] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Border:
     """The calls that create complex results."""
 
     @classmethod
-    def of(cls, graph: fx.Graph, backend: Backend) -> Border:
+    def of(cls, graph: fx.Graph, backend: Backend) -> ComplexBoundary:
         """The border of a graph: the conversions for which the backend has no functions."""
         written = {node for node, kind in effects_in(graph).items() if kind == "write-back"}
         outside = {*written, graph.output_node()}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.errors import LoadError, spelled
+from decomp.errors import LoadError, spell_target
 from decomp.ir.accounting import effects_in
 from decomp.ir.aliases import attribute
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata, projected, substituted
@@ -20,10 +20,10 @@ from decomp.ir.narrow_calls import NarrowCall, is_between
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.ir.ops import of_function
 from decomp.metadata.meta_values import known_value
-from decomp.narrowing.functional import narrowed
-from decomp.runtime.arguments import UnknownDtype, arguments_of, refused
-from decomp.runtime.border import Border
-from decomp.runtime.code import Code, GeneratedBody, GeneratedStep
+from decomp.narrowing.functional import narrow_tensor
+from decomp.runtime.arguments import UnknownDtype, arguments_of, why_not_callable
+from decomp.runtime.border import ComplexBoundary
+from decomp.runtime.code import GeneratedBody, GeneratedProgram, GeneratedStep
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.pytree import tensors_in
 
@@ -79,7 +79,7 @@ def _where(nodes: list[fx.Node]) -> str:
     return f" ({nodes[0].name})" if len(nodes) == 1 else f" ({len(nodes)} calls, the first is {nodes[0].name})"
 
 
-class Building:
+class CodeBuilder:
     """Builds the code of one graph."""
 
     def __init__(
@@ -102,13 +102,13 @@ class Building:
         """By an input or a tensor of the module that is written to: its final value."""
         self.steps: list[GeneratedStep] = []
         self.results: Any = None
-        self.border = Border()
+        self.border = ComplexBoundary()
         """The conversions of complex inputs and results, for a backend without complex dtypes."""
 
-    def build(self, graph: fx.Graph) -> Building:
+    def build(self, graph: fx.Graph) -> CodeBuilder:
         """Translate a graph."""
         effects = effects_in(graph)
-        self.border = Border.of(graph, self.backend)
+        self.border = ComplexBoundary.of(graph, self.backend)
         for node in graph.nodes:
             self._check_dtypes(node)
             if node.op == "placeholder":
@@ -168,8 +168,8 @@ class Building:
         else:
             self.now[node] = value
 
-    def _body(self, module: fx.GraphModule) -> Code:
-        inner = Building(self.backend, module, self.problems, self.narrower).build(module.graph)
+    def _body(self, module: fx.GraphModule) -> GeneratedProgram:
+        inner = CodeBuilder(self.backend, module, self.problems, self.narrower).build(module.graph)
         for node in inner.written:
             self._problem("a body of a higher-order op that writes to its inputs", node)
         held = {}
@@ -178,16 +178,16 @@ class Building:
             if value is None:
                 self._problem("a body of a higher-order op with a tensor without values (the meta device)", node)
             else:
-                held[node] = narrowed(str(node.target), value.detach(), self.narrower)
+                held[node] = narrow_tensor(str(node.target), value.detach(), self.narrower)
         constants = {node: self.backend.from_torch(tensor) for node, tensor in held.items()}
         results = substituted(inner.results, inner.array_of)
-        return Code(tuple(inner.inputs), tuple(inner.steps), results, constants)
+        return GeneratedProgram(tuple(inner.inputs), tuple(inner.steps), results, constants)
 
     def _effect(self, node: fx.Node, kind: str) -> None:
         """Nodes that the target need not support: write-backs, and assertions and markers, which compute nothing."""
         if kind != "write-back":
             return
-        if "copy_" not in spelled(node.target):  # the detach before it
+        if "copy_" not in spell_target(node.target):  # the detach before it
             self.now[node] = self._current(node.args[0])
             return
         to, value = node.args[:2]
@@ -221,13 +221,15 @@ class Building:
             return self._primitive(node)
         found = host_function(node, self.backend)
         if found is None:
-            return self._problem(f"{spelled(node.target)}: reads a property that arrays of a backend do not have", node)
+            return self._problem(
+                f"{spell_target(node.target)}: reads a property that arrays of a backend do not have", node
+            )
         self._host(node, found, node.args, node.kwargs)
 
     def _primitive(self, node: fx.Node) -> None:
         call = call_if_bound(node)
         if call is None:
-            return self._problem(f"{spelled(node.target)}: its arguments match no overload", node)
+            return self._problem(f"{spell_target(node.target)}: its arguments match no overload", node)
         found = self.backend.implementation(NarrowCall.of(call, self.narrower) if self.narrower else call)
         if found is None or call.inplace:
             name = f"{call.op}.{call.overload}" if call.overload not in (None, "default") else str(call.op)
@@ -243,7 +245,7 @@ class Building:
         except UnknownDtype as error:
             return self._dtype(error.args[0], node)
         args, kwargs = self._current(args), self._current(kwargs)
-        problem = refused(found.function, (args, kwargs))
+        problem = why_not_callable(found.function, (args, kwargs))
         if problem is not None:
             return self._problem(f"{call.op}: {getattr(found.function, '__name__', found.function)}: {problem}", node)
         self.steps.append(GeneratedStep(node, found.function, args, kwargs, True))
@@ -270,11 +272,11 @@ def host_function(node: fx.Node, backend: Backend) -> Callable[..., Any] | None:
     if target is getattr:
         return (lambda x, _: tuple(backend.shape(x))) if node.args[1] == "shape" else None
     if node.op == "call_method" or isinstance(target, torch._ops.OpOverload):
-        return _SIZES[name](backend) if (name := of_function_or_method(node)) in _SIZES else None
+        return _SIZES[name](backend) if (name := function_or_method_name(node)) in _SIZES else None
     return target if callable(target) else None
 
 
-def of_function_or_method(node: fx.Node) -> str:
+def function_or_method_name(node: fx.Node) -> str:
     """`sym_size` of `aten.sym_size.int`, `size` of `x.size(0)`."""
     return node.target if isinstance(node.target, str) else of_function(node.target).op.short
 

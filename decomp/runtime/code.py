@@ -13,7 +13,7 @@ from typing import Any
 from torch import fx
 
 from decomp.ir.call import nodes_in, substituted
-from decomp.runtime.current import computing, is_walking
+from decomp.runtime.current import is_walking, set_current_node
 
 Visit = Callable[[fx.Node, tuple[Any, ...], Mapping[str, Any], Any], None]
 _numbers = itertools.count()
@@ -33,7 +33,7 @@ class GeneratedStep:
 
 
 @dataclass(frozen=True)
-class Code:
+class GeneratedProgram:
     """A sequence of calls."""
 
     inputs: tuple[fx.Node, ...]
@@ -75,7 +75,7 @@ class Code:
         for i, step in enumerate(self.steps):
             args = tuple(substituted(arg, env.__getitem__) for arg in step.args)
             kwargs = {key: substituted(value, env.__getitem__) for key, value in step.kwargs.items()}
-            with computing(step.node):
+            with set_current_node(step.node):
                 result = env[step.node] = step.function(*args, **kwargs)
                 if visit is not None and step.primitive:
                     visit(step.node, args, kwargs, result)
@@ -99,7 +99,7 @@ class Code:
 class GeneratedBody:
     """The body of a higher-order op as a function of arrays."""
 
-    def __init__(self, code: Code, name: str) -> None:
+    def __init__(self, code: GeneratedProgram, name: str) -> None:
         self.code, self.__name__ = code, name
 
     def __call__(self, *operands: Any) -> Any:
@@ -112,7 +112,7 @@ class GeneratedBody:
 class _Writer:
     """Writes code as Python source."""
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: GeneratedProgram) -> None:
         self.code = code
         self.names: dict[str, Any] = {}
         self._by_identity: dict[int, str] = {}

@@ -12,7 +12,7 @@ _NODE: contextvars.ContextVar[fx.Node | None] = contextvars.ContextVar("decomp_n
 
 
 @contextlib.contextmanager
-def computing(node: fx.Node) -> Iterator[None]:
+def set_current_node(node: fx.Node) -> Iterator[None]:
     """Context manager: `node` is being computed."""
     token = _NODE.set(node)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.capture.propagation import propagated
+from decomp.capture.propagation import propagate_metadata
 from decomp.graphs.rewrite import copy_graph
 from decomp.ir.call import metadata
 
@@ -31,7 +31,7 @@ def for_every_layout(
             return first(arguments)
         key = tuple(map(_layout, arguments))
         if key not in others:
-            again = propagated(graph, module, arguments, None)[0].graph
+            again = propagate_metadata(graph, module, arguments, None)[0].graph
             others[key] = made(fx.GraphModule(module, again), list(map(metadata, again.find_nodes(op="placeholder"))))
         return others[key](arguments)
 

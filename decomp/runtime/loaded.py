@@ -25,7 +25,7 @@ from decomp.errors import (
     PrimitiveError,
     WrongInputs,
     boundary,
-    failed,
+    option_failed,
 )
 from decomp.ir.call import kind_of, metadata, nodes_in, substituted
 from decomp.ir.dtypes import dtype_named
@@ -33,11 +33,11 @@ from decomp.ir.narrow_calls import NARROWER
 from decomp.loading import load as program_of
 from decomp.lowering import Lowering
 from decomp.metadata.meta_values import known_value
-from decomp.narrowing.functional import narrowed
-from decomp.runtime.border import Border, as_complex, as_real
-from decomp.runtime.building import Building, Problems
-from decomp.runtime.code import Code, GeneratedStep, Visit
-from decomp.runtime.misfits import described, first_misfit, fits, kind_in_words
+from decomp.narrowing.functional import narrow_tensor
+from decomp.runtime.border import ComplexBoundary, as_complex, as_real
+from decomp.runtime.building import CodeBuilder, Problems
+from decomp.runtime.code import GeneratedProgram, GeneratedStep, Visit
+from decomp.runtime.misfits import describe_kind, describe_tensor, first_misfit, fits_metadata
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.fakes import unset_fake_temporarily
 from decomp.torch_internals.graphs import PyTreeCodeGen
@@ -73,7 +73,7 @@ class Loaded:
         problems = Problems()
         known = backend.dtypes or {}
         self.narrower = {wide: dtype for wide, dtype in narrower.items() if wide not in known and dtype in known}
-        built = Building(backend, root, problems, self.narrower).build(root.graph)
+        built = CodeBuilder(backend, root, problems, self.narrower).build(root.graph)
         problems.raise_any(backend)
         self.backend, self.source = backend, root.graph
         self._root, self._results = root, built.results
@@ -91,7 +91,7 @@ class Loaded:
         self._returned = list(dict.fromkeys(nodes_in(built.results)))
         self._complex = frozenset(built.border)
         flat = (*built.written.values(), *map(built.array_of, self._returned))
-        self._code = Code(tuple(leaf.node for leaf in self.leaves), tuple(built.steps), flat)
+        self._code = GeneratedProgram(tuple(leaf.node for leaf in self.leaves), tuple(built.steps), flat)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise NotPortable(
@@ -123,7 +123,7 @@ class Loaded:
         try:
             compiled = self.backend.jit(plain)
         except Exception as error:
-            raise failed(self.backend.name, "jit", "the program", error) from error
+            raise option_failed(self.backend.name, "jit", "the program", error) from error
         if not callable(compiled):
             raise ArgumentError(f"jit= of {self.backend.name} must return a function, but returned {compiled!r}")
         return compiled
@@ -165,7 +165,7 @@ class Loaded:
         found = self._run(values)
         self._write(dict(zip(self.writes, found)), given)
         # Programs without expanded calls also run on inputs of other shapes, for which their metadata is wrong.
-        checked = checked and all(fits(value, leaf.meta) for value, leaf in zip(given, inputs))
+        checked = checked and all(fits_metadata(value, leaf.meta) for value, leaf in zip(given, inputs))
         return self._returned_from(found[len(self.writes) :], values if checked else None)
 
     def require_numbers(self) -> None:
@@ -195,7 +195,7 @@ class Loaded:
                 raise CaptureError(f"the program has no {name!r}; it has {', '.join(known)}")
             own, given = known[name].meta, as_real(tensor) if known[name].as_real and tensor.is_complex() else tensor
             if (own.shape, own.dtype) != (given.shape, given.dtype):
-                raise CaptureError(f"{name!r} is {described(own)} and cannot be set to {described(given)}")
+                raise CaptureError(f"{name!r} is {describe_tensor(own)} and cannot be set to {describe_tensor(given)}")
             known[name].value = self._moved(tensor, known[name])
         self._absent = [leaf for leaf in self._absent if leaf.value is None]
 
@@ -206,14 +206,18 @@ class Loaded:
             raise InputMismatch(leaf.name, leaf.meta.layout, value.layout, "layout")
         plain = value.detach().resolve_conj().resolve_neg()
         found = as_real(plain) if leaf.as_real else plain
-        return _on(self.backend, narrowed(f"{leaf.kind} {leaf.name!r}", found, self.narrower), leaf.kind, leaf.name)
+        return _on(
+            self.backend, narrow_tensor(f"{leaf.kind} {leaf.name!r}", found, self.narrower), leaf.kind, leaf.name
+        )
 
     def _tensor(self, array: Any, is_complex: bool, name: str, meta: Any) -> torch.Tensor:
         """A value as a tensor, in its dtype in the program if it is computed in a narrow one."""
         try:
             found = self.backend.to_torch(array)
         except Exception as error:
-            raise failed(self.backend.name, "to_torch", f"{name}, which is {kind_in_words(array)}", error) from error
+            raise option_failed(
+                self.backend.name, "to_torch", f"{name}, which is {describe_kind(array)}", error
+            ) from error
         if not isinstance(found, torch.Tensor):
             raise ArgumentError(f"to_torch= of {self.backend.name} must return a tensor, not {type(found).__name__}")
         found = as_complex(found) if is_complex else found
@@ -234,7 +238,7 @@ class Loaded:
             if isinstance(error, DecompError):
                 raise
             found = [leaf for leaf in self.leaves if leaf.kind == "input"]
-            inputs = (f"{leaf.name}: {described(metadata(leaf.node))}" for leaf in found)
+            inputs = (f"{leaf.name}: {describe_tensor(metadata(leaf.node))}" for leaf in found)
             raise WrongInputs(tuple(inputs), error) from error
         if isinstance(self.source._codegen, PyTreeCodeGen):
             return flat_inputs(self.source._codegen, args, kwargs)
@@ -297,8 +301,8 @@ class Loaded:
         if isinstance(meta, (list, tuple)):
             return [self._result(node, each, of, given) for each, of in zip(value, meta)]
         found = self._tensor(value, node in self._complex, f"result {node.name!r}", meta)
-        if given is not None and not fits(found, meta):
-            problem = f"result {node.name!r} is {described(found)}, but {described(meta)} in the program"
+        if given is not None and not fits_metadata(found, meta):
+            problem = f"result {node.name!r} is {describe_tensor(found)}, but {describe_tensor(meta)} in the program"
             before = self._first_misfit(given)
             search = f'decomp.bring_up({self.backend.name}, models={{"this": (model, args)}}) finds the function'
             remedy = "fix that function" if before else search
@@ -314,7 +318,7 @@ def _on(backend: Backend, tensor: torch.Tensor, kind: str, name: str) -> Any:
     try:
         return backend.from_torch(tensor)
     except Exception as error:
-        raise failed(backend.name, "from_torch", f"{kind} {name!r}, {described(tensor)}", error) from error
+        raise option_failed(backend.name, "from_torch", f"{kind} {name!r}, {describe_tensor(tensor)}", error) from error
 
 
 def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
@@ -326,7 +330,7 @@ def _state(
     backend: Backend,
     root: nn.Module,
     state: Mapping[fx.Node, torch.Tensor],
-    border: Border,
+    border: ComplexBoundary,
     narrower: Mapping[torch.dtype, torch.dtype],
 ) -> list[Leaf]:
     """The tensor attributes of a program, each converted once."""
@@ -340,7 +344,7 @@ def _state(
             value = known_value(tensor)
             given = tensor.detach() if value is None else value.detach()
             found = as_real(given) if node in border else given
-            held = narrowed(f"{kind} {str(node.target)!r}", found, narrower)
+            held = narrow_tensor(f"{kind} {str(node.target)!r}", found, narrower)
             array = None if value is None else _on(backend, held.clone(), kind, str(node.target))
             moved[id(tensor)] = array, held if value is None else found
         leaves.append(Leaf(str(node.target), kind, *moved[id(tensor)], node, node in border))
@@ -348,7 +352,7 @@ def _state(
     return sorted(leaves, key=lambda leaf: order.index(leaf.kind))
 
 
-def _input(node: fx.Node, border: Border) -> Leaf:
+def _input(node: fx.Node, border: ComplexBoundary) -> Leaf:
     value = metadata(border.leaves.get(node, node))
     return Leaf(str(node.target).lstrip("*"), "input", None, value, node, node in border)
 

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.errors import gave
+from decomp.errors import describe_wrong_result
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
-from decomp.runtime.code import Code, GeneratedStep
+from decomp.runtime.code import GeneratedProgram, GeneratedStep
 
 Read = Callable[[Any, Any], torch.Tensor]
 """Converts a value of the backend to a tensor, given its metadata."""
 
 
-def fits(value: Any, meta: Any) -> bool:
+def fits_metadata(value: Any, meta: Any) -> bool:
     """Whether a tensor has the dtype and the known sizes of its metadata; other values always fit."""
     if not isinstance(value, torch.Tensor) or not isinstance(meta, torch.Tensor):
         return True
@@ -27,14 +27,14 @@ def fits(value: Any, meta: Any) -> bool:
     return all(type(known) is not int or known == size for known, size in zip(meta.shape, value.shape))
 
 
-def described(meta: Any) -> str:
+def describe_tensor(meta: Any) -> str:
     """Dtype and sizes of a tensor as text; for another value, its text."""
     if not isinstance(meta, torch.Tensor):
         return repr(meta)
     return f"{name_of(meta.dtype)} ({', '.join(map(str, meta.shape))})"
 
 
-def first_misfit(code: Code, values: Sequence[Any], read: Read) -> str:
+def first_misfit(code: GeneratedProgram, values: Sequence[Any], read: Read) -> str:
     """Run code call by call until a value does not have its dtype and sizes in the program. Returns a message that
     names the function; empty if there is none, if a function fails first, or if values cannot be converted."""
     steps = {step.node: step for step in code.steps}
@@ -58,7 +58,7 @@ def first_misfit(code: Code, values: Sequence[Any], read: Read) -> str:
 
 class _Misfit(Exception):
     def __init__(self, step: GeneratedStep, found: str, expected: str) -> None:
-        super().__init__(gave(step.function, step.node, found, expected))
+        super().__init__(describe_wrong_result(step.function, step.node, found, expected))
 
 
 def _has_form(value: Any, meta: Any, read: Read) -> bool:
@@ -69,7 +69,7 @@ def _misfits(value: Any, meta: Any, read: Read) -> Iterator[tuple[str, str]]:
     """Descriptions of a value and of its metadata, where these differ."""
     if isinstance(meta, (list, tuple)):
         if not isinstance(value, (list, tuple)) or len(value) != len(meta):
-            yield kind_in_words(value), f"{len(meta)} results"
+            yield describe_kind(value), f"{len(meta)} results"
         else:
             for each, of in zip(value, meta):
                 yield from _misfits(each, of, read)
@@ -78,11 +78,11 @@ def _misfits(value: Any, meta: Any, read: Read) -> Iterator[tuple[str, str]]:
             found = read(value, meta) if not isinstance(value, (list, tuple)) else None
         except Exception:  # conversions may raise anything for an unknown type
             found = None
-        if found is None or not fits(found, meta):
-            yield kind_in_words(value) if found is None else described(found), described(meta)
+        if found is None or not fits_metadata(found, meta):
+            yield describe_kind(value) if found is None else describe_tensor(found), describe_tensor(meta)
 
 
-def kind_in_words(value: Any) -> str:
+def describe_kind(value: Any) -> str:
     """A description of a value's type."""
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of {len(value)}"

@@ -58,7 +58,7 @@ def with_layouts(
     `views` only the layout is read. `shown` maps outputs that are views to their bases: an output, also one after the
     `count` results that are returned, or an input, of which -1 is the first."""
     places = {*views, *whole, *shown, *shown.values()}
-    layouts = {i: layout for i in places if (layout := _recorded(graph, i)) is not None}
+    layouts = {i: layout for i in places if (layout := _recorded_layout(graph, i)) is not None}
     if not layouts:
         return function
     symbols = _symbols(graph)
@@ -92,7 +92,7 @@ def _symbols(graph: fx.Graph) -> dict[Any, int]:
     return {symbol: i for symbol, i in given.items() if getattr(symbol, "is_symbol", False)}
 
 
-def _recorded(graph: fx.Graph, index: int) -> _Layout | None:
+def _recorded_layout(graph: fx.Graph, index: int) -> _Layout | None:
     """The layout of an output of the graph, or of an input (-1 is the first), if inputs determine its symbols."""
     result = outputs_of(graph)[index] if index >= 0 else graph.find_nodes(op="placeholder")[-1 - index]
     value = metadata(result) if isinstance(result, fx.Node) else None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.functionalize.overlap import Place, overlap, place
+from decomp.functionalize.overlap import MemoryRange, memory_range_of, overlap
 from decomp.ir.aliases import view_chain
 from decomp.ir.call import metadata
 from decomp.ops import aten
@@ -24,9 +24,9 @@ output."""
 
 def shared_pairs(graph: fx.Graph) -> frozenset[Pair]:
     """The pairs that share an element, in a graph with metadata and flat outputs."""
-    by_memory: dict[Any, list[tuple[int, Place]]] = defaultdict(list)
+    by_memory: dict[Any, list[tuple[int, MemoryRange]]] = defaultdict(list)
     for number, node in _numbered(graph):
-        found = place(metadata(node))
+        found = memory_range_of(metadata(node))
         if found is not None:
             by_memory[found.memory].append((number, found))
     return frozenset(
@@ -43,7 +43,7 @@ def merged_pairs(source: fx.Graph, lowered: fx.Graph) -> frozenset[Pair]:
     return _same(lowered) - _same(source)
 
 
-def kept_apart(source: fx.Graph, lowered: fx.Graph) -> None:
+def separate_merged_outputs(source: fx.Graph, lowered: fx.Graph) -> None:
     """Replaces the second of each merged pair by a view, so that it is a tensor of its own again."""
     results, own = outputs_of(source), list(outputs_of(lowered))
     views: dict[fx.Node, fx.Node] = {}
@@ -56,7 +56,7 @@ def kept_apart(source: fx.Graph, lowered: fx.Graph) -> None:
     lowered.output_node().args = (tuple(own),)
 
 
-def shown_in(graph: fx.Graph, outputs: Collection[int]) -> dict[int, int]:
+def view_bases(graph: fx.Graph, outputs: Collection[int]) -> dict[int, int]:
     """Maps each of these outputs that is a view to the number of its base: an input, counted as in a pair, or an
     output. A computed base that is not an output becomes one, appended to the others."""
     inputs, results = graph.find_nodes(op="placeholder"), list(outputs_of(graph))

@@ -8,7 +8,7 @@ import torch
 
 from decomp.metadata.strides import is_surely_contiguous
 from decomp.ops import aten
-from decomp.simplification.laws import PERMUTING, Law, dim_of, is_bool, is_number, law, order_of, same_sizes
+from decomp.simplification.laws import PERMUTATIONS, Law, dim_of, is_bool, is_number, law, order_of, same_sizes
 from decomp.simplification.terms import Term, TermCall
 
 RESHAPING = (
@@ -41,18 +41,18 @@ def view_of_a_view(call: TermCall) -> TermCall | None:
     return call.made(target, given, call.args[1]) if outer in (aten.view.default, aten.reshape.default) else None
 
 
-@law("chains", *PERMUTING)
+@law("chains", *PERMUTATIONS)
 def permutation_of_a_permutation(call: TermCall) -> TermCall | None:
-    inner, order = call.operand(0, *PERMUTING), order_of(call)
+    inner, order = call.operand(0, *PERMUTATIONS), order_of(call)
     first = order_of(inner) if inner is not None else None
     if inner is None or order is None or first is None or order == sorted(order):
         return None
     return call.made(aten.permute.default, inner.args[0], [first[dim] for dim in order])
 
 
-@law("chains", *PERMUTING)
+@law("chains", *PERMUTATIONS)
 def permutation_there_and_back(call: TermCall) -> Term | None:
-    inner, order = call.operand(0, *PERMUTING), order_of(call)
+    inner, order = call.operand(0, *PERMUTATIONS), order_of(call)
     first = order_of(inner) if inner is not None else None
     back = inner is not None and order is not None and first is not None and [first[dim] for dim in order]
     return inner.args[0] if inner is not None and back and back == sorted(back) else None

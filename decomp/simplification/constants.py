@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.ops import aten
 from decomp.simplification.chains import RESHAPING
@@ -84,7 +84,7 @@ def _computed(call: TermCall) -> Any:
         return torch.full([1] * arg.value.dim(), constant_of(arg), dtype=arg.value.dtype)
 
     # One element is enough: all elements of the operands are equal, and the ops are elementwise and exact.
-    with neutral(), torch.no_grad():
+    with without_ambient_modes(), torch.no_grad():
         result = call.target(*map(one, call.args), **call.kwargs)
     return result.item() if result.numel() == 1 and result.dtype is call.value.dtype else None
 

@@ -15,7 +15,7 @@ from decomp.ir.aliases import attribute
 from decomp.ir.call import substituted
 from decomp.ir.effects import EffectTable
 from decomp.ir.op_facts import RUN_ONCE
-from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.metadata.meta_values import known_value, on_host, on_meta
 from decomp.simplification.new_calls import same_value
 from decomp.simplification.rewrite_constraints import RewriteConstraints
@@ -83,7 +83,7 @@ class Constants:
     def value(self, term: Term) -> Any:
         """The value of a constant, on the host if it is a meta tensor with known numbers. Raises what a kernel
         raises."""
-        with neutral(), unset_fake_temporarily(), torch.no_grad():
+        with without_ambient_modes(), unset_fake_temporarily(), torch.no_grad():
             return self._computed(term)
 
     def _computed(self, term: Term) -> Any:
@@ -159,7 +159,7 @@ def as_frozen(graph: fx.Graph, constants: Sequence[bool]) -> fx.Graph:
     return rewrite.graph
 
 
-def is_traced_anew(graph: fx.Graph, body: str) -> bool:
+def is_retraced(graph: fx.Graph, body: str) -> bool:
     """Whether a call traces the body of this name with fake tensors when it runs with gradients, as every higher-order
     op does that is differentiated through a graph of its own. Such a body cannot have constants: in torch 2.13
     `materialize_as_graph` enters a fake mode that accepts no other tensors."""
@@ -167,7 +167,7 @@ def is_traced_anew(graph: fx.Graph, body: str) -> bool:
     return any(getattr(user.target, "__name__", "") not in RUN_ONCE for user in users)
 
 
-def frozen(
+def find_constants(
     terms: Sequence[Term], known: set[Term], constants: Constants, around: RewriteConstraints, exposed: Collection[Term]
 ) -> dict[Term, torch.Tensor]:
     """The constants (`known`) among the needed terms, in order, from which others are computed, with their values.

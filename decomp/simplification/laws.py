@@ -15,7 +15,7 @@ from decomp.metadata.symbolic_sizes import expression
 from decomp.ops import aten
 from decomp.simplification.terms import Term, TermCall, ViewSinking
 
-PERMUTING = (aten.permute.default, aten.transpose.int, aten.t.default)
+PERMUTATIONS = (aten.permute.default, aten.transpose.int, aten.t.default)
 """Views of all elements with dimensions in another order."""
 
 Rewrite = Callable[[TermCall], Term | TermCall | ViewSinking | None]
@@ -92,7 +92,7 @@ def dim_of(call: TermCall | Term, place: int = 1, default: int = 0) -> int | Non
 def order_of(call: TermCall | Term) -> list[int] | None:
     """The order in which a call permutes its operand's dimensions; None if it is no permutation."""
     given = call.args[0] if call.args else None
-    if call.target not in PERMUTING or type(given) is not Term or not isinstance(given.value, torch.Tensor):
+    if call.target not in PERMUTATIONS or type(given) is not Term or not isinstance(given.value, torch.Tensor):
         return None
     rank, numbers = given.value.dim(), call.args[1:]
     if call.target is aten.permute.default:

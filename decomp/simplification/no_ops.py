@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from decomp.ops import aten
-from decomp.simplification.laws import PERMUTING, Law, is_bool, is_number, law, order_of, same_sizes
+from decomp.simplification.laws import PERMUTATIONS, Law, is_bool, is_number, law, order_of, same_sizes
 from decomp.simplification.terms import Term, TermCall
 
 SAME_ORDER = (
@@ -41,7 +41,7 @@ def view_to_the_same_shape(call: TermCall) -> Term | None:
     return given if given is not None and whole and same_sizes(given.value, call.value) else None
 
 
-@law("no_ops", *PERMUTING)
+@law("no_ops", *PERMUTATIONS)
 def permutation_to_the_same_order(call: TermCall) -> Term | None:
     order = order_of(call)
     return call.operand(0) if order is not None and order == list(range(len(order))) else None

@@ -24,7 +24,7 @@ from decomp.rules.target import Target
 from decomp.simplification.chains import CHAINS
 from decomp.simplification.constants import CONSTANTS
 from decomp.simplification.elementwise import ELEMENTWISE
-from decomp.simplification.freezing import LARGEST, Constants, constants_of, frozen
+from decomp.simplification.freezing import LARGEST, Constants, constants_of, find_constants
 from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, same_value
 from decomp.simplification.no_ops import NO_OPS
@@ -157,7 +157,7 @@ class Simplified:
         return {name: value for name, value in attributes.items() if name in names}
 
 
-def simplified(subject: Subject, settings: Settings, laws: Laws | None = None) -> Simplified | None:
+def simplify_graph(subject: Subject, settings: Settings, laws: Laws | None = None) -> Simplified | None:
     """The simplified graph; None if nothing can be simplified. It has no more nodes than the original, and results are
     bitwise the same unless `settings` permit otherwise."""
     laws = settings.laws if laws is None else laws
@@ -267,7 +267,7 @@ class _FormSearch:
         if not known:
             return {}
         exposed = form.exposed(order, self.around, self.subject.results)
-        return frozen(order, known, self._constants, self.around, exposed)
+        return find_constants(order, known, self._constants, self.around, exposed)
 
     def _needed(self, form: NormalForm, fixed: Collection[Term]) -> set[Term]:
         """The terms from which effects and results are computed; `fixed` terms need no operands."""

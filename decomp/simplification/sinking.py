@@ -14,7 +14,7 @@ from decomp.ir.aliases import view_arguments
 from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.ops import aten
 from decomp.simplification.chains import RESHAPING
-from decomp.simplification.laws import PERMUTING, Law, order_of
+from decomp.simplification.laws import PERMUTATIONS, Law, order_of
 from decomp.simplification.terms import Term, TermCall, ViewSinking, terms_in
 
 
@@ -46,7 +46,7 @@ class ViewOf:
     """The shape of the view."""
 
 
-def turned(term: Term) -> ViewOf | None:
+def as_view(term: Term) -> ViewOf | None:
     """The term as a view of another; None if it is no such view, or has symbolic sizes."""
     if id(term.target) not in _VIEWS or not term.args:
         return None
@@ -64,7 +64,7 @@ def turned(term: Term) -> ViewOf | None:
     return ViewOf(ShapeChange(given[: len(given) - kept], shape[: len(shape) - kept]), base, shape)
 
 
-_VIEWS = frozenset(map(id, (*RESHAPING, *PERMUTING)))
+_VIEWS = frozenset(map(id, (*RESHAPING, *PERMUTATIONS)))
 
 
 def shape_of(term: Term | TermCall) -> tuple[int, ...] | None:
@@ -72,8 +72,8 @@ def shape_of(term: Term | TermCall) -> tuple[int, ...] | None:
     return tuple(term.value.shape) if has_fixed_sizes(term.value) else None
 
 
-def sunk(
-    call: TermCall | Term, known: Callable[[Term], ViewOf | None] = turned
+def sink_view(
+    call: TermCall | Term, known: Callable[[Term], ViewOf | None] = as_view
 ) -> tuple[ShapeChange, ViewSinking] | None:
     """A call on views as a view of the same call on their bases; `known` returns the base of a term."""
     views = [known(arg) if type(arg) is Term else None for arg in call.args]
@@ -162,7 +162,7 @@ def _along(turn: ShapeChange, args: list[Any], kind: str, rank: int) -> bool:
 
 
 def _below(call: TermCall) -> ViewSinking | None:
-    found = sunk(call)
+    found = sink_view(call)
     return found[1] if found is not None else None
 
 

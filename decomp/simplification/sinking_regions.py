@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from decomp.graphs.disjoint_sets import DisjointSets
 from decomp.simplification.chains import RESHAPING, RESHAPING_WHERE_POSSIBLE
-from decomp.simplification.laws import PERMUTING, order_of
-from decomp.simplification.sinking import ShapeChange, ViewOf, shape_of, sunk, turned
+from decomp.simplification.laws import PERMUTATIONS, order_of
+from decomp.simplification.sinking import ShapeChange, ViewOf, as_view, shape_of, sink_view
 from decomp.simplification.terms import Term
 
 
@@ -20,7 +20,7 @@ class Regions:
 
     def __init__(self, order: Sequence[Term]) -> None:
         self._order = order
-        self._views = {term: view for term in order if (view := turned(term)) is not None}
+        self._views = {term: view for term in order if (view := as_view(term)) is not None}
 
     def paying(self, barred: Collection[Term]) -> set[Term]:
         """The terms below which views should sink, except `barred` ones."""
@@ -39,7 +39,7 @@ class Regions:
         known = dict(self._views)
         for term in self._order:
             if term.op == _CALL and not known.keys().isdisjoint(term.operands) and term not in barred:
-                found = sunk(term, known.get)
+                found = sink_view(term, known.get)
                 if found is not None:
                     inside[term] = known[term] = ViewOf(found[0], term, tuple(term.value.shape))
         return inside
@@ -102,7 +102,7 @@ class _Gains:
 
 _CALL = "call_function"
 _RESHAPES = frozenset(map(id, (*RESHAPING, *RESHAPING_WHERE_POSSIBLE)))
-_PERMUTES = frozenset(map(id, PERMUTING))
+_PERMUTES = frozenset(map(id, PERMUTATIONS))
 
 
 def _undoes(turn: ShapeChange, given: Term, user: Term) -> bool:

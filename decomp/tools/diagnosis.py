@@ -23,7 +23,7 @@ from torch import nn
 from decomp import cache_directory, torch_internals
 from decomp._library import library, shipped_targets
 from decomp.cache import places
-from decomp.costs.machine import described
+from decomp.costs.machine import describe_machine
 from decomp.errors import first_line
 from decomp.lowering import lower
 from decomp.tools.measurement.joint_graphs import NoCompiler, require_compiler
@@ -223,7 +223,7 @@ def _is_unfit(version: str | None, wanted: str) -> bool:
 
 
 def _cpu() -> Found:
-    machine = described(torch.device("cpu"))
+    machine = describe_machine(torch.device("cpu"))
     yield "cpu", "fine", f"{machine['processor']}, {machine['cores']} cores, {machine['vectors']}", ""
 
 

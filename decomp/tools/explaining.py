@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from decomp.costs.model import Cost
 from decomp.derive.decisions import LEGAL, Blocked, Decision, Derived, Plan
-from decomp.errors import spelled
+from decomp.errors import spell_target
 from decomp.lowering import plan
 from decomp.rules.accuracy import Accuracy
 from decomp.rules.rules import Rules
@@ -84,6 +84,6 @@ def _derivation(decision: Derived) -> DerivationStep:
         step = root
         for rule in entry.chain:
             step = step.rules.setdefault(str(rule), DerivationStep())
-        name = spelled(entry.target)
+        name = spell_target(entry.target)
         step.calls[name] = step.calls.get(name, 0) + 1
     return root

@@ -13,7 +13,7 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def write_atomically(path: Path) -> Iterator[Path]:
     """A temporary path next to `path`, with its suffix, to write to; at the end it replaces `path`."""
     unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
     try:

@@ -111,7 +111,7 @@ class Allowance:
     """If it does, ε that results may be off by in addition."""
 
 
-def judge(
+def compare_with_reference(
     found: Sequence[torch.Tensor], truth: CallReference, allowed: Allowance | float, *, pointwise: bool
 ) -> ErrorJudgement:
     """Compares results with the reference. A plain number as the allowed error is in ULP."""

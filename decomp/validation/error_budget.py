@@ -17,7 +17,7 @@ from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
 from decomp.derive.decisions import Blocked, Decision, Derived, PlannedProgram, op_of_node
 from decomp.derive.pipeline import CaptureRequest, plan_program
 from decomp.derive.rule_selection import RuleSelection
-from decomp.errors import AccuracyError, NotLowered, spelled
+from decomp.errors import AccuracyError, NotLowered, spell_target
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.call import call_if_bound
 from decomp.ir.ops import Op
@@ -223,7 +223,7 @@ def _decisions(planned: PlannedProgram) -> dict[Place, Decision]:
 
 
 def _op_of(node: fx.Node) -> Op:
-    return op_of_node(node) or Op(spelled(node.target))
+    return op_of_node(node) or Op(spell_target(node.target))
 
 
 def _require_errors(outputs: Sequence[torch.Tensor], narrower: Collection[torch.dtype]) -> None:

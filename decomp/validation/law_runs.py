@@ -16,7 +16,7 @@ from decomp.errors import first_line
 from decomp.ir.call import call_target, substituted
 from decomp.ir.signature import described
 from decomp.metadata.agreement import same_bits
-from decomp.metadata.ambient_modes import neutral
+from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.metadata.meta_values import on_host
 from decomp.metadata.symbolic_sizes import size_hint
 from decomp.ops import aten
@@ -181,7 +181,7 @@ def _operands_of(term: Term) -> Sequence[Term]:
     return term.operands if term.op == "call_function" and term.target is not None else ()
 
 
-def laws_run(simplified: Iterable[Simplified | None]) -> list[str]:
+def run_laws_of_graphs(simplified: Iterable[Simplified | None]) -> list[str]:
     """Run the laws by which graphs were simplified. Returns a phrase, or none if no laws were applied. Raises
     `ValuesDiffer`."""
     known: dict[Any, str | None] = {}
@@ -248,7 +248,7 @@ def _calls_between(node: fx.Node, leaves: set[Term], images: ReplayedRewrites) -
 
 def _run(application: Application) -> str | None:
     """Why an application could not be run; None if it was. Raises `ValuesDiffer` if results differ."""
-    with neutral(), unset_fake_temporarily(), torch.no_grad():
+    with without_ambient_modes(), unset_fake_temporarily(), torch.no_grad():
         for turn in range(application.turns):
             try:
                 mine, other = application.outcome(turn)

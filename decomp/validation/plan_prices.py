@@ -14,11 +14,11 @@ from decomp.capture.frontends import CapturedProgram
 from decomp.costs.counting import CALLS
 from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
 from decomp.costs.plans import PlanCosts, Price, Priced
-from decomp.derive.decisions import Decision, Derived, Keep, PlannedProgram, op_of_node
+from decomp.derive.decisions import Decision, Derived, Legal, PlannedProgram, op_of_node
 from decomp.derive.pipeline import plan_program
 from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.session import resumed_session
-from decomp.errors import spelled
+from decomp.errors import spell_target
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
 from decomp.ir.dtypes import name_of
 from decomp.rules.accuracy import LEVELS, Accuracy, Policy
@@ -48,11 +48,11 @@ class PlanPricing:
             if isinstance(decision, Derived):
                 op = op_of_node(node)
                 level = self.policy.accuracy.level(op) if op is not None else self.policy.accuracy.default
-                key = str(op or spelled(node.target)), str(decision.rule), str(level)
+                key = str(op or spell_target(node.target)), str(decision.rule), str(level)
                 groups.setdefault(key, {})[place] = node
         target = self.matching.target.name
         priced = [_priced(key, nodes, own, others, target, cost) for key, nodes in groups.items()]
-        kept = (call_if_bound(node) for node, decision in own.values() if isinstance(decision, Keep) and _is_op(node))
+        kept = (call_if_bound(node) for node, decision in own.values() if isinstance(decision, Legal) and _is_op(node))
         legal = price_of_calls(cost, (call for call in kept if call is not None))
         return PlanCosts(target, repr(cost), tuple(sorted(priced, key=lambda each: -each.chosen.cost)), legal)
 

@@ -13,7 +13,7 @@ import torch
 from decomp._library import certificate_of, floors_of, has_wrong_gradients, limits_of, range_of
 from decomp.ir.dtypes import name_of
 from decomp.rules.accuracy import DEFAULT, LEVELS
-from decomp.rules.rules import undetached
+from decomp.rules.rules import identity_for_detach
 
 UNMEASURED = 256.0
 """ULP for a rule without a certificate: textbook formulas are this far off at large arguments, wrong ones further."""
@@ -59,7 +59,7 @@ def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
     certificate = certificate_of(rule) if hasattr(rule, "function") else None
     right = not (hasattr(rule, "op") and has_wrong_gradients(rule.op.short))
     reach = range_of(rule.op.short, level) if hasattr(rule, "op") else (-math.inf, math.inf)
-    if getattr(rule, "function", None) is undetached:
+    if getattr(rule, "function", None) is identity_for_detach:
         return Promise({"float32": 0.0}, special_values=True, gradients=False)
     floor, slack = floors_of(level)
     kinks = level == LEVELS[0]

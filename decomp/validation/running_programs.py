@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
-from decomp.capture.subclasses import unwrapped
+from decomp.capture.subclasses import unwrap_subclasses
 from decomp.errors import ArgumentError
 from decomp.ir.aliases import attribute
 from decomp.ir.call import call_target, graphs_of
@@ -48,7 +48,7 @@ def callable_of(program: Any) -> nn.Module:
     if isinstance(program, ExportedProgram):
         return program.module(check_guards=False)
     if isinstance(program, nn.Module):
-        return unwrapped(program)
+        return unwrap_subclasses(program)
     raise ArgumentError(f"{type(program).__name__} cannot be run; pass a module or an ExportedProgram")
 
 

@@ -26,8 +26,15 @@ from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.rules import Rule
 from decomp.torch_internals import pytree
-from decomp.validation.closeness import Allowance, CallReference, ErrorJudgement, judge, truth_of, widened
-from decomp.validation.law_runs import laws_run
+from decomp.validation.closeness import (
+    Allowance,
+    CallReference,
+    ErrorJudgement,
+    compare_with_reference,
+    truth_of,
+    widened,
+)
+from decomp.validation.law_runs import run_laws_of_graphs
 from decomp.validation.normal_forms import CallNormalForm, as_stated, normal_form
 from decomp.validation.operands import (
     NoOperands,
@@ -76,7 +83,9 @@ class ExpansionVerdict:
     """The kinds of operands that it was measured on."""
 
 
-def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> list[str]:
+def measure_lowering(
+    source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+) -> list[str]:
     """Run a lowering, or any two programs, and compare the values. Returns phrases on what was compared. Raises
     `ValuesDiffer` or `GradientsDiffer`, and `ArgumentError` for two plain programs without `args`."""
     if not hasattr(lowered, "returned_program"):
@@ -87,7 +96,7 @@ def measured(source: Any, lowered: Any, args: Sequence[Any] | None, kwargs: Mapp
     given = example_inputs(source, *((args, kwargs) if args is not None or kwargs else lowered.example_inputs))
     missing = "there are no example inputs" if given is None else without_numbers(source, *given)
     verdicts = expansions(lowered, given if missing is None else None)
-    laws = laws_run(piece.simplified for piece in lowered.pieces)
+    laws = run_laws_of_graphs(piece.simplified for piece in lowered.pieces)
     if given is None or missing is not None:
         return [*laws, _phrase(verdicts), f"the whole program not run, as {missing}"]
     promise = max((verdict.promise for verdict in verdicts), default=0.0)
@@ -311,7 +320,7 @@ class _Measure:
             found = as_stated(select_results(self.given, metadata(self.node)), mine(operands), truth.own)
         except Exception as error:  # the op itself ran, so the expansion is at fault
             return ErrorJudgement(float("inf"), f"fails with {type(error).__name__}: {first_line(error)}")
-        return judge(found, truth, allowed, pointwise=self.pointwise)
+        return compare_with_reference(found, truth, allowed, pointwise=self.pointwise)
 
     def _slopes(
         self, operands: list[Any], own: Function, wide: Function, mine: Function, form: CallNormalForm | None

@@ -12,7 +12,7 @@ from torch import nn
 
 from decomp.errors import ArgumentError, first_line
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
-from decomp.validation.closeness import CallReference, judge
+from decomp.validation.closeness import CallReference, compare_with_reference
 from decomp.validation.running_programs import (
     Flushing,
     Narrow,
@@ -167,9 +167,11 @@ def _require_close(
         raise kind(f"the lowered program does not return {name}, or does not write to it")
     if truth.narrow is not None and found.dtype == own.dtype:
         own, found = truth.narrow(own), truth.narrow(found)
-    judged = judge([found], replace(expected, own=[own]), promise, pointwise=False)
+    judged = compare_with_reference([found], replace(expected, own=[own]), promise, pointwise=False)
     if judged.fault is not None and truth.flush():
-        judged = judge([found], replace(truth.of(name, what), own=[own]), promise, pointwise=False)
+        judged = compare_with_reference([found], replace(truth.of(name, what), own=[own]), promise, pointwise=False)
     if judged.fault is not None:
         raise kind(f"{name} of the lowered program differs: it {judged.fault}")
-    return judged.error, judge([own], replace(expected, own=[own]), float("inf"), pointwise=False).error
+    return judged.error, compare_with_reference(
+        [own], replace(expected, own=[own]), float("inf"), pointwise=False
+    ).error

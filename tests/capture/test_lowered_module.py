@@ -12,7 +12,7 @@ from torch import fx, nn
 
 import decomp
 from decomp.capture.inputs.checks import ANYTHING, InputCheck, TensorInput
-from decomp.capture.lowered_module import check_of, look_at_inputs, look_before
+from decomp.capture.lowered_module import add_input_check, check_of, install_input_check
 from decomp.capture.module_hooks import carry_hooks
 from decomp_rules import targets
 
@@ -198,10 +198,10 @@ def test_hooks_of_the_user_run_once_and_before_it_looks():
 def test_a_check_that_is_carried_on_stays_as_it_is_in_the_program_that_it_is_of():
     check = InputCheck(["x", "y"], [TensorInput(torch.float32, None), ANYTHING])
     once, looked = decomp.lower(Sums(), to=targets.tinygrad, args=(X, X)).result, []
-    look_before(once, check)
+    install_input_check(once, check)
     again = copy.deepcopy(once)
-    look_at_inputs(again, lambda module, given: looked.append(sorted(given)))
-    look_at_inputs(again, lambda module, given: looked.append(sorted(given)))
+    add_input_check(again, lambda module, given: looked.append(sorted(given)))
+    add_input_check(again, lambda module, given: looked.append(sorted(given)))
     again(X, X)
     assert looked == [["x", "y"]] * 2 and len(again._forward_pre_hooks) == 1
     assert not check.looks and once(X, X) is not None and not once._forward_pre_hooks

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import decomp
-from decomp.capture.subclasses import unwrapped
+from decomp.capture.subclasses import unwrap_subclasses
 from decomp_rules import targets
 
 
@@ -81,7 +81,7 @@ def test_a_module_is_lowered_and_stays_as_it_was() -> None:
 
 def test_a_copy_shares_every_tensor() -> None:
     source = model()
-    copy = unwrapped(source)
+    copy = unwrap_subclasses(source)
     assert copy is not source and type(copy.first).__name__ == "Linear"
     assert copy.first.bias is source.first.bias and copy.first.weight_places is source.first.weight.places
     assert isinstance(copy.first.weight, Scaled)
@@ -89,7 +89,7 @@ def test_a_copy_shares_every_tensor() -> None:
 
 def test_a_module_of_plain_tensors_is_not_copied() -> None:
     plain = nn.Linear(2, 2)
-    assert unwrapped(plain) is plain
+    assert unwrap_subclasses(plain) is plain
 
 
 def test_subclasses_inside_subclasses() -> None:

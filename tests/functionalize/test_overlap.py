@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decomp.functionalize import overlap as module
-from decomp.functionalize.overlap import overlap, overlaps_itself, place
+from decomp.functionalize.overlap import memory_range_of, overlap, overlaps_itself
 
 
 def elements(tensor, wide):
@@ -43,10 +43,10 @@ def test_views_of_one_buffer_overlap_where_they_have_an_element_in_common(one, t
     wide = torch.zeros(4, 6, dtype=torch.float64)
     a, b = VIEWS[one](wide), VIEWS[two](wide)
     wanted = not elements(a, wide).isdisjoint(elements(b, wide))
-    assert overlap(place(a), place(b)) == wanted
+    assert overlap(memory_range_of(a), memory_range_of(b)) == wanted
     with FakeTensorMode():
         fake = torch.zeros(4, 6, dtype=torch.float64)
-        assert overlap(place(VIEWS[one](fake)), place(VIEWS[two](fake))) == wanted
+        assert overlap(memory_range_of(VIEWS[one](fake)), memory_range_of(VIEWS[two](fake))) == wanted
 
 
 REPEATING = {
@@ -68,31 +68,42 @@ def test_a_view_overlaps_itself_where_it_has_more_elements_than_memory(name):
 
 def test_buffers_of_their_own_do_not_overlap():
     a, b = torch.zeros(4), torch.zeros(4)
-    assert not overlap(place(a), place(b)) and overlap(place(a), place(a.detach()))
+    assert not overlap(memory_range_of(a), memory_range_of(b)) and overlap(
+        memory_range_of(a), memory_range_of(a.detach())
+    )
     with FakeTensorMode():
-        assert not overlap(place(torch.zeros(4)), place(torch.zeros(4)))
+        assert not overlap(memory_range_of(torch.zeros(4)), memory_range_of(torch.zeros(4)))
 
 
 def test_memory_may_belong_to_somebody_else():
     data = bytearray(16)
-    assert overlap(place(torch.frombuffer(data, dtype=torch.float32)), place(torch.frombuffer(data, dtype=torch.int8)))
+    assert overlap(
+        memory_range_of(torch.frombuffer(data, dtype=torch.float32)),
+        memory_range_of(torch.frombuffer(data, dtype=torch.int8)),
+    )
 
 
 def test_large_interleaved_views_are_compared_by_their_runs():
     wide = torch.empty(2, 2, 1 << 30, device="meta")
     fake = FakeTensorMode().from_tensor(wide)
-    assert not overlap(place(fake[:, 0]), place(fake[:, 1])) and overlap(place(fake[:, 0]), place(fake[1]))
+    assert not overlap(memory_range_of(fake[:, 0]), memory_range_of(fake[:, 1])) and overlap(
+        memory_range_of(fake[:, 0]), memory_range_of(fake[1])
+    )
 
 
 def test_what_would_take_too_long_to_compare_is_taken_to_overlap(monkeypatch):
     monkeypatch.setattr(module, "_MOST", 10)
     wide = torch.zeros(4, 7)
-    assert overlap(place(wide[:, 0]), place(wide[:, 1]))
+    assert overlap(memory_range_of(wide[:, 0]), memory_range_of(wide[:, 1]))
 
 
 def test_what_has_no_memory_overlaps_with_nothing():
     x = torch.zeros(3)
-    assert place(x.to_sparse()) is None and place(3) is None and place(torch.zeros(0)) is None
+    assert (
+        memory_range_of(x.to_sparse()) is None
+        and memory_range_of(3) is None
+        and memory_range_of(torch.zeros(0)) is None
+    )
     seen = []
-    torch.vmap(lambda row: (seen.append(place(row)), row)[1])(torch.zeros(2, 3))
+    torch.vmap(lambda row: (seen.append(memory_range_of(row)), row)[1])(torch.zeros(2, 3))
     assert seen == [None]

@@ -129,9 +129,9 @@ def test_a_call_is_recorded_as_the_dispatcher_does_it(name, monkeypatch):
 def test_a_way_is_taken_for_other_sizes_and_numbers(monkeypatch):
     monkeypatch.setattr(shortcuts, "_WAYS", {})
     recorded(lambda x: x.sum([1]) * 2.0, [A])
-    ways = dict(shortcuts._WAYS)
+    ways = dict(shortcuts._RECIPES)
     recorded(lambda x: x.sum([0]) * 3.0, [torch.ones(5, 7)])
-    assert shortcuts._WAYS == ways and all(ways.values())
+    assert shortcuts._RECIPES == ways and all(ways.values())
 
 
 def test_numbers_that_are_promoted_go_by_the_default_dtype(monkeypatch):

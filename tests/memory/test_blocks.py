@@ -134,5 +134,5 @@ def test_a_view_of_one_run_is_used_by_the_next(small_blocks):
         return (y.cumsum(0) * 2 + y * 3).neg() + y
 
     root = memory_plan(exported(function, torch.randn(256, 128))).program.root
-    blocked, x = blocks.in_blocks_of_rows(root.graph, root), torch.randn(256, 128)
+    blocked, x = blocks.run_in_blocks(root.graph, root), torch.randn(256, 128)
     assert len(blocked.bodies) == 2 and torch.equal(blocked.root(x), function(x))

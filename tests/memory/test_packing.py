@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from decomp.memory.packing import ALIGNMENT, FEW, Room, Span, aligned, pack, widest
+from decomp.memory.packing import ALIGNMENT, MAX_MEAN_OVERLAP, Room, Span, align, pack, peak_bytes
 
 
 def meetings(spans, packing):
@@ -42,7 +42,7 @@ def test_spans_alive_together_do_not_overlap(seed, count):
 @pytest.mark.parametrize("seed", range(20))
 def test_an_arena_is_no_smaller_than_what_is_alive_at_once_and_rarely_much_larger(seed):
     spans = list(drawn(seed, 200))
-    assert widest(spans) <= pack(spans).nbytes <= 1.25 * widest(spans)
+    assert peak_bytes(spans) <= pack(spans).nbytes <= 1.25 * peak_bytes(spans)
 
 
 def test_memory_is_reused_when_it_is_no_longer_needed():
@@ -64,10 +64,10 @@ def test_memory_that_is_there_anyway_is_used_until_it_is_needed():
 
 
 def test_so_many_at_once_that_pairs_are_not_looked_at_are_packed_too():
-    spans = list(drawn(0, 20 * FEW, long=60))
+    spans = list(drawn(0, 20 * MAX_MEAN_OVERLAP, long=60))
     packing = pack(spans)
-    assert list(meetings(spans, packing)) == [] and packing.nbytes >= widest(spans)
+    assert list(meetings(spans, packing)) == [] and packing.nbytes >= peak_bytes(spans)
 
 
 def test_nothing_takes_no_memory():
-    assert pack([]).nbytes == 0 and widest([]) == 0 and aligned(0) == 0 and aligned(1) == ALIGNMENT
+    assert pack([]).nbytes == 0 and peak_bytes([]) == 0 and align(0) == 0 and align(1) == ALIGNMENT

@@ -4,7 +4,7 @@ import pickle
 import pytest
 import torch
 
-from decomp.metadata.meta_values import converted, is_abstract, known_value, made_on_meta, on_host, on_meta
+from decomp.metadata.meta_values import convert_constant, is_abstract, known_value, made_on_meta, on_host, on_meta
 from decomp.torch_internals.fakes import FakeTensorMode
 
 TABLE = torch.tensor([1.0, 2.0, 3.0])
@@ -30,9 +30,9 @@ def test_the_numbers_of_weights_on_the_meta_device_and_of_fake_tensors_are_not_k
 
 
 def test_a_function_of_a_constant_has_numbers_where_the_constant_has():
-    assert torch.equal(known_value(converted(torch.neg, on_meta(TABLE))), -TABLE)
-    assert known_value(converted(torch.neg, torch.ones(3, device="meta"))) is None
-    assert torch.equal(converted(torch.neg, TABLE), -TABLE)
+    assert torch.equal(known_value(convert_constant(torch.neg, on_meta(TABLE))), -TABLE)
+    assert known_value(convert_constant(torch.neg, torch.ones(3, device="meta"))) is None
+    assert torch.equal(convert_constant(torch.neg, TABLE), -TABLE)
 
 
 def test_what_makes_tensors_of_numbers_keeps_them_on_the_meta_device():

@@ -84,7 +84,7 @@ def collected(options: Any) -> tuple[list[Mutant], list[str]]:
         families[certificates.family(rule)].append(rule)
     mutants: list[Mutant] = []
     slow: list[str] = []
-    committed = certificates.committed()
+    committed = certificates.read_committed()
     for name, rules in sorted(families.items()):
         if options.family and name not in options.family:
             continue
@@ -196,7 +196,7 @@ class _Check:
 
     def __init__(self, rule: Rule, samples: tuple[Sample, ...], kept: Certificate | None) -> None:
         self.rule, self.samples = rule, samples
-        self.kept = kept if kept is not None and kept.ways and not certificates.stale(rule, kept) else None
+        self.kept = kept if kept is not None and kept.ways and not certificates.why_stale(rule, kept) else None
         self.own = functools.cache(lambda i, dtype: self._measured(rule, i, dtype))
 
     def finds(self, site: Site) -> tuple[bool, str]:

@@ -248,25 +248,25 @@ def test_what_has_no_rule_for_pairs_is_refused_by_name():
 
 
 def test_a_program_that_is_tampered_with_is_found_out():
-    from decomp.pairs.checking import check_in_pairs
+    from decomp.pairs.checking import verify_pairs
 
     found = lowered(lambda z, w: torch.view_as_real(z * w + z), (z(3), z(3)))
     pairs = found.pieces[0].planned.represented.pairs
-    check_in_pairs(pairs)
+    verify_pairs(pairs)
     product = next(node for node in pairs.graph.nodes if node.target is aten.sub.Tensor)
     first, second = args = product.args
     for wrong in ((second, first), (first, first), (first, next(iter(pairs.graph.nodes)))):
         product.args = wrong
         with pytest.raises(decomp.VerificationError):
-            check_in_pairs(pairs)
+            verify_pairs(pairs)
     product.args, product.target = args, aten.add.Tensor
     with pytest.raises(decomp.VerificationError, match="is not aten.sub.Tensor, expected in place of mul"):
-        check_in_pairs(pairs)
+        verify_pairs(pairs)
     product.target = aten.sub.Tensor
     out = pairs.graph.output_node()
     out.args = ((product,),)
     with pytest.raises(decomp.VerificationError):
-        check_in_pairs(pairs)
+        verify_pairs(pairs)
 
 
 def test_targets_that_have_complex_numbers_keep_them():
@@ -403,7 +403,7 @@ def test_a_region_without_gradients_keeps_its_calls(function):
 
 
 def test_a_call_that_left_its_region_is_found_out():
-    from decomp.pairs.checking import check_in_pairs
+    from decomp.pairs.checking import verify_pairs
     from decomp.torch_internals.modes import set_grad_enabled
 
     graph = torch.fx.Graph()
@@ -414,16 +414,16 @@ def test_a_call_that_left_its_region_is_found_out():
     graph.output(made)
     found = decomp.lower(torch.fx.GraphModule({}, graph), to=REAL, args=(x(3).requires_grad_(),))
     pairs = found.pieces[0].planned.represented.pairs
-    check_in_pairs(pairs)
+    verify_pairs(pairs)
     first, last = (node for node in pairs.graph.nodes if node.target is set_grad_enabled)
     for target in (aten.clone.default, aten.mul.Tensor, aten.stack.default):
         moved = next(node for node in pairs.graph.nodes if node.target is target)
         before = moved.prev
         (last if moved < last else moved).append(moved) if target is aten.mul.Tensor else first.prepend(moved)
         with pytest.raises(decomp.VerificationError):
-            check_in_pairs(pairs)
+            verify_pairs(pairs)
         before.append(moved)
-    check_in_pairs(pairs)
+    verify_pairs(pairs)
 
 
 def test_two_complex_results_of_the_same_parts_are_distinguished():

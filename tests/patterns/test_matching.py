@@ -10,17 +10,17 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from decomp.errors import ArgumentError
-from decomp.patterns.matching import matches
+from decomp.patterns.matching import find_matches
 from decomp.patterns.pattern import Pattern
 
 
 def found(graph, function, **modules):
-    return list(matches(graph, [Pattern.of(function, **modules)]))
+    return list(find_matches(graph, [Pattern.of(function, **modules)]))
 
 
 def missed(graph, function):
     refused = []
-    assert not list(matches(graph, [Pattern.of(function)], missed=refused, everywhere=True))
+    assert not list(find_matches(graph, [Pattern.of(function)], missed=refused, everywhere=True))
     return [miss.reason for miss in refused]
 
 
@@ -261,11 +261,11 @@ def test_a_module_in_a_pattern_has_its_settings_as_variables():
     model = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.BatchNorm2d(2, eps=0.5)).eval()
     program = torch.export.export(model, (torch.rand(1, 1, 7, 7),))
     for pattern in (Pattern.of(lambda x, c, n: n(c(x)), c=nn.Conv2d, n=nn.BatchNorm2d), Pattern.of(conv_bn)):
-        (match,) = matches(program.graph, [pattern])
+        (match,) = find_matches(program.graph, [pattern])
         given = list(pattern.arguments(match.bound).values())
         assert given[1].stride == [2, 2] and given[2].eps == 0.5 and given[1].groups == 1
     trained = torch.export.export(model.train(), (torch.rand(2, 1, 7, 7),))
-    assert not list(matches(trained.graph, [pattern]))
+    assert not list(find_matches(trained.graph, [pattern]))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import decomp
-from decomp.refolding.found import Wanted
+from decomp.refolding.found import WantedCalls
 from decomp.refolding.searching import search
 from decomp_rules import targets
 from decomp_rules.samples.models import model
@@ -445,7 +445,9 @@ def test_a_rule_that_does_not_hold_is_not_believed():
 
 def test_searching_finds_what_refold_finds():
     program = exported(erf_gelu, X)
-    assert [each.op for each in search(program.graph, program.graph_module, Wanted()).folded] == ["aten.gelu.default"]
+    assert [each.op for each in search(program.graph, program.graph_module, WantedCalls()).folded] == [
+        "aten.gelu.default"
+    ]
 
 
 class AttentionByLayout(nn.Module):

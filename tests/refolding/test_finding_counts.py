@@ -8,7 +8,7 @@ from torch import nn
 
 import decomp
 from decomp.refolding import found as searches, searching
-from decomp.refolding.found import Wanted
+from decomp.refolding.found import WantedCalls
 from decomp.refolding.prepared import run_fake
 from decomp.refolding.regions import GraphIndex
 from decomp.refolding.trials import Runner
@@ -41,7 +41,7 @@ def test_layers_of_one_structure_are_tried_once():
         around = GraphIndex(program.graph, program.graph_module)
         from decomp.refolding.searches.functions import Functions
 
-        findings = Functions(around, Counting(around), Wanted()).search()
+        findings = Functions(around, Counting(around), WantedCalls()).search()
         return len(tried), len(findings.found)
 
     few, many = counted(3), counted(30)
@@ -97,7 +97,7 @@ def searched(monkeypatch):
 
         return type(kind.__name__, (kind,), {"search": search})
 
-    monkeypatch.setattr(searching, "ROUNDS", tuple(map(counting, searching.ROUNDS)))
+    monkeypatch.setattr(searching, "ROUNDS", tuple(map(counting, searching.SEARCHES)))
     return made
 
 
@@ -123,7 +123,7 @@ def test_a_program_is_searched_again_where_something_is_taken_back(searched, mor
 def test_searches_say_what_they_may_find(searched, name, to):
     module, args = model(name)
     decomp.refold(decomp.lower(torch.export.export(module.eval(), args), to=to).result)
-    kinds = {kind.__name__: kind for kind in searching.ROUNDS}
+    kinds = {kind.__name__: kind for kind in searching.SEARCHES}
     assert any(overloads for _, overloads in searched)
     for kind, overloads in searched:
         assert overloads <= set(kinds[kind].finds)

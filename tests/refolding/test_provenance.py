@@ -13,8 +13,8 @@ import decomp
 from decomp.graphs.snapshot import snapshot
 from decomp.ir.call import calls
 from decomp.proof.correspondence import EffectsChanged
-from decomp.refolding.programs import with_folds
-from decomp.refolding.proving import prove
+from decomp.refolding.programs import fold_graph
+from decomp.refolding.proving import verify_refolding
 from decomp.refolding.records import MERGED
 from decomp.refolding.refolding import refold
 from decomp_rules import targets
@@ -325,11 +325,11 @@ def test_calls_stay_in_their_no_grad_regions():
 
 def test_a_call_that_left_its_region_is_found_out():
     source = sine_with_and_without_gradients()
-    refolded = with_folds(source.graph, source, [])
-    assert "every call is in its region of 3" in prove(source, source, [refolded], True, None).checks
+    refolded = fold_graph(source.graph, source, [])
+    assert "every call is in its region of 3" in verify_refolding(source, source, [refolded], True, None).checks
     move_out(refolded.rewrite.graph)
     with pytest.raises(EffectsChanged, match="'sin_default' moved out of its no_grad or autocast region"):
-        prove(source, source, [refolded], True, None)
+        verify_refolding(source, source, [refolded], True, None)
 
 
 def test_dynamic_sizes_stay_dynamic():

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import decomp
-from decomp.errors import located
+from decomp.errors import locate_function
 from tests.forms import ATEN, EXAMPLES, FORMS, KNOWING, TORCH, decomposed, outcome, program
 
 REMEMBERED = torch.zeros(2, 3)
@@ -40,7 +40,8 @@ def message(rule, form):
 def expected(rule, problem, remedy, form, within=True):
     """The message; `within` says whether it is about a line of the rule, and not about what it returns."""
     line = f"  at {_line_at_fault(rule)}\n" if within else ""
-    return f"rule {rule.__name__} ({located(rule)}): {problem}\n{line}{NODES.get(form, NODES[TORCH])}  to do: {remedy}"
+    rule_and_line = f"rule {rule.__name__} ({locate_function(rule)})"
+    return f"{rule_and_line}: {problem}\n{line}{NODES.get(form, NODES[TORCH])}  to do: {remedy}"
 
 
 def _lines(rule):
@@ -371,7 +372,7 @@ def test_a_rule_that_no_call_can_match_is_refused_at_once(form):
     with pytest.raises(decomp.RuleError) as caught:
         decomp.Rules({F.relu: relu})
     assert str(caught.value) == (
-        f"rule relu ({located(relu)}): takes (x, slope, other), which matches no call of aten.relu (self)\n"
+        f"rule relu ({locate_function(relu)}): takes (x, slope, other), which matches no call of aten.relu (self)\n"
         "  to do: use the op's parameter names, and give defaults to parameters that not every call has"
     )
 

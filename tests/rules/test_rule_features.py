@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 import decomp
-from decomp.errors import located
+from decomp.errors import locate_function
 from tests.forms import ATEN, TORCH, anywhere, check, decomposed, ops, outcome, same, with_metadata, x
 from tests.rewriting import becomes
 
@@ -68,7 +68,7 @@ def test_a_rule_that_needs_metadata_says_that_args_are_needed():
     with pytest.raises(decomp.RuleError) as caught:
         decomposed(F.relu, {F.relu: relu}, (x(),), TORCH)
     assert str(caught.value) == (
-        f"rule relu ({located(relu)}): needs shape, and the program has no metadata\n"
+        f"rule relu ({locate_function(relu)}): needs shape, and the program has no metadata\n"
         "  while lowering node 'relu' (call_function torch.nn.functional.relu)\n"
         "  to do: pass example inputs: args=(...)"
     )

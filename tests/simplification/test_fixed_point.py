@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from decomp.rules.target import MatchAllTarget
 from decomp.simplification.checking import check_simplified
 from decomp.simplification.laws import Laws
-from decomp.simplification.simplifier import LAWS, Settings, Subject, simplified
+from decomp.simplification.simplifier import LAWS, Settings, Subject, simplify_graph
 
 aten = torch.ops.aten
 pad = aten.constant_pad_nd.default
@@ -110,10 +110,10 @@ def test_once_is_enough_whichever_law_is_asked_first(name):
     program = torch.export.export(Of(function), (torch.ones(3, 4),))
     subject, forms = Subject.of(program.graph, program.graph_module, MatchAllTarget("any"), program), set()
     for laws in (Laws(LAWS), Laws(LAWS[::-1])):
-        found = simplified(subject, settings, laws)
+        found = simplify_graph(subject, settings, laws)
         check_simplified(found)
         forms.add(str(found.graph))
         again = Subject.of(found.graph, program.graph_module, MatchAllTarget("any"), program, (), found.constants)
-        assert simplified(again, settings, laws) is None
+        assert simplify_graph(again, settings, laws) is None
         assert [str(n.target).split(".")[1] for n in found.graph.nodes if n.op == "call_function"] == expected
     assert len(forms) == 1

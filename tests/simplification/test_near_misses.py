@@ -19,7 +19,7 @@ from decomp.proof.correspondence import EffectsChanged, NotAsRecorded
 from decomp.rules.target import MatchAllTarget
 from decomp.simplification.checking import check_simplified
 from decomp.simplification.laws import Laws
-from decomp.simplification.simplifier import LAWS, PASSES, Settings, Subject, simplified
+from decomp.simplification.simplifier import LAWS, PASSES, Settings, Subject, simplify_graph
 from decomp_rules import targets
 from tests.regions import move_out, sine_with_and_without_gradients
 
@@ -201,7 +201,7 @@ def test_what_has_no_gradient_needs_no_detach():
 
 
 def _simplified(traced: Any) -> Any:
-    return simplified(Subject.of(traced.graph, traced, MatchAllTarget("any")), Settings(training=False))
+    return simplify_graph(Subject.of(traced.graph, traced, MatchAllTarget("any")), Settings(training=False))
 
 
 def test_regions_are_not_crossed():
@@ -234,7 +234,7 @@ def test_the_order_of_laws_is_of_no_matter_where_what_was_read_is_written_later(
 
     traced = make_fx(function, tracing_mode="fake")(X)
     for laws in (LAWS, LAWS[::-1]):
-        found = simplified(
+        found = simplify_graph(
             Subject.of(traced.graph, traced, MatchAllTarget("any")), Settings(training=False), Laws(laws)
         )
         called = [str(node.target).split(".")[1] for node in found.graph.nodes if node.op == "call_function"]

@@ -14,8 +14,8 @@ from decomp.proof.correspondence import NotAsRecorded
 from decomp.rules.target import MatchAllTarget
 from decomp.simplification.checking import check_simplified
 from decomp.simplification.laws import Laws
-from decomp.simplification.simplifier import LAWS, Settings, Subject, simplified
-from decomp.validation.law_runs import laws_run
+from decomp.simplification.simplifier import LAWS, Settings, Subject, simplify_graph
+from decomp.validation.law_runs import run_laws_of_graphs
 from decomp_rules import targets
 from tests.forms import Holder
 from tests.models import build
@@ -181,7 +181,7 @@ def test_calls_that_are_put_above_are_legal():
 def _found(function: Callable[..., Any], *args: Any, laws: Any = LAWS) -> Any:
     exported = program(function, *args)
     subject = Subject.of(exported.graph, exported.graph_module, MatchAllTarget("any"), exported)
-    return simplified(subject, Settings(training=False), Laws(laws))
+    return simplify_graph(subject, Settings(training=False), Laws(laws))
 
 
 @pytest.mark.parametrize("name", SINKS)
@@ -190,8 +190,8 @@ def test_the_record_is_proved_and_the_result_is_a_fixed_point(name):
     assert any(LAW in names for names in found.applied.values())
     check_simplified(found)
     again = Subject.of(found.graph, found.subject.root, MatchAllTarget("any"))
-    assert simplified(again, Settings(training=False)) is None
-    assert "the same to the last bit" in laws_run([found])[0]
+    assert simplify_graph(again, Settings(training=False)) is None
+    assert "the same to the last bit" in run_laws_of_graphs([found])[0]
     backwards = _found(SINKS[name][0], CUBE, laws=LAWS[::-1])
     assert str(backwards.graph) == str(found.graph)
 

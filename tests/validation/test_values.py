@@ -11,7 +11,7 @@ import decomp
 from decomp.errors import ArgumentError
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.validation import values as validation
-from decomp.validation.closeness import Allowance, CallReference, in_float64, judge
+from decomp.validation.closeness import Allowance, CallReference, compare_with_reference, in_float64
 from decomp.validation.operands import off_kinks
 from decomp_rules import RULES, targets
 from tests.forms import Holder
@@ -210,7 +210,9 @@ def test_a_program_that_cannot_be_trained_is_compared_in_value():
 @pytest.mark.parametrize(("found", "wrong"), [("inf", False), ("nan", False), ("-inf", True)])
 def test_at_infinity_the_answer_of_the_kernel_and_of_float64_are_both_right(found, wrong):
     truth = CallReference([torch.tensor([float("nan")])], [torch.tensor([float("inf")], dtype=torch.float64)], [])
-    assert (judge([torch.tensor([float(found)])], truth, 4.0, pointwise=True).fault is not None) == wrong
+    assert (
+        compare_with_reference([torch.tensor([float(found)])], truth, 4.0, pointwise=True).fault is not None
+    ) == wrong
 
 
 def test_small_results_are_off_at_fast_by_what_a_larger_one_may_be():
@@ -225,9 +227,11 @@ def test_small_results_are_off_at_fast_by_what_a_larger_one_may_be():
         decomp.lower(Holder(torch.square), to=CHIP, args=args, rules=rough, accuracy="fast", verify="values")
     truth = CallReference([torch.tensor([1e-6])], [torch.tensor([1e-6], dtype=torch.float64)], [])
     for allowed, wrong in ((Allowance(4.0), True), (Allowance(4.0, floor=0.25), False), (Allowance(4, slack=1), False)):
-        assert (judge([torch.tensor([1.05e-6])], truth, allowed, pointwise=True).fault is not None) == wrong
-        assert judge([torch.tensor([1.05e-6])], truth, allowed, pointwise=False).fault is not None
-        assert judge([torch.tensor([1e-3])], truth, allowed, pointwise=True).fault is not None
+        assert (
+            compare_with_reference([torch.tensor([1.05e-6])], truth, allowed, pointwise=True).fault is not None
+        ) == wrong
+        assert compare_with_reference([torch.tensor([1.05e-6])], truth, allowed, pointwise=False).fault is not None
+        assert compare_with_reference([torch.tensor([1e-3])], truth, allowed, pointwise=True).fault is not None
 
 
 def test_where_float64_cancels_to_zero_a_result_may_be_what_it_lost():
@@ -236,8 +240,11 @@ def test_where_float64_cancels_to_zero_a_result_may_be_what_it_lost():
     zero = [torch.zeros(2)], [torch.zeros(2, dtype=torch.float64)], []
     truth = CallReference(*zero, [torch.tensor([-9.0, 0.0])])
     for found, wrong in (([-1e-15, 0.0], False), ([-1e-14, 0.0], True), ([0.0, 1e-15], True)):
-        assert (judge([torch.tensor(found)], truth, 4.0, pointwise=True).fault is not None) == wrong
-    assert judge([torch.tensor([-1e-15, 0.0])], CallReference(*zero), 4.0, pointwise=True).fault is not None
+        assert (compare_with_reference([torch.tensor(found)], truth, 4.0, pointwise=True).fault is not None) == wrong
+    assert (
+        compare_with_reference([torch.tensor([-1e-15, 0.0])], CallReference(*zero), 4.0, pointwise=True).fault
+        is not None
+    )
 
 
 @pytest.mark.parametrize("args", [(), (1,), (torch.ones(3), torch.ones(3)), (None,)])
@@ -281,7 +288,9 @@ def test_a_gradient_that_cancels_to_rounding_errors_is_none():
             decomp.lower(model, to=targets.onnx, args=(x,), accuracy=accuracy, verify="values")
     for size, exact, wrong in ((0.1, 1e-20, True), (2.0, 1e-20, False), (2.0, 1e-10, True)):
         truth = CallReference([torch.zeros(2)], [torch.full((2,), exact, dtype=torch.float64)], [], noise=[size])
-        assert (judge([torch.tensor([1e-6, 0.0])], truth, 4.0, pointwise=False).fault is not None) == wrong
+        assert (
+            compare_with_reference([torch.tensor([1e-6, 0.0])], truth, 4.0, pointwise=False).fault is not None
+        ) == wrong
 
 
 def test_a_gradient_of_one_element_that_is_zero_is_none():

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from decomp.capture.inputs.assumptions import Assumption
-from decomp.capture.inputs.layouts import Reads, in_order, is_in_order, order_of
+from decomp.capture.inputs.layouts import Reads, lay_out_in_order, order_condition, order_of
 from decomp.capture.inputs.trees import checked_inputs, refuse_others
 from decomp.errors import AssumptionBroken, GradientLost, InputMismatch, InputMissing
 from decomp.ir.aliases import spelling_of
@@ -59,7 +59,7 @@ class TensorInput:
         if self.strides is not None:
             found.append(f"{name}.stride() == {self.strides}")
         if self.order is not None:
-            found.append(is_in_order(self.order, name))
+            found.append(order_condition(self.order, name))
         if self.resolved:
             found.append(f"not {name}.{'is_conj' if self.dtype.is_complex else 'is_neg'}()")
         return " and ".join(found)
@@ -69,7 +69,7 @@ class TensorInput:
         found = tensor.resolve_conj().resolve_neg() if self.resolved else tensor
         if self.shared and found is not tensor:
             raise InputMismatch(name, "a tensor whose bits are its values", "a conjugate or negative view", "value")
-        if self.order is None or (moved := in_order(found, self.order)).stride() == found.stride():
+        if self.order is None or (moved := lay_out_in_order(found, self.order)).stride() == found.stride():
             return found
         if self.shared:
             raise InputMismatch(name, moved.stride(), found.stride(), "strides")
@@ -87,14 +87,14 @@ class NumberInput:
         return f"type({name}) is {self.kind.__name__}"
 
 
-class _Anything:
+class _Unchecked:
     """An input that is not checked."""
 
     def __reduce__(self) -> str:
         return "ANYTHING"  # a singleton, also after copying and unpickling
 
 
-ANYTHING = _Anything()
+ANYTHING = _Unchecked()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ Look = Callable[[nn.Module, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Otherwise:
+class AlternativeProgram:
     """An alternative program for inputs of other strides, run on the state of the main one."""
 
     program: fx.GraphModule
@@ -240,7 +240,7 @@ class InputCheck:
         """Further checks of the inputs, by name: of memory overlap, if the program writes to some; of values."""
         self.inference = False
         """Whether the program was lowered without gradients."""
-        self.otherwise: Otherwise | None = None
+        self.otherwise: AlternativeProgram | None = None
         """The program to run instead on inputs that are laid out differently."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -284,7 +284,9 @@ class InputCheck:
         answers = held() if held is not None else [each.holds(given) for each in self.assumptions]
         for assumption, holds in zip(self.assumptions, answers):
             if not holds:
-                raise AssumptionBroken(assumption.code, {name: _measured(given[name]) for name in assumption.inputs})
+                raise AssumptionBroken(
+                    assumption.code, {name: _describe_measured(given[name]) for name in assumption.inputs}
+                )
 
     def prepared(self, inputs: Sequence[Any], held: Callable[[], Sequence[bool]] | None = None) -> list[Any]:
         """The inputs, with those of another layout copied to the layout that the program was lowered for. Raises
@@ -387,7 +389,7 @@ def _condition(name: str, expected: Any) -> str:
     return "False"
 
 
-def _measured(value: Any) -> str:
+def _describe_measured(value: Any) -> str:
     """The shape or value of an input, for the error about an assumption."""
     if not isinstance(value, torch.Tensor):
         return f"value {value}"
@@ -401,14 +403,14 @@ def _compare(name: str, expected: Any, found: Any) -> None:
         _compare_tensor(name, expected, found)
     elif isinstance(expected, NumberInput):
         if type(found) not in (expected.kind, *_SYMBOLIC_OF[expected.kind]) and not isinstance(found, fx.Proxy):
-            raise InputMismatch(name, f"an {expected.kind.__name__}", _shown(found), "value")
+            raise InputMismatch(name, f"an {expected.kind.__name__}", _describe_input(found), "value")
     elif isinstance(expected, (list, tuple, dict)) and not _is_plain(expected):
         if type(found) is not type(expected) or len(found) != len(expected):
-            raise InputMismatch(name, _shown(expected), _shown(found), "value")
+            raise InputMismatch(name, _describe_input(expected), _describe_input(found), "value")
         for key, one, other in _paired(expected, found):
             _compare(f"{name}[{key!r}]", one, other)
     elif type(found) is not type(expected) or found != expected and (found == found or expected == expected):
-        raise InputMismatch(name, expected, _shown(found), "value")
+        raise InputMismatch(name, expected, _describe_input(found), "value")
 
 
 def _paired(expected: Any, found: Any) -> Iterable[tuple[Any, Any, Any]]:
@@ -421,7 +423,7 @@ def _compare_tensor(name: str, expected: TensorInput, found: Any) -> None:
     if isinstance(found, fx.Proxy):
         return  # the program is being traced
     if not isinstance(found, torch.Tensor):
-        raise InputMismatch(name, "a tensor", _shown(found), "value")
+        raise InputMismatch(name, "a tensor", _describe_input(found), "value")
     if expected.shape is not None and not _fits(expected.shape, found.shape):
         wanted = tuple("any" if size is None else size for size in expected.shape)
         raise InputMismatch(name, wanted, tuple(found.shape))
@@ -446,13 +448,13 @@ def _fits(expected: Sequence[int | None], found: Sequence[int]) -> bool:
     return all(one is None or one == other for one, other in zip(expected, found))
 
 
-def _shown(value: Any) -> Any:
+def _describe_input(value: Any) -> Any:
     if isinstance(value, (torch.Tensor, TensorInput)):
         return "a tensor"
     if value is ANYTHING:
         return "anything"
     if type(value) in (list, tuple):
-        return type(value)(_shown(item) for item in value)
+        return type(value)(_describe_input(item) for item in value)
     if _is_plain(value):
         return value
     return f"a {type(value).__name__}"

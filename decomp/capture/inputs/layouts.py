@@ -100,7 +100,7 @@ def order_of(value: torch.Tensor) -> tuple[int, ...] | None:
         return None
     # Sort by stride, then verify that strides are products of inner sizes: otherwise there are gaps or overlaps.
     order = sorted(range(len(sizes)), key=lambda dim: (-strides[dim], dim))
-    order = _with_ones_in_place(order, sizes)
+    order = _place_size_one_dims(order, sizes)
     expected = 1
     for dim in reversed(order):
         if sizes[dim] != 1 and strides[dim] != expected:
@@ -109,7 +109,7 @@ def order_of(value: torch.Tensor) -> tuple[int, ...] | None:
     return tuple(order)
 
 
-def _with_ones_in_place(order: Sequence[int], sizes: Sequence[int]) -> list[int]:
+def _place_size_one_dims(order: Sequence[int], sizes: Sequence[int]) -> list[int]:
     """The stride of a dimension of size 1 is arbitrary: put it after the dimension before it, so that the contiguous
     order is recognised as such."""
     found = [dim for dim in order if sizes[dim] != 1]
@@ -126,13 +126,13 @@ def _hints(sizes: Iterable[Any]) -> Iterator[int]:
             yield hint
 
 
-def is_in_order(order: tuple[int, ...], name: str) -> str:
+def order_condition(order: tuple[int, ...], name: str) -> str:
     """Code that is true of a tensor whose dimensions are laid out in this order."""
     usual = order == tuple(range(len(order)))
     return f"{name}.is_contiguous()" if usual else f"{name}.permute({order}).is_contiguous()"
 
 
-def in_order(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+def lay_out_in_order(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     """A tensor, copied unless its dimensions are laid out in this order."""
     back = sorted(range(len(order)), key=order.__getitem__)
     return tensor.permute(order).contiguous().permute(back)

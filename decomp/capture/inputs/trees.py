@@ -62,12 +62,12 @@ def _leaves(spec: pytree.TreeSpec, value: Any, name: str) -> Iterator[Any]:
         return
     parts, own = pytree.tree_flatten_with_path(value, is_leaf=lambda each: each is not value)
     if (own.type, own.context, own.num_children) != (spec.type, spec.context, spec.num_children):
-        raise InputMismatch(name, _described(spec), _described(own, value), "structure")
+        raise InputMismatch(name, _describe_container(spec), _describe_container(own, value), "structure")
     for (path, part), inner in zip(parts, spec.children()):
         yield from _leaves(inner, part, name + pytree.keystr(path))
 
 
-def _described(spec: pytree.TreeSpec, value: Any = None) -> str:
+def _describe_container(spec: pytree.TreeSpec, value: Any = None) -> str:
     """A container in words, or the type of a leaf."""
     if spec.is_leaf():
         return "a tensor" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"

@@ -14,11 +14,11 @@ from torch import fx
 
 from decomp.ir.call import metadata
 from decomp.ops import aten
-from decomp.refolding.found import Findings, Found, Trier
-from decomp.refolding.prepared import Operand, nodes_in, reshaped, shape_of, transposed
+from decomp.refolding.found import Findings, FoundCall, RegionSearch
+from decomp.refolding.prepared import Operand, nodes_in, reshape_operand, shape_of, transpose_operand
 from decomp.refolding.readings import CallReading
-from decomp.refolding.regions import is_float, op_called
-from decomp.refolding.searches.masks import Mask, masks_as_one, number_of
+from decomp.refolding.regions import is_float, op_schema_name
+from decomp.refolding.searches.masks import Mask, combine_masks, number_of
 from decomp.refolding.searches.products import product_operands
 
 SOFTMAX = (aten.softmax.int, aten._softmax.default)
@@ -49,7 +49,7 @@ class _Scores:
         return tuple(mask.node for mask in self.masks if mask.hides)
 
 
-class Attentions(Trier):
+class Attentions(RegionSearch):
     """The search in one graph."""
 
     finds = {aten.scaled_dot_product_attention.default: (*SOFTMAX, aten.exp.default)}
@@ -58,13 +58,13 @@ class Attentions(Trier):
         """Run the search; returns the findings."""
         done: set[fx.Node] = set()
         for node in self.around.graph.nodes:
-            if node.target in SOFTMAX and _is_last(node) or op_called(node) in _PEAKS:
+            if node.target in SOFTMAX and _is_last(node) or op_schema_name(node) in _PEAKS:
                 best = self._at(node)
                 if best is not None and best.region.root not in done and self.take(best):
                     done.add(best.region.root)
         return self.findings
 
-    def _at(self, peak: fx.Node) -> Found | None:
+    def _at(self, peak: fx.Node) -> FoundCall | None:
         """The attention around a softmax, or around the exponential of a softmax that is spelled out."""
         scores = self._scores_above(peak)
         ends = list(self._ends(peak)) if scores is not None else []
@@ -93,7 +93,7 @@ class Attentions(Trier):
             pair = product_operands(node)
             if pair is not None:
                 return _Scores(*pair, *_with_added(node, scale, masks))
-            called, given = op_called(node), self.around.data_inputs(node)
+            called, given = op_schema_name(node), self.around.data_inputs(node)
             number = _number(node)
             if called in _SCALES and number is not None and len(given) == 1:
                 scale *= number if called == "aten::mul" else 1 / number
@@ -129,7 +129,7 @@ class Attentions(Trier):
             if product_operands(node) is not None:
                 return step
             given = self.around.data_inputs(node)
-            if len(given) != 1 and not (given and op_called(node) in ("aten::add", "aten::where", *_SCALES)):
+            if len(given) != 1 and not (given and op_schema_name(node) in ("aten::add", "aten::where", *_SCALES)):
                 return STEPS
             node = given[0]
         return STEPS
@@ -154,7 +154,7 @@ class Attentions(Trier):
         for last in self.around.views_below(product):
             yield last
         user = self.around.only_user(last)
-        if user is not None and op_called(user) in _SCALES:
+        if user is not None and op_schema_name(user) in _SCALES:
             if all(self._depends(given, peak) for given in self.around.data_inputs(user)):
                 yield from self.around.views_below(user)
 
@@ -188,7 +188,7 @@ class Attentions(Trier):
         if found or shape[-2] == shape[-1]:
             return found
         across = [*shape[:-2], shape[-1], shape[-2]]
-        return [transposed(each) for each in self._shown(node, across) if shape_of(each) == across][-1:]
+        return [transpose_operand(each) for each in self._shown(node, across) if shape_of(each) == across][-1:]
 
     def _shown(self, node: fx.Node, out: Sequence[Any]) -> list[Operand]:
         """The candidates for an operand: a factor of a product and the values under its views, those with the rank of
@@ -197,7 +197,7 @@ class Attentions(Trier):
         found = [node]
         for _ in range(STEPS):
             given = self.around.data_inputs(node)
-            plain = op_called(node) in _SCALES and _number(node) is not None
+            plain = op_schema_name(node) in _SCALES and _number(node) is not None
             views = self.around.views_above(node)
             if len(views) > 1:
                 found += views[1:]
@@ -212,7 +212,7 @@ class Attentions(Trier):
         fits = any(shape_of(each)[:-2] == out[:-2] for each in same)
         # If operands were flattened for the product, other nodes may use the nearest one, so it is tried as well.
         others = (each for each in (floats[-1:] if fits else floats) if metadata(each).dim() > 1 and each not in same)
-        made = (reshaped(each, (*out[:-2], *metadata(each).shape[-2:])) for each in others)
+        made = (reshape_operand(each, (*out[:-2], *metadata(each).shape[-2:])) for each in others)
         return same + [each for each in made if each is not None]
 
     def _masked(
@@ -230,7 +230,7 @@ class Attentions(Trier):
                 yield (q, k, v), spelling
             if scores.masks:
                 shape = [*shape_of(q)[:-1], shape_of(k)[-2]]
-                for mask in masks_as_one(self.around, scores.masks, q, shape):
+                for mask in combine_masks(self.around, scores.masks, q, shape):
                     yield (q, k, v, mask), spelling
 
     def _scales(self, q: Operand, k: Operand, scores: _Scores) -> list[float | None]:
@@ -250,7 +250,7 @@ class Attentions(Trier):
             if node is until:
                 break
             number, given = _number(node), self.around.data_inputs(node)
-            called = op_called(node)
+            called = op_schema_name(node)
             if called in _SCALES and number is not None and len(given) == 1:
                 scale *= number if called == "aten::mul" else 1 / number
                 node = given[0]
@@ -272,7 +272,7 @@ def _number(node: fx.Node) -> float | None:
 def _with_added(product: fx.Node, scale: float, masks: list[Mask]) -> tuple[float, list[Mask]]:
     """The scale and masks of scores, including those of a `baddbmm`, which scales a product and adds to it."""
     alpha, beta = (product.kwargs.get(name, 1) for name in ("alpha", "beta"))
-    if op_called(product) != "aten::baddbmm" or beta != 1 or type(alpha) not in (int, float):
+    if op_schema_name(product) != "aten::baddbmm" or beta != 1 or type(alpha) not in (int, float):
         return scale, masks
     return scale * alpha, [*masks, Mask(product.args[0])]  # type: ignore[arg-type, operator]
 

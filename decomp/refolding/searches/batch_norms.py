@@ -13,9 +13,9 @@ from torch import fx
 
 from decomp.ir.call import metadata
 from decomp.ops import aten
-from decomp.refolding.found import Findings, Found, Trier
-from decomp.refolding.readings import CallReading, small_numbers
-from decomp.refolding.regions import is_float, op_called
+from decomp.refolding.found import Findings, FoundCall, RegionSearch
+from decomp.refolding.readings import CallReading, find_epsilons
+from decomp.refolding.regions import is_float, op_schema_name
 
 STEPS = 12
 """How many calls the search goes up and down."""
@@ -25,7 +25,7 @@ _ARITHMETIC = ("aten::add", "aten::sub", "aten::mul", "aten::div", "aten::addcmu
 _NATIVE = aten._native_batch_norm_legit_no_training.default
 
 
-class BatchNorms(Trier):
+class BatchNorms(RegionSearch):
     """The search in one graph."""
 
     finds = {aten.batch_norm.default: ()}
@@ -36,13 +36,13 @@ class BatchNorms(Trier):
             best = None
             if node.target is _NATIVE:
                 best = self._native(node)
-            elif op_called(node) in _ROOTS and (variance := self._statistic_above(node)) is not None:
+            elif op_schema_name(node) in _ROOTS and (variance := self._statistic_above(node)) is not None:
                 best = self._spelled(node, variance)
             if best is not None:
                 self.take(best)
         return self.findings
 
-    def _native(self, node: fx.Node) -> Found | None:
+    def _native(self, node: fx.Node) -> FoundCall | None:
         """The call that replaces a `_native_batch_norm_legit_no_training` of which only the first result is used."""
         taken = [user for user in node.users if user.users]
         if len(taken) != 1 or taken[0].args[1:] != (0,):
@@ -66,7 +66,7 @@ class BatchNorms(Trier):
         """Whether a node is a one-dimensional float input or attribute."""
         return node.op in ("placeholder", "get_attr") and is_float(node) and metadata(node).dim() == 1
 
-    def _spelled(self, root: fx.Node, variance: fx.Node) -> Found | None:
+    def _spelled(self, root: fx.Node, variance: fx.Node) -> FoundCall | None:
         """The largest call around the square root of a variance."""
         channels = metadata(variance).shape[0]
         for end in reversed(self._ends(root, channels)):
@@ -75,7 +75,7 @@ class BatchNorms(Trier):
                 region = self.around.between(end, (x, *parameters)) if variance in parameters else None
                 if region is None or not 1 <= len(others) <= 3:
                     continue
-                for eps in small_numbers([*region.nodes, *self._constants(region.nodes)]):
+                for eps in find_epsilons([*region.nodes, *self._constants(region.nodes)]):
                     for mean, weight, bias in _roles(others):
                         found = self._call(end, (x, weight, bias, mean, variance), eps)
                         if found is not None and self.around.why_open(found.region) is None:
@@ -102,7 +102,7 @@ class BatchNorms(Trier):
         """A node and the arithmetic calls that follow it."""
         current: fx.Node | None = node
         for _ in range(4):
-            if current is None or op_called(current) not in _ARITHMETIC:
+            if current is None or op_schema_name(current) not in _ARITHMETIC:
                 return
             yield current
             current = self.around.only_user(current)
@@ -111,7 +111,7 @@ class BatchNorms(Trier):
         """The candidates for the normalized value, farthest up first, with the parameters of the rest."""
         wide = [end]
         for node in wide:
-            above = self.around.data_inputs(node) if op_called(node) in _ARITHMETIC else []
+            above = self.around.data_inputs(node) if op_schema_name(node) in _ARITHMETIC else []
             wide += [each for each in above if _is_wide(each, channels) and each not in wide and len(wide) < STEPS]
         for x in reversed(wide[1:]):
             parameters = self._parameters(end, x)
@@ -129,7 +129,7 @@ class BatchNorms(Trier):
                 return None
         return tuple(sorted((each for each in seen if self._is_parameter(each)), key=self.around.place.__getitem__))
 
-    def _call(self, root: fx.Node, args: Sequence[Any], eps: Any) -> Found | None:
+    def _call(self, root: fx.Node, args: Sequence[Any], eps: Any) -> FoundCall | None:
         x, weight, bias, mean, variance = args
         spelling = CallReading(aten.batch_norm.default, (False, 0.1, eps, torch.backends.cudnn.enabled))
         statistics = tuple(each for each in (mean, variance) if isinstance(each, fx.Node))

@@ -14,26 +14,26 @@ from torch import fx
 
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
-from decomp.refolding.found import Findings, Finds, Found, Wanted, spelled_as
-from decomp.refolding.outcome import Missed
-from decomp.refolding.readings import FUNCTIONS, POINTWISE, REDUCTIONS, SEEDS, Reading, along_dimensions
-from decomp.refolding.regions import VIEWS, GraphIndex, Region, is_float, op_called
+from decomp.refolding.found import Findings, FoundCall, SearchOverloads, WantedCalls, choose_spelling
+from decomp.refolding.outcome import MissedCall
+from decomp.refolding.readings import FUNCTIONS, POINTWISE, REDUCTIONS, SEED_OPS, Reading, along_dimensions
+from decomp.refolding.regions import VIEWS, GraphIndex, Region, is_float, op_schema_name
 from decomp.refolding.trials import VALUE_TOLERANCE, Runner, distance
 
 STEPS = 32
 """How many nodes the search goes up."""
 FEW = 64
 """How many elements are compared first, to reject most functions cheaply."""
-NEAR = 0.05
+NEAR_MISS = 0.05
 """A smaller difference, relative to the largest value, is a near miss."""
 
 
 class Functions:
     """The search in one graph."""
 
-    finds: Finds = dict.fromkeys(FUNCTIONS, ())
+    finds: SearchOverloads = dict.fromkeys(FUNCTIONS, ())
 
-    def __init__(self, around: GraphIndex, runner: Runner, wanted: Wanted) -> None:
+    def __init__(self, around: GraphIndex, runner: Runner, wanted: WantedCalls) -> None:
         self.around, self.runner, self.wanted = around, runner, wanted
         self.findings = Findings()
 
@@ -41,7 +41,7 @@ class Functions:
         """Run the search; returns the findings."""
         tried: set[fx.Node] = set()
         for seed in self.around.graph.nodes:
-            if op_called(seed) in SEEDS:
+            if op_schema_name(seed) in SEED_OPS:
                 for x in self.around.above(seed, STEPS):
                     if x not in tried:
                         tried.add(x)
@@ -51,7 +51,7 @@ class Functions:
     def _from(self, x: fx.Node) -> None:
         """Find all functions of one value."""
         below = self.around.below(x)
-        if not any(op_called(node) in SEEDS for node in below):
+        if not any(op_schema_name(node) in SEED_OPS for node in below):
             return
         key, known = self.around.structures.of((x,), below), self.runner.known.readings
         if key not in known:
@@ -60,7 +60,7 @@ class Functions:
             self._take(x, below[place], reading, error, fault)
 
     def _take(self, x: fx.Node, root: fx.Node, reading: Reading, error: float, fault: str | None) -> None:
-        spelling = spelled_as(reading.spellings, (x,), root, self.wanted)
+        spelling = choose_spelling(reading.spellings, (x,), root, self.wanted)
         region = self.around.between(root, (x,)) if spelling is not None else None
         if spelling is None or region is None or any(node.target is spelling.target for node in region.nodes):
             return
@@ -68,10 +68,10 @@ class Functions:
         stays = self.wanted.stays(spelling.target, (x, *spelling.args), dict(spelling.kwargs), root)
         if fault is not None:
             if stays:
-                self.findings.missed.append(Missed(reading.name, root.name, fault))
+                self.findings.missed.append(MissedCall(reading.name, root.name, fault))
             return
         gain = len(region) - 1
-        self.findings.found.append(Found(region, spelling, reading.name, (x,), error, gain, stone=not stays))
+        self.findings.found.append(FoundCall(region, spelling, reading.name, (x,), error, gain, stone=not stays))
 
     def _readings(self, x: fx.Node, below: list[fx.Node]) -> Iterator[tuple[int, Reading, float, str | None]]:
         """The nodes, by index, that compute a known function of `x`, and near misses with the reason."""
@@ -94,7 +94,7 @@ class Functions:
                     near = None
                     yield from self._compared(x, node, place, reading)
                     break
-                if apart < NEAR and (near is None or apart < near[0]):
+                if apart < NEAR_MISS and (near is None or apart < near[0]):
                     near = apart, reading
             if near is not None and not _is_trivial(near[1], value, given):
                 yield place, near[1], near[0], f"it differs by {near[0]:.1g} of the largest value"
@@ -142,7 +142,7 @@ class _Expected:
             return _Expected(values)
         finite = values[values.isfinite()]
         largest = float(finite.abs().max()) if finite.numel() else 1.0
-        return _Expected(values, values.flatten()[:FEW], 2 * NEAR * largest)
+        return _Expected(values, values.flatten()[:FEW], 2 * NEAR_MISS * largest)
 
     def distance(self, found: torch.Tensor) -> float:
         """The `distance` of other values; infinite if the first elements are already too far off."""
@@ -157,7 +157,7 @@ class _Expected:
 def _missing_cast(region: Region) -> str | None:
     """The fault of a region that rounds an intermediate value to half precision, where ops compute in float32."""
     for node in region.nodes:
-        if node is not region.root and is_float(node) and op_called(node) not in VIEWS:
+        if node is not region.root and is_float(node) and op_schema_name(node) not in VIEWS:
             dtype = metadata(node).dtype
             if dtype.itemsize < 4:
                 return f"{node.name!r} rounds to {name_of(dtype)}: the op has a cast before it"
@@ -166,7 +166,7 @@ def _missing_cast(region: Region) -> str | None:
 
 def _is_trivial(reading: Reading, value: torch.Tensor, given: torch.Tensor) -> bool:
     """Whether a value is close to a function only because both are close to the operand."""
-    return distance(value, given) < NEAR
+    return distance(value, given) < NEAR_MISS
 
 
 def _called(reading: Reading, x: torch.Tensor) -> torch.Tensor | None:
@@ -181,6 +181,6 @@ def _reducing(x: fx.Node, below: list[fx.Node]) -> set[fx.Node]:
     """The nodes that depend on a reduction."""
     found: set[fx.Node] = set()
     for node in below:
-        if op_called(node) in REDUCTIONS or any(given in found for given in node.all_input_nodes):
+        if op_schema_name(node) in REDUCTIONS or any(given in found for given in node.all_input_nodes):
             found.add(node)
     return found

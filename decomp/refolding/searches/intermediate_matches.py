@@ -15,8 +15,8 @@ from torch import fx
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.call import metadata
 from decomp.ops import aten
-from decomp.refolding.found import Findings, Found, Trier, Wanted
-from decomp.refolding.prepared import Operand, Prepared, can_be_made, reshaped
+from decomp.refolding.found import Findings, FoundCall, RegionSearch, WantedCalls
+from decomp.refolding.prepared import Operand, PreparedOperand, can_be_made, reshape_operand
 from decomp.refolding.regions import GraphIndex
 from decomp.refolding.trials import Runner
 
@@ -26,15 +26,17 @@ class IntermediateMatch:
     """The findings that one search folded, and how its graph was derived from the original one."""
 
     rewrite: Rewrite | None
-    found: Sequence[Found]
+    found: Sequence[FoundCall]
 
 
-class IntermediateMatches(Trier):
+class IntermediateMatches(RegionSearch):
     """The search in one graph, given the `steps` of the first pass."""
 
     limit = math.inf
 
-    def __init__(self, around: GraphIndex, runner: Runner, wanted: Wanted, steps: Sequence[IntermediateMatch]) -> None:
+    def __init__(
+        self, around: GraphIndex, runner: Runner, wanted: WantedCalls, steps: Sequence[IntermediateMatch]
+    ) -> None:
         super().__init__(around, runner, wanted)
         self.steps = steps
 
@@ -49,7 +51,7 @@ class IntermediateMatches(Trier):
                     self._take(found, root, tuple(operands), sources)
         return self.findings
 
-    def _take(self, found: Found, root: fx.Node, operands: tuple[Any, ...], sources: _Sources) -> None:
+    def _take(self, found: FoundCall, root: fx.Node, operands: tuple[Any, ...], sources: _Sources) -> None:
         spelling = found.spelling
         if self.wanted(spelling.target, (*operands, *spelling.args), dict(spelling.kwargs), root):
             statistics, rare = (tuple(sources.nodes(each)) for each in (found.region.statistics, found.region.rare))
@@ -77,7 +79,7 @@ class _Sources:
     def operands(self, given: Sequence[Any]) -> Iterator[Any]:
         """The operands in the original graph; stops before one that cannot be computed there."""
         for arg in given:
-            found = self._operand(arg) if isinstance(arg, (fx.Node, Prepared)) else arg
+            found = self._operand(arg) if isinstance(arg, (fx.Node, PreparedOperand)) else arg
             if found is None and arg is not None:
                 return
             yield found
@@ -92,8 +94,8 @@ class _Sources:
         if len(args) < len(arg.args):
             return None
         if arg.target is aten.view.default and isinstance(args[0], fx.Node):
-            return reshaped(*args)
-        found = Prepared(arg.target, tuple(args))
+            return reshape_operand(*args)
+        found = PreparedOperand(arg.target, tuple(args))
         return found if can_be_made(found) else None
 
 

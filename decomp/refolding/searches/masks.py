@@ -9,8 +9,8 @@ from typing import Any
 from torch import fx
 
 from decomp.ops import aten
-from decomp.refolding.prepared import Operand, Prepared, reshaped, shape_of
-from decomp.refolding.regions import GraphIndex, op_called
+from decomp.refolding.prepared import Operand, PreparedOperand, reshape_operand, shape_of
+from decomp.refolding.regions import GraphIndex, op_schema_name
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Mask:
     """Whether the boolean mask is true where scores are hidden, rather than where they are kept."""
 
 
-def masks_as_one(around: GraphIndex, masks: Sequence[Mask], like: Operand, shape: Sequence[Any]) -> Iterator[Operand]:
+def combine_masks(around: GraphIndex, masks: Sequence[Mask], like: Operand, shape: Sequence[Any]) -> Iterator[Operand]:
     """The candidates for one mask that is equivalent to several, which are listed from the softmax upwards. `shape` is
     that of the scores, and `like` has their dtype."""
     nearest = masks[0]
     if not nearest.hides:
         yield from reversed(around.views_above(nearest.node))
     if len(masks) == 1 and nearest.hides and number_of(nearest.hidden) == float("-inf"):
-        yield Prepared(aten.logical_not.default, (nearest.node,))
+        yield PreparedOperand(aten.logical_not.default, (nearest.node,))
     elif len(masks) > 1 or nearest.hides:
         found = _sum(masks, like, shape)
         if found is not None:
@@ -46,13 +46,13 @@ def _sum(masks: Sequence[Mask], like: Operand, shape: Sequence[Any]) -> Operand 
         shown, number = _broadcasting(mask.node, shape), number_of(mask.hidden)
         if shown is None or (mask.hidden is not None and number is None):
             return None
-        rest = found if found is not None else Prepared(aten.new_zeros.default, (like, []))
+        rest = found if found is not None else PreparedOperand(aten.new_zeros.default, (like, []))
         if mask.hidden is None:
-            found = shown if found is None else Prepared(aten.add.Tensor, (found, shown))
+            found = shown if found is None else PreparedOperand(aten.add.Tensor, (found, shown))
         elif mask.hides:
-            found = Prepared(aten.where.ScalarSelf, (shown, number, rest))
+            found = PreparedOperand(aten.where.ScalarSelf, (shown, number, rest))
         else:
-            found = Prepared(aten.where.ScalarOther, (shown, rest, number))
+            found = PreparedOperand(aten.where.ScalarOther, (shown, rest, number))
     return found
 
 
@@ -62,12 +62,12 @@ def _broadcasting(node: fx.Node, shape: Sequence[Any]) -> Operand | None:
     pairs = zip(reversed(given), reversed(shape))
     if len(given) <= len(shape) and all(str(own) in ("1", str(size)) for own, size in pairs):
         return node
-    return reshaped(node, [*shape[:-2], *given[-2:]])
+    return reshape_operand(node, [*shape[:-2], *given[-2:]])
 
 
 def number_of(arg: Any) -> float | None:
     """The number that an argument is, or with which a tensor is filled; None for other values."""
     if type(arg) in (int, float):
         return float(arg)
-    place = {"aten::full": 1, "aten::scalar_tensor": 0}.get(op_called(arg)) if isinstance(arg, fx.Node) else None
+    place = {"aten::full": 1, "aten::scalar_tensor": 0}.get(op_schema_name(arg)) if isinstance(arg, fx.Node) else None
     return number_of(arg.args[place]) if place is not None else None

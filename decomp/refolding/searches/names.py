@@ -10,7 +10,7 @@ from torch import fx
 from decomp.ir.effects import looks_only
 from decomp.ops import aten
 from decomp.patterns.terms import NodeReading, Terms
-from decomp.refolding.found import Findings, Trier
+from decomp.refolding.found import Findings, RegionSearch
 from decomp.refolding.readings import CallReading
 
 _NAMED: dict[str, Any] = {
@@ -33,7 +33,7 @@ _OF: dict[Any, tuple[Any, ...]] = {
 """For each op, the calls of its other names that other searches find."""
 
 
-class Names(Trier):
+class Names(RegionSearch):
     """The search in one graph."""
 
     finds = {overload: _OF.get(overload, ()) for overload in _NAMED.values()}

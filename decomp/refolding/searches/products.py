@@ -9,10 +9,10 @@ from torch import fx
 
 from decomp.ir.call import metadata
 from decomp.ops import aten
-from decomp.refolding.found import Findings, Found, Trier
-from decomp.refolding.prepared import Operand, reshaped
+from decomp.refolding.found import Findings, FoundCall, RegionSearch
+from decomp.refolding.prepared import Operand, reshape_operand
 from decomp.refolding.readings import CallReading
-from decomp.refolding.regions import is_float, op_called
+from decomp.refolding.regions import is_float, op_schema_name
 
 LINEAR = CallReading(aten.linear.default)
 
@@ -21,21 +21,21 @@ _PRODUCTS = ("aten::mm", "aten::bmm", "aten::matmul")
 
 def product_operands(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     """The two operands of a node that is a matrix product; None if it is not one."""
-    called = op_called(node)
+    called = op_schema_name(node)
     if called in _PRODUCTS:
         pair = node.args[:2]
     elif called in ("aten::addmm", "aten::baddbmm"):
         pair = node.args[1:3]
     elif called == "aten::sum":
         (product,) = node.args[:1] or (None,)
-        pair = product.args[:2] if isinstance(product, fx.Node) and op_called(product) == "aten::mul" else ()
+        pair = product.args[:2] if isinstance(product, fx.Node) and op_schema_name(product) == "aten::mul" else ()
     else:
         return None
     both = len(pair) == 2 and all(isinstance(each, fx.Node) and is_float(each) for each in pair)
     return (pair[0], pair[1]) if both else None  # type: ignore[return-value]
 
 
-class Products(Trier):
+class Products(RegionSearch):
     """The search for linear layers in one graph."""
 
     finds = {LINEAR.target: ()}
@@ -50,7 +50,7 @@ class Products(Trier):
                     self.take(best)
         return self.findings
 
-    def _linear(self, node: fx.Node, a: fx.Node, b: fx.Node) -> Found | None:
+    def _linear(self, node: fx.Node, a: fx.Node, b: fx.Node) -> FoundCall | None:
         """The largest linear layer that ends at a product, or at its sum with a bias."""
         below = self.around.views_below(node)
         end = self.around.only_user(below[-1])
@@ -68,12 +68,12 @@ class Products(Trier):
         self, node: fx.Node, below: list[fx.Node], end: fx.Node | None
     ) -> Iterator[tuple[fx.Node, fx.Node | None]]:
         """The nodes where the layer may end, farthest first, each with the bias that is added there."""
-        if end is not None and op_called(end) == "aten::add":
+        if end is not None and op_schema_name(end) == "aten::add":
             others = [given for given in self.around.data_inputs(end) if given is not below[-1]]
             for bias in reversed(self.around.views_above(others[0])) if len(others) == 1 else ():
                 for last in reversed(self.around.views_below(end)[:2]):
                     yield last, bias
-        inner = node.args[0] if op_called(node) == "aten::addmm" else None
+        inner = node.args[0] if op_schema_name(node) == "aten::addmm" else None
         biases = reversed(self.around.views_above(inner)) if isinstance(inner, fx.Node) else (None,)
         for bias in biases:
             for last in reversed(below):
@@ -99,7 +99,7 @@ def _fitting(root: fx.Node, x: fx.Node, w: fx.Node) -> Operand | None:
         return x
     if [size for size in given if size != "1"] != [size for size in needed if size != "1"]:
         return None
-    return reshaped(x, [*metadata(root).shape[:-1], metadata(w).shape[1]])
+    return reshape_operand(x, [*metadata(root).shape[:-1], metadata(w).shape[1]])
 
 
 def _sizes(node: fx.Node) -> tuple[str, ...] | None:

@@ -13,27 +13,27 @@ from torch import fx
 from decomp.errors import ArgumentError
 from decomp.ir.ops import Op
 from decomp.patterns.found import Match, NearMiss
-from decomp.patterns.matching import matches
+from decomp.patterns.matching import find_matches
 from decomp.patterns.pattern import Pattern
-from decomp.refolding.found import Findings, Trier, Wanted
-from decomp.refolding.outcome import Missed
+from decomp.refolding.found import Findings, RegionSearch, WantedCalls
+from decomp.refolding.outcome import MissedCall
 from decomp.refolding.readings import CallReading
 from decomp.refolding.regions import GraphIndex
 from decomp.refolding.trials import Runner
 from decomp.rules.rules import Rule, Rules
 
 
-class RulesBackwards(Trier):
+class RulesBackwards(RegionSearch):
     """The search for the ops of some rules in one graph."""
 
-    def __init__(self, around: GraphIndex, runner: Runner, wanted: Wanted, rules: Rules) -> None:
+    def __init__(self, around: GraphIndex, runner: Runner, wanted: WantedCalls, rules: Rules) -> None:
         super().__init__(around, runner, wanted)
         self.patterns = dict(_patterns(rules))
 
     def search(self) -> Findings:
         """Run the search; returns the findings."""
         near: list[NearMiss] = []
-        found = matches(self.around.graph, self.patterns, owner=self.around.owner, missed=near)
+        found = find_matches(self.around.graph, self.patterns, owner=self.around.owner, missed=near)
         for match in found:
             self._take(match, self.patterns[match.pattern])
         nearest: dict[tuple[str, fx.Node], NearMiss] = {}
@@ -42,7 +42,7 @@ class RulesBackwards(Trier):
             if key not in nearest or miss.found > nearest[key].found:
                 nearest[key] = miss
         for miss in nearest.values():
-            self.findings.missed.append(Missed(str(self.patterns[miss.pattern].op), miss.root.name, miss.reason))
+            self.findings.missed.append(MissedCall(str(self.patterns[miss.pattern].op), miss.root.name, miss.reason))
         return self.findings
 
     def _take(self, match: Match, rule: Rule) -> None:
@@ -51,11 +51,15 @@ class RulesBackwards(Trier):
             return  # the op itself, which the pattern can match as well
         args = _arguments(overload, match, rule) if overload is not None else None
         if overload is None or args is None:
-            self.findings.missed.append(Missed(name, match.root.name, "the op does not accept the matched operands"))
+            self.findings.missed.append(
+                MissedCall(name, match.root.name, "the op does not accept the matched operands")
+            )
             return
         found = self.stands(match.outputs[-1], f"rule {match.pattern.name}", CallReading(overload), args)
         if found is None:
-            self.findings.missed.append(Missed(name, match.root.name, "the op returns other values than its rule here"))
+            self.findings.missed.append(
+                MissedCall(name, match.root.name, "the op returns other values than its rule here")
+            )
         else:
             self.take(found)
 

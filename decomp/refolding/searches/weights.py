@@ -9,9 +9,9 @@ from torch import fx
 
 from decomp.ir.call import metadata
 from decomp.ops import aten
-from decomp.refolding.found import Findings, Found, Trier
+from decomp.refolding.found import Findings, FoundCall, RegionSearch
 from decomp.refolding.readings import CallReading
-from decomp.refolding.regions import is_float, op_called
+from decomp.refolding.regions import is_float, op_schema_name
 
 STEPS = 6
 """How many calls after the normalization are examined."""
@@ -27,7 +27,7 @@ _NORMS: dict[Any, tuple[int, int | None]] = {
 _SEVERAL = (aten.native_layer_norm.default, aten.native_group_norm.default)
 
 
-class Weights(Trier):
+class Weights(RegionSearch):
     """The search in one graph."""
 
     finds = {norm: (norm,) for norm in _NORMS}
@@ -42,11 +42,11 @@ class Weights(Trier):
                     self.take(best)
         return self.findings
 
-    def _with_weights(self, norm: fx.Node, weight: int, bias: int | None) -> Found | None:
+    def _with_weights(self, norm: fx.Node, weight: int, bias: int | None) -> FoundCall | None:
         several = norm.target in _SEVERAL
         spelling = CallReading(norm.target, (), (), (0,) if several else ())
         args = [*norm.args, *[None] * (max(weight, bias or 0) + 1 - len(norm.args))]
-        best: Found | None = None
+        best: FoundCall | None = None
         current = norm
         if several:
             current = next((user for user in norm.users if user.args[1:] == (0,)), norm)
@@ -54,7 +54,7 @@ class Weights(Trier):
             user = self.around.only_user(current)
             if user is None or not is_float(user):
                 break
-            place = {"aten::mul": weight, "aten::add": bias}.get(op_called(user))
+            place = {"aten::mul": weight, "aten::add": bias}.get(op_schema_name(user))
             for other in self._others(norm, user, current) if place is not None else ():
                 trial = [*args[:place], other, *args[(place or 0) + 1 :]]
                 found = self.stands(user, best.name if best else _name(norm), spelling, tuple(trial))
@@ -67,7 +67,7 @@ class Weights(Trier):
             current = user
         return best
 
-    def _is_whole(self, found: Found) -> bool:
+    def _is_whole(self, found: FoundCall) -> bool:
         return self.around.why_open(found.region) is None
 
     def _others(self, norm: fx.Node, user: fx.Node, current: fx.Node) -> Iterator[fx.Node]:
@@ -93,4 +93,4 @@ def _given(norm: fx.Node, place: int | None) -> bool:
 
 
 def _name(norm: fx.Node) -> str:
-    return op_called(norm).removeprefix("aten::").removeprefix("native_")
+    return op_schema_name(norm).removeprefix("aten::").removeprefix("native_")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.errors import spelled
+from decomp.errors import spell_target
 from decomp.ir.call import CALLS, module_path
 from decomp.lowering import Lowering
 from decomp.provenance import Provenance
@@ -23,7 +23,7 @@ ROUNDS = 5
 Label = Callable[[Provenance], str]
 
 
-def attributed(
+def attribute_time(
     case: BenchmarkCase,
     variant: str,
     source: fx.GraphModule,
@@ -39,11 +39,11 @@ def attributed(
     before: dict[str, float] = defaultdict(float)
     nodes, calls = Counter[str](), Counter[str]()
     for node in _calls(lowered.graph):
-        label = labelled(_provenance(lowering, node))
+        label = label_nodes(_provenance(lowering, node))
         seconds[label] += taken["lowered"][node.name]
         nodes[label] += 1
     for node in _calls(source.graph):
-        label = _label(module_path(node.meta.get("nn_module_stack")), spelled(node.target))
+        label = _label(module_path(node.meta.get("nn_module_stack")), spell_target(node.target))
         before[label] += taken["source"][node.name]
         calls[label] += 1
     shares = [
@@ -53,7 +53,7 @@ def attributed(
     return Attribution(case, variant, sum(seconds.values()), sum(before.values()), tuple(shares))
 
 
-def labelled(origin: Provenance | None) -> str:
+def label_nodes(origin: Provenance | None) -> str:
     """The label that a node's time is assigned to."""
     if origin is None:
         return "(bookkeeping)"

@@ -82,7 +82,7 @@ class Clock:
         return float(start.elapsed_time(end)) / 1e3 / repeats
 
 
-def interleaved(runs: Mapping[str, Run], clock: Clock, effort: Effort, seed: int) -> Timing:
+def time_interleaved(runs: Mapping[str, Run], clock: Clock, effort: Effort, seed: int) -> Timing:
     """Time all of `runs` in turns. Those that take seconds run only in the first rounds."""
     order = random.Random(seed)
     repeats = {name: _warmed(run, clock, effort) for name, run in runs.items()}

@@ -40,7 +40,9 @@ class SpeedChange:
         return f"{self.case}, {self.variant}: {self.what} {self.before or 'none'} -> {self.after or 'none'}{factor}"
 
 
-def compared(before: BenchmarkResults, after: BenchmarkResults, tolerance: float = TOLERANCE) -> list[SpeedChange]:
+def compare_results(
+    before: BenchmarkResults, after: BenchmarkResults, tolerance: float = TOLERANCE
+) -> list[SpeedChange]:
     """The changes between two runs, the worst first. Rows in only one of them are ignored."""
     rows = {(row.case, row.variant): row for row in before.rows}
     pairs = [(rows[row.case, row.variant], row) for row in after.rows if (row.case, row.variant) in rows]

@@ -40,7 +40,7 @@ class Counts:
     """Floating-point operations of products, if each op could be observed."""
 
 
-def counted(run: Run, device: torch.device, compiled: CompilationCounts | None) -> Counts:
+def count_call(run: Run, device: torch.device, compiled: CompilationCounts | None) -> Counts:
     """Count the work of a warm call; `compiled` is the record of its compilation, None for an eager call."""
     memory, launched = _profiled(run, device)
     if compiled is None:
@@ -115,7 +115,9 @@ class Traffic(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if not func.is_view and func.namespace != "prim" and not _FREE.match(func._schema.name):
             self.kernels += 1
-            self.bytes += sum(map(held, _tensors((args, kwargs)))) + sum(map(held, _tensors(result)))
+            self.bytes += sum(map(bytes_of_elements, _tensors((args, kwargs)))) + sum(
+                map(bytes_of_elements, _tensors(result))
+            )
             if func.overloadpacket in flop_registry:
                 self.operations += int(flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=result))
         return result
@@ -130,7 +132,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
     return list({id(one): one for one in found}.values())
 
 
-def held(t: torch.Tensor) -> int:
+def bytes_of_elements(t: torch.Tensor) -> int:
     """The bytes of a tensor's elements, each counted once even if it is expanded."""
     shown = (size if stride or size == 0 else 1 for size, stride in zip(t.shape, t.stride()))
     return int(math.prod(shown) * t.element_size())

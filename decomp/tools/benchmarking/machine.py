@@ -9,7 +9,7 @@ import os
 
 import torch
 
-from decomp.tools.benchmarking.clock import Clock, Effort, interleaved
+from decomp.tools.benchmarking.clock import Clock, Effort, time_interleaved
 
 COPIED = 1 << 26
 """Bytes of the copy: more than fits in caches. The buffer is touched before, to avoid page faults."""
@@ -47,6 +47,6 @@ def limits(device: torch.device, seed: int = 0) -> dict[str, float]:
     left, right = (torch.full((edge, edge), 0.5, device=device) for _ in range(2))
     product = torch.empty_like(left)
     runs = {"copy": lambda: target.copy_(source), "matmul": lambda: torch.mm(left, right, out=product)}
-    timing = interleaved(runs, Clock(device), Effort(warm_up=3, seconds=0.3), seed)
+    timing = time_interleaved(runs, Clock(device), Effort(warm_up=3, seconds=0.3), seed)
     best = {name: min(timing.taken[name]) for name in runs}
     return {"copy": 2 * COPIED / best["copy"], "matmul": 2 * edge**3 / best["matmul"]}

@@ -10,14 +10,14 @@ from torch import fx, nn
 
 from decomp.ir.call import metadata
 from decomp.metadata.symbolic_sizes import has_fixed_sizes
-from decomp.tools.benchmarking.counting import held
+from decomp.tools.benchmarking.counting import bytes_of_elements
 from decomp.torch_internals import pytree
 
 
 def bytes_needed(module: nn.Module, args: tuple[Any, ...], result: Any) -> int:
     """The bytes of inputs, parameters, buffers and results: each tensor once."""
     leaves = [*pytree.tree_leaves((args, result)), *module.parameters(), *module.buffers()]
-    found = {(t.data_ptr(), t.shape): held(t) for t in leaves if isinstance(t, torch.Tensor)}
+    found = {(t.data_ptr(), t.shape): bytes_of_elements(t) for t in leaves if isinstance(t, torch.Tensor)}
     return sum(found.values())
 
 

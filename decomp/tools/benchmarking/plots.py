@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from decomp.tools.benchmarking.records import Attribution, BenchmarkResults, BenchmarkRow
-from decomp.tools.writing import whole
+from decomp.tools.writing import write_atomically
 
 COLOURS = {"small": "#9ecae1", "medium": "#4292c6", "large": "#08519c", "whole": "#d95f0e"}
 """By size: sizes are shades of one colour, models have another colour."""
@@ -74,7 +74,7 @@ def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
 
 
 def _saved(figure: Figure, path: Path) -> Path:
-    with whole(path) as unfinished:
+    with write_atomically(path) as unfinished:
         figure.savefig(unfinished, dpi=DPI)
     return path
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import statistics
 from typing import Any
 
-from decomp.tools.writing import one_row_a_line, whole
+from decomp.tools.writing import one_row_a_line, write_atomically
 
 FORMAT = 1
 """The version of the JSON format; others are refused."""
@@ -141,7 +141,7 @@ class BenchmarkResults:
     def save(self, path: Path) -> None:
         """Write as JSON, atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as unfinished:
+        with write_atomically(path) as unfinished:
             unfinished.write_text(one_row_a_line({"format": FORMAT, **asdict(self)}), "utf-8")
 
     @classmethod

@@ -15,8 +15,8 @@ from torch import nn
 
 from decomp.tools.benchmarking import needs
 from decomp.tools.benchmarking.accuracy import error_of
-from decomp.tools.benchmarking.clock import Clock, Effort, Timing, interleaved
-from decomp.tools.benchmarking.counting import CompilationCounts, Counts, counted
+from decomp.tools.benchmarking.clock import Clock, Effort, Timing, time_interleaved
+from decomp.tools.benchmarking.counting import CompilationCounts, Counts, count_call
 from decomp.tools.benchmarking.records import BenchmarkCase, BenchmarkRow
 from decomp.tools.benchmarking.workload import Variant, Workload, exact_outputs, task, tensors
 
@@ -51,7 +51,7 @@ class TooLarge(Exception):
     """A variant would need more memory than it is allowed."""
 
 
-def measured(setup: Setup, workload: Workload, variants: Sequence[Variant]) -> list[BenchmarkRow]:
+def measure_case(setup: Setup, workload: Workload, variants: Sequence[Variant]) -> list[BenchmarkRow]:
     """A row for each variant; one that fails has an `error` and does not affect the others."""
     module, args = workload.made(setup.seed, setup.device)
     exact = exact_outputs(module, args)
@@ -61,11 +61,11 @@ def measured(setup: Setup, workload: Workload, variants: Sequence[Variant]) -> l
         try:
             ready[variant.name] = _made(setup, variant, module, args)
         except Exception as error:
-            errors[variant.name] = said(error)
+            errors[variant.name] = first_error_line(error)
     timing = _timed(setup, ready, errors)
     elsewhere = {variant.name for variant in variants if variant.backend is not None}
     counts = {
-        name: Counts() if name in elsewhere else counted(ready[name].run, setup.device, ready[name].compiled)
+        name: Counts() if name in elsewhere else count_call(ready[name].run, setup.device, ready[name].compiled)
         for name in timing.taken
     }
     work = _Work(_needed(module, args, ready, variants), max((one.operations for one in counts.values()), default=0))
@@ -118,8 +118,8 @@ def _timed(setup: Setup, ready: Mapping[str, _Contender], errors: dict[str, str]
             contender.run()
             runs[name] = contender.run
         except Exception as error:
-            errors[name] = said(error)
-    return interleaved(runs, Clock(setup.device), setup.effort, setup.seed) if runs else Timing({})
+            errors[name] = first_error_line(error)
+    return time_interleaved(runs, Clock(setup.device), setup.effort, setup.seed) if runs else Timing({})
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _finite(value: float | None) -> float | None:
     return 1e300 if value is not None and math.isinf(value) else value
 
 
-def said(error: BaseException) -> str:
+def first_error_line(error: BaseException) -> str:
     """An error as one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

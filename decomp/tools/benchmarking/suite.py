@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from decomp.costs.machine import described
+from decomp.costs.machine import describe_machine
 from decomp.tools.benchmarking import attributing, machine
 from decomp.tools.benchmarking.clock import Effort
 from decomp.tools.benchmarking.records import Attribution, BenchmarkCase, BenchmarkResults, BenchmarkRow
-from decomp.tools.benchmarking.running import Setup, measured, said
+from decomp.tools.benchmarking.running import Setup, first_error_line, measure_case
 from decomp.tools.benchmarking.workload import Variant, Workload
 
 Progress = Callable[[int, int, str, float], None]
@@ -67,7 +67,7 @@ def run(
     Raises `ValueError` if the file is of another machine, version, seed or number of threads.
     """
     with machine.kept_pages() as pages:
-        return _run(plan, {**described(plan.device), "pages": pages}, command, path, resume, progress)
+        return _run(plan, {**describe_machine(plan.device), "pages": pages}, command, path, resume, progress)
 
 
 def _run(
@@ -139,9 +139,9 @@ def _case(
     try:
         setup = Setup(case, plan.device, plan.effort, plan.seed, results.machine)
         chosen = [v for v in plan.variants if not (v.expanded and workload.family == "model")]
-        rows = measured(setup, workload, chosen)
+        rows = measure_case(setup, workload, chosen)
     except Exception as error:  # a workload that cannot be built is a row, too
-        return [BenchmarkRow(case, plan.variants[0].name, error=said(error))], []
+        return [BenchmarkRow(case, plan.variants[0].name, error=first_error_line(error))], []
     finally:
         torch.compiler.reset()
     if case.family != "model" or case.mode != "forward":
@@ -158,4 +158,4 @@ def _attributions(
     for variant in plan.variants:
         if variant.name in plan.attribute and variant.name in ran and variant.target is not None:
             lowering = variant.lowering_of(source, args, "forward")
-            yield attributing.attributed(case, variant.name, source, lowering, args)
+            yield attributing.attribute_time(case, variant.name, source, lowering, args)

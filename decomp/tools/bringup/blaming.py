@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.errors import first_line, source_line, spelled
+from decomp.errors import first_line, source_line, spell_target
 from decomp.ir.call import Call, call_if_bound, metadata, substituted
 from decomp.loading import load as program_of_lowering
 from decomp.lowering import Lowering
@@ -18,7 +18,7 @@ from decomp.metadata.fakes import new_mode
 from decomp.runtime.loaded import Loaded
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample, program_of
-from decomp.tools.bringup.judging import call_of, judged
+from decomp.tools.bringup.judging import call_of, judge_results
 from decomp.tools.bringup.rows import Problem, problem_of
 from decomp.tools.measurement.trials import FAILURES
 from decomp.torch_internals import pytree
@@ -47,7 +47,7 @@ def primitive_of(backend: Backend, call: Call) -> str:
 
 def _name_of(backend: Backend, node: fx.Node) -> str:
     call = call_if_bound(node)
-    return primitive_of(backend, call) if call is not None else spelled(node.target)
+    return primitive_of(backend, call) if call is not None else spell_target(node.target)
 
 
 def difference_in(
@@ -63,19 +63,19 @@ def difference_in(
     by_design = [] if by_design is None else by_design
     if isinstance(loaded, Loaded):
         try:
-            found = _walked(backend, loaded, inputs, where, by_design)
+            found = _walk_and_compare(backend, loaded, inputs, where, by_design)
             if found is None or not found.first:
                 return found
         except _Unreadable:
             pass  # its functions emit into a graph: there are no intermediate values to read
-    return _one_by_one(backend, lowering, inputs, where, by_design)
+    return _compare_one_by_one(backend, lowering, inputs, where, by_design)
 
 
 class _Unreadable(Exception):
     """Intermediate values of a backend cannot be read."""
 
 
-def _walked(
+def _walk_and_compare(
     backend: Backend, loaded: Loaded, inputs: Sequence[Any], where: str, by_design: list[str]
 ) -> Difference | None:
     moved = [backend.from_torch(value) if isinstance(value, torch.Tensor) else value for value in inputs]
@@ -146,7 +146,7 @@ def _read(backend: Backend, value: Any) -> Any:
 def _hold(backend: Backend, sample: Sample, found: Any, node: fx.Node, where: str, by_design: list[str]) -> None:
     """Raise `_Culprit` if a result of a call is wrong."""
     try:
-        verdict = judged(backend, sample, found)
+        verdict = judge_results(backend, sample, found)
     except FAILURES:
         return  # PyTorch has no result for these operands
     by_design += [f"{_name_of(backend, node)}: {reason}" for reason in verdict.by_design]
@@ -188,7 +188,7 @@ def copied_tensors(value: Any) -> Any:
     return pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x, value)
 
 
-def _one_by_one(
+def _compare_one_by_one(
     backend: Backend, lowering: Lowering, inputs: Sequence[Any], where: str, by_design: list[str]
 ) -> Difference | None:
     """Run each call as a separate program, on its operands in PyTorch."""

@@ -18,13 +18,13 @@ import torch
 from torch import nn
 
 from decomp._library import library, samples as library_samples
-from decomp.errors import ArgumentError, boundary, spelled
+from decomp.errors import ArgumentError, boundary, spell_target
 from decomp.ir.ops import Spelling, meant_overload, resolve
 from decomp.runtime.tables import Backend
-from decomp.tools.bringup.jobs import BringUpJob, Made, can_travel, failed, fingerprint, place_of
+from decomp.tools.bringup.jobs import BringUpJob, Made, can_travel, failed_row, fingerprint, place_of
 from decomp.tools.bringup.report import KINDS, BringUp
 from decomp.tools.bringup.rows import BringUpRow
-from decomp.tools.certification.isolation import answered_apart, stop
+from decomp.tools.certification.isolation import run_in_process, stop
 
 TIMEOUT = 120.0
 """The default time limit of a row in seconds."""
@@ -139,7 +139,7 @@ def _named(backend: Backend, ops: Sequence[Any], only: Sequence[str]) -> tuple[l
         if not found and "op" not in only and "primitive" in only:
             near = get_close_matches(meant.op.short, [each.removeprefix("aten.") for each in backend.target])
             there = f"; there is {' or '.join(near)}" if near else ""
-            raise ArgumentError(f"{spelled(spelling)} is not a primitive of {backend.name}{there}")
+            raise ArgumentError(f"{spell_target(spelling)} is not a primitive of {backend.name}{there}")
         primitives.update(dict.fromkeys(found))
         names[str(meant.op)] = None
     return list(primitives), list(names)
@@ -234,12 +234,12 @@ class _BringUpRun:
 
     def _apart(self, jobs: Sequence[BringUpJob]) -> Iterator[tuple[BringUpJob, BringUpRow]]:
         waiting: dict[Future[Any], BringUpJob] = {
-            self.threads.submit(answered_apart, job, self.timeout): job for job in jobs
+            self.threads.submit(run_in_process, job, self.timeout): job for job in jobs
         }
         try:
             for future in as_completed(waiting):
                 job, answer = waiting[future], future.result()
-                yield job, BringUpRow.from_json(answer) if isinstance(answer, dict) else failed(job, answer)
+                yield job, BringUpRow.from_json(answer) if isinstance(answer, dict) else failed_row(job, answer)
         except BaseException:  # also for an interrupt: stop the rest
             stop(waiting)
             raise

@@ -62,14 +62,14 @@ class BringUpJob:
             made = self.model or trying.sample_model(self.name)
             return trying.model(backend, self.name, made, self.broken, self._tell)
         except Exception as error:  # only this row is lost
-            return failed(self, f"{type(error).__name__}: {first_line(error)}")
+            return failed_row(self, f"{type(error).__name__}: {first_line(error)}")
 
     def _tell(self, case: str) -> None:
         if self.log:
             Path(self.log).write_text(case, encoding="utf-8")
 
 
-def failed(job: BringUpJob, answer: str) -> BringUpRow:
+def failed_row(job: BringUpJob, answer: str) -> BringUpRow:
     """The row of a job that hung or crashed."""
     verdict = answer.partition(":")[0]
     case = ""

@@ -124,12 +124,12 @@ def departures_of(backend: Backend, sample: Sample) -> tuple[KnownDeviation, ...
     return backend.departures(sample.overload) if isinstance(sample.overload, torch._ops.OpOverload) else ()
 
 
-def judged(backend: Backend, sample: Sample, found: Any) -> CallJudgement:
+def judge_results(backend: Backend, sample: Sample, found: Any) -> CallJudgement:
     """Judge a backend's results of a call. Raises one of `FAILURES` if PyTorch itself fails."""
-    return against(sample, truth_of(sample), found, departures=departures_of(backend, sample))
+    return judge_against(sample, truth_of(sample), found, departures=departures_of(backend, sample))
 
 
-def against(
+def judge_against(
     sample: Sample | None,
     truth: ExpectedResults,
     found: Any,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from decomp.tools.bringup.report import KINDS, BringUp, counted, verdict_of
+from decomp.tools.bringup.report import KINDS, BringUp, count_verdicts, verdict_of
 from decomp.tools.bringup.rows import BringUpRow, Problem
 
 _STYLE = """
@@ -54,7 +54,7 @@ def page_of(report: BringUp) -> str:
 
 
 def _summary(rows: Sequence[BringUpRow]) -> str:
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counted(rows).items())
+    said = ", ".join(f"{count} {verdict}" for verdict, count in count_verdicts(rows).items())
     return f'<p class="dim">{escape(said)}</p>'
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from decomp.errors import ArgumentError
 from decomp.tools.bringup.rows import FINE, UNTRIED, BringUpRow, Problem
-from decomp.tools.writing import one_row_a_line, whole
+from decomp.tools.writing import one_row_a_line, write_atomically
 
 KINDS = ("primitive", "op", "model")
 MOST = 8
@@ -135,7 +135,7 @@ class BringUp:
 
         path = Path(path)
         text = page_of(self) if path.suffix == ".html" else one_row_a_line(self.as_dict())
-        with whole(path) as unfinished:
+        with write_atomically(path) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
         return path
 
@@ -231,7 +231,7 @@ def _short(name: str) -> str:
     return name.removeprefix("aten.")
 
 
-def counted(rows: Iterable[BringUpRow]) -> dict[str, int]:
+def count_verdicts(rows: Iterable[BringUpRow]) -> dict[str, int]:
     """How many rows have each verdict, good ones last."""
     found = Counter(row.verdict for row in rows)
     return dict(sorted(found.items(), key=lambda pair: (pair[0] in FINE, -pair[1])))

@@ -18,12 +18,19 @@ from decomp.ir.dtypes import name_of
 from decomp.ir.ops import resolve
 from decomp.loading import load as program_of_lowering
 from decomp.lowering import Lowering, lower
-from decomp.runtime.border import Border
+from decomp.runtime.border import ComplexBoundary
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample, program_of
 from decomp.tools.bringup.blaming import Difference, copied_tensors, difference_in, loaded_call, primitive_of
 from decomp.tools.bringup.cases import BringUpCase, cases, samples_for
-from decomp.tools.bringup.judging import PROGRAMS, CallJudgement, ExpectedResults, against, departures_of, truth_of
+from decomp.tools.bringup.judging import (
+    PROGRAMS,
+    CallJudgement,
+    ExpectedResults,
+    departures_of,
+    judge_against,
+    truth_of,
+)
 from decomp.tools.bringup.rows import BringUpRow, Problem, problem_of
 from decomp.tools.certification.results import flat
 from decomp.tools.measurement.trials import FAILURES, silenced, takes, widened
@@ -80,7 +87,7 @@ def _try_case(backend: Backend, row: BringUpRow, case: BringUpCase) -> None:
             continue  # intermediate overflow depends on the order of additions
         try:
             result = loaded.unchecked(*sample.tensors)
-            found = against(sample, truth, result, inputs.measured, departures=departures_of(backend, sample))
+            found = judge_against(sample, truth, result, inputs.measured, departures=departures_of(backend, sample))
         except Exception as error:  # any exception of a backend's function is a finding
             row.blame("fails", Problem(where, _said(error), call))
             continue
@@ -207,7 +214,7 @@ def _lacking(blocker: Blocker) -> str:
 
 def _unknown_dtypes(backend: Backend, lowering: Lowering) -> list[str]:
     """The dtypes of a program that a backend does not have."""
-    border = Border.of(lowering.result.graph, backend)
+    border = ComplexBoundary.of(lowering.result.graph, backend)
     inside = (node for node in lowering.result.graph.nodes if node not in border and node.op != "output")
     values = (t for node in inside for t in pytree.tensors_in(metadata(node)))
     known = backend.dtypes
@@ -233,12 +240,12 @@ def _run_program(
     if problem is None:
         try:
             if sample is not None and sample.exact == "shape" or _is_random(lowering):
-                found = judged_shapes(lowering, args, results)
+                found = judge_shapes(lowering, args, results)
                 if found.problem:
                     return row.blame("wrong", problem_of(found, "as a whole", call))
                 return row.count("", found)
             truth = _truth(lowering, original, args, sample)
-            found = against(sample, truth, results, times=PROGRAMS)
+            found = judge_against(sample, truth, results, times=PROGRAMS)
         except FAILURES:
             return  # PyTorch itself fails
         if not found.problem:
@@ -270,10 +277,10 @@ def _is_random(lowering: Lowering) -> bool:
     return any(torch.Tag.nondeterministic_seeded in node.target.tags for node in nodes)
 
 
-def judged_shapes(lowering: Lowering, args: Sequence[Any], found: Sequence[torch.Tensor]) -> CallJudgement:
+def judge_shapes(lowering: Lowering, args: Sequence[Any], found: Sequence[torch.Tensor]) -> CallJudgement:
     """Judge the results of a random program by PyTorch's, except for their values."""
     own = _in_pytorch(lowering, args)
-    return against(None, ExpectedResults(own, own, own, False, True), found, values=False)
+    return judge_against(None, ExpectedResults(own, own, own, False, True), found, values=False)
 
 
 def _in_pytorch(lowering: Lowering, args: Sequence[Any]) -> list[torch.Tensor]:

@@ -11,7 +11,7 @@ from decomp import errors
 from decomp.ir.dtypes import name_of
 from decomp.tools.certification.certificate import FINITE, GOOD, OF_PRIMS, Implementation
 from decomp.tools.certification.implementations import AsWritten, Legal, Lowered, NotServed, identity
-from decomp.tools.certification.results import MismatchedResults, Refused, as_predicted
+from decomp.tools.certification.results import MismatchedResults, Refused, match_kernel_metadata
 from decomp.tools.certification.sources import content_hash
 from decomp.tools.measurement.tally import Tally
 from decomp.tools.measurement.trials import Function, Trial
@@ -74,7 +74,7 @@ class MeasuredCandidate:
         try:
             found = run()
             found = [torch.zeros_like(t) for t in own] if found is None else found
-            return as_predicted(found, own, lambda: what.predicted(what.sample.tensors))
+            return match_kernel_metadata(found, own, lambda: what.predicted(what.sample.tensors))
         except MismatchedResults as mismatch:
             self.note("shapes", f"{where}: {mismatch} for {what.sample}")
         except Refused as refused:

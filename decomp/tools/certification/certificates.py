@@ -13,7 +13,7 @@ from decomp.rules.rules import Rule
 from decomp.tools.certification.certificate import Certificate
 from decomp.tools.certification.implementations import identity, level_of
 from decomp.tools.certification.sources import content_hash
-from decomp.tools.writing import whole
+from decomp.tools.writing import write_atomically
 
 TARGETS = ("core_aten", "tinygrad", "luminal")
 """The targets that committed certificates measure."""
@@ -33,7 +33,7 @@ def family(rule: Rule | str) -> str:
     return name.partition(":")[0].partition(".")[2]
 
 
-def committed(where: Path | None = None) -> dict[str, Certificate]:
+def read_committed(where: Path | None = None) -> dict[str, Certificate]:
     """Every committed certificate by rule. Raises `ValueError`, naming the file, for one that cannot be read."""
     found: dict[str, Certificate] = {}
     for path in sorted((where or directory()).glob(f"*{SUFFIX}")):
@@ -60,7 +60,7 @@ def commit(certificates: Iterable[Certificate], where: Path | None = None) -> li
     where.mkdir(exist_ok=True)
     there = {identity(rule) for rule in library()}
     new = {one.rule: one for one in certificates}
-    all_of_them = {rule: one for rule, one in {**committed(where), **new}.items() if rule in there}
+    all_of_them = {rule: one for rule, one in {**read_committed(where), **new}.items() if rule in there}
     files: dict[str, list[str]] = {}
     for rule in sorted(all_of_them):
         line = json.dumps(all_of_them[rule].to_json(), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -76,12 +76,12 @@ def _written(path: Path, lines: list[str]) -> bool:
     text = "\n".join(lines) + "\n"
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return False
-    with whole(path) as unfinished:
+    with write_atomically(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
     return True
 
 
-def stale(rule: Rule, certificate: Certificate | None) -> str:
+def why_stale(rule: Rule, certificate: Certificate | None) -> str:
     """Why a committed certificate is out of date; empty if it is up to date."""
     if certificate is None:
         return "there is no certificate"

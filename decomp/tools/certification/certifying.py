@@ -19,9 +19,9 @@ from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import samples_of
 from decomp.tools.certification.certificate import Certificate, Certificates
-from decomp.tools.certification.isolation import measured_apart, stop, unmeasured
+from decomp.tools.certification.isolation import failed_certificate, measure_in_process, stop
 from decomp.tools.certification.jobs import CertificationJob, job
-from decomp.tools.measurement.measuring import measured
+from decomp.tools.measurement.measuring import measure_rule
 
 FEW = 3
 """Up to this many rules are measured in this process by default: starting another takes seconds."""
@@ -61,7 +61,7 @@ def certify(
     levels = levels_of(accuracy)
     jobs = [(rule, job(rule, targets, _samples(samples, rule), dtypes, seed, levels)) for rule in rules]
     if isinstance(rule_or_rules, Rule) and executor is None and timeout is None:
-        return measured(rule_or_rules, targets, jobs[0][1].samples, dtypes, seed, None, levels)
+        return measure_rule(rule_or_rules, targets, jobs[0][1].samples, dtypes, seed, None, levels)
     with _shown(progress, len(jobs)) as report:
         away = {one.rule for rule, one in jobs if _runs_elsewhere(rule, one, len(jobs), executor, timeout)}
         here = _with_progress([(rule, one) for rule, one in jobs if one.rule not in away], report, len(jobs))
@@ -105,9 +105,9 @@ def _runs_elsewhere(
 
 def _measured_here(rule: Rule, one: CertificationJob, targets: list[Target], rules: Rules | None) -> Certificate:
     try:
-        return measured(rule, targets, one.samples, one.dtypes, one.seed, rules, one.levels)
+        return measure_rule(rule, targets, one.samples, one.dtypes, one.seed, rules, one.levels)
     except Exception as error:  # as in a process of its own, only this rule is lost
-        return unmeasured(one, f"{type(error).__name__}: {error}")
+        return failed_certificate(one, f"{type(error).__name__}: {error}")
 
 
 def _with_progress(
@@ -128,7 +128,7 @@ def _over(
         with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as threads:
             return _over(threads, jobs, timeout, report, total)
     waiting: dict[Future[Certificate], CertificationJob] = {
-        executor.submit(measured_apart, one, timeout): one for one in jobs
+        executor.submit(measure_in_process, one, timeout): one for one in jobs
     }
     done: dict[str, Certificate] = {}
     before = total - len(jobs)
@@ -149,7 +149,7 @@ def _result(future: Future[Certificate], one: CertificationJob) -> Certificate:
     try:
         return future.result()
     except Exception as error:  # a broken pool loses its pending jobs
-        return unmeasured(one, f"the executor lost it: {type(error).__name__}: {error}")
+        return failed_certificate(one, f"the executor lost it: {type(error).__name__}: {error}")
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 from decomp.rules.accuracy import DEFAULT, LEVELS
 from decomp.tools.certification.certificate import AS_WRITTEN, NOT_COMPILED, Certificate, Implementation
-from decomp.tools.certification.isolation import answered_apart, stop
+from decomp.tools.certification.isolation import run_in_process, stop
 from decomp.tools.certification.jobs import rule_named, target_named
 from decomp.tools.measurement.as_compiled import Column, columns
 from decomp.tools.measurement.measuring import flushed_verdicts
@@ -51,7 +51,7 @@ def with_columns(
         return
     batches = list(_batches(sorted(certificates, key=_cost)))
     jobs = [ColumnJob(tuple(_places(batch)), timeout or TIMEOUT, seed) for batch in batches]
-    waiting = [executor.submit(found_apart, job) for job in jobs]
+    waiting = [executor.submit(find_in_process, job) for job in jobs]
     try:
         for batch, future in zip(batches, waiting):
             found = future.result()
@@ -86,12 +86,12 @@ class Columns:
         return {"\n".join(place): (column.verdicts, column.programs) for place, column in self.found.items()}
 
 
-def found_apart(job: ColumnJob) -> dict[str, Any]:
+def find_in_process(job: ColumnJob) -> dict[str, Any]:
     """The result of a job run in a process of its own. A job that crashes or hangs is split in halves, down to the
     implementation at fault."""
     if not job.ways:
         return {}
-    answer = answered_apart(job, job.timeout)
+    answer = run_in_process(job, job.timeout)
     if isinstance(answer, dict):
         return answer
     if len(job.ways) == 1:
@@ -99,7 +99,7 @@ def found_apart(job: ColumnJob) -> dict[str, Any]:
         return {"\n".join(job.ways[0]): ({"all": said}, ())}
     middle = len(job.ways) // 2
     first, second = (replace(job, ways=half) for half in (job.ways[:middle], job.ways[middle:]))
-    return found_apart(first) | found_apart(second)
+    return find_in_process(first) | find_in_process(second)
 
 
 def _batches(certificates: Sequence[Certificate]) -> Iterator[list[Certificate]]:
@@ -163,7 +163,7 @@ def with_flushed(
             yield from with_flushed(certificates, thread, timeout, seed)
         return
     jobs = [FlushedJob(one.rule, tuple((w.name, w.level) for w in _measured(one)), seed) for one in certificates]
-    waiting = [executor.submit(answered_apart, job, timeout) for job in jobs]
+    waiting = [executor.submit(run_in_process, job, timeout) for job in jobs]
     try:
         for start in range(0, len(certificates), WAYS):
             pairs = zip(certificates[start : start + WAYS], waiting[start:])

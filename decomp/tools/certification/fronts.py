@@ -16,9 +16,9 @@ from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 from decomp.samples import samples_of
 from decomp.tools.certification.certificate import Certificate, Implementation
-from decomp.tools.certification.implementations import AskedFirst, Lowered, identity
+from decomp.tools.certification.implementations import Lowered, PreferredRule, identity
 from decomp.tools.measurement.trials import in_dtype
-from decomp.tools.writing import whole
+from decomp.tools.writing import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _ways(certificate: Certificate | None, target: str) -> Iterator[Implementati
 
 def _cost(rule: Rule, target: Target, way: Implementation) -> Mapping[str, float]:
     """The cost of an alternative whose certificate does not have it."""
-    lowered = Lowered(rule, target, AskedFirst(rule), way.level)
+    lowered = Lowered(rule, target, PreferredRule(rule), way.level)
     for sample in samples_of(rule):
         lowered.measure_cost(in_dtype(sample, torch.float32))
     return lowered.cost
@@ -108,7 +108,7 @@ def plot_front(shown: Front, path: Path) -> Path:
 
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     _draw(figure.subplots(), shown)
-    with whole(path) as unfinished:
+    with write_atomically(path) as unfinished:
         figure.savefig(unfinished, dpi=150)
     return path
 

@@ -19,7 +19,7 @@ from decomp.costs import total
 from decomp.derive.decisions import Blocked, Derived
 from decomp.derive.expansion import Site, expand
 from decomp.derive.other_sizes import OtherSizes
-from decomp.errors import DecompError, RuleError, spelled
+from decomp.errors import DecompError, RuleError, spell_target
 from decomp.ir.binding import BindingError, bind_function
 from decomp.ir.call import bound_call, kind_of, metadata
 from decomp.ir.schema import Bound
@@ -85,7 +85,7 @@ class Lowered:
 
     rule: Rule
     target: Target
-    rules: AskedFirst
+    rules: PreferredRule
     level: str = LEVELS[0]
     used: list[Rule] = field(default_factory=list)
     """The rules of all derivations so far."""
@@ -186,7 +186,7 @@ def level_of(rule: Rule) -> str:
     return rule.level or LEVELS[0]
 
 
-class AskedFirst:
+class PreferredRule:
     """The library with one rule preferred over the others of its op, regardless of cost."""
 
     def __init__(self, rule: Rule, given: Rules | None = None) -> None:
@@ -214,14 +214,14 @@ def _with_first(rule: Rule, rules: Rules, without: Rule) -> Rules:
     return Rules([rule, *(other for other in rules if other is not without)], composites=rules.composites)
 
 
-def asked_before(rule: Rule) -> list[Rule]:
+def rules_tried_before(rule: Rule) -> list[Rule]:
     """The rules of the library that are tried before this one on every target."""
     alternatives = list(library().of(rule.op))
     before = alternatives[: alternatives.index(rule)] if rule in alternatives else []
     return [other for other in before if not other.needs]
 
 
-def serves(rule: Rule, what: Trial) -> bool:
+def rule_takes_call(rule: Rule, what: Trial) -> bool:
     """Whether a rule computes a call."""
     try:
         AsWritten(rule).bind(what)
@@ -238,7 +238,7 @@ def identity(rule: Rule) -> str:
     module = getattr(function, "__module__", None)
     if name and "<locals>" in name and level_of(rule) != LEVELS[0]:
         name = f"{name} at {rule.level}"
-    return f"{module}:{name} for {rule.op}" if name and module else f"{spelled(function)} for {rule.op}"
+    return f"{module}:{name} for {rule.op}" if name and module else f"{spell_target(function)} for {rule.op}"
 
 
 def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:

@@ -27,13 +27,13 @@ TIMEOUT = 180.0
 """The default time limit of a rule in seconds."""
 
 
-def measured_apart(job: CertificationJob, timeout: float | None = None) -> Certificate:
+def measure_in_process(job: CertificationJob, timeout: float | None = None) -> Certificate:
     """The certificate of a job, measured in another process; one with an `error` if the rule hangs or crashes."""
-    answer = answered_apart(job, timeout)
-    return Certificate.from_json(answer) if isinstance(answer, dict) else unmeasured(job, answer)
+    answer = run_in_process(job, timeout)
+    return Certificate.from_json(answer) if isinstance(answer, dict) else failed_certificate(job, answer)
 
 
-def answered_apart(job: Any, timeout: float | None = None) -> dict[str, Any] | str:
+def run_in_process(job: Any, timeout: float | None = None) -> dict[str, Any] | str:
     """The result of `job.run().to_json()` in another process; or, as text, the exception raised there, or that it hangs
     or crashes."""
     process = getattr(_OWN, "process", None)
@@ -46,7 +46,7 @@ def answered_apart(job: Any, timeout: float | None = None) -> dict[str, Any] | s
     return answer
 
 
-def unmeasured(job: CertificationJob, error: str) -> Certificate:
+def failed_certificate(job: CertificationJob, error: str) -> Certificate:
     """The certificate of a rule that could not be measured."""
     version = torch.__version__.partition("+")[0]
     return Certificate(job.rule, job.hash, version, job.seed, error=error, level=job.level)

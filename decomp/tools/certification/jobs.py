@@ -20,7 +20,7 @@ from decomp.samples import Sample
 from decomp.tools.certification.certificate import Certificate
 from decomp.tools.certification.implementations import identity, level_of
 from decomp.tools.certification.sources import content_hash
-from decomp.tools.measurement.measuring import measured
+from decomp.tools.measurement.measuring import measure_rule
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class CertificationJob:
         """Measure the rule. Raises `LookupError` for an unknown rule or target."""
         rule, rules = rule_named(self.rule)
         targets = [target_named(each) if isinstance(each, str) else each for each in self.targets]
-        return measured(rule, targets, self.samples, self.dtypes, self.seed, rules, self.levels)
+        return measure_rule(rule, targets, self.samples, self.dtypes, self.seed, rules, self.levels)
 
     def can_travel(self, rule: Rule) -> bool:
         """Whether another process can find this rule and unpickle the rest."""

@@ -29,7 +29,7 @@ def flat(result: Any) -> list[torch.Tensor]:
     return pytree.tensors_in(result)
 
 
-def held_against(found: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> None:
+def require_same_metadata(found: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> None:
     """Raise `MismatchedResults` unless both are the same except for values and strides."""
     if len(found) != len(own):
         raise MismatchedResults(f"{len(found)} results where the op has {len(own)}")
@@ -38,21 +38,21 @@ def held_against(found: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> 
             raise MismatchedResults(f"{described(mine)} where the op gives {described(theirs)}")
 
 
-def as_predicted(
+def match_kernel_metadata(
     found: Sequence[torch.Tensor], own: Sequence[torch.Tensor], predicted: Callable[[], Sequence[torch.Tensor]]
 ) -> list[torch.Tensor]:
     """The results, made to match those of PyTorch's kernel: where the kernel does not have the dtypes and shapes that
     PyTorch's meta kernel predicts and the results do, they are cast, or replaced by the kernel's if the shape differs.
     Raises `MismatchedResults` for other differences."""
     try:
-        held_against(found, own)
+        require_same_metadata(found, own)
         return list(found)
     except MismatchedResults:
         said = predicted()
         if len(said) != len(own):
             raise
         with contextlib.suppress(MismatchedResults):
-            held_against(found, said)
+            require_same_metadata(found, said)
             return [a.to(b.dtype) if a.shape == b.shape else b for a, b in zip(found, own)]
         raise
 

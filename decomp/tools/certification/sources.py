@@ -15,7 +15,7 @@ from pathlib import Path
 import types
 from typing import Any
 
-from decomp.errors import spelled
+from decomp.errors import spell_target
 from decomp.rules.rules import Rule
 
 Place = tuple[str, str]
@@ -46,7 +46,7 @@ def _parts(function: Callable[..., Any]) -> tuple[str, ...]:
     parts = [f"{module}:{name} {_dump(node)}" for (module, name), node in definitions.items()]
     inner = inspect.unwrap(function)
     if not parts and not isinstance(inner, types.FunctionType):
-        return (spelled(function),)
+        return (spell_target(function),)
     if not parts:
         parts = _lambdas(inner) or [_compiled(inner)]
     elif "<" in inner.__qualname__:
@@ -103,7 +103,7 @@ def _plain(value: Any) -> str:
         inner = [_plain(getattr(value, field.name)) for field in dataclasses.fields(value)]
         return f"{type(value).__name__}{inner}"
     if callable(value):
-        return spelled(value)
+        return spell_target(value)
     text = repr(value)
     if " at 0x" not in text:
         return text

@@ -11,14 +11,14 @@ import torch
 from decomp.errors import ArgumentError
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
-from decomp.tools.certification.implementations import AskedFirst, AsWritten, Legal, Lowered, NotServed, level_of
+from decomp.tools.certification.implementations import AsWritten, Legal, Lowered, NotServed, PreferredRule, level_of
 from decomp.tools.certification.results import flat
 from decomp.tools.certification.sources import numbers_in
 from decomp.tools.measurement.comparison import ROUNDS
 from decomp.tools.measurement.measuring import measured_samples
 from decomp.tools.measurement.reference import Reference, mp_function
 from decomp.tools.measurement.trials import FAILURES, Function, Trial, trial, widened
-from decomp.tools.writing import whole
+from decomp.tools.writing import write_atomically
 from decomp.validation.ulp import Exact, deviation
 
 Errors = tuple[str, torch.Tensor, torch.Tensor]
@@ -45,7 +45,7 @@ def plot_errors(rules: Sequence[Rule], targets: Sequence[Target], path: Path) ->
             _draw(axis, *errors)
         for axis in row[len(drawn) :]:
             axis.set_visible(False)
-    with whole(path) as unfinished:
+    with write_atomically(path) as unfinished:
         figure.savefig(unfinished, dpi=150)
     pyplot.close(figure)
     return path
@@ -90,7 +90,7 @@ def _errors(rule: Rule, targets: Sequence[Target]) -> Iterator[Errors]:
 
 
 def _functions(rule: Rule, targets: Sequence[Target], what: Trial) -> Iterator[tuple[str, Function]]:
-    first, level = AskedFirst(rule), level_of(rule)
+    first, level = PreferredRule(rule), level_of(rule)
     ways: list[AsWritten | Lowered] = [AsWritten(rule), *(Lowered(rule, target, first, level) for target in targets)]
     for way in ways:
         try:

@@ -34,10 +34,10 @@ from decomp.tools.cli.arguments import (
     require_model,
 )
 from decomp.tools.cli.executors import EXECUTOR, cores, made_executor, processes
-from decomp.tools.cli.extras import require_plots
-from decomp.tools.cli.histogram import called, histogram_names, histogram_table, ranked
+from decomp.tools.cli.extras import require_matplotlib
+from decomp.tools.cli.histogram import called, histogram_names, histogram_table, rank_blocked_ops
 from decomp.tools.cli.tables import indented
-from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing, saved, show
+from decomp.tools.cli.terminal import Unusable, print_json, progressing, report_errors, saved, show
 from decomp.tools.cli.words import Words
 
 FEW = 12
@@ -74,8 +74,8 @@ def advise(
 ) -> None:
     """Show which ops a target should implement next, so that models lower to it: the fewest that are enough, in the
     best order, and those that would then save the most calls. Exits with 1 if a model is out of reach."""
-    with failing(debug, as_json):
-        require_plots(plot)
+    with report_errors(debug, as_json):
+        require_matplotlib(plot)
         words = Words(to, tuple(rules), tuple(keep), tuple(accuracy), cost, training, narrow)
         if histogram == bool(models):
             raise Unusable("name models, or pass --histogram")
@@ -91,7 +91,7 @@ def advise(
             except (OSError, ValueError) as error:
                 raise Unusable(f"cannot draw {plot}: {first_line(error)}") from error
         if as_json:
-            print_json({**found.as_dict(), "ranked": ranked(found)} if histogram else found.as_dict())
+            print_json({**found.as_dict(), "ranked": rank_blocked_ops(found)} if histogram else found.as_dict())
         elif histogram:
             show(histogram_table(found))
         else:

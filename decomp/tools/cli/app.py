@@ -53,11 +53,11 @@ from decomp.tools.cli.cache_command import cache
 from decomp.tools.cli.certify_command import certify
 from decomp.tools.cli.demo import demonstrate
 from decomp.tools.cli.doctor_command import doctor
-from decomp.tools.cli.extras import require_plots, require_writer
+from decomp.tools.cli.extras import require_matplotlib, require_writer
 from decomp.tools.cli.snapshot_command import snapshot, upgrade
-from decomp.tools.cli.terminal import EXIT_CODES, Unusable, failing, print_json, saved, show, working
+from decomp.tools.cli.terminal import EXIT_CODES, Unusable, print_json, report_errors, saved, show, working
 from decomp.tools.explaining import routes
-from decomp.tools.writing import Unfailing, whole
+from decomp.tools.writing import Unfailing, write_atomically
 
 RULES = "package.module:name of rules, or of a table of functions by op; by default the rules of the library."
 
@@ -120,7 +120,7 @@ def lower(
     debug: Debug = False,
 ) -> None:
     """Lower a model to a target, show the report and save the result."""
-    with failing(debug, as_json):
+    with report_errors(debug, as_json):
         require_writer(output)
         target, path, chosen = load_target(to), _writable(output, *_WRITERS), load_rules(rules)
         save = _writer(target, path)
@@ -172,7 +172,7 @@ def refold(
 ) -> None:
     """Find decomposed ops in a program, fold each into one call, and save the result. Without a target, all ops that
     can be recognised are searched for."""
-    with failing(debug, as_json):
+    with report_errors(debug, as_json):
         target, path = load_target(to) if to is not None else None, _writable(output)
         with working(f"loading {model}"):
             program = load_model(model, trust)
@@ -208,7 +208,7 @@ def plan(
 ) -> None:
     """Show what lowering would do and cost, also at other levels of accuracy, without doing it. If ops are blocked,
     show the fewest ops to add to the target, and exit with 1."""
-    with failing(debug, as_json):
+    with report_errors(debug, as_json):
         target, levels, price, chosen = load_target(to), load_accuracy(accuracy), load_cost(cost), load_rules(rules)
         with working(f"loading {model}"):
             program = load_model(model, trust, dynamic)
@@ -244,7 +244,7 @@ def explain(
     debug: Debug = False,
 ) -> None:
     """Show the rules of an op, and how sample calls of it are lowered to a target."""
-    with failing(debug):
+    with report_errors(debug):
         chosen = load_rules(rules) or library()
         found, levels, price = decomp.op(op), load_accuracy(accuracy), load_cost(cost)
         target = load_target(to) if to is not None else None
@@ -274,8 +274,8 @@ def rules(
     debug: Debug = False,
 ) -> None:
     """List the rules of the library or its declared limitations, or show what accuracy costs on a target."""
-    with failing(debug):
-        require_plots(plot)
+    with report_errors(debug):
+        require_matplotlib(plot)
         if to is not None:
             _show_front(text, load_target(to), plot)
             return
@@ -289,7 +289,7 @@ def rules(
         found = [rule for rule in library() if text in f"{rule.op} {rule}"]
         if not found:
             raise Unusable(f"no rule with {text!r} in its op, name or file")
-        show(tables.rules_table(sorted(found, key=lambda rule: str(rule.op)), certificates.committed()))
+        show(tables.rules_table(sorted(found, key=lambda rule: str(rule.op)), certificates.read_committed()))
         show(Text(f"{len(found)} rules for {len({rule.op for rule in found})} ops"))
 
 
@@ -298,7 +298,7 @@ def _show_front(op: str, target: decomp.Target, plot: Path | None) -> None:
     found = library().of(decomp.op(op)) if op else ()
     if not found:
         raise Unusable(f"there is no rule for {decomp.op(op)}" if op else "which op? decomp rules exp --to tinygrad")
-    ways = fronts.front(found, target, certificates.committed())
+    ways = fronts.front(found, target, certificates.read_committed())
     show(front_table(ways))
     if plot is not None:
         show(saved(fronts.plot_front(ways, plot)))
@@ -311,7 +311,7 @@ def lint(
     debug: Debug = False,
 ) -> None:
     """Compare the parameters of rules with the schemas of their ops. Exits with 1 if one contradicts its schema."""
-    with failing(debug, as_json):
+    with report_errors(debug, as_json):
         checked = library() if name is None else attribute(name)
         if not isinstance(checked, (decomp.Rules, Mapping)):
             raise Unusable(f"{name} must be a decomp.Rules or a table of functions by op, not {type(checked).__name__}")
@@ -352,7 +352,7 @@ def budget(
 ) -> None:
     """Show the error of a lowered model against float64, by op, next to its error in PyTorch, and which levels of
     accuracy would be better."""
-    with failing(debug, as_json):
+    with report_errors(debug, as_json):
         target, levels, price = load_target(to), load_accuracy(accuracy), load_cost(cost)
         chosen = load_rules(rules)
         with working(f"loading {model}"):
@@ -379,8 +379,8 @@ def memory(
 ) -> None:
     """Show how much memory a model needs when it is interpreted, unchanged or lowered to a target, and how much with
     in-place ops, an arena and blocks of rows."""
-    with failing(debug, as_json):
-        require_plots(plot)
+    with report_errors(debug, as_json):
+        require_matplotlib(plot)
         target, chosen = load_target(to) if to is not None else None, load_rules(rules)
         with working(f"loading {model}"):
             program = load_model(model, trust)
@@ -402,7 +402,7 @@ def targets(
     debug: Debug = False,
 ) -> None:
     """List the targets, or the ops of one."""
-    with failing(debug):
+    with report_errors(debug):
         if name is not None:
             show(tables.target_table(load_target(name)))
             return
@@ -416,7 +416,7 @@ def demo(debug: Debug = False) -> None:
     """Lower a small GPT to tinygrad's primitives, compare it with the original, and run it on NumPy."""
     from decomp_rules import backends, samples
 
-    with failing(debug):
+    with report_errors(debug):
         model, args = samples.model("gpt")
         size = sum(p.numel() for p in model.parameters())
         show(Text(f"a GPT of {len(model.blocks)} layers, {size:,} parameters, random weights", style="bold"))
@@ -468,7 +468,7 @@ def _writer(target: decomp.Target, path: Path | None) -> Callable[[decomp.Loweri
 
 def _save(program: ExportedProgram, path: Path) -> None:
     try:
-        with whole(path) as unfinished, Unfailing(unfinished) as file:
+        with write_atomically(path) as unfinished, Unfailing(unfinished) as file:
             torch.export.save(program, file)
             file.tell_failure()
     except OSError as error:

@@ -58,7 +58,7 @@ def read_program(path: Path, trust: bool = False) -> ExportedProgram:
             return _loaded(path)
     except Unusable:
         raise
-    except _Code as found:
+    except _ExecutableContent as found:
         raise Untrusted(path, str(found)) from None
     except pickle.UnpicklingError as error:
         raise Untrusted(path, f"its tensors or sample inputs are pickled with {_global_in(error)}") from error
@@ -131,12 +131,12 @@ def _global_in(error: pickle.UnpicklingError) -> str:
     return next(filter(None, found.groups())) if found else "more than tensors and containers"
 
 
-class _Code(Exception):
+class _ExecutableContent(Exception):
     """Content that would be executed."""
 
 
 def _refuse_code(path: Path) -> None:
-    """Raise `_Code` for an archive that contains more than a program."""
+    """Raise `_ExecutableContent` for an archive that contains more than a program."""
     with zipfile.ZipFile(path) as archive:
         if OLD_LAYOUT in archive.namelist():
             _check(json.loads(archive.read(OLD_LAYOUT)), "")
@@ -150,13 +150,13 @@ def _refuse_code(path: Path) -> None:
 
 def _refuse_code_in_record(reader: PT2ArchiveReader, name: str) -> None:
     if name.startswith(AOTINDUCTOR_DIR):
-        raise _Code(f"it holds a compiled library ({_shown(name)})")
+        raise _ExecutableContent(f"it holds a compiled library ({_shown(name)})")
     if name.startswith(MODELS_DIR):
         _check(json.loads(reader.read_bytes(name)), "")
     elif name.startswith(CONSTANTS_DIR) and name.endswith(".json"):
         for constant, payload in json.loads(reader.read_bytes(name))["config"].items():
             if not payload["path_name"].startswith(TENSOR_CONSTANT_FILENAME_PREFIX):
-                raise _Code(f"its constant {_shown(constant)} is a pickled object")
+                raise _ExecutableContent(f"its constant {_shown(constant)} is a pickled object")
 
 
 def _check(value: Any, key: str) -> None:
@@ -166,7 +166,7 @@ def _check(value: Any, key: str) -> None:
             _each(_name, list(value))
         for inner, item in value.items():
             if inner in _REFUSED and item:
-                raise _Code(_REFUSED[inner])
+                raise _ExecutableContent(_REFUSED[inner])
             _check(item, inner)
     elif isinstance(value, list):
         for item in value:
@@ -185,13 +185,13 @@ def _each(check: Callable[[str], None], values: list[str]) -> None:
 def _name(text: str) -> None:
     """Names of nodes and arguments appear unquoted in the generated code."""
     if text and not text.isidentifier():
-        raise _Code(f"{_shown(text)} is not a valid name")
+        raise _ExecutableContent(f"{_shown(text)} is not a valid name")
 
 
 def _qualified(text: str) -> None:
     """Names of parameters appear between quotes in the generated code."""
     if not text.isprintable() or any(character in "\"'\\" for character in text):
-        raise _Code(f"{_shown(text)} is not a valid name of a parameter")
+        raise _ExecutableContent(f"{_shown(text)} is not a valid name of a parameter")
 
 
 def _op(text: str) -> None:
@@ -201,9 +201,9 @@ def _op(text: str) -> None:
     if found is None and text.startswith("torch.ops."):
         return  # the op's library is not imported: torch.export.load reports it
     if isinstance(found, torch._ops.OpOverload) and found._schema.name in _FILES:
-        raise _Code(f"it calls {_shown(text)}, which reads or writes files")
+        raise _ExecutableContent(f"it calls {_shown(text)}, which reads or writes files")
     if not isinstance(found, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)) and not _is_listed(found):
-        raise _Code(f"it calls {_shown(text)}, which is not an op")
+        raise _ExecutableContent(f"it calls {_shown(text)}, which is not an op")
 
 
 def _roots() -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _size(text: str) -> None:
 def _guard(text: str) -> None:
     """Guards are compiled as Python."""
     if any(character in '"\\#\n' for character in text):
-        raise _Code(f"the guard {_shown(text)} is not a comparison of sizes")
+        raise _ExecutableContent(f"the guard {_shown(text)} is not a comparison of sizes")
     _only(text, "guard", _GUARD_FUNCTIONS, frozenset(["L", "math", "torch"]), _GUARD_ATTRIBUTES, ".*")
 
 
@@ -239,12 +239,12 @@ def _only(
     attributes: frozenset[str],
     texts: str,
 ) -> None:
-    """Raise `_Code` unless `text` is arithmetic with these functions, names (None: any symbol) and attributes, and
-    strings of this form."""
+    """Raise `_ExecutableContent` unless `text` is arithmetic with these functions, names (None: any symbol) and
+    attributes, and strings of this form."""
     try:
         nodes = list(ast.walk(ast.parse(text, mode="eval")))
     except (SyntaxError, ValueError):
-        raise _Code(f"the {what} {_shown(text)} is not an expression") from None
+        raise _ExecutableContent(f"the {what} {_shown(text)} is not an expression") from None
     for node in nodes:
         fine = isinstance(node, _ARITHMETIC)
         if isinstance(node, ast.Call):
@@ -257,7 +257,7 @@ def _only(
         elif isinstance(node, ast.Constant):
             fine = not isinstance(node.value, (str, bytes)) or bool(re.fullmatch(texts, str(node.value), re.ASCII))
         if not fine:
-            raise _Code(f"the {what} {_shown(text)} is not arithmetic")
+            raise _ExecutableContent(f"the {what} {_shown(text)} is not arithmetic")
 
 
 _ARITHMETIC = (
@@ -308,7 +308,7 @@ def _plain(value: Any) -> None:
     if isinstance(value, dict):
         factory = (value.get("default_factory_module"), value.get("default_factory_name"))
         if "__enum__" in value or any(factory) and factory not in _FACTORIES:
-            raise _Code("the containers of its inputs or results name classes to import")
+            raise _ExecutableContent("the containers of its inputs or results name classes to import")
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _plain(item)
     if isinstance(value, str):

@@ -75,7 +75,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 
 # On Python 3.10 `list[str]` counts as a class, which typer takes for one where it annotates a callback.
-def imported(modules: Any) -> list[str]:
+def import_modules(modules: Any) -> list[str]:
     """Import modules given on the command line, also from the current directory. Raises `BadParameter`."""
     for name in modules or ():
         if not all(part.isidentifier() for part in name.split(".")):
@@ -89,7 +89,7 @@ def imported(modules: Any) -> list[str]:
 
 
 Imports = Annotated[
-    list[str], typer.Option("--import", metavar="MODULE", help=IMPORT, callback=imported, show_default=False)
+    list[str], typer.Option("--import", metavar="MODULE", help=IMPORT, callback=import_modules, show_default=False)
 ]
 
 
@@ -248,9 +248,9 @@ def _read(path: Path, trust: bool) -> ExportedProgram:
 
 def _called(name: str, dynamic: Sequence[str] = ()) -> ExportedProgram:
     """The program that `package.module:callable` or `file.py:callable` returns; its directory is on the path."""
-    make = attribute_called(name)
+    make = load_callable(name)
     directory = os.path.dirname(os.path.abspath(name.rpartition(":")[0])) if ".py:" in name else os.getcwd()
-    with _importing_from(directory), _users_own(name):
+    with _importing_from(directory), _report_user_errors(name):
         made = make()
     if isinstance(made, ExportedProgram):
         if dynamic:
@@ -261,7 +261,7 @@ def _called(name: str, dynamic: Sequence[str] = ()) -> ExportedProgram:
     raise Unusable(f"{name} must return a module and example inputs, or an ExportedProgram, not {type(made).__name__}")
 
 
-def attribute_called(name: str) -> Any:
+def load_callable(name: str) -> Any:
     """The callable that `package.module:callable` names. Raises `Unusable`."""
     value = attribute(name)
     if not callable(value):
@@ -279,14 +279,14 @@ def attribute(name: str) -> Any:
     module_name, directory = (module_name, os.getcwd()) if file is None else (file.stem, str(file.resolve().parent))
     if not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
         raise Unusable(f"{name!r} must be package.module:name or file.py:name")
-    with _importing_from(directory), _users_own(f"importing {module_name}"):
+    with _importing_from(directory), _report_user_errors(f"importing {module_name}"):
         try:
             value: Any = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             raise Unusable(f"cannot find {name}: {first_line(error)}") from error
     if file is not None and Path(value.__file__ or "").resolve() != file.resolve():
         raise Unusable(f"{file} has the same name as the module {value.__file__}: rename it")
-    with _importing_from(directory), _users_own(name):
+    with _importing_from(directory), _report_user_errors(name):
         for part in path.split("."):
             value = _part_of(value, part, name)
     return value
@@ -303,7 +303,7 @@ def _part_of(value: Any, part: str, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _users_own(what: str) -> Iterator[None]:
+def _report_user_errors(what: str) -> Iterator[None]:
     """Report exceptions of the user's code, including SystemExit, as `Unusable`."""
     try:
         yield

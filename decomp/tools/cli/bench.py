@@ -18,11 +18,11 @@ import torch
 from torch import nn
 import typer
 
-from decomp.capture.calling import unlifted
+from decomp.capture.calling import unlift
 from decomp.rules.accuracy import DEFAULT, require_level
 from decomp.tools.benchmarking import suite
 from decomp.tools.benchmarking.clock import Effort
-from decomp.tools.benchmarking.comparing import compared, in_both
+from decomp.tools.benchmarking.comparing import compare_results, in_both
 from decomp.tools.benchmarking.records import BenchmarkResults
 from decomp.tools.benchmarking.table import document, heading, summary
 from decomp.tools.benchmarking.workload import MODES, Variant, Workload, on_backend, variants, with_plain
@@ -39,8 +39,8 @@ from decomp.tools.cli.arguments import (
     load_model,
     load_target,
 )
-from decomp.tools.cli.terminal import Unusable, failing, saved, show
-from decomp.tools.writing import whole
+from decomp.tools.cli.terminal import Unusable, report_errors, saved, show
+from decomp.tools.writing import write_atomically
 
 NAMES = (
     "Workloads by name (softmax, GPT-2), or your own model: a .pt2 file, or package.module:callable, which is imported "
@@ -87,7 +87,7 @@ def bench(
 ) -> None:
     """Time programs against their lowered versions, eager, compiled and on backends, in one run. It can be interrupted
     at any time and continued with `--resume`. Exits with 1 if `--compare` finds a regression."""
-    with failing(debug):
+    with report_errors(debug):
         if compare is not None:
             _compare(*compare)
             return
@@ -184,7 +184,7 @@ def _maker(name: str, trust: bool) -> Callable[[], tuple[nn.Module, tuple[Any, .
     if program.example_inputs is None or program.example_inputs[1]:
         raise Unusable(f"{name} must have positional example inputs")
     inputs = tuple(program.example_inputs[0])
-    return lambda: (unlifted(program), inputs)
+    return lambda: (unlift(program), inputs)
 
 
 def _device(name: str) -> torch.device:
@@ -200,7 +200,7 @@ def _compare(before: Path, after: Path) -> None:
         first, second = BenchmarkResults.load(before), BenchmarkResults.load(after)
     except (OSError, ValueError) as error:
         raise Unusable(str(error)) from error
-    changes = compared(first, second)
+    changes = compare_results(first, second)
     for change in changes:
         show(Text(str(change), style="red" if change.worse else "green"))
     worse = sum(change.worse for change in changes)
@@ -211,7 +211,7 @@ def _compare(before: Path, after: Path) -> None:
 
 def _written(results: BenchmarkResults, out: Path) -> None:
     """Write the table as Markdown next to the JSON, and the plots, and print a summary."""
-    with whole((out / FILE).with_suffix(".md")) as unfinished:
+    with write_atomically((out / FILE).with_suffix(".md")) as unfinished:
         unfinished.write_text(document(results), "utf-8")
     show(Text("\n".join([*heading(results), "", *summary(results)])))
     failed = [row for row in results.rows if row.error is not None]

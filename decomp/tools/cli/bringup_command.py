@@ -18,8 +18,8 @@ import decomp
 from decomp import cache_directory
 from decomp.tools.bringup.bringing_up import TIMEOUT
 from decomp.tools.bringup.report import BringUp, verdict_of
-from decomp.tools.cli.arguments import BACKEND, Debug, Json, attribute_called, load_backend
-from decomp.tools.cli.terminal import Unusable, failing, print_json, saved, show
+from decomp.tools.cli.arguments import BACKEND, Debug, Json, load_backend, load_callable
+from decomp.tools.cli.terminal import Unusable, print_json, report_errors, saved, show
 
 MODELS = (
     "A sample model, or package.module:callable or file.py:callable that returns a module and example inputs (may be "
@@ -46,7 +46,7 @@ def bringup(
 ) -> None:
     """Compare a backend with PyTorch: its primitives, and the library's ops and models lowered to them. Exits with 1 if
     something is wrong, or if nothing was computed because nothing can be lowered to the target."""
-    with failing(debug, as_json):
+    with report_errors(debug, as_json):
         chip, old = load_backend(backend), BringUp.load(compare) if compare is not None else None
         models = {name: _model(name) for name in model} if any(":" in name for name in model) else model or None
         place = cache_directory.directory() if not fresh else None
@@ -86,7 +86,7 @@ _COLOURS = {True: "green", False: "red", None: "yellow"}
 def _model(name: str) -> Any:
     from decomp_rules import samples
 
-    made = attribute_called(name)() if ":" in name else samples.model(name)
+    made = load_callable(name)() if ":" in name else samples.model(name)
     if not isinstance(made, tuple) or len(made) != 2:
         raise Unusable(f"{name} must return a module and example inputs, not {type(made).__name__}")
     return made

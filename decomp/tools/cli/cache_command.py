@@ -10,7 +10,7 @@ import typer
 from decomp import cache_directory
 from decomp.cache import places
 from decomp.tools.cli.arguments import Debug, Json
-from decomp.tools.cli.terminal import Unusable, failing, print_json, show
+from decomp.tools.cli.terminal import Unusable, print_json, report_errors, show
 
 
 def cache(
@@ -19,7 +19,7 @@ def cache(
     debug: Debug = False,
 ) -> None:
     """Show the directory and the size of the disk cache of expansions, or clear it."""
-    with failing(debug, as_json):
+    with report_errors(debug, as_json):
         if action not in ("", "clear"):
             raise Unusable(f"decomp cache has no action {action!r}; available: clear")
         place = cache_directory.directory()
@@ -34,5 +34,5 @@ def cache(
             print_json({"directory": str(place), "files": found.files, "bytes": found.size})
         else:
             said = f"{found.files} {'files' if found.files != 1 else 'file'}, {found.size:,} bytes"
-            most = f"at most {places.MOST:,} are kept, the least recently used are deleted first"
+            most = f"at most {places.CAPACITY:,} are kept, the least recently used are deleted first"
             show(Text(f"deleted {said} from {place}" if action else f"{place}: {said}; {most}"))

@@ -20,8 +20,8 @@ from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.isolation import stop
 from decomp.tools.cli.arguments import TARGET, TO, Debug, Json, load_target, near
 from decomp.tools.cli.executors import EXECUTOR, made_executor
-from decomp.tools.cli.extras import require_plots
-from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing, saved, show
+from decomp.tools.cli.extras import require_matplotlib
+from decomp.tools.cli.terminal import Unusable, print_json, progressing, report_errors, saved, show
 from decomp.tools.measurement.joint_graphs import require_compiler
 
 
@@ -67,14 +67,14 @@ def certify(
     debug: Debug = False,
 ) -> None:
     """Measure rules against exact results and PyTorch's own, and compare with the committed certificates."""
-    with failing(debug, as_json):
-        require_plots(plot)
-        before = certificates.committed()
+    with report_errors(debug, as_json):
+        require_matplotlib(plot)
+        before = certificates.read_committed()
         chosen = _chosen_rules(name, family, everything or stale)
         if compiled or flushed:
             chosen = _measured_already(chosen, before)
         elif stale:
-            chosen = [rule for rule in chosen if certificates.stale(rule, before.get(identity(rule)))]
+            chosen = [rule for rule in chosen if certificates.why_stale(rule, before.get(identity(rule)))]
         if stored:
             measured = [before[rule] for rule in map(identity, chosen) if rule in before]
         elif compiled or flushed:
@@ -118,7 +118,7 @@ def _worse(
 
 def _measured_already(chosen: list[decomp.Rule], before: dict[str, decomp.results.Certificate]) -> list[decomp.Rule]:
     """The rules whose certificates are up to date. Prints how many others there are."""
-    known = [rule for rule in chosen if not certificates.stale(rule, before.get(identity(rule)))]
+    known = [rule for rule in chosen if not certificates.why_stale(rule, before.get(identity(rule)))]
     if len(known) < len(chosen):
         left = f"skipped: {len(chosen) - len(known)} rules that changed since they were measured"
         print(f"{left}; to do: decomp certify --stale --update", file=sys.stderr)

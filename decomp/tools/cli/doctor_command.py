@@ -10,7 +10,7 @@ from rich.text import Text
 import typer
 
 from decomp.tools.cli.arguments import Debug, Json
-from decomp.tools.cli.terminal import failing, print_json, show, working
+from decomp.tools.cli.terminal import print_json, report_errors, show, working
 from decomp.tools.diagnosis import Diagnosis, Fact, diagnose
 
 MARKS = {"fine": Text("✓", style="green"), "absent": Text("-", style="dim"), "broken": Text("✗", style="red")}
@@ -19,7 +19,7 @@ MARKS = {"fine": Text("✓", style="green"), "absent": Text("-", style="dim"), "
 def doctor(as_json: Json = False, debug: Debug = False) -> None:
     """Show versions, extras, devices and compilers, what this PyTorch lacks, and whether the library works: what an
     issue report should quote. Exits with 1 if something is broken."""
-    with failing(debug, as_json):
+    with report_errors(debug, as_json):
         with working("looking") as report:
             found = diagnose(report)
         if as_json:

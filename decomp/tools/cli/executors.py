@@ -10,7 +10,7 @@ import os
 
 import torch
 
-from decomp.tools.cli.arguments import attribute_called
+from decomp.tools.cli.arguments import load_callable
 from decomp.tools.cli.terminal import Unusable
 
 EXECUTOR = "module:callable or file.py:callable that returns a concurrent.futures.Executor."
@@ -18,7 +18,7 @@ EXECUTOR = "module:callable or file.py:callable that returns a concurrent.future
 
 def made_executor(name: str) -> Executor:
     """The executor that `module:callable` returns. Raises `Unusable`."""
-    made: Executor = attribute_called(name)()
+    made: Executor = load_callable(name)()
     if not isinstance(made, Executor) and not hasattr(made, "submit"):
         raise Unusable(f"{name} must return a concurrent.futures.Executor, not {type(made).__name__}")
     return made

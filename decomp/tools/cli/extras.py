@@ -19,7 +19,7 @@ def require(package: str, what: str) -> None:
         raise Unusable(f"{what} needs {package}, which is not installed\n  to do: {remedy}")
 
 
-def require_plots(plot: object) -> None:
+def require_matplotlib(plot: object) -> None:
     """Raise `Unusable` if a plot is requested, but matplotlib is not installed."""
     if plot is not None:
         require("matplotlib", f"--plot {plot}")

@@ -26,7 +26,7 @@ def called(overload: str) -> Any:
     return program_of(sample)
 
 
-def ranked(advice: Advice) -> list[dict[str, Any]]:
+def rank_blocked_ops(advice: Advice) -> list[dict[str, Any]]:
     """The ops that are not lowered, those in most models first, each with the last of its missing ops in the order of
     the advice."""
     return list(_ranked(advice))
@@ -45,7 +45,7 @@ def _ranked(advice: Advice) -> Iterator[dict[str, Any]]:
 
 def histogram_table(advice: Advice) -> RenderableType:
     """How many of the ops lower, and one row for each of the others."""
-    rows = ranked(advice)
+    rows = rank_blocked_ops(advice)
     total = len(advice.lowers) + len(rows)
     head = f"{len(advice.lowers)} of {total} ops that real models call lower to {advice.to} now"
     parts: list[RenderableType] = [Text(head, style="bold")]

@@ -29,7 +29,7 @@ from decomp.tools.cli.arguments import (
     require_model,
 )
 from decomp.tools.cli.tables import indented
-from decomp.tools.cli.terminal import Unusable, failing, print_json, progressing, saved, show
+from decomp.tools.cli.terminal import Unusable, print_json, progressing, report_errors, saved, show
 from decomp.tools.cli.words import Words
 from decomp.tools.upgrading.comparing import Upgrade, compare
 from decomp.tools.upgrading.records import VersionRecord
@@ -64,7 +64,7 @@ def snapshot(
 ) -> None:
     """Record what the installed PyTorch does for a target and some models: how ops reach it, what kernels compute, how
     models are exported and lowered. `decomp upgrade` says what changed between two of them."""
-    with failing(debug, as_json):
+    with report_errors(debug, as_json):
         _require_file(output)
         unknown = next((each for each in only if each not in KINDS), None)
         if unknown is not None:
@@ -109,7 +109,7 @@ def upgrade(
 ) -> None:
     """Say what changed for a target and its models between two versions of PyTorch, from snapshots that each of them
     made. Exits with 1 if something did."""
-    with failing(debug, as_json):
+    with report_errors(debug, as_json):
         found = compare(VersionRecord.load(old), VersionRecord.load(new), (str(old), str(new)))
         if as_json:
             print_json(found.as_dict())

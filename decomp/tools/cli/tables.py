@@ -17,10 +17,10 @@ from decomp.budgets import HEADINGS, Budget, notes_of, rows_of
 from decomp.derive.decisions import Plan
 from decomp.ir.ops import Op, resolve
 from decomp.refolding.outcome import RefoldReport
-from decomp.report import ROWS, Report, folded, folded_modules
+from decomp.report import ROWS, Report, fold_modules, fold_rows
 from decomp.rules.limitation import Limitation
 from decomp.rules.linting import Finding
-from decomp.rules.requirements import spelled_out
+from decomp.rules.requirements import spell_group
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 from decomp.tools.certification.certificate import Certificate
@@ -45,7 +45,7 @@ def report_table(report: Report) -> RenderableType:
     parts.append(Columns([_counts("before", report.before, "calls"), after], padding=(0, 4)))
     if len(report.modules) > 1:
         table = _table("module", "before", "after")
-        for name, *numbers in folded_modules(report.modules, ROWS):
+        for name, *numbers in fold_modules(report.modules, ROWS):
             table.add_row(Text(name), *map(str, numbers))
         parts += ["", table]
     if report.rules:
@@ -132,7 +132,7 @@ def limitations_table(limitations: Iterable[Limitation]) -> RenderableType:
     table = _table("op", "applies to", "why no rule can decompose it")
     for limitation in limitations:
         calls = "some calls" if limitation.when is not None else "every call"
-        lacking = f" on targets without {', '.join(map(spelled_out, limitation.needs))}" if limitation.needs else ""
+        lacking = f" on targets without {', '.join(map(spell_group, limitation.needs))}" if limitation.needs else ""
         table.add_row(*map(Text, (str(limitation.op), calls + lacking, limitation.reason)))
     return table
 
@@ -246,7 +246,7 @@ def _in_words(row: DemoComparison) -> str:
 
 def _counts(title: str, counts: Mapping[str, int], column: str) -> Table:
     table = _table(title, column)
-    for name, count in folded(counts, ROWS):
+    for name, count in fold_rows(counts, ROWS):
         table.add_row(Text(name), str(count))
     return table
 

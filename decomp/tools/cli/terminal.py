@@ -38,7 +38,7 @@ class Unusable(decomp.DecompError):
 
 
 @contextlib.contextmanager
-def failing(debug: bool, as_json: bool = False) -> Iterator[None]:
+def report_errors(debug: bool, as_json: bool = False) -> Iterator[None]:
     """Turn an error into a message and an exit code; `--debug` adds the traceback."""
     try:
         yield
@@ -132,7 +132,7 @@ class _MakingPrintable(RenderHook):
         return [_Printable(each) for each in renderables]
 
 
-def speak_ascii_where_needed() -> None:
+def fall_back_to_ascii() -> None:
     """Write a plain character or an escape for characters that the terminal's encoding lacks."""
     codecs.register_error("decomp.plain", _plain)
     for stream in (sys.stdout, sys.stderr):

@@ -18,11 +18,11 @@ from decomp.rules.target import Target
 from decomp.samples import Sample
 from decomp.tools.certification.candidate import MeasuredCandidate
 from decomp.tools.certification.certificate import AS_EAGER, NOT_COMPILED
-from decomp.tools.certification.implementations import AskedFirst, Legal, Lowered, NotServed
+from decomp.tools.certification.implementations import Legal, Lowered, NotServed, PreferredRule
 from decomp.tools.certification.results import flat
 from decomp.tools.certification.sources import numbers_in
 from decomp.tools.measurement.joint_graphs import JointlyCompiled, JointProgram, failure
-from decomp.tools.measurement.measuring import Measurement, draws, measured_samples
+from decomp.tools.measurement.measuring import Measurement, draws_random_numbers, measured_samples
 from decomp.tools.measurement.promotion import LOWERED, integer_trials, promotion_trials, verdict
 from decomp.tools.measurement.trials import FAILURES, Inputs, Trial, silenced, trial
 from decomp.tools.measurement.undefined import fatal, undefined_of_the_op, watched
@@ -134,9 +134,9 @@ def columns(
 
 
 def _column(rule: Rule, target: Target, level: str, most_calls: int, seed: int) -> Column:
-    column = Column(Lowered(rule, target, AskedFirst(rule), level))
+    column = Column(Lowered(rule, target, PreferredRule(rule), level))
     for sample in measured_samples(rule)[:TRIED]:
-        if torch.Tag.nondeterministic_seeded in sample.tags and draws(sample):
+        if torch.Tag.nondeterministic_seeded in sample.tags and draws_random_numbers(sample):
             column.why_not = "it draws random numbers"
             continue
         cases = list(_cases(column.way, sample, seed))

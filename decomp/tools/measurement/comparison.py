@@ -103,7 +103,7 @@ class Comparison:
         return ", ".join(numbers)
 
 
-def moved(what: Trial, results: Sequence[torch.Tensor]) -> list[bool]:
+def is_moved_input(what: Trial, results: Sequence[torch.Tensor]) -> list[bool]:
     """Which results are moved values of the inputs."""
     inputs = [_parts(t) for t in what.sample.tensors if t.is_floating_point() or t.is_complex()]
     there = torch.cat(inputs) if inputs else torch.zeros(0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from decomp.tools.certification.results import flat, held_against
+from decomp.tools.certification.results import flat, require_same_metadata
 from decomp.tools.measurement.trials import Function
 
 DRAWS = 4096
@@ -31,7 +31,7 @@ def _drawn(function: Function, own: Function, tensors: Sequence[torch.Tensor], s
     expected = flat(own(tensors))
     size = max([1, *(r.numel() for r in expected)])
     rounds = [flat(function(tensors)) for _ in range(min(64, DRAWS // size + 1))]
-    held_against(rounds[0], expected)
+    require_same_metadata(rounds[0], expected)
     return [torch.cat([_numbers(r.detach()) for r in column]) for column in zip(*rounds)]
 
 

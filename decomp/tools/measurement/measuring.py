@@ -17,19 +17,19 @@ from decomp.samples import Sample, samples_of
 from decomp.tools.certification.candidate import MeasuredCandidate, first_line
 from decomp.tools.certification.certificate import Certificate
 from decomp.tools.certification.implementations import (
-    AskedFirst,
     AsWritten,
     Lowered,
-    asked_before,
+    PreferredRule,
     identity,
     level_of,
-    serves,
+    rule_takes_call,
+    rules_tried_before,
     under_symbolic_sizes,
 )
 from decomp.tools.certification.results import flat, same_strides
 from decomp.tools.certification.sources import content_hash, numbers_in
 from decomp.tools.measurement import points
-from decomp.tools.measurement.comparison import Comparison, moved
+from decomp.tools.measurement.comparison import Comparison, is_moved_input
 from decomp.tools.measurement.differentiation import Derivative, derivative
 from decomp.tools.measurement.distributions import disagreement
 from decomp.tools.measurement.flushing import flushed_or_none
@@ -64,7 +64,7 @@ DOCUMENTED = "a formula for what the op is documented to compute"
 Bound = Sequence[tuple[MeasuredCandidate, Function]]
 
 
-def measured(
+def measure_rule(
     rule: Rule,
     targets: Sequence[Target] = (),
     samples: Iterable[object] | None = None,
@@ -100,7 +100,7 @@ def _machine() -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {threads} thread{'s' * (threads > 1)}"
 
 
-def draws(sample: Sample) -> bool:
+def draws_random_numbers(sample: Sample) -> bool:
     """Whether a call of a random op draws numbers: attention without dropout does not."""
     first, *others = (flat(sample.run()) for _ in range(3))
     return any(not torch.equal(a, b) for other in others for a, b in zip(first, other))
@@ -113,11 +113,11 @@ def measured_samples(rule: Rule, given: Iterable[object] | None = None) -> tuple
 
 def flushed_verdicts(rule: Rule, ways: Sequence[tuple[Target | None, str]], seed: int = 0) -> list[dict[str, str]]:
     """Measure only the column "flushed" of implementations of a rule, each a target (None for the rule as written) and
-    a level: the verdicts by dtype, as in `measured`."""
+    a level: the verdicts by dtype, as in `measure_rule`."""
     with torch.random.fork_rng(devices=[]), silenced():
         torch.manual_seed(seed)
         work = Measurement(rule, measured_samples(rule), (torch.float32,), seed)
-        first = AskedFirst(rule, None)
+        first = PreferredRule(rule, None)
         implementations = [
             AsWritten(rule) if target is None else Lowered(rule, target, first, level) for target, level in ways
         ]
@@ -144,7 +144,7 @@ class Measurement:
     ) -> list[MeasuredCandidate]:
         """The implementations of the op. At a looser level than the rule's own there is one only if the lowered program
         differs from that of the stricter level."""
-        first, own = AskedFirst(self.rule, rules), level_of(self.rule)
+        first, own = PreferredRule(self.rule, rules), level_of(self.rule)
         ways = (
             Lowered(self.rule, target, first, level)
             for level in LEVELS[LEVELS.index(own) :]
@@ -173,7 +173,7 @@ class Measurement:
     def run(self, candidates: Sequence[MeasuredCandidate]) -> None:
         """Measure everything."""
         for i, sample in enumerate(self.samples):
-            if torch.Tag.nondeterministic_seeded in sample.tags and draws(sample):
+            if torch.Tag.nondeterministic_seeded in sample.tags and draws_random_numbers(sample):
                 self._random(sample, candidates)
                 continue
             for dtype in self.dtypes:
@@ -224,7 +224,7 @@ class Measurement:
         """Record the verdict of each candidate with subnormal numbers flushed."""
         for i, sample in enumerate(self.samples):
             what = self._trial(i, torch.float32)
-            if what is None or torch.Tag.nondeterministic_seeded in sample.tags and draws(sample):
+            if what is None or torch.Tag.nondeterministic_seeded in sample.tags and draws_random_numbers(sample):
                 continue
             tried = ((each, each.try_bind(what)) for each in self._candidates_for(torch.float32, candidates, i))
             bound = [(candidate, function) for candidate, function in tried if not isinstance(function, str)]
@@ -247,7 +247,7 @@ class Measurement:
         comparison = self._comparison(what, inputs, what.form(inputs.tensors, own))
         if not what.pointwise:
             sampled = what.sample.tensors
-            comparison.moved = moved(what, what.form(sampled, flat(what.own(sampled))))
+            comparison.moved = is_moved_input(what, what.form(sampled, flat(what.own(sampled))))
         elif what.dtype.is_complex:
             pairs = zip(comparison.own, comparison.exact)
             comparison.exact = [_without_ambiguous(what, inputs, *each) for each in pairs]
@@ -375,7 +375,7 @@ class Measurement:
         """Note integer arithmetic that is undefined in C++, unless another rule is tried first for such calls. Returns
         whether there was any integer arithmetic."""
         found = undefined(function, what, tensors)
-        if found and not any(serves(rule, what) for rule in asked_before(self.rule)):
+        if found and not any(rule_takes_call(rule, what) for rule in rules_tried_before(self.rule)):
             candidate.note("arithmetic", found)
         return found is not None
 

@@ -12,7 +12,7 @@ from decomp.ir.ops import of_function
 from decomp.rules.accuracy import LEVELS
 from decomp.samples import Sample
 from decomp.tools.certification.certificate import AGAINST_OWN
-from decomp.tools.certification.results import MismatchedResults, Refused, as_predicted, flat
+from decomp.tools.certification.results import MismatchedResults, Refused, flat, match_kernel_metadata
 from decomp.tools.measurement import points
 from decomp.tools.measurement.trials import FAILURES, Function, Trial, takes
 from decomp.validation.ulp import kinds
@@ -65,7 +65,7 @@ def verdict(what: Trial, function: Function, level: str = LEVELS[0]) -> str:
     try:
         own = flat(what.own(what.sample.tensors))
         found = flat(function(what.sample.tensors))
-        found = as_predicted(found, own, lambda: what.predicted(what.sample.tensors))
+        found = match_kernel_metadata(found, own, lambda: what.predicted(what.sample.tensors))
         own, found = (what.form(what.sample.tensors, results) for results in (own, found))
     except Refused as refused:
         return f"declines: {refused}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from decomp.errors import DecompError
-from decomp.tools.writing import one_row_a_line, whole
+from decomp.tools.writing import one_row_a_line, write_atomically
 
 FORMAT = 1
 """Of the JSON; another is refused."""
@@ -102,7 +102,7 @@ class VersionRecord:
     def save(self, path: Path) -> None:
         """Write as JSON: whole, or not at all."""
         data = {"kind": KIND, "format": FORMAT, **asdict(self)}
-        with whole(path) as unfinished:
+        with write_atomically(path) as unfinished:
             unfinished.write_text(one_row_a_line(_without_empty(data)), encoding="utf-8")
 
     @classmethod

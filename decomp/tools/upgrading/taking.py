@@ -17,10 +17,10 @@ import torch
 
 from decomp._library import library, samples as library_samples
 from decomp.advice.jobs import Setting
-from decomp.costs.machine import described
+from decomp.costs.machine import describe_machine
 from decomp.ir.ops import op as op_of, resolve
 from decomp.samples import Sample
-from decomp.tools.certification.isolation import answered_apart, stop
+from decomp.tools.certification.isolation import run_in_process, stop
 from decomp.tools.upgrading.kernels import behaviours, numbers_of
 from decomp.tools.upgrading.reaching import model_record, reached
 from decomp.tools.upgrading.records import CallRecord, ModelRecord, VersionRecord, call_record
@@ -148,7 +148,7 @@ def take(
 
 def _answers(jobs: Iterable[OpJob], workers: int, timeout: float) -> Iterator[tuple[str, OpRecord | str]]:
     with ThreadPoolExecutor(workers) as threads:  # each of which keeps one process
-        waiting: dict[Future[Any], OpJob] = {threads.submit(answered_apart, job, timeout): job for job in jobs}
+        waiting: dict[Future[Any], OpJob] = {threads.submit(run_in_process, job, timeout): job for job in jobs}
         try:
             for future in as_completed(waiting):
                 answer = future.result()
@@ -170,7 +170,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _header() -> dict[str, Any]:
-    machine = described(torch.device("cpu"))
+    machine = describe_machine(torch.device("cpu"))
     try:
         version = metadata.version("decomp")
     except metadata.PackageNotFoundError:

@@ -7,7 +7,7 @@ from torch.export import Dim, export
 from torch.nn import functional as F
 
 import decomp
-from decomp.capture.inputs.layouts import in_order, order_of
+from decomp.capture.inputs.layouts import lay_out_in_order, order_of
 from decomp_rules import backends, targets
 
 
@@ -64,7 +64,7 @@ def test_an_input_of_the_planned_layout_is_not_copied():
         Calls(lambda x: (x * 2).permute(0, 2, 3, 1).reshape(2, -1)), to=targets.core_aten, args=(x,)
     ).result
     assert "x.permute((0, 2, 3, 1)).is_contiguous()" in module._input_check.line()
-    assert in_order(x, order_of(x)) is not x and in_order(x, order_of(x)).data_ptr() == x.data_ptr()
+    assert lay_out_in_order(x, order_of(x)) is not x and lay_out_in_order(x, order_of(x)).data_ptr() == x.data_ptr()
     torch.testing.assert_close(module(x.contiguous()), module(x))
 
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import decomp
 from decomp.tools.benchmarking import attributing, comparing, machine, needs, plots, running, suite, table
 from decomp.tools.benchmarking.accuracy import error_of
-from decomp.tools.benchmarking.clock import Clock, Effort, interleaved
-from decomp.tools.benchmarking.counting import CompilationCounts, counted
+from decomp.tools.benchmarking.clock import Clock, Effort, time_interleaved
+from decomp.tools.benchmarking.counting import CompilationCounts, count_call
 from decomp.tools.benchmarking.records import BenchmarkCase, BenchmarkResults, BenchmarkRow, Spread
 from decomp.tools.benchmarking.workload import MODES, Variant, Workload, task, variants, with_plain
 from decomp.tools.cli.app import app
@@ -88,7 +88,7 @@ def results(*rows: BenchmarkRow, **options) -> BenchmarkResults:
 def test_contenders_take_turns_in_an_order_that_changes_after_they_are_warm():
     calls = []
     runs = {name: lambda name=name: calls.append(name) or 1e-3 for name in "abc"}
-    timing = interleaved(runs, Told(CPU), Effort(warm_up=3, seconds=10, least=4, most=6, sample=0), seed=1)
+    timing = time_interleaved(runs, Told(CPU), Effort(warm_up=3, seconds=10, least=4, most=6, sample=0), seed=1)
     warm, rounds = calls[: 4 * 3], calls[4 * 3 :]
     assert sorted(warm) == sorted("aaaabbbbcccc")
     turns = [rounds[i : i + 6 : 2] for i in range(0, 36, 6)]
@@ -117,12 +117,14 @@ def test_a_planted_slow_contender_is_seen_within_rounds_though_rounds_differ():
     def at(factor):
         return lambda: factor * costs.setdefault("round", next(pace))
 
-    timing = interleaved({"fast": at(1), "slow": at(3)}, Told(CPU), ONCE, seed=0)
+    timing = time_interleaved({"fast": at(1), "slow": at(3)}, Told(CPU), ONCE, seed=0)
     assert timing.ratio("slow", "fast").median == 3
 
 
 def test_one_that_takes_seconds_leaves_after_two_rounds():
-    timing = interleaved({"fast": lambda: 1e-3, "slow": lambda: 8.0}, Told(CPU), Effort(least=5, patience=60), seed=0)
+    timing = time_interleaved(
+        {"fast": lambda: 1e-3, "slow": lambda: 8.0}, Told(CPU), Effort(least=5, patience=60), seed=0
+    )
     assert len(timing.taken["slow"]) == 2 and len(timing.taken["fast"]) > 2
     assert timing.ratio("slow", "fast").rounds == 2
 
@@ -198,7 +200,7 @@ def test_gradients_are_of_parameters_and_inputs(mode):
 
 def test_eager_kernels_bytes_and_memory_are_counted():
     x = torch.randn(1000)
-    counts = counted(lambda: (x.view(10, 100).T + 1).exp(), CPU, None)
+    counts = count_call(lambda: (x.view(10, 100).T + 1).exp(), CPU, None)
     assert (counts.kernels, counts.moved) == (2, 2 * 8000)
     assert 8000 <= counts.memory <= 8000 + 64
 
@@ -211,7 +213,7 @@ def test_compiled_kernels_and_bytes_are_counted():
         compiled(x)
     assert noted.kernels == 2
     assert 8000 <= noted.moved <= 32000
-    assert counted(lambda: compiled(x), CPU, noted).kernels == 2
+    assert count_call(lambda: compiled(x), CPU, noted).kernels == 2
 
 
 def test_the_shares_of_source_ops_add_up_to_the_whole():
@@ -219,7 +221,7 @@ def test_the_shares_of_source_ops_add_up_to_the_whole():
     args = (torch.randn(2, 4),)
     source = torch.export.export(module, args).module(check_guards=False)
     lowering = decomp.lower(source, to=targets.tinygrad, args=args)
-    found = attributing.attributed(
+    found = attributing.attribute_time(
         BenchmarkCase("m", "model", "whole", "forward", "cpu"), "tinygrad", source, lowering, args, 1
     )
     assert sum(share.seconds for share in found.shares) == pytest.approx(found.seconds)
@@ -287,22 +289,22 @@ def test_a_planted_regression_is_flagged_and_noise_is_not():
     before = results(row("fused"), row(ratio=2.0))
     noisy = results(row("fused", 1.01), row(ratio=2.05, spread=0.1))
     slower = results(row("fused"), row(ratio=3.0))
-    assert comparing.compared(before, noisy) == []
-    (change,) = comparing.compared(before, slower)
+    assert comparing.compare_results(before, noisy) == []
+    (change,) = comparing.compare_results(before, slower)
     assert change.worse
     assert str(change) == "softmax, small, forward, cpu, lowered: time to fused 2 -> 3 (1.50 ×)"
-    (change,) = comparing.compared(slower, before)
+    (change,) = comparing.compare_results(slower, before)
     assert not change.worse
 
 
 def test_counts_errors_and_failures_are_compared_without_noise():
     before = results(row("fused"), row())
     after = results(row("fused"), replace(row(), kernels=8, ulp=30.0, memory=2001))
-    assert [(c.what, c.factor) for c in comparing.compared(before, after)] == [("ulp", 20.0), ("kernels", 2.0)]
+    assert [(c.what, c.factor) for c in comparing.compare_results(before, after)] == [("ulp", 20.0), ("kernels", 2.0)]
     failed = results(row("fused"), BenchmarkRow(row().case, "lowered", error="RuntimeError: no"))
-    (change,) = comparing.compared(before, failed)
+    (change,) = comparing.compare_results(before, failed)
     assert change.worse and change.what == "error"
-    assert not comparing.compared(failed, before)[0].worse
+    assert not comparing.compare_results(failed, before)[0].worse
 
 
 def test_the_table_has_means_by_size_and_a_row_a_variant():

@@ -9,8 +9,8 @@ import torch
 
 from benchmarks import contenders, lowering, measuring, programs
 import decomp
-from decomp.costs.machine import described
-from decomp.tools.benchmarking.comparing import compared
+from decomp.costs.machine import describe_machine
+from decomp.tools.benchmarking.comparing import compare_results
 from decomp.tools.benchmarking.records import BenchmarkResults
 
 RESULTS = Path(lowering.__file__).parent / "results"
@@ -46,7 +46,7 @@ def test_results_are_saved_as_json_and_markdown_and_can_be_compared(tmp_path):
     case = ("synthetic", 60)
     results = BenchmarkResults(
         "test",
-        described(torch.device("cpu")),
+        describe_machine(torch.device("cpu")),
         0,
         tuple(lowering.measured(case, 2)),
         notes={"bytes_per_node": {"lower, warm": 1.0}},
@@ -56,7 +56,7 @@ def test_results_are_saved_as_json_and_markdown_and_can_be_compared(tmp_path):
     assert {r.variant for r in saved.rows} >= {"Graph.create_node", "lower, warm", "lower, warm, verified"}
     assert saved.rows[0].to_baseline.median == 1 and saved.rows[0].seconds.rounds == 2
     assert "### synthetic, 60" in (tmp_path / "lowering.md").read_text()
-    assert compared(saved, results) == []
+    assert compare_results(saved, results) == []
 
 
 def test_the_plots_are_of_programs_that_grow_and_of_contenders(tmp_path):

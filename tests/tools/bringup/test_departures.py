@@ -7,7 +7,7 @@ from torch import nn
 import decomp
 from decomp.runtime.known_deviations import KnownDeviation
 from decomp.samples import Sample
-from decomp.tools.bringup.judging import judged
+from decomp.tools.bringup.judging import judge_results
 from decomp_rules.backends import numpy_arrays
 from decomp_rules.backends.departures import has_nan, not_finite
 from tests.tools.bringup import chips
@@ -69,11 +69,13 @@ def test_subnormal_numbers_and_parts_of_complex_ones_are_a_note_and_nothing_else
     x = torch.complex(torch.tensor([1.0, tiny / 4, 2.0]), torch.tensor([0.0, tiny / 2, 1.0]))
     sample = Sample(torch.ops.aten.mul.Tensor, (x, 1))
     flushed = torch.complex(torch.tensor([1.0, 0.0, 2.0]), torch.tensor([0.0, 0.0, 1.0]))
-    found = judged(chips.right, sample, flushed)
+    found = judge_results(chips.right, sample, flushed)
     assert not found.problem and found.notes == ("subnormal numbers are other than PyTorch's",)
-    assert judged(chips.right, sample, flushed * torch.tensor([2, 1, 1])).problem
+    assert judge_results(chips.right, sample, flushed * torch.tensor([2, 1, 1])).problem
     smallest = Sample(torch.ops.aten.mul.Tensor, (torch.tensor([tiny, 1.0]), 1.0))
-    assert not judged(chips.right, smallest, torch.tensor([0.0, 1.0])).problem  # rounded up to it, in half of the cases
+    assert not judge_results(
+        chips.right, smallest, torch.tensor([0.0, 1.0])
+    ).problem  # rounded up to it, in half of the cases
 
 
 def test_a_statement_says_which_results_or_how_far():

@@ -17,14 +17,14 @@ SEED, EVERY = 2026, 150
 
 
 def committed_rules():
-    found = certificates.committed()
+    found = certificates.read_committed()
     named = [(rule, found.get(identity(rule))) for rule in RULES]
     return [(rule, one) for rule, one in named if one is not None and not one.error]
 
 
 def test_every_rule_has_a_certificate_and_each_is_of_the_rule_as_it_is():
-    found = certificates.committed()
-    stale = {identity(rule): why for rule in RULES if (why := certificates.stale(rule, found.get(identity(rule))))}
+    found = certificates.read_committed()
+    stale = {identity(rule): why for rule in RULES if (why := certificates.why_stale(rule, found.get(identity(rule))))}
     assert not stale, (
         f"{len(stale)} certificates are stale, the first that of {next(iter(stale.items()))}; to do: "
         "decomp certify --stale --update"
@@ -32,7 +32,7 @@ def test_every_rule_has_a_certificate_and_each_is_of_the_rule_as_it_is():
 
 
 def test_no_certificate_is_left_of_a_rule_that_is_gone():
-    assert certificates.committed().keys() <= {identity(rule) for rule in RULES}
+    assert certificates.read_committed().keys() <= {identity(rule) for rule in RULES}
 
 
 def sampled():
@@ -62,7 +62,7 @@ def two():
 def test_a_family_is_a_file_sorted_and_written_only_if_it_changes(tmp_path, two):
     written = certificates.commit(two, tmp_path)
     assert sorted(path.name for path in written) == sorted({f"{certificates.family(one.rule)}.jsonl" for one in two})
-    assert certificates.committed(tmp_path) == {one.rule: one for one in two}
+    assert certificates.read_committed(tmp_path) == {one.rule: one for one in two}
     assert certificates.commit(reversed(two), tmp_path) == []
 
 
@@ -70,7 +70,7 @@ def test_new_certificates_replace_old_ones_and_leave_the_others(tmp_path, two):
     certificates.commit(two, tmp_path)
     newer = Certificate(two[0].rule, "9", "2.13.0", 0, "there")
     (path,) = certificates.commit([newer], tmp_path)
-    found = certificates.committed(tmp_path)
+    found = certificates.read_committed(tmp_path)
     assert found[newer.rule] == newer and found[two[1].rule] == two[1]
     (line,) = path.read_text().splitlines()
     assert list(json.loads(line)) == sorted(json.loads(line))
@@ -79,25 +79,27 @@ def test_new_certificates_replace_old_ones_and_leave_the_others(tmp_path, two):
 def test_certificates_of_rules_that_are_gone_are_dropped(tmp_path, two):
     gone = Certificate("decomp_rules.gone:rule for aten.gone", "1", "2.13.0", 0, "here")
     certificates.commit([*two, gone], tmp_path)
-    assert gone.rule not in certificates.committed(tmp_path)
+    assert gone.rule not in certificates.read_committed(tmp_path)
 
 
 def test_a_file_that_holds_something_else_is_named(tmp_path):
     (tmp_path / "wrong.jsonl").write_text('{"hash": 3}')
     with pytest.raises(ValueError, match="wrong.jsonl:1 is not a certificate"):
-        certificates.committed(tmp_path)
+        certificates.read_committed(tmp_path)
 
 
 def test_a_certificate_is_stale_when_the_rule_or_one_on_the_way_has_changed():
     rule = RULES["mm"][0]
     fresh = decomp.certify(rule, to=targets.tinygrad, dtypes=(torch.float32,))
-    assert certificates.stale(rule, fresh) == ""
-    assert certificates.stale(rule, None) == "there is not a certificate"
+    assert certificates.why_stale(rule, fresh) == ""
+    assert certificates.why_stale(rule, None) == "there is not a certificate"
     changed = Certificate.from_json({**fresh.to_json(), "hash": "0"})
-    assert certificates.stale(rule, changed) == "the rule has changed since"
+    assert certificates.why_stale(rule, changed) == "the rule has changed since"
     data = fresh.to_json()
     data["ways"][1]["hash"] = "0"
-    assert certificates.stale(rule, Certificate.from_json(data)) == "a rule on the way to tinygrad has changed since"
+    assert (
+        certificates.why_stale(rule, Certificate.from_json(data)) == "a rule on the way to tinygrad has changed since"
+    )
 
 
 def test_a_rule_that_is_computed_on_pairs_of_real_numbers_is_measured():

@@ -126,7 +126,7 @@ def test_a_way_that_crashes_costs_no_other():
         for name, op in (("exp", "exp"), ("crashes", "relu"))
     ]
     with ThreadPoolExecutor(1) as thread:  # with which the process that measures ends
-        found = thread.submit(compiled_columns.found_apart, compiled_columns.ColumnJob(tuple(places))).result()
+        found = thread.submit(compiled_columns.find_in_process, compiled_columns.ColumnJob(tuple(places))).result()
     assert found["\n".join(places[0])][0] == {"float32": "as eager", "int64": "as eager"}
     assert found["\n".join(places[1])][0] == {"all": "crashes: SIGABRT"}
 
@@ -213,13 +213,13 @@ def test_a_certificate_is_worse_where_what_was_as_eager_differs():
 @NEEDS_COMPILER
 def test_the_command_adds_the_column_and_changes_nothing_else(tmp_path, monkeypatch):
     (rule,) = [rule for rule in RULES if rule.name == "deg2rad"]
-    stored = certificates.committed()[identity(rule)]
+    stored = certificates.read_committed()[identity(rule)]
     bare = replace(stored, ways=tuple(replace(way, compiled={}, programs=()) for way in stored.ways))
     monkeypatch.setattr(certificates, "directory", lambda: tmp_path)
     certificates.commit([bare])
     shown = run("certify", "deg2rad", "--compiled", "--stale", "--update")
     assert shown.exit_code == 0 and "compiled, float32, int64: as eager" in shown.output
-    found = certificates.committed()[bare.rule]
+    found = certificates.read_committed()[bare.rule]
     assert not compiled_columns.uncompiled(found)
     assert replace(found, ways=tuple(replace(way, compiled={}, programs=()) for way in found.ways)) == bare
     assert run("certify", "deg2rad", "--compiled", "--stale").output == "", "there is nothing to do"
@@ -230,7 +230,7 @@ def test_the_command_adds_the_column_and_changes_nothing_else(tmp_path, monkeypa
 
 @functools.cache
 def columns_of_the_library():
-    rules, found = {identity(rule): rule for rule in RULES}, certificates.committed()
+    rules, found = {identity(rule): rule for rule in RULES}, certificates.read_committed()
     certified = [(rule, found[name]) for name, rule in rules.items() if name in found]
     return [(rule, way) for rule, one in certified for way in compiled_columns.compilable(one)]
 

@@ -186,8 +186,8 @@ def test_a_level_survives_json_and_is_left_out_where_it_is_the_rules_own(sigmoid
 
 def test_a_certificate_for_another_level_is_stale():
     rule = RULES["mm"][0]
-    found = certificates.committed()[identity(rule)]
-    assert certificates.stale(rule, Certificate.from_json({**found.to_json(), "level": "fast"})).startswith(
+    found = certificates.read_committed()[identity(rule)]
+    assert certificates.why_stale(rule, Certificate.from_json({**found.to_json(), "level": "fast"})).startswith(
         "it was measured for the level fast"
     )
 
@@ -199,7 +199,7 @@ OTHER_COLUMNS = (": compiled, ", ": flushed, ")
 
 
 def test_every_rule_of_a_looser_level_reaches_it_wherever_it_was_measured():
-    found = certificates.committed()
+    found = certificates.read_committed()
     faults = [
         f"{one.rule}: {line}"
         for rule in RULES
@@ -214,7 +214,7 @@ def exact_rules():
     """Certificates of the rules that are exact, each with its faults. Quantised values are not among them: their
     reference, too, casts NaN to an integer; scales are as many as rows, which sizes that vary one by one are not; and
     scales in float64 have the digits of the float32 that they are computed in."""
-    committed = certificates.committed()
+    committed = certificates.read_committed()
     found = (committed.get(identity(rule)) for rule in RULES if rule.level == "exact")
     return [one for one in found if one is not None and not one.rule.startswith("decomp_rules.quantized.")]
 
