@@ -232,9 +232,9 @@ def advise(
 
 
 _NOT_THE_SAME = (
-    "results= cannot be used: a rule, a condition or a cost is a function of yours, which may be another in the next "
-    'process\n  to do: give your rules a version, Rules(version="1"), and write the conditions of a target in its '
-    "TOML file"
+    "results= cannot be used: a rule, a condition or a cost is a function of yours, which may do something else in "
+    'the next process\n  to do: give your rules a version, Rules(version="1"), and write the conditions of a target in '
+    "its TOML file"
 )
 
 

@@ -195,9 +195,9 @@ def test_an_input_of_several_tensors_is_taken_apart_by_autograd() -> None:
 
 
 def test_a_fault_while_a_graph_is_spelled_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dynamo, "spelled", lambda *given: {}["fault"])
+    monkeypatch.setattr(dynamo, "trace_with", lambda *given: {}["fault"])
     compiled, x = torch.compile(F.gelu, backend=decomp.backend(to=targets.core_aten)), torch.randn(3)
-    with pytest.warns(UserWarning, match="gradients are those of PyTorch's ops.*because KeyError: 'fault'"):
+    with pytest.warns(UserWarning, match="gradients are lowered from those of PyTorch's ops.*KeyError: 'fault'"):
         torch.testing.assert_close(compiled(x), F.gelu(x))
 
 

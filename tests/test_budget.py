@@ -199,7 +199,7 @@ def test_an_exported_program_brings_its_own_inputs():
 
 def test_inputs_that_do_not_fit():
     program = torch.export.export(Net(), (X,))
-    with pytest.raises(decomp.DecompError, match="does not take these inputs"):
+    with pytest.raises(decomp.DecompError, match="does not accept these inputs"):
         decomp.budget(program, to=CHIP, rules={"relu": bad_relu}, args=(X, X))
 
 

@@ -375,7 +375,7 @@ def test_what_was_not_used_for_longest_goes_first(place, tmp_path, monkeypatch):
     (other,) = place.glob(f"*{places.SUFFIX}")
     other.rename(place / f"other{places.SUFFIX}")
     os.utime(place / f"other{places.SUFFIX}", (1e9, 1e9))
-    monkeypatch.setattr(places, "MOST", places.contents(place).size * 3 // 2)
+    monkeypatch.setattr(places, "CAPACITY", places.contents(place).size * 3 // 2)
     lowered()
     assert places.contents(place).files == 1 and not (place / f"other{places.SUFFIX}").exists()
 

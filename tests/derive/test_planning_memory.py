@@ -76,7 +76,7 @@ def test_no_more_is_remembered_than_fits(monkeypatch):
         return sum({id(memory.expansions): len(memory.expansions) for memory in rules.memory.values()}.values())
 
     runs, one = lowered(2), remembered()
-    monkeypatch.setattr(planning_memory, "MOST", 2 * one)
+    monkeypatch.setattr(planning_memory, "CAPACITY", 2 * one)
     assert [lowered(rows) for rows in (3, 3, 2, 4, 4, 5)] == [runs, 0, 0, runs, runs, runs]
     assert remembered() == 2 * one
 

@@ -92,7 +92,7 @@ def test_large_interleaved_views_are_compared_by_their_runs():
 
 
 def test_what_would_take_too_long_to_compare_is_taken_to_overlap(monkeypatch):
-    monkeypatch.setattr(module, "_MOST", 10)
+    monkeypatch.setattr(module, "_LARGEST_SPAN", 10)
     wide = torch.zeros(4, 7)
     assert overlap(memory_range_of(wide[:, 0]), memory_range_of(wide[:, 1]))
 

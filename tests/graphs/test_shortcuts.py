@@ -120,14 +120,14 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_is_recorded_as_the_dispatcher_does_it(name, monkeypatch):
     function, several = CALLS[name]
-    monkeypatch.setattr(shortcuts, "_WAYS", {})
+    monkeypatch.setattr(shortcuts, "_RECIPES", {})
     seen(function, *several)
-    monkeypatch.setattr(shortcuts, "_WAYS", {})
+    monkeypatch.setattr(shortcuts, "_RECIPES", {})
     seen(function, *reversed(several))
 
 
 def test_a_way_is_taken_for_other_sizes_and_numbers(monkeypatch):
-    monkeypatch.setattr(shortcuts, "_WAYS", {})
+    monkeypatch.setattr(shortcuts, "_RECIPES", {})
     recorded(lambda x: x.sum([1]) * 2.0, [A])
     ways = dict(shortcuts._RECIPES)
     recorded(lambda x: x.sum([0]) * 3.0, [torch.ones(5, 7)])
@@ -135,7 +135,7 @@ def test_a_way_is_taken_for_other_sizes_and_numbers(monkeypatch):
 
 
 def test_numbers_that_are_promoted_go_by_the_default_dtype(monkeypatch):
-    monkeypatch.setattr(shortcuts, "_WAYS", {})
+    monkeypatch.setattr(shortcuts, "_RECIPES", {})
     seen(operator.mul, (A.int(), 0.5))
     torch.set_default_dtype(torch.float64)
     try:

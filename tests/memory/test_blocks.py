@@ -18,8 +18,8 @@ from tests.memory.agreement import agrees
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of 8192 elements, for tensors of twice that."""
-    monkeypatch.setattr(blocks, "BLOCK", 8192)
-    monkeypatch.setattr(blocks, "WORTH", 16384)
+    monkeypatch.setattr(blocks, "MAX_BLOCK_ELEMENTS", 8192)
+    monkeypatch.setattr(blocks, "MIN_BLOCKED_ELEMENTS", 16384)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -119,7 +119,7 @@ def test_blocks_can_be_refused(small_blocks):
 
 
 def test_a_model_keeps_its_parameters_and_the_ops_around_a_run(small_blocks, monkeypatch):
-    monkeypatch.setattr(placing, "SMALLEST", 1)
+    monkeypatch.setattr(placing, "MIN_ARENA_BYTES", 1)
     model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 64), nn.Softmax(-1))
     args = (torch.randn(2048, 64),)
     lowering = decomp.lower(model.eval(), to=targets.tinygrad | {"addmm", "linear"}, args=args)

@@ -38,7 +38,7 @@ def runs(module, args):
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("lowered", [False, True])
 def test_planned_programs_do_what_the_programs_do(seed, lowered, monkeypatch):
-    monkeypatch.setattr(placing, "SMALLEST", 1)
+    monkeypatch.setattr(placing, "MIN_ARENA_BYTES", 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loaded = Loaded(program(seed))

@@ -121,5 +121,5 @@ def test_calls_on_weights_that_a_match_replaces_cost_nothing_either():
 
 
 def test_a_plan_of_a_frozen_program_that_trains_is_refused():
-    with pytest.raises(ArgumentError, match="freeze=True makes constants of parameters, which cannot train"):
+    with pytest.raises(ArgumentError, match="freeze=True makes parameters constants, which cannot train"):
         decomp.plan(Scaled(), to=chip, args=(x,), freeze=True, training=True)

@@ -333,7 +333,7 @@ def test_a_replacement_takes_the_variables_by_name_or_all_in_order():
     named = decomp.Rules()
     named.pattern(linear_relu_pattern)(lambda w, x: torch.relu(F.linear(x, w)))
     assert named.patterns
-    with pytest.raises(RuleError, match=r"takes \(a, b\), and the pattern has \(x, w, b\)"):
+    with pytest.raises(RuleError, match=r"takes \(a, b\), but the pattern has \(x, w, b\)"):
         named.pattern(linear_relu_pattern)(lambda a, b: a + b)
     with pytest.raises(ArgumentError, match="the replacement of a pattern must be a function"):
         named.pattern(linear_relu_pattern)(3)

@@ -97,7 +97,7 @@ def searched(monkeypatch):
 
         return type(kind.__name__, (kind,), {"search": search})
 
-    monkeypatch.setattr(searching, "ROUNDS", tuple(map(counting, searching.SEARCHES)))
+    monkeypatch.setattr(searching, "SEARCHES", tuple(map(counting, searching.SEARCHES)))
     return made
 
 

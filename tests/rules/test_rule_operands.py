@@ -121,7 +121,7 @@ REFUSED = {
     "torch.tensor(x)": "makes a concrete tensor of values (tensor)",
     "torch.as_tensor(x)": "makes a concrete tensor of values (as_tensor)",
     "torch.Tensor.dim(x)": "calls torch.Tensor.dim unbound",
-    "x.__setitem__(0, 1)": "writes into a tensor",
+    "x.__setitem__(0, 1)": "writes to a tensor",
     "x.__iadd__(1)": "+=",
     "setattr(x, 'foo', 1)": "assigns to an attribute of a tensor",
     "f'{x:.2f}'": "unsupported format string",

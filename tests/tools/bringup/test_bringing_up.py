@@ -196,7 +196,7 @@ def test_reports_travel_and_compare(faulty, tmp_path):
     assert change.better and str(change).startswith("better: primitive trunc: wrong in")
     (change,) = faulty.compare(mended)
     assert change.better is False
-    with pytest.raises(decomp.ArgumentError, match="no report"):
+    with pytest.raises(decomp.ArgumentError, match="is not a bring-up report"):
         BringUp.load(__file__)
 
 
@@ -241,7 +241,7 @@ def small():
 def test_unusable_arguments():
     with pytest.raises(decomp.ArgumentError, match="takes a decomp.Backend"):
         decomp.bring_up("numpy")
-    with pytest.raises(decomp.ArgumentError, match="there are primitive, op, model"):
+    with pytest.raises(decomp.ArgumentError, match="available are primitive, op, model"):
         decomp.bring_up(chips.right, only=["rule"])
     with pytest.raises(decomp.ArgumentError, match="no sample model 'gtp'; available: gpt, "):
         decomp.bring_up(chips.right, models="gtp")

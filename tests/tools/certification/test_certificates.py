@@ -92,7 +92,7 @@ def test_a_certificate_is_stale_when_the_rule_or_one_on_the_way_has_changed():
     rule = RULES["mm"][0]
     fresh = decomp.certify(rule, to=targets.tinygrad, dtypes=(torch.float32,))
     assert certificates.why_stale(rule, fresh) == ""
-    assert certificates.why_stale(rule, None) == "there is not a certificate"
+    assert certificates.why_stale(rule, None) == "there is no certificate"
     changed = Certificate.from_json({**fresh.to_json(), "hash": "0"})
     assert certificates.why_stale(rule, changed) == "the rule has changed since"
     data = fresh.to_json()

@@ -292,9 +292,9 @@ PROGRAMS = {
     "size, by name": (set_size("exit(1)"), "the size .* is not arithmetic"),
     "size, two lines": (set_size("1\nimport os"), "the size .* is not an expression"),
     "guard": (lambda p: p.update(guards_code=[IMPORT + " == 1"]), "the guard .* is not arithmetic"),
-    "guard, by text": (lambda p: p.update(guards_code=['L["x"] == 1']), "the guard .* is no comparison"),
-    "guard, by comment": (lambda p: p.update(guards_code=["1 == 1) #"]), "the guard .* is no comparison"),
-    "guard, by torch": (lambda p: p.update(guards_code=["torch.os.system('x') == 1"]), "the guard .* is no arithm"),
+    "guard, by text": (lambda p: p.update(guards_code=['L["x"] == 1']), "the guard .* is not a comparison"),
+    "guard, by comment": (lambda p: p.update(guards_code=["1 == 1) #"]), "the guard .* is not a comparison"),
+    "guard, by torch": (lambda p: p.update(guards_code=["torch.os.system('x') == 1"]), "the guard .* is not arithm"),
     "guard, by class": (lambda p: p.update(guards_code=["L.__class__ == 1"]), "the guard .* is not arithmetic"),
     "call of a function": (lambda p: nodes(p)[0].update(target="torch.os.system"), "it calls 'torch.os.system'"),
     "call of a class": (lambda p: nodes(p)[0].update(target="torch.hub.load"), "it calls 'torch.hub.load'"),
@@ -337,7 +337,7 @@ PROGRAMS = {
         lambda p: nodes(p)[0]["inputs"].append(
             {"name": "o", "arg": {"as_custom_obj": {"name": "o", "class_fqn": "x"}}, "kind": 1}
         ),
-        "a class of its own",
+        "an object of a custom class",
     ),
 }
 

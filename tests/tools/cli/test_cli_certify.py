@@ -32,7 +32,7 @@ def test_a_certificate_is_measured_shown_drawn_kept_and_compared(kept):
     path.write_text(json.dumps(data) + "\n")
     worse = run("certify", "deg2rad", "--to", "tinygrad")
     assert worse.exit_code == 1
-    assert "worse than committed: tinygrad: values in float32: " in worse.output
+    assert "is worse than its certificate: tinygrad: values in float32: " in worse.output
 
 
 def test_only_rules_of_one_argument_can_be_drawn(kept, tmp_path):
