@@ -33,8 +33,8 @@ def _public_creator(graph: fx.Graph) -> Create:
 
 
 def is_plain(graph: fx.Graph) -> bool:
-    """Whether `create_node` does the same for this graph as `_direct_creator`: an `fx.Graph` without an owner that could
-    have hooks, nothing was patched, and torch's internals are those known here."""
+    """Whether `create_node` does the same for this graph as `_direct_creator`: an `fx.Graph` without an owner that
+    could have hooks, with nothing patched, and torch's internals as they are known here."""
     return (
         type(graph) is fx.Graph
         and graph.owning_module is None

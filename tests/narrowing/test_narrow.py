@@ -184,10 +184,12 @@ def test_a_program_in_float64_is_within_an_error_of_float32():
 
 def test_numbers_that_do_not_fit_are_refused_by_name():
     refused = {
-        r"aten.lt.Scalar \(at lt\) takes 1099511627776, which does not fit int32": (Of(lambda self, a: a < 2**40), n(3)),
+        r"aten.lt.Scalar \(at lt\) takes 1099511627776, which does not fit int32": (
+            Of(lambda self, a: a < 2**40), n(3)),
         r"masked_fill.Scalar .* takes -1.79.*, which does not fit float32": (
             Of(lambda self, a: a.masked_fill(a > 0, torch.finfo(torch.float64).min)), x(3, dtype=torch.float64)),
-        r"b_far holds 1099511627776, which does not fit int32": (Of(lambda self, a: a + self.far, far=torch.tensor(2**40)), n(3)),
+        r"b_far holds 1099511627776, which does not fit int32": (
+            Of(lambda self, a: a + self.far, far=torch.tensor(2**40)), n(3)),
         r"b_big holds 1e\+300, which does not fit float32": (
             Of(lambda self, a: a + self.big, big=torch.tensor(1e300, dtype=torch.float64)), x(3)),
         r"takes the bits of a float64": (Of(lambda self, a: a.view(torch.int64)), x(3, dtype=torch.float64)),
