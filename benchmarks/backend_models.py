@@ -49,7 +49,7 @@ class Step(nn.Module):
 class StepWithCache(Step):
     """The same with the cache of transformers as an input."""
 
-    def forward(self, token: Tensor, cache: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def forward(self, token: Tensor, cache: Any) -> tuple[Tensor, ...]:
         return super().forward(token, *(each for layer in cache.layers for each in (layer.keys, layer.values)))
 
 
@@ -83,7 +83,7 @@ def gpt2_step_with_cache() -> Built:
     from transformers import DynamicCache
     from transformers.integrations.executorch import register_dynamic_cache_export_support
 
-    register_dynamic_cache_export_support()  # type: ignore[no-untyped-call]
+    register_dynamic_cache_export_support()
 
     def drawn() -> tuple[Any, ...]:
         past = _past()

@@ -14,10 +14,10 @@ os.environ["DECOMP_CACHE"] = "off"
 # What is imported and collected is hardly ever garbage; see `pytest_collection_finish`.
 gc.disable()
 
-import pytest  # noqa: E402
+import pytest
 
 pytest.register_assert_rewrite("tests.forms", "tests.rewriting")
-from tests import sampling  # noqa: E402
+from tests import sampling
 
 RECURSION_LIMIT = sys.getrecursionlimit()
 

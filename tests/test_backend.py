@@ -134,7 +134,7 @@ def with_a_gradient_inside(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("trained", [False, True])
 def test_what_only_gradients_need_is_left_out_where_there_are_none(trained: bool) -> None:
     found: list[fx.GraphModule] = []
-    kept = lambda module, inputs: found.append(module) or module.forward  # noqa: E731
+    kept = lambda module, inputs: found.append(module) or module.forward
     backend = decomp.backend(to=targets.tinygrad, compiler=kept)
     x = torch.tensor([-1.0, 0.0, 2.0], requires_grad=trained)
     assert torch.compile(F.relu, backend=backend)(x).tolist() == [0.0, 0.0, 2.0]
@@ -353,7 +353,7 @@ def test_mode_without_inductor_is_refused() -> None:
 
 def test_a_target_by_name_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="not the name 'tinygrad': pass decomp_rules.targets.tinygrad"):
-        decomp.backend(to="tinygrad")  # type: ignore[arg-type]
+        decomp.backend(to="tinygrad")
 
 
 def test_an_unknown_compiler_is_refused_at_once() -> None:

@@ -217,7 +217,7 @@ def test_what_is_no_program_is_refused(wrong: Any) -> None:
 
 def test_a_target_by_name_is_refused_with_a_hint() -> None:
     with pytest.raises(TypeError, match="not the name 'tinygrad': pass decomp_rules.targets.tinygrad"):
-        decomp.lower(nn.ReLU(), to="tinygrad")  # type: ignore[arg-type]
+        decomp.lower(nn.ReLU(), to="tinygrad")
 
 
 def test_a_malformed_graph_is_refused() -> None:

@@ -73,7 +73,7 @@ def make_casts_explicit(body: fx.GraphModule, policy_of: Callable[[fx.Node], Pol
         new = rewrite.copy(node, cast_or_copied.__getitem__)
         if policy is not None:
             _set_dtype(new)
-            if node.target._schema.is_mutable:  # type: ignore[union-attr]
+            if node.target._schema.is_mutable:
                 # An in-place call may have changed a source, so that its casts are stale.
                 casts.clear()
     module = fx.GraphModule(body, rewrite.graph)
@@ -126,7 +126,7 @@ def _observe_casts(
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), fakes.__getitem__)
     seen = _CastObserver({id(fake) for fake in fakes.values()})
     with on_metadata(mode), seen, _policy(policy):
-        node.target(*args, **kwargs)  # type: ignore[operator]
+        node.target(*args, **kwargs)
     return {given: seen.found[id(fake)] for given, fake in fakes.items() if id(fake) in seen.found}
 
 

@@ -479,13 +479,13 @@ class OverloadTracer(fx.Interpreter):
         of them was resized in place since; such graphs are refused."""
         if getattr(n.target, "__name__", "") == "flex_attention":
             args, kwargs = fx.node.map_arg((n.args, n.kwargs), self.env.__getitem__)
-            return self._recorded(n.target, lambda: attention_formula(*args, **kwargs))  # type: ignore[misc]
+            return self._recorded(n.target, lambda: attention_formula(*args, **kwargs))
         # The result is not re-run here, so its metadata could not follow the in-place change.
         changing = [user for one in (n, *n.users) for user in one.users if method_name(user) in METADATA_WRITES]
         if changing:
             raise NotInOverloads(f"{changing[0].name} changes the shape of a result of {n.target}", foreseen=True)
         args, kwargs = fx.node.map_arg((n.args, n.kwargs), self._argument)
-        node = self.tape.graph.call_function(n.target, args, kwargs)  # type: ignore[arg-type]
+        node = self.tape.graph.call_function(n.target, args, kwargs)
         out = node.meta["val"] = _fake_in_mode(self.mode, n.meta.get("example_value"))
         self.tape.track(out, node)
         self.tape.items(node)

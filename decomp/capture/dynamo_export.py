@@ -46,7 +46,7 @@ def _with_state(model: nn.Module, module: fx.GraphModule, args: Any, kwargs: Any
     inputs and outputs of the model."""
     leaves, in_spec = tree_flatten((args, kwargs))
     inputs = (*args, *kwargs.values())
-    values = module._dynamo_bytecode_flatten(*inputs)  # type: ignore[operator]
+    values = module._dynamo_bytecode_flatten(*inputs)
     graph, users = module.graph, {id(leaf): place for place, leaf in enumerate(leaves)}
     names = {id(tensor): name for name, tensor in [*model.named_buffers(), *model.named_parameters()]}
     placeholders = graph.find_nodes(op="placeholder")
@@ -59,7 +59,7 @@ def _with_state(model: nn.Module, module: fx.GraphModule, args: Any, kwargs: Any
         else:
             raise CaptureError(f"Dynamo captured a {type(value).__name__} that is neither an input nor a parameter")
     results = [object() for _ in graph.output_node().args[0]]
-    found, out_spec = tree_flatten(module._dynamo_bytecode_unflatten(results, inputs))  # type: ignore[operator]
+    found, out_spec = tree_flatten(module._dynamo_bytecode_unflatten(results, inputs))
     made = dict(zip(map(id, results), graph.output_node().args[0]))
     first = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(first):

@@ -90,7 +90,7 @@ def _input(rewrite: Rewrite, given: Any, call: fx.Node) -> Any:
     value = rewrite.values[given.node]
     for key in given.path:
         if isinstance(value, (tuple, list, dict)):
-            value = value[key]  # type: ignore[index]
+            value = value[key]
         else:
             value = rewrite.add("call_function", operator.getitem, (value, key), {}, "getitem", at=call)
     return value
@@ -168,7 +168,7 @@ def with_attributes(root: nn.Module, attributes: Mapping[str, Any]) -> nn.Module
         owner = new
         for parent in parents:
             owner._modules[parent] = _shallow(owner._modules[parent])
-            owner = owner._modules[parent]  # type: ignore[assignment]
+            owner = owner._modules[parent]
         vars(owner)[name] = value
     return new
 

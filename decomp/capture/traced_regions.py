@@ -47,7 +47,7 @@ def refuse_regions(tracer: fx.Tracer) -> Iterator[None]:
         node: fx.Node = create(kind, *args, **kwargs)
         return node
 
-    tracer.create_node = create_node  # type: ignore[method-assign]
+    tracer.create_node = create_node
     try:
         with _called_functions() as functions:
             yield

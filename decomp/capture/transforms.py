@@ -259,7 +259,7 @@ class _LevelRegion:
         return target(*args, **kwargs)
 
     def _higher_order(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        name = node.target.__name__  # type: ignore[union-attr]
+        name = node.target.__name__
         if name == "flex_attention":
             args, kwargs = tree_map_only(fx.GraphModule, self._function, (args, kwargs))
             return levels.attention_formula(*args, **kwargs)

@@ -133,7 +133,7 @@ def expand_composite(site: Site) -> Expansion | Declined:
     elif is_of_transform(target):
         return NO_COMPOSITE  # running it would enter a level of torch.func and never leave it
     else:
-        function = target  # type: ignore[assignment]
+        function = target
     composite = Composite(str(target) if isinstance(target, str) else getattr(target, "__name__", str(target)))
     try:
         # Kernels are recorded as ATen even for the torch dialect, and through the dispatcher: recipes only cover calls

@@ -320,7 +320,7 @@ class ValueProxy(fx.Proxy):
             self.tracer.missing("a size as a number")
         self.tracer.fail("reads data as a Python number", "a rule is recorded once for all data: compute with tensors")
 
-    __int__ = __float__ = __index__ = __complex__ = _no_number  # type: ignore[assignment]
+    __int__ = __float__ = __index__ = __complex__ = _no_number
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.tracer.fail("writes to a tensor (x[...] = ...)", "use torch.where, slice_scatter or index_put")

@@ -138,7 +138,7 @@ class _RegionWalk:
         known = metadata(value)
         new.meta = {key: item for key, item in call.meta.items() if key in ("stack_trace", "nn_module_stack")}
         if isinstance(known, torch.Tensor):
-            with known.fake_mode:  # type: ignore[attr-defined]
+            with known.fake_mode:
                 new.meta["val"] = aten.detach.default(known)
         return new
 

@@ -28,7 +28,7 @@ ValueOf = Callable[[fx.Node], fx.Node]
 def functional_variant(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked: bool) -> fx.Node:
     """The value that the in-place call `node` writes; `tracked`: whether the tensor may require a gradient."""
     name = method_name(node)
-    tensor = value_of(node.args[0] if node.args else next(iter(node.kwargs.values())))  # type: ignore[arg-type]
+    tensor = value_of(node.args[0] if node.args else next(iter(node.kwargs.values())))
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), value_of)
     if name == "setitem" or name == "__setitem__":
         return setitem_value(emit, node, tensor, args[1], args[2])
@@ -89,7 +89,7 @@ def _overload_with(packet: Any, overload: torch._ops.OpOverload) -> torch._ops.O
         if not schema.is_mutable and [a.name for a in schema.arguments][1:] == wanted:
             types = [str(a.real_type) for a in schema.arguments]
             if types == [str(a.real_type) for a in overload._schema.arguments if not a.is_out]:
-                return getattr(packet, name)  # type: ignore[no-any-return]
+                return getattr(packet, name)
     return None
 
 

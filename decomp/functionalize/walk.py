@@ -381,7 +381,7 @@ class _FunctionalWalk:
 
     def _higher_order(self, node: fx.Node) -> None:
         found = bodies(node, self.root)
-        if node.target.__name__ not in RUN_ONCE or len(found) != 1:  # type: ignore[union-attr]
+        if node.target.__name__ not in RUN_ONCE or len(found) != 1:
             for name, body in found:
                 self._pure_body(node, str(name.target), body)
             self._copy(node)
@@ -496,7 +496,7 @@ class _RunOnceBody:
         self.operands: list[Any] = list(node.args[place + 1 :])
         self.operand_nodes = [o for o in self.operands if isinstance(o, fx.Node)]
         self.grad_enabled = outer.memory.grad_enabled
-        if node.target.__name__ == "wrap_with_set_grad_enabled":  # type: ignore[union-attr]
+        if node.target.__name__ == "wrap_with_set_grad_enabled":
             self.grad_enabled = bool(node.args[0])
         self.inputs = body.graph.find_nodes(op="placeholder")
         given = zip(self.inputs, self.operands)

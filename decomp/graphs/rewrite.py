@@ -83,7 +83,7 @@ class Rewrite:
             if node.op == "placeholder":
                 values[node] = next(given)
             elif _takes_part(node, values):
-                values[node] = projected(node, values[node.args[0]])  # type: ignore[index]
+                values[node] = projected(node, values[node.args[0]])
             elif node.op != "output":
                 values[node] = make(node, *fx.map_arg((node.args, node.kwargs), values.__getitem__))
         return values

@@ -303,7 +303,7 @@ def _which(projection: fx.Node) -> Any:
     """The index of the result that a projection takes, or a slice."""
     if projection.target is operator.getitem:
         return projection.args[1]
-    call = bound_call(projection.args[0])  # type: ignore[arg-type]
+    call = bound_call(projection.args[0])
     packet = call.op.packet if call is not None else None
     assert call is not None and packet is not None
     names = [r.name for r in getattr(packet, call.overload or "default")._schema.returns]

@@ -122,7 +122,7 @@ def regions_of(graph: fx.Graph) -> dict[fx.Node, int]:
     for node in graph.nodes:
         current += switches(node)
         # A getitem belongs to its call, even if it comes after the end of the region.
-        found[node] = found[node.args[0]] if is_projection(node) else current  # type: ignore[index]
+        found[node] = found[node.args[0]] if is_projection(node) else current
     return found
 
 

@@ -83,7 +83,7 @@ def _operands(nodes: Sequence[fx.Node], rows: tuple[int, ...]) -> dict[fx.Node, 
 
 def _aligns_right(node: fx.Node) -> bool:
     """Whether operands are aligned with the result at the last dimension, as in broadcasting pointwise ops."""
-    return torch.Tag.pointwise in node.target.tags  # type: ignore[union-attr]
+    return torch.Tag.pointwise in node.target.tags
 
 
 def _results(nodes: Sequence[fx.Node]) -> list[fx.Node]:
@@ -123,7 +123,7 @@ def _graph(
         if is_view(node):
             _resize(new, metadata(node), block)
             args, kwargs = fx.node.map_arg((new.args, new.kwargs), metadata)
-            new.meta = {"val": new.target(*args, **kwargs)}  # type: ignore[operator]
+            new.meta = {"val": new.target(*args, **kwargs)}
         else:
             new.meta = {"val": _of_block(metadata(node), (True,) * len(rows), block)}
     graph.output(tuple(values[result] for result in results))

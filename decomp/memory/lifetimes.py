@@ -172,7 +172,7 @@ def find_shared_memory(node: fx.Node, root: nn.Module | None) -> list[fx.Node]:
 
 
 def _projected(node: fx.Node) -> fx.Node:
-    return node.args[0]  # type: ignore[return-value]
+    return node.args[0]
 
 
 def _varies(node: fx.Node) -> bool:

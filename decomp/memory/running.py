@@ -65,7 +65,7 @@ def piece(
     """A tensor in the memory of another, `offset` bytes after its start."""
     made = torch.empty(0, dtype=dtype, device=memory.device)
     start = (memory.storage_offset() * memory.element_size() + offset) // dtype.itemsize
-    return made.set_(memory.untyped_storage(), start, shape, strides)  # type: ignore[call-overload]
+    return made.set_(memory.untyped_storage(), start, shape, strides)
 
 
 def in_blocks(

@@ -35,9 +35,9 @@ def spelled(number: complex) -> complex:
 def spell_numbers(node: fx.Node) -> None:
     """Replace such numbers among the arguments of a node, in place."""
     if any(map(_is_endless, node.args)):
-        node.args = fx.node.map_aggregate(node.args, _spelled)  # type: ignore[assignment]
+        node.args = fx.node.map_aggregate(node.args, _spelled)
     if node.kwargs and any(map(_is_endless, node.kwargs.values())):
-        node.kwargs = fx.node.map_aggregate(node.kwargs, _spelled)  # type: ignore[assignment]
+        node.kwargs = fx.node.map_aggregate(node.kwargs, _spelled)
 
 
 def same_constant(found: Any, expected: Any) -> bool:

@@ -82,7 +82,7 @@ class _PairsReplay:
             elif node.target is PUT_TOGETHER and node in self.border and node.name not in self._names():
                 at_border |= self._put_together(node)
             elif node.target is aten.clone.default and node.name not in self._names():
-                self.own[node.args[0], found.rewrite.origin[node], self.regions[node]] = node  # type: ignore[index]
+                self.own[node.args[0], found.rewrite.origin[node], self.regions[node]] = node
                 at_border.add(node)
         for node in found.graph.nodes:
             if node not in found.chains and node not in at_border and node not in self.constants.values():
@@ -98,7 +98,7 @@ class _PairsReplay:
         if first is None or second is None:
             raise NotAsRecorded(f"{pair.name!r} is not split into two parts", pair)
         self._require_region(pair, first, second)
-        self.parts[pair.args[0], self.regions[pair]] = first, second  # type: ignore[index]
+        self.parts[pair.args[0], self.regions[pair]] = first, second
         return {pair, first, second}
 
     def _put_together(self, whole: fx.Node) -> set[fx.Node]:
@@ -109,17 +109,17 @@ class _PairsReplay:
             at_border.add(pair)
             order, pair = pair.args[1], pair.all_input_nodes[0]
         parts = pair.args[0]
-        if pair.target is not aten.stack.default or len(parts) != 2 or pair.args[1] != -1:  # type: ignore[arg-type]
+        if pair.target is not aten.stack.default or len(parts) != 2 or pair.args[1] != -1:
             raise NotAsRecorded(f"{whole.name!r} is not merged from two parts", whole)
         at_border.add(pair)
         if order is not None:
-            before = [part.args[1] for part in parts]  # type: ignore[union-attr]
+            before = [part.args[1] for part in parts]
             if any([*inverse(list(each)), len(each)] != list(order) for each in before):
                 raise NotAsRecorded(f"{whole.name!r} has its dimensions in another order", whole)
-            at_border |= set(parts)  # type: ignore[arg-type]
-            parts = [part.args[0] for part in parts]  # type: ignore[union-attr]
+            at_border |= set(parts)
+            parts = [part.args[0] for part in parts]
         self._require_region(*at_border)
-        self.whole[whole] = tuple(parts)  # type: ignore[assignment]
+        self.whole[whole] = tuple(parts)
         return at_border
 
     def _require_region(self, *nodes: fx.Node) -> None:
@@ -134,7 +134,7 @@ class _PairsReplay:
             self.images[node] = self._stamped(node, stamp)
             self._require_parts(node, self.images[node], metadata(node))
         elif self._is_part(node):
-            self.images[node] = projected(node, self.images[node.args[0]])  # type: ignore[index]
+            self.images[node] = projected(node, self.images[node.args[0]])
         elif node not in self.copies:
             if not is_discharged_assertion(node):
                 raise ValueLost(f"{node.name!r} is missing from the graph on pairs", source=node)

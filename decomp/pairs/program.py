@@ -162,7 +162,7 @@ class _PairsWalk:
 
     def _projected(self, node: fx.Node) -> None:
         """Map a projection to a pair or a real tensor; copy it if its call stays complex."""
-        whole = self.rewrite.values[node.args[0]]  # type: ignore[index]
+        whole = self.rewrite.values[node.args[0]]
         if isinstance(whole, fx.Node):
             self._copy(node)
             return

@@ -120,7 +120,7 @@ def price_call(graph: fx.Graph, match: Match, inputs: dict[fx.Node, fx.Node]) ->
         return inputs[node]
 
     args: Any = fx.node.map_arg(tuple(match.bound.get(name) for name in pattern.variables), given)
-    call = graph.call_function(pattern, args)  # type: ignore[arg-type]
+    call = graph.call_function(pattern, args)
     results = tuple(metadata(node) for node in match.outputs)
     if all(result is not None for result in results):
         call.meta["val"] = results[0] if pattern.single else results

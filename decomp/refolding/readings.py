@@ -27,7 +27,7 @@ class CallReading:
         found = self.target(*leading, *self.args, **dict(self.kwargs))
         for place in self.result:
             found = found[place]
-        return found  # type: ignore[no-any-return]
+        return found
 
 
 @dataclass(frozen=True)

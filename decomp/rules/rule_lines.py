@@ -34,5 +34,5 @@ def code_of(function: Any) -> CodeType | None:
         function = function.func
     function = inspect.unwrap(function)
     if not hasattr(function, "__code__") and not inspect.ismethod(function):
-        function = getattr(type(function), "__call__", function)  # noqa: B004
+        function = getattr(type(function), "__call__", function)  # noqa: B004  the code that a call runs is asked for
     return getattr(function, "__code__", None)

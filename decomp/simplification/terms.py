@@ -60,10 +60,10 @@ class TermCall:
     @classmethod
     def of(cls, node: fx.Node, terms: Mapping[fx.Node, Term]) -> TermCall:
         """The call of a node on the terms of its operands; arguments are positional where the schema allows it."""
-        args: Any = fx.map_arg(node.args, terms.__getitem__)  # type: ignore[arg-type]
+        args: Any = fx.map_arg(node.args, terms.__getitem__)
         if not node.kwargs:
             return cls(node.op, node.target, args, {}, metadata(node))
-        kwargs: Any = fx.map_arg(node.kwargs, terms.__getitem__)  # type: ignore[arg-type]
+        kwargs: Any = fx.map_arg(node.kwargs, terms.__getitem__)
         return cls(node.op, node.target, *_by_place(node.target, args, kwargs), metadata(node))
 
     def made(self, target: Any, *args: Any, **kwargs: Any) -> TermCall:

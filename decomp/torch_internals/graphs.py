@@ -23,7 +23,7 @@ tree_info = fx.graph._PyTreeInfo
 share_getitems = _common_getitem_elimination_pass
 
 # The function that Dynamo calls for `.data` of a tensor.
-get_data_attr = torch._C._autograd._get_data_attr  # type: ignore[attr-defined]
+get_data_attr = torch._C._autograd._get_data_attr
 
 # The base of the dropout modules.
 DropoutNd = nn.modules.dropout._DropoutNd

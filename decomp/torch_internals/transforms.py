@@ -132,5 +132,5 @@ def _with_number(func: torch._ops.OpOverload, args: Any) -> torch._ops.OpOverloa
             )
             if name is None or not hasattr(func._overloadpacket, name):
                 raise NotImplementedError(f"{func} with a number in the place of {argument.name}, in a transform")
-            return getattr(func._overloadpacket, name)  # type: ignore[no-any-return]
+            return getattr(func._overloadpacket, name)
     return func

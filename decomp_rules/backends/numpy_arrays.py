@@ -226,7 +226,7 @@ def full(size: Sequence[int], value: Any, dtype: Any = None) -> Array:
 
 
 def random(size: Sequence[int], dtype: Any = None) -> Array:
-    return np.random.default_rng().random(size, dtype or np.float32)  # type: ignore[arg-type]
+    return np.random.default_rng().random(size, dtype or np.float32)
 
 
 def same(x: Array) -> Array:

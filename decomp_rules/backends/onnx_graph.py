@@ -389,7 +389,7 @@ class Size:
     def __eq__(self, other: Any) -> Any:
         return self._with("Equal", self, other, torch.bool)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

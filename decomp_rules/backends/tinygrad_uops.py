@@ -81,7 +81,7 @@ def _maximum(a: str, b: str, dtype: DType) -> str:
     return f"({{ __auto_type max_a = {a}; __auto_type max_b = {b}; ({takes_second}) ? max_b : max_a; }})"
 
 
-class KeepsNan(ClangRenderer):  # type: ignore[misc]
+class KeepsNan(ClangRenderer):
     """tinygrad's renderer of C, with a MAX."""
 
     code_for_op = {**ClangRenderer.code_for_op, Ops.MAX: _maximum}

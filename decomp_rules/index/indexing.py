@@ -166,7 +166,7 @@ def located(shape: Sequence[Any], indices: Sequence[Tensor | None]) -> Spot:
     dims = [d for d, index in enumerate(indices) if index is not None]
     number = None
     for d in dims:
-        index = torch.remainder(cast(indices[d], torch.int64), shape[d])  # type: ignore[arg-type]
+        index = torch.remainder(cast(indices[d], torch.int64), shape[d])
         number = index if number is None else number * shape[d] + index
     assert number is not None
     together = dims == list(range(dims[0], dims[0] + len(dims)))

@@ -97,7 +97,7 @@ def linalg_pinv_tolerance_tensors(
 @register(aten.linalg_pinv)
 def linalg_pinv(x: Tensor, rcond: Any, hermitian: bool = False) -> Tensor:
     """The same with no absolute tolerance."""
-    return linalg_pinv_tolerance_tensors(x, 0.0, rcond, hermitian)  # type: ignore[arg-type]
+    return linalg_pinv_tolerance_tensors(x, 0.0, rcond, hermitian)
 
 
 @register(aten.linalg_matrix_rank)

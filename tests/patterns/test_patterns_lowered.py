@@ -161,7 +161,7 @@ def test_overlaps_are_resolved_so_that_most_is_saved():
 
 def test_a_condition_says_why_not():
     conditional = decomp.Rules()
-    large = lambda match: match["w"].shape[0] > 4 or "only wide layers"  # noqa: E731
+    large = lambda match: match["w"].shape[0] > 4 or "only wide layers"
     conditional.pattern(linear_relu_pattern, where=large)(linear_relu)
     lowered = decomp.lower(net(), to=chip, rules=conditional, args=(x,))
     assert len(calls_of(lowered.result)) == 4

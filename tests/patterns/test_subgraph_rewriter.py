@@ -141,12 +141,12 @@ def test_inner_values_with_other_users_are_left_alone_as_it_does():
         one, other = torch.cat([x, y]), torch.cat([y, x])
         return torch.mm(one, other.t()) + torch.sum(other)
 
-    pattern = lambda a, b: torch.mm(torch.cat([a, b]), torch.cat([b, a]).t())  # noqa: E731
+    pattern = lambda a, b: torch.mm(torch.cat([a, b]), torch.cat([b, a]).t())
     assert calls(ours(function, pattern, lambda a, b: a)) == calls(fx.symbolic_trace(function))
 
 
 def test_a_condition_on_what_was_matched_decides():
-    function = lambda x, y: torch.relu(torch.add(x, 2)) + torch.relu(torch.add(x, y))  # noqa: E731
+    function = lambda x, y: torch.relu(torch.add(x, 2)) + torch.relu(torch.add(x, y))
     result = ours(
         function,
         lambda v, k: torch.relu(torch.add(v, k)),
@@ -200,6 +200,6 @@ def test_a_match_into_another_autograd_region_is_refused():
 
 
 def test_a_variable_that_stands_twice_is_one_value():
-    function = lambda x, y: torch.relu(x) * y  # noqa: E731
+    function = lambda x, y: torch.relu(x) * y
     assert calls(ours(function, lambda v: torch.relu(v) * v, lambda v: torch.exp(v))) == 2
     assert calls(ours(lambda x: torch.relu(x) * x, lambda v: torch.relu(v) * v, lambda v: torch.exp(v))) == 1

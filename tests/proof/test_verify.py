@@ -204,7 +204,7 @@ def test_every_call_is_legal() -> None:
 
 def test_every_node_has_an_origin() -> None:
     bad = lowering()
-    del bad.origin[node_of(bad.lowered, "gelu_square")]  # type: ignore[attr-defined]
+    del bad.origin[node_of(bad.lowered, "gelu_square")]
     assert broken(bad, WithoutOrigin) == (
         "'gelu_square' comes from no node of the source\n  lowered node 'gelu_square' (call_function aten.mul.Tensor)"
     )
@@ -212,13 +212,13 @@ def test_every_node_has_an_origin() -> None:
 
 def test_the_origin_is_in_the_source() -> None:
     bad = lowering()
-    bad.origin[node_of(bad.lowered, "gelu_square")] = fx.Graph().placeholder("z")  # type: ignore[index]
+    bad.origin[node_of(bad.lowered, "gelu_square")] = fx.Graph().placeholder("z")
     assert broken(bad, WithoutOrigin).startswith("'gelu_square' comes from 'z', which is not in the source\n")
 
 
 def test_every_used_value_has_an_image() -> None:
     bad = lowering()
-    del bad.values[node_of(bad.source, "gelu")]  # type: ignore[attr-defined]
+    del bad.values[node_of(bad.source, "gelu")]
     assert broken(bad, ValueLost) == (
         "'gelu' is used but has no lowered value\n  source node 'gelu' (call_function aten.gelu.default)"
     )
@@ -226,7 +226,7 @@ def test_every_used_value_has_an_image() -> None:
 
 def test_the_image_of_a_value_is_in_the_graph() -> None:
     bad = lowering()
-    bad.values[node_of(bad.source, "gelu")] = node_of(bad.source, "gelu")  # type: ignore[index]
+    bad.values[node_of(bad.source, "gelu")] = node_of(bad.source, "gelu")
     assert broken(bad, ValueLost).startswith("'gelu', the value of 'gelu', is not in the graph\n")
 
 
@@ -314,9 +314,9 @@ def test_each_of_several_results_keeps_its_metadata() -> None:
     good = with_metadata(lowering(), "gelu", fake(2), fake(2))
     gelu, cube = node_of(good.source, "gelu"), node_of(good.lowered, "gelu")
     gelu.meta["val"] = (fake(2), None, 3)
-    good.values[gelu] = (cube, None, 3)  # type: ignore[index]
+    good.values[gelu] = (cube, None, 3)
     check(good)
-    good.values[gelu] = (cube, None, 4)  # type: ignore[index]
+    good.values[gelu] = (cube, None, 4)
     assert broken(good, MetadataChanged).endswith(
         "  expected: (float32[2] on meta, no metadata, 3)\n  found: (float32[2] on meta, no metadata, 4)"
     )
@@ -341,7 +341,7 @@ def test_no_dead_code_is_added() -> None:
     gelu = node_of(bad.source, "gelu")
     with bad.lowered.inserting_before(node_of(bad.lowered, "add")):
         dead = bad.lowered.create_node("call_function", aten.neg.default, (node_of(bad.lowered, "x"),), name="dead")
-    bad.origin[dead] = gelu  # type: ignore[index]
+    bad.origin[dead] = gelu
     assert broken(bad, DeadCodeAdded) == (
         "'dead' is not used\n"
         "  lowered node 'dead' (call_function aten.neg.default)\n"

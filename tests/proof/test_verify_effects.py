@@ -90,7 +90,7 @@ def test_no_effect_is_lost_nor_added() -> None:
     pair = effects_in_turn(aten.relu_.default)
     bad = pair.returning(node_of(pair.source, "x"))
     bad.lowered.erase_node(node_of(bad.lowered, "effect_0"))
-    bad.values[node_of(bad.source, "effect_0")] = None  # type: ignore[index]
+    bad.values[node_of(bad.source, "effect_0")] = None
     assert "  expected: mutation\n  found: no effect" in broken(bad, EffectsChanged)
     bad = lowering()
     node_of(bad.lowered, "gelu").target = aten.add_.Tensor

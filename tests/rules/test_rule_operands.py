@@ -1,8 +1,8 @@
 """Questions of a rule about its operands are answered as for tensors, or raise an error that names the rule and the
 line."""
 
-import copy  # noqa: F401  the expressions name it
-import pickle  # noqa: F401
+import copy  # noqa: F401  the expressions that the tests evaluate name it
+import pickle  # noqa: F401  the same
 
 import pytest
 import torch

@@ -218,7 +218,7 @@ class AlternativeProgram:
         with torch.no_grad():
             if isinstance(self.program, LazyGraphModule):
                 self.program.real_recompile()
-            return type(self.program).forward(state, *args, **kwargs)  # type: ignore[arg-type]
+            return type(self.program).forward(state, *args, **kwargs)
 
 
 class InputCheck:

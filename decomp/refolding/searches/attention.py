@@ -83,7 +83,7 @@ class Attentions(RegionSearch):
     def _scores_above(self, peak: fx.Node) -> _Scores | None:
         """The scores under a softmax: the nearest value above that is a scaled and masked product."""
         above = [peak.args[0]] if peak.target in SOFTMAX else self.around.above(peak, 2 * STEPS)
-        found = next((scores for node in above if (scores := self._scores(node)) is not None), None)  # type: ignore
+        found = next((scores for node in above if (scores := self._scores(node)) is not None), None)
         return replace(found, places=metadata(peak).shape[-1]) if found is not None and metadata(peak).dim() else None
 
     def _scores(self, node: fx.Node) -> _Scores | None:
@@ -106,12 +106,12 @@ class Attentions(RegionSearch):
                 masks.append(Mask(mask))
             elif called == "aten::where" and (shown := self._weighed(node)) is not None:
                 hides = shown is not node.args[1]
-                if not self._depends(node.args[0], shown):  # type: ignore[arg-type]
-                    masks.append(Mask(node.args[0], node.args[1 if hides else 2], hides))  # type: ignore[arg-type]
+                if not self._depends(node.args[0], shown):
+                    masks.append(Mask(node.args[0], node.args[1 if hides else 2], hides))
                 node = shown
             elif called == "aten::masked_fill":
-                node, hidden, number = node.args  # type: ignore[assignment]
-                masks.append(Mask(hidden, number, hides=True))  # type: ignore[arg-type]
+                node, hidden, number = node.args
+                masks.append(Mask(hidden, number, hides=True))
             elif len(given) == 1 and node is not given[0]:
                 node = given[0]
             else:
@@ -274,7 +274,7 @@ def _with_added(product: fx.Node, scale: float, masks: list[Mask]) -> tuple[floa
     alpha, beta = (product.kwargs.get(name, 1) for name in ("alpha", "beta"))
     if op_schema_name(product) != "aten::baddbmm" or beta != 1 or type(alpha) not in (int, float):
         return scale, masks
-    return scale * alpha, [*masks, Mask(product.args[0])]  # type: ignore[arg-type, operator]
+    return scale * alpha, [*masks, Mask(product.args[0])]
 
 
 def _has_rows_of(peak: fx.Node, root: fx.Node) -> bool:

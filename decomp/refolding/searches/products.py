@@ -32,7 +32,7 @@ def product_operands(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     else:
         return None
     both = len(pair) == 2 and all(isinstance(each, fx.Node) and is_float(each) for each in pair)
-    return (pair[0], pair[1]) if both else None  # type: ignore[return-value]
+    return (pair[0], pair[1]) if both else None
 
 
 class Products(RegionSearch):

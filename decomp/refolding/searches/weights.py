@@ -85,7 +85,7 @@ class Weights(RegionSearch):
 def _weight_shape(norm: fx.Node) -> list[Any]:
     if norm.target in (aten.group_norm.default, aten.native_group_norm.default):
         return [metadata(norm.args[0]).shape[1]]
-    return list(norm.args[1])  # type: ignore[arg-type]
+    return list(norm.args[1])
 
 
 def _given(norm: fx.Node, place: int | None) -> bool:

@@ -17,9 +17,9 @@ from decomp_rules import samples, targets
 onnx = pytest.importorskip("onnx", reason="the backend onnx: pip install decomp[onnx]")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the backend onnx: pip install decomp[onnx]")
 
-from decomp_rules import backends  # noqa: E402
-from decomp_rules.backends import onnx_models  # noqa: E402
-from tests.models import error_over_its_own  # noqa: E402
+from decomp_rules import backends
+from decomp_rules.backends import onnx_models
+from tests.models import error_over_its_own
 
 chip = backends.onnx
 

@@ -21,7 +21,7 @@ from tests.forms import Holder
 onnx = pytest.importorskip("onnx", reason="the backend onnx: pip install decomp[onnx]")
 pytest.importorskip("onnxruntime", reason="the backend onnx: pip install decomp[onnx]")
 
-from decomp_rules import backends  # noqa: E402
+from decomp_rules import backends
 
 aten = torch.ops.aten
 DTYPES = (

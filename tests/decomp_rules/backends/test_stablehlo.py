@@ -12,12 +12,12 @@ from tests.models import MODELS, error_over_its_own
 
 jax = pytest.importorskip("jax", reason="the backend needs jax: pip install decomp[stablehlo]")
 
-from jax.extend.mlir import ir  # noqa: E402
-from jax.interpreters import mlir  # noqa: E402
+from jax.extend.mlir import ir
+from jax.interpreters import mlir
 
-from decomp_rules import backends  # noqa: E402
-from decomp_rules.backends.xla import module_of  # noqa: E402
-from decomp_rules.backends.xla_operands import SEVERAL  # noqa: E402
+from decomp_rules import backends
+from decomp_rules.backends.xla import module_of
+from decomp_rules.backends.xla_operands import SEVERAL
 
 XLA = backends.get("stablehlo")
 OPS = tuple(name.removeprefix("aten.") for name in targets.stablehlo)

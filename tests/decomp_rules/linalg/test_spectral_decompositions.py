@@ -108,7 +108,7 @@ def test_gradients_through_singular_vectors(dtype: torch.dtype, sides: tuple[int
 
 def gradient(function: object, x: torch.Tensor) -> torch.Tensor:
     x = x.clone().requires_grad_()
-    return torch.autograd.grad(function(x), x)[0]  # type: ignore[operator]
+    return torch.autograd.grad(function(x), x)[0]
 
 
 def test_pseudo_inverses_and_ranks() -> None:

@@ -185,7 +185,7 @@ def test_at_standard_windows_that_do_not_overlap_are_one_maximum(function):
 
 def test_at_standard_an_index_of_a_maximum_that_is_read_is_found():
     x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    both = lambda x: F.max_pool2d(x, 2, return_indices=True)  # noqa: E731
+    both = lambda x: F.max_pool2d(x, 2, return_indices=True)
     torch.testing.assert_close(at_level(both, (x,), "standard")(x), both(x), rtol=0, atol=0)
 
 
