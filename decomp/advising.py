@@ -26,7 +26,7 @@ from decomp.advice.suggestions import (
 )
 from decomp.costs.model import Cost
 from decomp.derive.rule_selection import RuleSelection
-from decomp.errors import ArgumentError, boundary
+from decomp.errors import ArgumentError, boundary, count_noun
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NARROWER
 from decomp.lowering import rules_and_target
@@ -148,7 +148,7 @@ class Advice:
         if self.savings:
             yield "with these implemented, more ops that would save calls:"
         for saving in self.savings:
-            programs = f"{saving.programs} program{'s' if saving.programs > 1 else ''}"
+            programs = count_noun(saving.programs, "program")
             yield f"  {saving.op}: {count_calls(saving.calls)} in {programs}"
 
     def _programs(self) -> Iterator[str]:

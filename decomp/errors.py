@@ -288,8 +288,8 @@ class Blocker:
             out.append(f"    the target accepts it under a condition: {self.condition}")
         if self.limitation:
             out.append(f"    cannot be decomposed: {self.limitation}")
-        told = [(rule, why) for rule, why in self.tried if other_targets or not why.startswith(_ONLY_FOR_PRIMS)]
-        out += [f"    tried {rule}: {reason}" for rule, reason in told]
+        reasons = [(rule, why) for rule, why in self.tried if other_targets or not why.startswith(_ONLY_FOR_PRIMS)]
+        out += [f"    tried {rule}: {reason}" for rule, reason in reasons]
         if not self.tried and not self.limitation:
             out.append("    no rule is registered for it")
         return out
@@ -332,7 +332,7 @@ def _not_lowered_lines(
     target: str, blockers: Sequence[Blocker], advice: Sequence[str] = (), narrow: bool = False
 ) -> list[str]:
     ops = len({blocker.op for blocker in blockers})
-    lines = [f"{ops} op{'s' if ops != 1 else ''} cannot be lowered to {target}; the program is unchanged", ""]
+    lines = [f"{count_noun(ops, 'op')} cannot be lowered to {target}; the program is unchanged", ""]
     if advice:
         lines += [f"  {line}".rstrip() for line in advice] + [""]
     for blocker in blockers:
@@ -372,6 +372,11 @@ def spell_target(target: Any) -> str:
     module = {"_operator": "operator", "torch._C._nn": "torch.nn.functional", "torch._VF": "torch"}.get(module, module)
     name = name.removeprefix("_VariableFunctionsClass.")
     return f"{module}.{name}" if module and module != "builtins" else str(name)
+
+
+def count_noun(count: int, noun: str) -> str:
+    """`1 call`, `2 calls`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def source_line(node: fx.Node) -> str | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from decomp.derive.decisions import ERASED_GUARD, Derived
-from decomp.errors import spell_target
+from decomp.errors import count_noun, spell_target
 from decomp.ir.accounting import WRITE_BACK, effects_in
 from decomp.ir.call import is_host, is_projection, module_path
 
@@ -87,19 +87,19 @@ class Report:
         """`lowered to tinygrad: 36 calls of 12 ops became 475 of 20`."""
         before, after = sum(self.before.values()), sum(self.after.values())
         verb = "lowered in part" if self.blockers else "lowered"
-        counted = f"{_count_noun(before, 'call')} of {_count_noun(len(self.before), 'op')}"
+        counted = f"{count_noun(before, 'call')} of {count_noun(len(self.before), 'op')}"
         return f"{verb} to {self.target}: {counted} became {after} of {len(self.after)}"
 
     @property
     def effort(self) -> str:
         """`27 inserted, 14 of them distinct; 88 rules run`."""
-        return f"{self.stamped} inserted, {self.expansions} of them distinct; {_count_noun(self.runs, 'rule')} run"
+        return f"{self.stamped} inserted, {self.expansions} of them distinct; {count_noun(self.runs, 'rule')} run"
 
     @property
     def besides(self) -> str:
         """`3 assertion, 2 write-back; 5 assertions proved and dropped`."""
         kept = ", ".join(f"{count} {kind}" for kind, count in self.effects.items())
-        dropped = f"{_count_noun(self.proved, 'assertion')} proved and dropped" if self.proved else ""
+        dropped = f"{count_noun(self.proved, 'assertion')} proved and dropped" if self.proved else ""
         return "; ".join(filter(None, (kept, dropped)))
 
     @property
@@ -192,12 +192,12 @@ def _verified(lowering: Lowering) -> Iterator[CheckedPart]:
     yield CheckedPart("structure", True, _structure(lowering))
     graph = lowering.pieces[0].graph
     inputs, outputs = len(graph.find_nodes(op="placeholder")), len(graph.output_node().all_input_nodes)
-    kept = f"{_count_noun(inputs, 'input')}, {_count_noun(outputs, 'output')}"
+    kept = f"{count_noun(inputs, 'input')}, {count_noun(outputs, 'output')}"
     kept += ", parameters, buffers and hooks as in the source"
     yield CheckedPart("interface", True, kept)
     done = [piece.simplified for piece in lowering.pieces if piece.simplified is not None]
     laws, merged = sum(len(each.applied) for each in done), sum(len(each.merged) for each in done)
-    changed = f"{_count_noun(laws, 'call')} changed by laws and {merged} merged, each replayed"
+    changed = f"{count_noun(laws, 'call')} changed by laws and {merged} merged, each replayed"
     yield CheckedPart("simplified", bool(done), changed if done else "nothing was simplified")
     if not proof.program:
         left = 'not run; verify="values" runs it'
@@ -216,7 +216,7 @@ def _rules(lowering: Lowering) -> CheckedPart:
     done = [verdict for verdict in found if verdict.values is not None]
     if not stamps:
         return CheckedPart("rules", False, "none was used")
-    parts = [f"{len(done)} of {_count_noun(len(stamps), 'distinct expansion')} run"]
+    parts = [f"{len(done)} of {count_noun(len(stamps), 'distinct expansion')} run"]
     if done:
         worst = max(done, key=lambda verdict: verdict.values or 0.0)
         parts[0] += f", at most {worst.values:.3g} ULP off ({worst.rule})"
@@ -231,12 +231,10 @@ def _structure(lowering: Lowering) -> str:
     calls = sum(node.op.startswith("call") for piece in lowering.pieces for node in piece.graph.nodes)
     blocked = sum(len(blocker.nodes) for blocker in lowering.blockers)
     legal = (
-        f"{_count_noun(calls, 'call')} legal"
-        if not blocked
-        else f"{_count_noun(calls, 'call')}, of which {blocked} stay"
+        f"{count_noun(calls, 'call')} legal" if not blocked else f"{count_noun(calls, 'call')}, of which {blocked} stay"
     )
-    expansions = f"{_count_noun(lowering.proof.expansions, 'expansion')} acyclic"
-    return f"{_count_noun(lowering.proof.nodes, 'node')} as recorded, {legal}, {expansions}"
+    expansions = f"{count_noun(lowering.proof.expansions, 'expansion')} acyclic"
+    return f"{count_noun(lowering.proof.nodes, 'node')} as recorded, {legal}, {expansions}"
 
 
 def _nodes_for_target(graph: fx.Graph, effects: Counter[str]) -> list[fx.Node]:
@@ -303,10 +301,6 @@ def _side_by_side(left: list[str], right: list[str]) -> Iterator[str]:
     for i in range(max(len(left), len(right))):
         first, second = (lines[i] if i < len(lines) else "" for lines in (left, right))
         yield f"  {first:<{width}}    {second}".rstrip()
-
-
-def _count_noun(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _milliseconds(seconds: float) -> str:

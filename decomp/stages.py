@@ -13,6 +13,7 @@ from torch import fx
 
 from decomp.errors import source_line, spell_target
 from decomp.ir.call import metadata, module_path
+from decomp.ir.dtypes import name_of
 
 if TYPE_CHECKING:
     from decomp.derive.pipeline import RewrittenGraph
@@ -185,7 +186,7 @@ def type_of(value: Any) -> str:
 
 
 def _short(dtype: torch.dtype) -> str:
-    name = str(dtype).removeprefix("torch.")
+    name = name_of(dtype)
     letters = name.rstrip("0123456789")
     return _PREFIXES[letters] + name[len(letters) :] if letters in _PREFIXES else {"bool": "b8"}.get(name, name)
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from decomp.errors import count_noun
 from decomp.functionalize.writes import Functional
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.ops import op as op_of
@@ -78,7 +79,7 @@ def describe_border(graph: fx.Graph) -> str:
 
 def describe_pairs(found: ComplexAsReal) -> str:
     """A sentence for plans and reports: how many calls compute on pairs, and the conversions at the border."""
-    calls = f"{len(found.stamps)} call{'s' if len(found.stamps) != 1 else ''}"
+    calls = count_noun(len(found.stamps), "call")
     at_border = describe_border(found.graph)
     return f"complex numbers: {calls} on pairs of real numbers" + (f"; at the border {at_border}" if at_border else "")
 

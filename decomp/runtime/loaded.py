@@ -25,6 +25,7 @@ from decomp.errors import (
     PrimitiveError,
     WrongInputs,
     boundary,
+    count_noun,
     option_failed,
 )
 from decomp.ir.call import kind_of, metadata, nodes_in, substituted
@@ -247,7 +248,7 @@ class Loaded:
         named: Mapping[str, Any] = {**defaults, **dict(zip(names, args)), **kwargs}
         missing = [name for name in names if name not in named]
         if missing or len(args) > len(names) or named.keys() - set(names):
-            takes = f"{len(names)} input{'s' if len(names) != 1 else ''}: {', '.join(names)}"
+            takes = f"{count_noun(len(names), 'input')}: {', '.join(names)}"
             other = ", ".join(key for key in kwargs if key not in names)
             given = f"{len(args)} by position" + (f", {', '.join(kwargs)} by name" if kwargs else "")
             raise ArgumentError(

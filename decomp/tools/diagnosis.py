@@ -1,5 +1,5 @@
 """The verb `doctor`: what this installation is made of, what of it is not there, and whether the library works in it.
-Each fact is found on its own, so that whatever one of them raises costs that one alone."""
+Each fact is found independently, so an error in one hides no other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from decomp import cache_directory, torch_internals
 from decomp._library import library, shipped_targets
 from decomp.cache import places
 from decomp.costs.machine import describe_machine
-from decomp.errors import first_line
+from decomp.errors import count_noun, first_line
 from decomp.lowering import lower
 from decomp.tools.measurement.joint_graphs import NoCompiler, require_compiler
 from decomp.torch_internals import versions
@@ -89,13 +89,13 @@ Found = Iterator[tuple[str, str, str, str]]
 
 
 def diagnose(report: Report = lambda name: None) -> Diagnosis:
-    """Look at everything. `report` is told what is looked at."""
+    """Find all facts. `report` is called with the name of each before it is found."""
     facts = []
     for (group, name), (find, state_of_failure) in CHECKS.items():
         report(name)
         try:
             facts += [Fact(group, *found) for found in find()]
-        except Exception as error:  # whatever is looked at may fail in its own way
+        except Exception as error:  # a check may fail in any way
             said = f"{type(error).__name__}: {first_line(error)}"
             facts.append(Fact(group, name, state_of_failure, said, "report this line, with those above and below it"))
     return Diagnosis(tuple(facts))
@@ -210,7 +210,7 @@ def _installed(package: str) -> str | None:
 
 
 def _is_unfit(version: str | None, wanted: str) -> bool:
-    """Whether a version is outside of what an extra asks for, as far as that can be told: the package that compares
+    """Whether a version is outside of what an extra asks for, as far as that is known: the package that compares
     versions comes with pip, and not with this one."""
     try:
         from packaging.specifiers import SpecifierSet
@@ -267,7 +267,7 @@ def _cache() -> Found:
         yield "disk cache", "absent", f"off ({cache_directory.VARIABLE})", ""
         return
     held = places.contents(place)
-    said = f"{_short(place)}: {held.files} {'file' if held.files == 1 else 'files'}, {held.size / 2**20:.1f} MiB"
+    said = f"{_short(place)}: {count_noun(held.files, 'file')}, {held.size / 2**20:.1f} MiB"
     try:
         _try_to_write(place)
     except OSError as error:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from decomp.errors import count_noun
 from decomp.tools.upgrading.differing import kernel_changes
-from decomp.tools.upgrading.lines import KINDS, Kind, Line, counted, names, op_name
+from decomp.tools.upgrading.lines import KINDS, Kind, Line, names, op_name
 from decomp.tools.upgrading.records import BadRecord, CallRecord, ModelRecord, VersionRecord
 
 
@@ -30,7 +31,7 @@ class Upgrade:
     @property
     def headline(self) -> str:
         """`torch 2.13.0 to 2.14.1, for tinygrad: 31 changes`."""
-        said = counted(len(self.changes), "change") if self.changes else "nothing changed"
+        said = count_noun(len(self.changes), "change") if self.changes else "nothing changed"
         return f"torch {self.old} to {self.new}, for {self.target}: {said}"
 
     def by_kind(self) -> Iterator[tuple[Kind, list[Line]]]:
@@ -97,12 +98,12 @@ def _of_ops(old: VersionRecord, new: VersionRecord) -> Iterator[Line]:
         yield Line("new", op, f"{op_name(op)} is new")
     others = sorted(op for op in old.absent if op not in new.absent and op not in new.ops)
     if others:
-        said = f"PyTorch has {counted(len(others), 'op')} more, for which there are no rules"
+        said = f"PyTorch has {count_noun(len(others), 'op')} more, for which there are no rules"
         yield Line("new", "", f"{said}: {names(others)}")
     others = sorted(op for op in new.absent if op not in old.absent and op not in old.ops)
     if others:
         yield Line("new", "", f"PyTorch no longer has {names(others)}, for which there are no rules")
-    for op in sorted({*new.lost} - {*old.lost} & {*new.lost}):
+    for op in sorted({*new.lost} - {*old.lost}):
         yield Line("unreached", op, f"{op_name(op)}: {new.lost[op]}")
     for op in sorted({*old.ops} & {*new.ops}):
         pairs = _paired(old.ops[op], new.ops[op])
@@ -145,7 +146,7 @@ def _derivation(old: CallRecord, new: CallRecord) -> tuple[str, str] | None:
         return ("words", f"is {new.verdict} for another reason") if old.reason != new.reason else None
     if (old.verdict, old.calls, old.cost) != (new.verdict, new.calls, new.cost):
         ways = _way(new) if _way(new) == _way(old) else f"{_way(new)}, was {_way(old)}"
-        return "derived", f"takes {counted(new.calls, 'call')}, took {old.calls} ({ways})"
+        return "derived", f"takes {count_noun(new.calls, 'call')}, took {old.calls} ({ways})"
     if old.rules != new.rules:
         return "derived", f"is reached {_way(new)}, was {_way(old)}"
     return None
@@ -177,7 +178,7 @@ def _of_model(name: str, old: ModelRecord, new: ModelRecord) -> Iterator[Line]:
 
 
 def _outcome(model: ModelRecord) -> str:
-    return "not lowered" if model.error else counted(sum(model.lowered.values()), "call")
+    return "not lowered" if model.error else count_noun(sum(model.lowered.values()), "call")
 
 
 def _before(model: ModelRecord) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from decomp.tools.upgrading.lines import Line, counted, op_name
+from decomp.errors import count_noun
+from decomp.tools.upgrading.lines import Line, op_name
 from decomp.tools.upgrading.numbers import UNKNOWN, Kept, read
 from decomp.tools.upgrading.records import Behaviour, CallRecord
 from decomp.validation.ulp import Exact, deviation, spacing
@@ -53,7 +54,7 @@ def kernel_changes(op: str, pairs: Sequence[tuple[CallRecord, CallRecord]], poin
         found = {key: each for key, each in found.items() if key[0] != "digits"}
     for (kind, what, where), differences in found.items():
         first, text = differences[0], f"{op_name(op)}: {what}{f' {where}' if where else ''}"
-        more = f", and {counted(len(differences) - 1, 'place')} more" if len(differences) > 1 else ""
+        more = f", and {count_noun(len(differences) - 1, 'place')} more" if len(differences) > 1 else ""
         if kind == "digits":
             worst = max(each.ulp for each in differences)
             yield Line(kind, op, f"{text} by at most {worst:.3g} ULP: {first.at}{more}")
@@ -73,7 +74,7 @@ def _differences(call: CallRecord, label: str, old: Behaviour, new: Behaviour, p
         ("gradient", old.gradients, new.gradients, old.open_gradients, new.open_gradients),
     ):
         if len(before) != len(after):
-            was, now = (counted(len(each), "tensor") if each else "none" for each in (before, after))
+            was, now = (count_noun(len(each), "tensor") if each else "none" for each in (before, after))
             yield Difference("meaning", what, "", was, now, at)
             continue
         is_open = _are_alike(open_before or before, open_after or after, bool(old.at))

@@ -55,8 +55,3 @@ def names(ops: Sequence[str], most: int = 6) -> str:
     """`a`, `b` and 3 more."""
     more = f" and {len(ops) - most} more" if len(ops) > most else ""
     return ", ".join(map(op_name, ops[:most])) + more
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 call`, `2 calls`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
