@@ -29,12 +29,12 @@ ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "benchmarks" / "results" / "upgrades.json"
 PAGE = ROOT / "docs" / "upgrades.md"
 KERNELS = "PyTorch"
-"""The name under which what no target is asked about stands: kernels, and which ops there are."""
+"""The row of what does not depend on a target: kernels, and which ops exist."""
 SHORT = ("layout", "digits", "words")
-"""Kinds of which the number of changes is told alone."""
+"""Kinds of which only the number of changes is shown."""
 OF_PYTORCH = ("gone", "new")
 MOST = 25
-"""So many lines of a kind are on the page."""
+"""The most lines of a kind on the page."""
 
 
 def main() -> None:
@@ -81,7 +81,7 @@ def recorded(snapshots: Path) -> dict[str, Any]:
 
 
 def _kernels(record: VersionRecord) -> VersionRecord:
-    """A snapshot without what is asked about the target."""
+    """A snapshot without the answers that depend on the target."""
     ops = {op: tuple(replace(call, verdict="") for call in calls) for op, calls in record.ops.items()}
     return replace(record, ops=ops, models={}, primitives={})
 

@@ -42,7 +42,7 @@ def shipped_targets() -> tuple[Target, ...]:
 
 
 def shipped_backend(name: str) -> Any:
-    """The shipped backend of a name; None if there is none."""
+    """The shipped backend of a name, or None."""
     backends = importlib.import_module("decomp_rules.backends")
     return backends.get(name) if name in backends.names() else None
 

@@ -149,7 +149,7 @@ def program_of(sample: Sample) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]
 
 def samples_of(rule: Rule, given: Any = None) -> tuple[Sample, ...]:
     """The sample calls of a rule's op: the given ones (`Sample`s, or tuples of arguments), or those of the library.
-    Raises `ArgumentError`, a `ValueError`, if there are none."""
+    Raises `ArgumentError`, a `ValueError`, if it has none."""
     found = tuple(_sample(rule, one) for one in given) if given is not None else _from_library(rule)
     if not found:
         raise ArgumentError(

@@ -182,15 +182,15 @@ class Suggestion:
 
     def _ways(self) -> Iterator[str]:
         """The blocked ops, grouped by the addition that they need."""
-        told = set[str]()
+        shown = set[str]()
         for addition in self.additions:
-            mine = [way for way in self.ways if way.op in addition.needed_by and way.op not in told]
+            mine = [way for way in self.ways if way.op in addition.needed_by and way.op not in shown]
             if mine:
                 yield f"without {addition.op}:"
                 yield from (f"  {way}" for way in mine)
-                told |= {way.op for way in mine}
-        rest = [way for way in self.ways if way.op not in told]
-        if rest and told:
+                shown |= {way.op for way in mine}
+        rest = [way for way in self.ways if way.op not in shown]
+        if rest and shown:
             yield "others:"
         yield from (f"  {way}" for way in rest)
 

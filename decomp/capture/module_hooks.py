@@ -56,7 +56,7 @@ def describe_kept_leaf(module: nn.Module, refused: str | None) -> str:
 
 def global_hooks(kinds: Iterable[dict[str, str]] = (FORWARD, BACKWARD)) -> list[str]:
     """Descriptions of the hooks registered for all modules (`register_module_forward_hook` and similar)."""
-    return [f"{told}, registered for all modules" for told in _describe_hooks(torch_module, "_global_", kinds)]
+    return [f"{hook}, registered for all modules" for hook in _describe_hooks(torch_module, "_global_", kinds)]
 
 
 def _describe_hooks(owner: Any, prefix: str, kinds: Iterable[dict[str, str]]) -> list[str]:
@@ -102,8 +102,8 @@ def _is_within(name: str, leaves: set[str]) -> bool:
 
 def _describe_hooks_of(modules: Iterable[tuple[str, nn.Module]], kinds: Iterable[dict[str, str]]) -> Iterator[str]:
     for name, module in modules:
-        for told in _describe_hooks(module, "_", kinds):
-            yield f"{told} on {repr(name) if name else 'the module itself'} ({type(module).__name__})"
+        for hook in _describe_hooks(module, "_", kinds):
+            yield f"{hook} on {repr(name) if name else 'the module itself'} ({type(module).__name__})"
 
 
 def _lost(by: str, found: list[str]) -> str:

@@ -176,7 +176,7 @@ class _AutogradCalls(TorchFunctionMode):
 
 
 def _custom_function(frame: Any) -> Any:
-    """The `torch.autograd.Function` whose forward is running in a frame or its callers; None if there is none."""
+    """The `torch.autograd.Function` whose forward is running in a frame or its callers, or None."""
     forwards = _forwards()
     while frame is not None and frame.f_code not in forwards:
         frame = frame.f_back

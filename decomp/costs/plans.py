@@ -15,8 +15,8 @@ class Price:
     calls: int
     cost: float
     ulp: float | None
-    """The largest error in ULP in the committed certificate of the rule for this target, level and dtype; None if there
-    is none."""
+    """The largest error in ULP in the committed certificate of the rule for this target, level and dtype, or
+    None."""
     own: float | None = None
     """The error of PyTorch's own kernel on the same operands, if measured."""
 

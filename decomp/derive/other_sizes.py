@@ -50,7 +50,7 @@ class OtherSizes:
         self, graph: fx.Graph, node: fx.Node, tensor_args: list[fx.Node], read: tuple[int, ...] | None = None
     ) -> str | None:
         """The sizes at which the expansion `graph` of the call `node` returns other shapes than the call, or fails;
-        None if there are none among those tried. `read`: the indices of the results that are used."""
+        None if none of those tried qualifies. `read`: the indices of the results that are used."""
         inputs = [metadata(given) for given in tensor_args]
         for sizes in self._of(frozenset(symbols_in(inputs))):
             with self.mode, enable_python_dispatcher(), torch.no_grad(), quiet(_LOG):

@@ -106,7 +106,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         return self._shortcuts.asked(target, args, kwargs)
 
     def taken(self, asked: CallKey | None) -> Any:
-        """The result of a call recorded by a known dispatch recipe; None if there is none. Recipes exist only for calls
+        """The result of a call recorded by a known dispatch recipe, or None. Recipes exist only for calls
         that a rule may make."""
         return None if asked is None or self._shortcuts is None else self._shortcuts.recorded(asked)
 

@@ -90,7 +90,7 @@ def bindings(
     spelling: Spelling, args: Sequence[Any], kwargs: Mapping[str, Any], kind: Callable[[Any], Kind]
 ) -> Iterator[Bound]:
     """The calls that arguments may make, by the schemas of the op: one for each overload that the values fit. Raises
-    `BindingError` if there is none."""
+    `BindingError` if nothing matches."""
     kwargs = {**dict(spelling.implied), **kwargs}
     # Swap first: overloads are tried with the operands in schema order.
     args = [args[1], args[0], *args[2:]] if spelling.swapped and len(args) > 1 else list(args)

@@ -121,7 +121,7 @@ def _by_size(spans: Sequence[Span], rooms: Sequence[Room]) -> Packing:
 
 
 def _gap(taken: list[tuple[int, int]], size: int, limit: int | None) -> int | None:
-    """The start of the tightest gap that fits; if there is none, the end of everything taken, unless over the limit."""
+    """The start of the tightest gap that fits; without one, the end of everything taken, unless over the limit."""
     best, found, end = None, None, 0
     for start, stop in sorted(taken):
         if start - end >= size and (best is None or start - end < best):

@@ -229,7 +229,7 @@ class _PairsWalk:
         return new
 
     def _stamped(self, node: fx.Node) -> None:
-        """Replace a call by its expansion on pairs; keep it complex if there is none."""
+        """Replace a call by its expansion on pairs; keep it complex without one."""
         sparse = [given for given in node.all_input_nodes if _is(given) and metadata(given).layout is not torch.strided]
         if sparse:
             self.out.refused[node] = f"takes {sparse[0].name}, a sparse complex tensor, which has no real view"

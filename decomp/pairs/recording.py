@@ -101,7 +101,7 @@ class PairRecorder:
     stamps: dict[Any, ExpansionTemplate | str] = field(default_factory=dict)
 
     def stamp(self, node: fx.Node, operands: list[Any]) -> ExpansionTemplate | str:
-        """The expansion of a call on pairs, or the reason why there is none. `operands` are the images of the distinct
+        """The expansion of a call on pairs, or the reason why it has none. `operands` are the images of the distinct
         nodes among the arguments, a pair of nodes for each complex tensor; these are the inputs of the expansion. It
         returns the results of the call, with a pair for each complex one."""
         key, symbolic = self.alternatives.key(node)

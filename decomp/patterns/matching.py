@@ -76,7 +76,7 @@ def _is_likely(pattern: Pattern, node: fx.Node) -> bool:
 
 
 def match_at(host: SearchGraph, pattern: Pattern, node: fx.Node) -> Match | NearMiss:
-    """The match of a pattern that ends in this node of a graph, or why there is none."""
+    """The match of a pattern that ends in this node of a graph, or why it does not match."""
     search = _PatternSearch(host, pattern)
     refused: NearMiss | None = None
     start = _MatchState(goals=[(pattern.root, node, "", None)])

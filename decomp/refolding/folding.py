@@ -103,7 +103,7 @@ class _Folding:
         return needed
 
     def _root(self, node: fx.Node, effects: EffectTable) -> Item | None:
-        """The item that has to be in the new graph for a node even if its value is unused; None if there is none."""
+        """The item that has to be in the new graph for a node even if its value is unused, or None."""
         if node in self.drawn or node in self.gone:
             return self.drawn.get(node)
         if node.op in ("placeholder", "output") or not node.users and node not in self.giver:

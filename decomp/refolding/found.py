@@ -262,7 +262,7 @@ def _is_wanted(to: Target, target: Any, args: Any, kwargs: Any, value: Any) -> b
 def choose_spelling(
     spellings: Iterable[CallReading], operands: tuple[Any, ...], root: fx.Node, wanted: WantedCalls
 ) -> CallReading | None:
-    """The first spelling of a call that is wanted; if there is none, the first that can be an intermediate match."""
+    """The first spelling of a call that is wanted; without one, the first that can be an intermediate match."""
     spellings = tuple(spellings)
     for spelling in spellings:
         if wanted.stays(spelling.target, (*operands, *spelling.args), dict(spelling.kwargs), root):

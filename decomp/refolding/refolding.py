@@ -164,7 +164,7 @@ class _RefoldCheck:
     kwargs: Mapping[str, Any] | None
 
     def given(self, default: Any) -> Any:
-        """Inputs to run on; None if there are none."""
+        """Inputs to run on, or None."""
         if self.args is not None or self.kwargs:
             return tuple(self.args or ()), dict(self.kwargs or {})
         return default

@@ -378,7 +378,7 @@ def _violated_condition(condition: Condition, call: Call, env: Any) -> str | Non
 
 
 def _shape_env(call: Call) -> Any:
-    """The environment of the symbolic sizes among the arguments and results of a call, or None if there are none."""
+    """The environment of the symbolic sizes among the arguments and results of a call, or None without such sizes."""
     for node in (*call.inputs, *((call.place,) if call.place is not None else ())):
         value = metadata(node)
         for item in value if isinstance(value, (list, tuple)) else (value,):

@@ -267,7 +267,7 @@ class _Projection:
 
 
 def host_function(node: fx.Node, backend: Backend) -> Callable[..., Any] | None:
-    """The Python function for a node of host code, with sizes from `backend.shape`; None if there is none."""
+    """The Python function for a node of host code, with sizes from `backend.shape`, or None."""
     target = node.target
     if target is getattr:
         return (lambda x, _: tuple(backend.shape(x))) if node.args[1] == "shape" else None

@@ -36,7 +36,7 @@ def describe_tensor(meta: Any) -> str:
 
 def first_misfit(code: GeneratedProgram, values: Sequence[Any], read: Read) -> str:
     """Run code call by call until a value does not have its dtype and sizes in the program. Returns a message that
-    names the function; empty if there is none, if a function fails first, or if values cannot be converted."""
+    names the function; empty if every result fits, if a function fails first, or if values cannot be converted."""
     steps = {step.node: step for step in code.steps}
     if not all(_has_form(value, metadata(node), read) for node, value in zip(code.inputs, values)):
         return ""  # the conversion is at fault, or the inputs do not match the metadata

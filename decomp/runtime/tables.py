@@ -182,7 +182,7 @@ class Backend:
         return (op, None) in self._table or all((op, name) in self._table for name in wanted)
 
     def implementation(self, call: Call) -> Implementation | None:
-        """The function for a call; None if there is none."""
+        """The function for a call, or None."""
         for key in ((call.op, call.overload), (call.op, None)):
             for each in self._table.get(key, ()):
                 if each.when is None or each.when(call):

@@ -76,7 +76,7 @@ class ExpansionVerdict:
     reason: str = ""
     """Why values, or gradients, were not compared."""
     wrong: str = ""
-    """The fault of the values or the gradients; empty if there is none."""
+    """The fault of the values or the gradients; empty if both are right."""
     of_gradients: bool = False
     """Whether the gradients are wrong, not the values."""
     inputs: tuple[str, ...] = ()
@@ -102,10 +102,10 @@ def measure_lowering(
     promise = max((verdict.promise for verdict in verdicts), default=0.0)
     narrow = Narrow(lowered.narrow_source(), lowered.narrower) if lowered.narrower else None
     exact = all(decision.level == LEVELS[0] for piece in lowered.pieces for _, decision in _derived(piece))
-    told = whole_programs(
+    whole = whole_programs(
         source, lowered.result, *given, promise, gradients=lowered.trains, narrow=narrow, subnormals=exact
     )
-    return [*laws, _phrase(verdicts), told]
+    return [*laws, _phrase(verdicts), whole]
 
 
 def example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -428,7 +428,7 @@ def differentiable(call: Any, operands: Sequence[Any]) -> list[int]:
 
 
 def gradients_of(call: Any, which: Sequence[int], operands: Sequence[Any]) -> list[torch.Tensor]:
-    """The gradients of a randomly weighted sum of some results for the float operands; empty if there are none."""
+    """The gradients of a randomly weighted sum of some results for the float operands; empty without such operands."""
     with torch.enable_grad():
         tracked = pytree.tree_map(_tracked, list(operands))
         leaves = [tensor for tensor in pytree.tensors_in(tracked) if tensor.requires_grad]

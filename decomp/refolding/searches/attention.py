@@ -124,7 +124,7 @@ class Attentions(RegionSearch):
         return rest[0] if len(rest) == 1 else None
 
     def _distance(self, node: fx.Node) -> int:
-        """How many steps above a node the next product is; `STEPS` if there is none."""
+        """How many steps above a node the next product is; `STEPS` without one."""
         for step in range(STEPS):
             if product_operands(node) is not None:
                 return step
@@ -183,7 +183,7 @@ class Attentions(RegionSearch):
                     yield from self._masked(q, k, v, scores)
 
     def _keys(self, node: fx.Node, shape: Sequence[Any]) -> list[Operand]:
-        """The keys in the given shape under the views of a factor; if there are none, transposed ones."""
+        """The keys in the given shape under the views of a factor; without such keys, transposed ones."""
         found = [each for each in self._shown(node, shape) if shape_of(each) == shape]
         if found or shape[-2] == shape[-1]:
             return found

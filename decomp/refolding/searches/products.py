@@ -90,7 +90,7 @@ def _pairs(first: list[fx.Node], second: list[fx.Node]) -> Iterator[tuple[fx.Nod
 
 def _fitting(root: fx.Node, x: fx.Node, w: fx.Node) -> Operand | None:
     """The operand with which a linear layer has the shape of `root`: `x`, or `x` reshaped if only dimensions of size 1
-    differ; None if there is none."""
+    differ, or None."""
     out, given, weight = (_sizes(each) for each in (root, x, w))
     if out is None or given is None or weight is None or len(weight) != 2 or out[-1:] != weight[:1]:
         return None

@@ -289,8 +289,8 @@ def _waterfall(axes: Axes, one: Attribution, most: int) -> None:
         ((share.label, share.seconds - (share.source_seconds or 0)) for share in one.shares),
         key=lambda item: -abs(item[1]),
     )
-    told = [item for item in added[:most] if abs(item[1]) > 0.005 * one.seconds]
-    steps, others = told, added[len(told) :]
+    large = [item for item in added[:most] if abs(item[1]) > 0.005 * one.seconds]
+    steps, others = large, added[len(large) :]
     if others:
         steps.append((f"{len(others)} others", sum(value for _, value in others)))
     names, starts, lengths, colours = ["fused"], [0.0], [one.source_seconds], ["#253494"]

@@ -11,7 +11,7 @@ from decomp.tools.benchmarking.workload import PLAIN
 SIZES = ("small", "cached", "medium", "large", "whole")
 PAGES = {
     "kept": "what they allocate comes from memory that was used before and is kept.",
-    "fresh": "but the C library gives large tensors back and maps them anew, so that large buffers cost page faults.",
+    "fresh": "but the C library gives large tensors back and maps them again, so that large buffers cost page faults.",
 }
 COLUMNS = (
     "variant",

@@ -172,7 +172,7 @@ def _rounded(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _from_the_end(sample: Sample) -> Sample | None:
-    """Every dimension argument as a negative one; None if there is none."""
+    """Every dimension argument as a negative one, or None."""
     tensors = sample.tensors
     rank = max((t.dim() for t in tensors), default=0)
     schema = getattr(sample.overload, "_schema", None)

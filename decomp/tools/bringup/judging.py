@@ -37,7 +37,7 @@ class CallJudgement:
     """The judgement of one call."""
 
     problem: str = ""
-    """A description of the fault; empty if there is none."""
+    """A description of the fault; empty for a right result."""
     at: str = ""
     expected: str = ""
     got: str = ""

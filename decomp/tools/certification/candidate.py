@@ -54,7 +54,7 @@ class MeasuredCandidate:
             return f"fails: {type(error).__name__}: {first_line(error)}"
 
     def bind_or_note(self, what: Trial) -> Function | None:
-        """The implementation as a function of the trial's tensors; None, with the reason noted, if there is none."""
+        """The implementation as a function of the trial's tensors; None, with the reason noted, if it fails."""
         found = self.try_bind(what)
         if not isinstance(found, str):
             self.served += 1
@@ -91,12 +91,12 @@ class MeasuredCandidate:
         return self.tallies.setdefault((what, name_of(dtype)), Tally(against_own))
 
     def note(self, what: str, verdict: str) -> None:
-        """Keep the first bad verdict, or a good one if there is none."""
+        """Keep the first bad verdict, or else a good one."""
         if self.notes.get(what, "equal") in GOOD:
             self.notes[what] = verdict
 
     def note_flushed(self, dtype: str, verdict: str) -> None:
-        """Keep the first bad verdict with subnormal numbers flushed, or a good one if there is none."""
+        """Keep the first bad verdict with subnormal numbers flushed, or else a good one."""
         if self.flushed.get(dtype, FINITE) == FINITE:
             self.flushed[dtype] = verdict
 

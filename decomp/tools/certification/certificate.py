@@ -97,7 +97,7 @@ class Implementation:
     """Integers, bools, complex and mixed dtypes: "equal", or what differs."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """"strides", "dynamic shapes", "shapes", "random", "gradients": "equal", "traces", or the fault. "arithmetic": the
-    arithmetic that the rule relies on and that is undefined in C++; absent if there is none."""
+    arithmetic that the rule relies on and that is undefined in C++; absent without such arithmetic."""
     level: str = "exact"
     """The level of accuracy at which it was lowered, and whose limits apply."""
     cost: Mapping[str, float] = field(default_factory=dict)

@@ -207,7 +207,7 @@ def file_of(name: str) -> Path | None:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """A sentence with similar names; empty if there are none."""
+    """A sentence with similar names; empty without any."""
     close = difflib.get_close_matches(name, list(known), n=2)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 

@@ -108,8 +108,8 @@ def bench(
 def _run(plan: suite.SuitePlan, path: Path, resume: bool) -> BenchmarkResults:
     """The results of a plan, with progress. Raises `Unusable`, and `typer.Exit` if it is interrupted."""
     try:
-        with _progress() as told:
-            return suite.run(plan, _command(), path, resume, told)
+        with _progress() as report:
+            return suite.run(plan, _command(), path, resume, report)
     except ValueError as error:
         raise Unusable(str(error)) from error
     except KeyboardInterrupt:
@@ -236,10 +236,10 @@ def _progress() -> Iterator[suite.Progress]:
     with Bar(*columns, console=console, transient=True) as bar:
         shown = bar.add_task("", total=None)
 
-        def told(done: int, total: int, what: str, rest: float) -> None:
+        def report(done: int, total: int, what: str, rest: float) -> None:
             bar.update(shown, completed=done, total=total, description=f"{what} (about {_duration(rest)} left)")
 
-        yield told
+        yield report
 
 
 def _duration(seconds: float) -> str:

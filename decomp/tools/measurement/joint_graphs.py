@@ -109,7 +109,7 @@ class _Flat(nn.Module):
 
 
 def require_compiler() -> str:
-    """The path of Inductor's C++ compiler. Raises `NoCompiler` if there is none."""
+    """The path of Inductor's C++ compiler. Raises `NoCompiler` without one."""
     from decomp.torch_internals.compiling import inductor_config
 
     name: str = inductor_config.cpp.cxx[1]

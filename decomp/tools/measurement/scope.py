@@ -40,7 +40,7 @@ class PromisedScope:
     """The guarantees for the results of one call on some inputs."""
 
     left_out: torch.Tensor | None = None
-    """Bool, flat: elements without any guarantee; None if there are none."""
+    """Bool, flat: elements without any guarantee, or None."""
     finite_alone: torch.Tensor | None = None
     """Bool, flat: elements that must only not be NaN."""
     gradient: bool = False

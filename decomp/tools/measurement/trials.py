@@ -75,7 +75,7 @@ class Trial:
         return self if smooth is None else replace(self, sample=replace(self.sample, documented=smooth))
 
     def predicted(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """PyTorch's prediction of the results' metadata; None if there is none. Its kernels may disagree (batch norm in
+        """PyTorch's prediction of the results' metadata, or None. Its kernels may disagree (batch norm in
         16 bits in torch 2.13)."""
         mode = new_mode()
         try:

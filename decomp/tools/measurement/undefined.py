@@ -72,7 +72,7 @@ class OperandWatch(TorchDispatchMode):
 
 
 def undefined(function: Function, what: Trial, tensors: Sequence[torch.Tensor]) -> str | None:
-    """Undefined arithmetic of a rule on inputs for which the op is defined; empty if there is none, and None if
+    """Undefined arithmetic of a rule on inputs for which the op is defined; empty without any, and None if
     the rule does no integer arithmetic."""
     watch = watched(function, tensors)
     return fault(watch, what, tensors) if watch.looked_at else None
@@ -92,7 +92,7 @@ def fatal(watch: OperandWatch) -> bool:
 
 
 def fault(watch: OperandWatch, what: Trial, tensors: Sequence[torch.Tensor]) -> str:
-    """The first finding that is not excused; empty if there is none."""
+    """The first finding that is not excused, or an empty text."""
     if not watch.found:
         return ""
     count = max((t.numel() for t in tensors), default=1) if what.pointwise else 0

@@ -24,7 +24,7 @@ class Kept:
     """What a text says."""
 
     form: str
-    """`float32[2, 3]`, with the strides behind it where elements do not lie in order."""
+    """`float32[2, 3]`, followed by the strides unless the tensor is contiguous."""
     digest: str
     numbers: torch.Tensor
     """In float64, or int64; complex numbers as two."""
@@ -57,7 +57,7 @@ def written(t: torch.Tensor, most: int = FEW, defined: bool = True) -> str:
 
 
 def read(text: str) -> Kept:
-    """What a text says. Raises `ValueError` for what is none."""
+    """Parse the text of a value. Raises `ValueError` if it is malformed."""
     end = text.rindex("]") + 1
     digest, *numbers = text[end:].split()
     if text.startswith(("float", "bfloat", "complex")):

@@ -25,7 +25,7 @@ def reached(sample: Sample, setting: Setting) -> CallRecord:
     try:
         with silenced():
             (route,) = routes([sample], matching.target, matching.rules, policy.accuracy, policy.cost)
-    except Exception as error:  # whatever an export or a rule raises on this version
+    except Exception as error:  # an export or a rule may raise anything on this version
         return CallRecord(str(sample), "refused", reason=_named(error))
     chains = tuple(_chains(route.derivation))
     count = _calls(route.derivation) if route.verdict == "derived" else 1
@@ -56,7 +56,7 @@ def model_record(make: Callable[[], Any], setting: Setting) -> ModelRecord:
         with torch.random.fork_rng(devices=[]), silenced():
             torch.manual_seed(0)
             program = make()
-    except Exception as error:  # whatever an export raises on this version
+    except Exception as error:  # an export may raise anything on this version
         return ModelRecord(error=_named(error))
     exported = dict(sorted(Counter(f"{call.op}.{call.overload or 'default'}" for call in calls(program)).items()))
     try:

@@ -54,7 +54,7 @@ class OpRecord:
 
 @dataclass(frozen=True)
 class OpJob:
-    """One op to be looked at. It is sent to another process, where `setting` is made anew."""
+    """One op to record, in another process, which builds `setting` again."""
 
     op: str
     setting: Callable[[], Setting]
@@ -160,7 +160,7 @@ def _answers(jobs: Iterable[OpJob], workers: int, timeout: float) -> Iterator[tu
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sums are added up in the same order whatever the machine."""
+    """Sums are added in the same order on every machine."""
     count = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
