@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.ir.dtypes import name_of
 from decomp.metadata.nonfinite_constants import same_constant
 from decomp.metadata.strides import same_layout
 from decomp.metadata.symbolic_sizes import same_shape, same_size
@@ -71,7 +70,7 @@ def same_metadata(expected: Any, found: Any) -> bool:
 def described(value: Any) -> str:
     """Metadata in short notation: `float32[2, s0] on cpu`."""
     if isinstance(value, torch.Tensor):
-        return f"{name_of(value.dtype)}[{', '.join(map(str, value.shape))}] on {value.device}"
+        return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}] on {value.device}"
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(described, value))})"
     return "no metadata" if value is None else str(value)
