@@ -34,7 +34,7 @@ def installed(version: str, place: Path, quick: bool) -> Path | None:
     """The Python of an environment with this PyTorch and what the tests need; one that is there is taken as it is. None
     where pip cannot install it."""
     python = place / "bin" / "python"
-    needs = ["-e", ".[cli,certify]", "pytest>=8", "pytest-xdist>=3.6"] if quick else ["-e", ".[test]"]
+    needs = ["-e", ".[cli,certify,plot]", "pytest>=8", "pytest-xdist>=3.6"] if quick else ["-e", ".[test]"]
     install = [str(python), "-m", "pip", "install", "--quiet", f"torch=={version}", *needs]
     if python.exists() or run([sys.executable, "-m", "venv", str(place)]) and run(install):
         return python
