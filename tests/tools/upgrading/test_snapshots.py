@@ -11,6 +11,7 @@ from decomp._library import samples
 from decomp.tools.measurement import points
 from decomp.tools.measurement.trials import takes
 from decomp.tools.upgrading.kernels import behaviours
+from decomp.tools.upgrading.numbers import UNKNOWN, read
 from decomp.tools.upgrading.records import VersionRecord
 from decomp.tools.upgrading.taking import OpJob, _answers, calls_of
 from decomp_rules.samples.edges import EDGES
@@ -28,13 +29,36 @@ def taken(tmp_path_factory):
     return path
 
 
-def test_two_snapshots_of_one_environment_are_equal_but_for_the_header(taken, tmp_path):
+def test_two_snapshots_of_one_environment_say_the_same(taken, tmp_path):
+    """All but last digits are equal, and what an op leaves open: LAPACK promises neither from run to run."""
     assert run("snapshot", *WORDS, "-o", tmp_path / "again.json").exit_code == 0
     first, second = (json.loads(path.read_text()) for path in (taken, tmp_path / "again.json"))
     assert first.pop("header")["torch"] == second.pop("header")["torch"] == torch.__version__
-    assert first == second
+    assert list(unequal(first, second)) == []
     result = run("upgrade", taken, tmp_path / "again.json")
-    assert result.exit_code == 0 and "nothing changed" in result.output and "mlp: 11 calls, were 11" in result.output
+    assert result.exit_code == 0 and "mlp: 11 calls, were 11" in result.output
+    changes = json.loads(run("upgrade", taken, tmp_path / "again.json", "--json").stdout)["changes"]
+    assert [each for each in changes if each["kind"] not in ("digits", "open")] == []
+
+
+def unequal(first, second, at=""):
+    """Where two records differ, but for the numbers of a value. A digest that differs says nothing more than these."""
+    if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
+        for key in first:
+            yield from unequal(first[key], second[key], f"{at}/{key}")
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for index, (one, other) in enumerate(zip(first, second)):
+            yield from unequal(one, other, f"{at}[{index}]")
+    elif first != second and not (are_values(first, second) and form(first) == form(second)):
+        yield f"{at}: {first} != {second}"
+
+
+def are_values(*texts):
+    return all(isinstance(text, str) and "]" in text and not text.endswith(UNKNOWN) for text in texts)
+
+
+def form(text):
+    return read(text).form, len(read(text).numbers)
 
 
 def test_a_snapshot_is_read_as_it_was_written(taken, tmp_path):
