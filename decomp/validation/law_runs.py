@@ -21,6 +21,7 @@ from decomp.metadata.meta_values import on_host
 from decomp.metadata.symbolic_sizes import size_hint
 from decomp.ops import aten
 from decomp.proof.correspondence import ValuesDiffer
+from decomp.simplification.laws import constant_of
 from decomp.simplification.replayed_rewrites import ReplayedRewrites
 from decomp.simplification.simplifier import Simplified
 from decomp.simplification.terms import Term
@@ -64,7 +65,8 @@ class Application:
         def named(operand: Term) -> str:
             known = operand in names
             name = names.setdefault(operand, f"%{len(names)}")
-            return name if known else f"{name}: {described(operand.value)}"
+            number = constant_of(operand)
+            return name if known else f"{name}: {described(operand.value)}{'' if number is None else f' of {number!r}'}"
 
         made = [*self.above, self.image]
         calls_made = [(str(each.target), substituted((each.args, each.kwargs), named, Term)) for each in made]
@@ -117,7 +119,7 @@ class Application:
         inner = [operand for each in self.derived for operand in each.operands]
         for i, term in enumerate(dict.fromkeys([*self._leaves(), *inner])):
             if term not in self.derived:
-                values[term] = unusual_operand(term.value, 1 + i + 7 * turn)
+                values[term] = _operand(term, 1 + i + 7 * turn)
         for term in self.derived:
             args, kwargs = substituted((term.args, term.kwargs), values.__getitem__, Term)
             values[term] = call_target(term.target, *on_host(args, kwargs))
@@ -133,7 +135,7 @@ class Application:
             for view in _views_from(found, term, self.lowered):
                 found[view] = view.target(found[view.args[0]], *view.args[1:])
         if term not in found:
-            found[term] = unusual_operand(term.value, 1 + len(found))
+            found[term] = _operand(term, 1 + len(found))
         return found[term]
 
 
@@ -145,6 +147,12 @@ class _Name:
 
     def __repr__(self) -> str:
         return self.name
+
+
+def _operand(term: Term, seed: int) -> Any:
+    """A value of a term: its own if all elements are one constant, since laws read constants; else an unusual one."""
+    value, number = unusual_operand(term.value, seed), constant_of(term)
+    return value if number is None else torch.full_like(value, number)
 
 
 def _leaves(image: Term, is_call: bool, above: Sequence[Term]) -> Sequence[Term]:
