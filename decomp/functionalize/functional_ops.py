@@ -49,6 +49,26 @@ def functional_variant(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked:
     return call_keeping_dtype(emit, node, tensor, op, target, args, kwargs)
 
 
+def returning_new_values(overload: Any) -> tuple[torch._ops.OpOverload, dict[str, int]] | None:
+    """The variant of an op that returns the new values of the arguments that `overload` writes, after the results of
+    its own (`rrelu_with_noise_functional`), and the place of each such value among its results; None if it has none."""
+    if not isinstance(overload, torch._ops.OpOverload):
+        return None
+    namespace, _, name = overload._schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), f"{name.removesuffix('_')}_functional", None)
+    found = _overload_with(packet, overload) if packet is not None else None
+    if found is None:
+        return None
+    returned = [set(each.alias_info.before_set) if each.alias_info else set() for each in overload._schema.returns]
+    places, count = {}, len(returned)
+    for each in overload._schema.arguments:
+        if each.alias_info is not None and each.alias_info.is_write:
+            own = [place for place, sets in enumerate(returned) if sets & set(each.alias_info.before_set)]
+            places[each.name] = own[0] if own else count
+            count += not own
+    return (found, places) if count == len(found._schema.returns) > 1 else None
+
+
 def functional_call(node: fx.Node, args: Any, kwargs: Any) -> tuple[str, Any, Any, Any]:
     """`op`, `target`, `args` and `kwargs` of the functional call that returns what `node` writes."""
     target: Any = node.target

@@ -15,7 +15,15 @@ import torch
 from torch import fx, nn
 
 from decomp.functionalize.alias_sets import AliasSets
-from decomp.functionalize.functional_ops import cast, functional_variant, functional_view, has_out, out_call, takes_list
+from decomp.functionalize.functional_ops import (
+    cast,
+    functional_variant,
+    functional_view,
+    has_out,
+    out_call,
+    returning_new_values,
+    takes_list,
+)
 from decomp.functionalize.gradients import GradientSources, gradient_inputs, reaches
 from decomp.functionalize.overlap import memory_range_of, overlap
 from decomp.functionalize.running_statistics import functional_form
@@ -282,6 +290,8 @@ class _FunctionalWalk:
             self._out(node, targets)
         elif name in METADATA_WRITES:
             self._change_of_metadata(node, targets[0])
+        elif variant := returning_new_values(node.target):
+            self._returning_new_values(node, *variant)
         elif len(targets) > 1 or node.op == "call_module" or takes_list(node):
             raise refusal(
                 node,
@@ -312,6 +322,25 @@ class _FunctionalWalk:
         lost = tracked and not reaches(new, before, last)
         self.memory.write(tensor.alias, new, requires, node, overwritten=before if lost else None)
         self.tensors[node] = tensor
+
+    def _returning_new_values(self, node: fx.Node, target: Any, places: Mapping[str, int]) -> None:
+        """A call whose functional variant returns what is written after the results of its own."""
+        call = bound_call(node)
+        assert call is not None
+        requires = self._gradient_of(node)
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), self.value_of)
+        whole = self.emit.node("call_function", target, args, kwargs, at=node)
+        own = len(node.target._schema.returns)  # type: ignore[union-attr]
+        for name, index in places.items():
+            written, label = call.arguments[name], call.arguments[name].name
+            value = self.emit.node("call_function", operator.getitem, (whole, index), {}, at=node, label=label)
+            self.memory.write(self.tensors[written].alias, value, requires and index < own, node)
+            if own == 1 and index == 0:
+                self.tensors[node] = self.tensors[written]
+        if own > 1:
+            self.copies[node] = whole
+        elif node not in self.tensors:
+            self._fresh(node, self.emit.like(node, "call_function", operator.getitem, (whole, 0), {}), requires)
 
     def _change_of_metadata(self, node: fx.Node, target: fx.Node) -> None:
         """squeeze_() and similar: from now on the tensor is a view of its former self."""

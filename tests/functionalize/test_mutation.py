@@ -419,3 +419,26 @@ def test_a_result_written_into_inputs_is_not_one_of_them():
     result = lowered.result.module()(*given)
     assert torch.equal(result, given[1]) and torch.equal(result, given[2])
     assert len({value.data_ptr() for value in (result, *given)}) == 4
+
+
+@pytest.mark.each_row
+@pytest.mark.parametrize("in_place", [False, True])
+def test_what_an_op_writes_beside_its_result_is_returned_by_its_functional_variant(in_place):
+    """rrelu_with_noise writes the slopes that it draws into its second argument."""
+
+    def model(x, noise):
+        if in_place:
+            x = x * 1
+            result = torch.ops.aten.rrelu_with_noise_(x, noise, 0.1, 0.3, True)
+            return result + 0 * x, noise * 2
+        return torch.ops.aten.rrelu_with_noise(x, noise, 0.1, 0.3, True), noise * 2
+
+    x, noise = torch.randn(4, 5, requires_grad=True), torch.zeros(4, 5)
+    program = forms.exported(model, x, noise)
+    lowered = decomp.lower(program, to=targets.tinygrad, verify="full").result.module()
+    result, twice = lowered(x, noise)
+    slope = torch.where(x.detach() > 0, torch.ones(()), noise)
+    assert torch.equal(noise, slope) and bool((noise[x.detach() <= 0] < 0.3).all()) and not noise.requires_grad
+    assert torch.equal(result, x * noise) and torch.equal(twice, noise * 2)
+    (gradient,) = torch.autograd.grad(result.sum(), x)
+    assert torch.equal(gradient, noise)
