@@ -72,7 +72,7 @@ def _second(value: Any) -> Any:
         return torch.zeros_like(value)
     if isinstance(value, (bool, int, float, complex)):
         return complex(value).imag
-    return real_dtype(value)
+    return 0.0 if isinstance(value, _SIZES) else real_dtype(value)
 
 
 # Sums and products.
@@ -92,6 +92,10 @@ def plus(x: Any, y: Any) -> Any:
 def times(x: Any, y: Any) -> Any:
     """A product in which None is zero."""
     return None if x is None or y is None else x * y
+
+
+_SIZES = (torch.SymInt, torch.SymFloat, torch.SymBool)
+"""Numbers that are not known while a call is recorded. They are real, and comparing them adds a guard."""
 
 
 def parts(value: Any) -> tuple[Any, Any]:
@@ -128,13 +132,13 @@ def mul(self: Any, other: Any) -> Pair:
 
 def add(self: Any, other: Any, alpha: Any = 1) -> Pair:
     """Part by part."""
-    (a, b), (c, d) = parts(self), parts(other if alpha == 1 else _scaled(other, alpha))
+    (a, b), (c, d) = parts(self), parts(_scaled(other, alpha))
     return _whole(a + c, plus(b, d))
 
 
 def sub(self: Any, other: Any, alpha: Any = 1) -> Pair:
     """Part by part."""
-    (a, b), (c, d) = parts(self), parts(other if alpha == 1 else _scaled(other, alpha))
+    (a, b), (c, d) = parts(self), parts(_scaled(other, alpha))
     return _whole(a - c, -d if b is None and d is not None else b if d is None else b - d)
 
 
@@ -144,6 +148,8 @@ def rsub(self: Any, other: Any, alpha: Any = 1) -> Pair:
 
 
 def _scaled(value: Any, alpha: Any) -> Any:
+    if not isinstance(alpha, _SIZES) and alpha == 1:
+        return value
     return mul(value, alpha) if isinstance(value, (Pair, Tensor)) else value * alpha
 
 
@@ -283,17 +289,17 @@ def sqrt(self: Any) -> Pair:
 
 def full(size: Any, fill_value: Any, dtype: Any = None, device: Any = None) -> Pair:
     """A tensor filled with one number."""
-    number, to = complex(fill_value), real_dtype(dtype) or torch.get_default_dtype()
-    re = torch.full(size, number.real, dtype=to, device=device)
-    return Pair(re, torch.full(size, number.imag, dtype=to, device=device) if number.imag else None)
+    to = real_dtype(dtype) or torch.get_default_dtype()
+    re, im = parts(fill_value)
+    return Pair(*(n if n is None else torch.full(size, n, dtype=to, device=device) for n in (re, im)))
 
 
 def full_like(self: Any, fill_value: Any, dtype: Any = None) -> Pair:
     """A tensor filled with one number, of the shape of another."""
-    number, like = complex(fill_value), self.re if isinstance(self, Pair) else self
+    like = self.re if isinstance(self, Pair) else self
     to = real_dtype(dtype) or like.dtype
-    re = torch.full_like(like, number.real, dtype=to)
-    return Pair(re, torch.full_like(like, number.imag, dtype=to) if number.imag else None)
+    re, im = parts(fill_value)
+    return Pair(*(n if n is None else torch.full_like(like, n, dtype=to) for n in (re, im)))
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {

@@ -155,8 +155,8 @@ class PairRecorder:
 
     def _steps(self, recorded: RecordedPairs, outer: tuple[Any, ...]) -> dict[fx.Node, Any]:
         """How each complex call of an expansion is computed."""
-        graph = recorded.graph
-        return {node: self._way(node, outer) for node in graph.nodes if is_complex_call(node)}
+        nodes = [node for node in recorded.graph.nodes if is_complex_call(node) and not reads_sizes(node)]
+        return {node: self._way(node, outer) for node in nodes}
 
 
 def is_complex_call(node: fx.Node) -> bool:
@@ -218,6 +218,8 @@ class _PairRun:
     def call(self, node: fx.Node, way: Any, values: Mapping[fx.Node, Any]) -> Any:
         """The result of a call, given the `values` of its operands."""
         args, kwargs = substituted((node.args, dict(node.kwargs)), values.__getitem__)
+        if reads_sizes(node):
+            args, kwargs = take_real_part(args), take_real_part(kwargs)
         if way is None:
             return _real_call(node, args, kwargs)
         if isinstance(way, _Inlined):

@@ -19,7 +19,7 @@ from decomp import Rules, decline
 from decomp.ops import aten
 from decomp_rules.complex.numbers import CHOICE, beside, parts, real_part
 from decomp_rules.support.floating import is_tensor, promoted_in_any_order
-from decomp_rules.support.operands import cast, constant, is_scalar, with_zero_gradient_to
+from decomp_rules.support.operands import cast, constant, is_scalar, is_unknown, with_zero_gradient_to
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -261,8 +261,10 @@ def divide(x: Any, other: Any) -> Tensor:
     dtype = promoted_in_any_order(x, other)
     if not dtype.is_complex:
         return decline("only complex numbers")
-    if not is_tensor(other):
+    if not is_tensor(other) and not is_unknown(other):
         return _over_number(cast(x, dtype), other)
+    if not is_tensor(other):
+        other = constant(x, other, dtype.to_real())
     if not other.is_complex():
         inverse = torch.reciprocal(0 + cast(other, dtype.to_real()))  # of −0 that of 0, as the kernel has it
         return (cast(x, dtype) if is_tensor(x) else x) * inverse
@@ -322,6 +324,7 @@ def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
     complex numbers is multiplied by 1 + 0i, which makes the part next to an infinite one NaN (torch 2.13)."""
     if not x.is_complex():
         return decline("only complex numbers")
+    weight = constant(x, weight, x.dtype.to_real()) if is_unknown(weight) else weight
     (a, b), (c, d), (u, v) = parts(x), parts(end), _parts_of(weight, x.dtype)
     b, d = beside(a, b), beside(c, d)
     if is_scalar(weight):
@@ -349,6 +352,8 @@ def power(x: Any, exponent: Any) -> Tensor:
     if not is_tensor(x):
         return torch.pow(constant(exponent, x, dtype), cast(exponent, dtype))
     base = cast(x, dtype)
+    if is_unknown(exponent):
+        return torch.pow(base, constant(base, exponent))
     if exponent in (0.5, -0.5):
         return torch.sqrt(base) if exponent == 0.5 else torch.rsqrt(base)
     if exponent in (-4, -3, -2, -1, 0, 1, 2, 3, 4):

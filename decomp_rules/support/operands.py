@@ -24,6 +24,11 @@ def is_scalar(value: Any) -> bool:
     return isinstance(value, (Number, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
+def is_unknown(value: Any) -> bool:
+    """Whether `value` is a number that is not known while the rule runs, such as an open size."""
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
 def plain(value: Any) -> bool:
     """Whether `value` is a real Python number, known while the rule runs."""
     return isinstance(value, (bool, int, float))

@@ -436,3 +436,26 @@ def test_two_complex_results_of_the_same_parts_are_distinguished():
     args = torch.randn(3), torch.randn(3)
     lowered = decomp.lower(torch.fx.symbolic_trace(Twins()), to=targets.luminal, args=args).result
     torch.testing.assert_close(lowered(*copy.deepcopy(args)), Twins()(*copy.deepcopy(args)))
+
+
+SIZES = {
+    "a quotient": lambda a: a / a.shape[0],
+    "a quotient by a root": lambda a: a / a.shape[0] ** 0.5,
+    "the other way": lambda a: a.shape[0] / a,
+    "a weight": lambda a: torch.lerp(a, a * 3, a.shape[0]),
+    "alpha": lambda a: torch.add(a, a * 2, alpha=a.shape[0] - 1),
+    "a choice": lambda a: torch.where(a.real > 0, a, a.shape[0]),
+    "filled": lambda a: a + torch.full_like(a, a.shape[0]),
+    "filled in place": lambda a: a.clone().fill_(a.shape[0]) * a,
+    "a number as a tensor": lambda a: a * torch.scalar_tensor(a.shape[0], dtype=a.dtype),
+}  # fmt: skip
+
+
+@pytest.mark.each_row
+@pytest.mark.parametrize("name", SIZES)
+def test_an_open_size_is_a_real_number(name):
+    f, rows = SIZES[name], {0: torch.export.Dim.DYNAMIC}
+    found = lowered(f, (z(4, 3),), dynamic_shapes={"args": (rows,)}, verify="values")
+    for count in (4, 7):
+        given = z(count, 3, seed=count)
+        torch.testing.assert_close(found.result(given), f(given), rtol=1e-5, atol=1e-5)
