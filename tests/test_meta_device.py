@@ -126,3 +126,22 @@ def test_an_op_without_a_kernel_for_the_meta_device_is_known_by_its_rules():
     x = torch.randn(3, 40, device="meta")
     lowering = decomp.lower(Holder(lambda x: torch.ops.aten._aminmax(x)), to=targets.core_aten, args=(x,))
     assert [value.shape for value in lowering.result(x)] == [(), ()]
+
+
+MIXED = {
+    "an index": lambda self, x: x[:, self.rows] * 2,
+    "a place to write": lambda self, x: torch.index_put(x, (self.rows,), x[0, 0]),
+    "a number": lambda self, x: torch.where(x > 0, x, self.number),
+}
+
+
+@pytest.mark.each_row
+@pytest.mark.parametrize("target", ["tinygrad", "luminal"])
+@pytest.mark.parametrize("name", MIXED)
+def test_tensors_on_the_cpu_beside_others_are_moved_where_a_rule_needs_them_on_one_device(name, target):
+    """PyTorch takes an index or a 0-d tensor on the CPU beside tensors on another device."""
+    made = Holder(MIXED[name], rows=torch.tensor([2, 1]), number=torch.tensor(0.5))
+    x = torch.randn(3, 4)
+    lowered = [decomp.lower(made, to=getattr(targets, target), args=(each,)).result for each in (x, x.to("meta"))]
+    assert torch.equal(lowered[0](x), made(x))
+    assert lowered[1](x.to("meta")).shape == made(x).shape

@@ -30,6 +30,7 @@ from decomp.rules.rules import Rule
 from decomp.rules.torch_tables import trace_entry
 from decomp.torch_internals.fakes import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from decomp.torch_internals.modes import COMPOSITE_IMPLICIT, DisableTorchFunction
+from decomp.torch_internals.pytree import tensors_in, tree_map
 from decomp.torch_internals.transforms import is_of_transform
 from decomp.torch_internals.versions import OpAbsent
 
@@ -93,12 +94,35 @@ def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
         return _record(rule, function, args, kwargs, site)
     except RuleError as error:
         first = error
+    # PyTorch takes indices and 0-d tensors on the CPU beside tensors on another device, and a rule may reshape or stack
+    # them, after which it does not.
+    device = _other_device(site)
+    if device is not None:
+        with contextlib.suppress(RuleError):
+            return _record(rule, _on_device(function, device), args, kwargs, site)
     # A dynamic size that is 1 in the example may have been specialised, and the rule failed only for that. If it fails
     # again, the first error is the clearer one.
     if site.mode is not None and site.mode.shape_env is not None:
         with contextlib.suppress(RuleError), sizes_never_one(site.mode):
             return _record(rule, function, args, kwargs, site)
     raise first
+
+
+def _other_device(site: Site) -> torch.device | None:
+    """The device of the result, if an operand is on another one."""
+    result = next(iter(tensors_in(metadata(site.node))), None)
+    operands = [value.device for value in map(metadata, site.tensor_args) if isinstance(value, torch.Tensor)]
+    elsewhere = result is not None and any(device != result.device for device in operands)
+    return result.device if elsewhere and result is not None else None
+
+
+def _on_device(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    """A rule whose operands are moved to one device first."""
+
+    def moved(value: Any) -> Any:
+        return value.to(device) if isinstance(value, fx.Proxy) and value.device != device else value
+
+    return lambda *args, **kwargs: function(*tree_map(moved, args), **tree_map(moved, kwargs))
 
 
 def _is_of_numbers(bound: Bound) -> bool:

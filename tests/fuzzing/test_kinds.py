@@ -140,6 +140,9 @@ def test_other_ops_on_the_meta_device_and_refusals_there_are_faults():
     assert fault_on_meta(another, result, lower) == (
         "on the meta device it has {'aten.cos.default': 1} in the place of {'aten.sin.default': 1}"
     )
+    for line in ("v1 = x0[torch.tensor([1])]", "v1 = x0.clone(); v1[0] = 2"):  # which PyTorch itself captures otherwise
+        moving = Loaded(made(line))
+        assert fault_on_meta(moving, lower(moving.module, moving.example()).result, lower) == ""
     assert fault_on_meta(loaded, result, refuse) == "on the meta device it is refused: CaptureError: no numbers"
     assert fault_on_meta(Loaded(made("v1 = x0 if x0.sum() > 0 else -x0")), result, refuse) == ""
 
