@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import decomp
+from decomp.errors import AccuracyError
 from decomp.metadata.meta_values import known_value
 from decomp.samples import program_of
 from decomp.torch_internals.fakes import FakeTensorMode
@@ -145,3 +146,44 @@ def test_tensors_on_the_cpu_beside_others_are_moved_where_a_rule_needs_them_on_o
     lowered = [decomp.lower(made, to=getattr(targets, target), args=(each,)).result for each in (x, x.to("meta"))]
     assert torch.equal(lowered[0](x), made(x))
     assert lowered[1](x.to("meta")).shape == made(x).shape
+
+
+@pytest.mark.parametrize("kind", ["meta", "fake"])
+def test_what_is_measured_by_running_the_program_says_that_there_are_no_values(kind):
+    model, args = made(kind)
+    reason = (
+        "the error of a program is measured by running it, and there are no values for layer.self_attn.in_proj_weight "
+        "and 18 more (meta or fake tensors): give the model its weights and pass inputs with values, or choose levels "
+        "by accuracy="
+    )
+    for measured in (
+        lambda: decomp.budget(model, to=targets.tinygrad, args=args),
+        lambda: decomp.lower(model, to=targets.tinygrad, args=args, max_error=2.0),
+    ):
+        with pytest.raises(AccuracyError) as error:
+            measured()
+        assert str(error.value) == reason
+
+
+def test_what_reads_no_values_works_without_them():
+    """The same calls fold, match, share memory and are advised as on the CPU."""
+
+    def linear(x, weight, bias):
+        return nn.functional.linear(x, weight, bias)
+
+    outcomes = []
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            model, args = nn.TransformerEncoderLayer(8, 2, 16).eval(), (torch.zeros(2, 5, 8),)
+        lowering = decomp.lower(model, to=targets.tinygrad, args=args)
+        program = torch.export.export(model, args)
+        plan = decomp.memory_plan(lowering)
+        outcomes.append(
+            (
+                [str(folded.op) for folded in decomp.refold(lowering).folded],
+                len(decomp.match(program, linear)),
+                (plan.peak, plan.apply()(*args).shape),
+                str(decomp.advise({"encoder": program}, to=targets.tinygrad - {"exp2"})).splitlines()[0],
+            )
+        )
+    assert outcomes[0] == outcomes[1]

@@ -23,6 +23,7 @@ from decomp.ir.call import call_if_bound
 from decomp.ir.ops import Op
 from decomp.rules.accuracy import LEVELS, Accuracy, Level, Policy
 from decomp.validation.error_sources import Experiment, Place, Traced
+from decomp.validation.running_programs import without_numbers
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,10 @@ def _inputs(program: CapturedProgram, source: CaptureRequest) -> list[object]:
         args, kwargs = getattr(source.model, "example_inputs", None) or (None, None)
     if args is None and kwargs is None:
         raise AccuracyError("the error of a program is measured by running it: pass args=(...)")
+    missing = without_numbers(source.model, args or (), kwargs or {})
+    if missing is not None:
+        remedy = "give the model its weights and pass inputs with values, or choose levels by accuracy="
+        raise AccuracyError(f"the error of a program is measured by running it, and {missing}: {remedy}")
     found = all_inputs(program, tuple(args or ()), dict(kwargs or {}))
     if found is None:
         raise AccuracyError("the program does not accept these inputs: pass args= (and kwargs=) as in a call")
