@@ -102,7 +102,7 @@ def _linalg_det(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     tiny = torch.where(zero, constant(diagonal, torch.finfo(A.dtype).eps), constant(diagonal, 0))
     near = _product(diagonal + tiny)
     value = _product(diagonal)
-    return (near + (value - near).detach()) * sign, factors, pivots
+    return (near + (value - near).detach()) * sign, factors.detach(), pivots
 
 
 @register(aten._linalg_slogdet)
@@ -114,7 +114,7 @@ def _linalg_slogdet(A: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     factors, pivots = factored(_as_kernels_do(A))
     diagonal = diagonal_of(factors)
     sign = _product(torch.sgn(diagonal)) * _parity(pivots).to(A.dtype)
-    return sign, torch.sum(torch.log(torch.abs(diagonal)), [-1]), factors, pivots
+    return sign, torch.sum(torch.log(torch.abs(diagonal)), [-1]), factors.detach(), pivots
 
 
 @register(aten._linalg_solve_ex)
@@ -129,7 +129,7 @@ def _linalg_solve_ex(
     vector = is_vector(A, B)
     b = B.unsqueeze(-1) if vector else B
     x = from_lu(factors, pivots, b, left, False)
-    return x.squeeze(-1) if vector else x, factors, pivots, first_zero(factors)
+    return x.squeeze(-1) if vector else x, factors.detach(), pivots, first_zero(factors)
 
 
 @register(aten.linalg_inv_ex)

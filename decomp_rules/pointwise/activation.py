@@ -429,7 +429,7 @@ def rrelu_with_noise_functional(
 ) -> tuple[Tensor, Tensor]:
     """rrelu, and the slope of each element (1 above 0) in training."""
     if not training:
-        return F.leaky_relu(x, (lower + upper) / 2), noise.clone()
+        return F.leaky_relu(x, (lower + upper) / 2), noise.detach().clone()
     drawn = torch.rand(x.shape, dtype=x.dtype, device=x.device) * (upper - lower) + lower
     slope = torch.where(x.detach() <= 0, drawn, 1.0)
     return x * slope, slope

@@ -181,7 +181,7 @@ def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
 def _weight_norm_interface(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
     """v g / ‖v‖ and ‖v‖, which of half types is float32."""
     size = norm_except_dim(wide(v), 2, dim)
-    return cast(wide(v) * (wide(g) / size), v.dtype), size
+    return cast(wide(v) * (wide(g) / size), v.dtype), size.detach()
 
 
 @register(aten._weight_norm_interface_backward)

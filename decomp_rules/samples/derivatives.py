@@ -45,7 +45,7 @@ def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
 
 def _weight_norm_interface(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
     size = aten.norm_except_dim(v, 2, dim)
-    return v * (g / size), size
+    return v * (g / size), size.detach()
 
 
 def _prelu(x: Tensor, weight: Tensor) -> Tensor:
