@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -33,6 +33,8 @@ class ObservedRun:
     """Results, then inputs and state that were written to."""
     gradients: dict[str, torch.Tensor]
     """Gradients of a randomly weighted sum of the results, for each parameter and input that requires one."""
+    tracked: frozenset[str] = frozenset()
+    """The names of the values that require a gradient, if the run is one with gradients."""
 
 
 @contextlib.contextmanager
@@ -97,7 +99,8 @@ def run(
         results = torch.func.functional_call(module, state, given[0], given[1])
     named = {f"result{name}": t for name, t in _named(results) if isinstance(t, torch.Tensor)}
     changed = {f"{name} afterwards": t for name, t in before.items() if not _equal(t, kept[name])}
-    return ObservedRun({**_detached(named), **_detached(changed)}, _gradients(named, wanted))
+    tracked = frozenset(name for name, value in {**named, **changed}.items() if value.requires_grad)
+    return ObservedRun({**_detached(named), **_detached(changed)}, _gradients(named, wanted), tracked)
 
 
 def _named(value: Any) -> Iterator[tuple[str, Any]]:
@@ -154,7 +157,8 @@ def named_as(source: nn.Module, found: ObservedRun, module: nn.Module) -> Observ
     depends on the order of modules."""
     theirs, own = _names(module), _names(source)
     names = {name: [n for one in theirs.get(name, (name,)) for n in own.get(one, (one,))] for name in found.gradients}
-    return ObservedRun(found.values, {n: found.gradients[name] for name, every in names.items() for n in every})
+    gradients = {n: found.gradients[name] for name, every in names.items() for n in every}
+    return replace(found, gradients=gradients)
 
 
 def _names(module: nn.Module) -> dict[str, list[str]]:

@@ -57,6 +57,8 @@ def whole_programs(
         extra = ours.keys() - set(names)
         if extra and what == "values":
             raise kind(f"the lowered program returns {sorted(extra)[0]}, the source does not")
+        if what == "gradients":
+            _require_same_tracking(truth.own, found)
         errors = [_require_close(name, truth, ours.get(name), kind, max(FLOOR, promise)) for name in names]
         size = max((float(t.abs().max()) for t in getattr(truth.own, what).values() if _counts(t)), default=0.0) or 1.0
         mine, own = (max((pair[i] for pair in errors), default=0.0) / size for i in range(2))
@@ -88,6 +90,14 @@ def _counts(result: torch.Tensor) -> bool:
 
 FLOOR = 32.0
 """The allowed error in ULP of the largest element where the source happens to be exact."""
+
+
+def _require_same_tracking(own: ObservedRun, found: ObservedRun) -> None:
+    """Raise unless the same values require a gradient: where it is zero everywhere, gradients alone do not tell."""
+    for name in own.values:
+        if (name in own.tracked) != (name in found.tracked):
+            has, had = ("no", "one") if name in own.tracked else ("a", "none")
+            raise GradientsDiffer(f"{name} requires {has} gradient in the lowered program, and {had} in the source")
 
 
 class _Truth:

@@ -9,6 +9,7 @@ import decomp
 from decomp.proof.correspondence import GradientsDiffer
 from decomp.validation.whole_programs import whole_programs
 from decomp_rules import targets
+from tests.forms import Holder
 
 
 def x():
@@ -61,3 +62,65 @@ def test_a_parameter_of_several_names_is_the_same_whichever_comes_first():
     other.first.weight = nn.Parameter(torch.ones(4, 4))  # half of the gradient is another parameter's now
     with pytest.raises(GradientsDiffer, match="parameter first.weight of the lowered program differs"):
         whole_programs(source, other, (x(),), {})
+
+
+def both(x):
+    """A result that requires a gradient, which is zero everywhere, and one that requires none."""
+    return x.sign(), x.detach() * 2, x.argmax()
+
+
+def without(x):
+    return x.detach().sign(), x.detach() * 2, x.argmax()
+
+
+def more(x):
+    return x.sign(), x.detach() * 2 + x.sign() * 0, x.argmax()
+
+
+@pytest.mark.parametrize(
+    ("lowered", "problem"),
+    [
+        (without, "result[0] requires no gradient in the lowered program, and one in the source"),
+        (more, "result[1] requires a gradient in the lowered program, and none in the source"),
+    ],
+)
+def test_which_results_require_a_gradient_is_compared(lowered, problem):
+    given = (x().requires_grad_(),)
+    assert "1 gradients within 0" in whole_programs(Holder(both), Holder(both), given, {})
+    with pytest.raises(GradientsDiffer) as error:
+        whole_programs(Holder(both), Holder(lowered), given, {})
+    assert str(error.value).startswith(problem)
+    whole_programs(Holder(both), Holder(lowered), given, {}, gradients=False)
+
+
+def test_a_rule_that_loses_the_requirement_is_found():
+    """A target that has no op by which it could be restored."""
+    rules, given = decomp.Rules(), (x().requires_grad_(),)
+
+    @rules.register(torch.sign)
+    def sign(x):
+        x = x.detach()
+        return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+
+    target = decomp.Target("chip", ["gt", "lt", "sub", "to", "where", "detach"])
+    how = {"to": target, "args": given, "rules": rules}
+    decomp.lower(Holder(torch.sign), **how)
+    with pytest.raises(GradientsDiffer, match="^result requires no gradient in the lowered program"):
+        decomp.lower(Holder(torch.sign), **how, verify="values")
+
+
+@pytest.mark.each_row
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: torch.ops.aten._linalg_det(a),
+        lambda a: torch.ops.aten._linalg_slogdet(a),
+        lambda a: torch.ops.aten._linalg_solve_ex(a, a),
+        lambda a: torch.ops.aten._weight_norm_interface(a, a.sum(1, keepdim=True)),
+        lambda a: torch.ops.aten.rrelu_with_noise_functional(a, a * 2),
+    ],
+)
+def test_results_that_an_op_only_saves_for_its_backward_require_no_gradient(call):
+    given = x()[:, :3].clone(memory_format=torch.contiguous_format).requires_grad_()
+    lowered = decomp.lower(Holder(call), to=targets.tinygrad, args=(given,), verify="values").result
+    assert [each.requires_grad for each in lowered(given)] == [each.requires_grad for each in call(given)]
