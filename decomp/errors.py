@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import difflib
 import functools
 import inspect
+from pathlib import Path
 import pickle
 import traceback
 from typing import Any, TypeVar, cast
@@ -407,6 +408,20 @@ def locate_function(function: Any) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its class name if the message is empty."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def is_own_fault(error: BaseException) -> bool:
+    """Whether an exception arose in this package and is not one of its own classes: neither a refusal, nor raised by
+    PyTorch or a model. Such an error must not be taken for the reason why another way to capture is tried."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or type(error).__module__.startswith(f"{__package__}."):
+        return False
+    # A kernel has no frame of its own: what it raises comes from a line that passes on the arguments of a call.
+    runs_a_call = "(*" in (frames[-1].line or "")
+    return Path(frames[-1].filename).is_relative_to(_PACKAGE) and not runs_a_call
+
+
+_PACKAGE = Path(__file__).parent
 
 
 def _place_of(error: BaseException) -> str | None:

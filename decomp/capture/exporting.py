@@ -22,7 +22,7 @@ from decomp.capture.module_hooks import refuse_what_export_loses
 from decomp.capture.partly_meta import OnOneDevice, device_of_the_rest
 from decomp.capture.source_state import source_unchanged
 from decomp.capture.traced_regions import has_custom_functions, holds_custom_functions, record_modes
-from decomp.errors import CaptureError, MutationError, NotLowered, first_line
+from decomp.errors import CaptureError, MutationError, NotLowered, first_line, is_own_fault
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata, substituted
 from decomp.metadata.meta_values import made_on_meta
@@ -58,8 +58,8 @@ def export(
             found = _export_with_random(model, args, kwargs, dynamic_shapes, lost)
         if any(map(is_wrapped, found.constants.values())):
             # torch.export (2.13) does not follow grad transforms, and takes their wrapped tensors for constants.
-            with contextlib.suppress(Exception):
-                return _by_dynamo(model, args, kwargs, dynamic_shapes, lost)
+            # Where Dynamo refuses, the transforms are removed from the program itself.
+            return _unless_refused(model, args, kwargs, dynamic_shapes, lost)[0] or found
         return found
     except (MutationError, NotLowered):
         raise
@@ -80,8 +80,11 @@ def export(
             return program
         except Exception as error:
             reasons += f"\n  with strict=True: {first_line(error)}"
-        with contextlib.suppress(Exception):
-            return _by_dynamo(model, args, kwargs, dynamic_shapes, lost)
+        by_dynamo, refusal = _unless_refused(model, args, kwargs, dynamic_shapes, lost)
+        if by_dynamo is not None:
+            return by_dynamo
+        if refusal not in reasons:
+            reasons += f"\n  by Dynamo's graph: {refusal}"
     raise CaptureError(
         f"torch.export could not capture {type(model).__name__}: {reasons}\n"
         "  to do: call torch.compile(model, backend=decomp.backend(to=...)), which lowers what Dynamo can trace and "
@@ -105,6 +108,18 @@ def torch_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 def _tracked(value: torch.Tensor) -> torch.Tensor:
     return value.detach().requires_grad_().clone() if value.is_floating_point() or value.is_complex() else value
+
+
+def _unless_refused(
+    model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool]
+) -> tuple[ExportedProgram | None, str]:
+    """The program from Dynamo's graph, or None and the reason why PyTorch or this package refuses it."""
+    try:
+        return _by_dynamo(model, args, kwargs, dynamic_shapes, lost), ""
+    except Exception as error:
+        if is_own_fault(error):
+            raise
+        return None, first_line(error)
 
 
 def _by_dynamo(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool]) -> ExportedProgram:

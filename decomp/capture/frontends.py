@@ -35,7 +35,7 @@ from decomp.capture.rebuild_exported import rebuild_exported, sync_input_names
 from decomp.capture.source_state import source_unchanged
 from decomp.capture.subclasses import refuse_wrapped, refuse_wrapped_state, unwrap_subclasses
 from decomp.capture.symbolic_capture import trace_symbolically
-from decomp.errors import CaptureError, first_line
+from decomp.errors import CaptureError, first_line, is_own_fault
 from decomp.graphs.graph_builder import is_aten
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import fake_like
@@ -232,6 +232,8 @@ def _with_custom_functions(
     try:
         program = _graph(torch_graph(model, args, kwargs), args, kwargs, leaves, infer)
     except Exception as error:
+        if is_own_fault(error):
+            raise
         raise lost_gradients(model, lost, f"; Dynamo could not capture it: {first_line(error)}") from error
     return replace(program, by_example=True)
 

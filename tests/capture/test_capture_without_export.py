@@ -8,6 +8,9 @@ from torch.nn import functional as F
 
 import decomp
 from decomp import Rules
+from decomp.capture import dynamo_export, exporting
+from decomp.errors import InternalError, is_own_fault
+from decomp.ir.call import call_target
 from decomp_rules import targets
 
 LOGITS = torch.randn(10, 2, 6, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
@@ -75,6 +78,54 @@ def test_a_program_that_export_refuses_is_refused_with_its_reason():
 
     with pytest.raises(decomp.CaptureError, match="torch.export could not capture Branches"):
         decomp.lower(Branches(), to=targets.core_aten, args=(torch.ones(3),))
+
+
+class Undecided(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+def test_every_capture_that_was_tried_says_why_it_refuses(monkeypatch):
+    def refuse(*_):
+        raise decomp.CaptureError("the program returns a tensor that is neither computed nor an input")
+
+    monkeypatch.setattr(exporting, "_by_dynamo", refuse)
+    with pytest.raises(decomp.CaptureError) as error:
+        decomp.lower(Undecided(), to=targets.core_aten, args=(torch.ones(3),))
+    first, strict, dynamo, remedy = str(error.value).splitlines()
+    assert first.startswith("torch.export could not capture Undecided: Could not guard on data-dependent expression")
+    assert strict.startswith("  with strict=True: ")
+    assert dynamo == "  by Dynamo's graph: the program returns a tensor that is neither computed nor an input"
+    assert remedy.startswith("  to do: call torch.compile(model, backend=decomp.backend(to=...))")
+
+
+def test_a_fault_of_the_package_in_another_capture_is_not_hidden(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("no export")
+
+    monkeypatch.setattr(exporting, "_export", refuse)
+    x = torch.randn(3)
+    lowered = decomp.lower(nn.GELU(), to=targets.core_aten, args=(x,)).result
+    torch.testing.assert_close(lowered(x), nn.GELU()(x))
+    monkeypatch.setattr(dynamo_export, "new_mode", None)
+    with pytest.raises(InternalError, match="lower failed: TypeError: 'NoneType' object is not callable"):
+        decomp.lower(nn.GELU(), to=targets.core_aten, args=(x,))
+
+
+@pytest.mark.parametrize("raised", ["by a kernel", "by a model", "as a refusal"])
+def test_what_pytorch_and_models_raise_is_no_fault_of_the_package(raised):
+    calls = {
+        "by a kernel": lambda: call_target(torch.add, ("no tensor",), {}),
+        "by a model": lambda: run_call(lambda: {}["missing"]),
+        "as a refusal": lambda: decomp.Target("chip", ["no_such_op"]),
+    }
+    with pytest.raises(Exception) as error:
+        calls[raised]()
+    assert not is_own_fault(error.value)
+
+
+def run_call(function):
+    return call_target(function, (), {})
 
 
 def test_without_a_rule_the_call_stays_unknown():
