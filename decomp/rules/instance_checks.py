@@ -1,62 +1,122 @@
-"""Detects `isinstance(x, torch.Tensor)` in rules. Rules run on proxies, for which it is false, so such a rule would
-silently take its branch for numbers. Proxies cannot pass as tensors: torch's C++ makes the same check, and then reads
-the memory of the tensor (torch 2.13). So the check is found in the bytecode of a rule when it is registered."""
+"""Detects `isinstance(x, torch.Tensor)` and `torch.is_tensor(x)` in rules. Rules run on proxies, for which both are
+false, so such a rule would silently take its branch for numbers. Proxies cannot pass as tensors: torch's C++ makes the
+same check, and then reads the memory of the tensor (torch 2.13). So the check is found in the bytecode of a rule, and
+of the functions of the same package that it names, when it is registered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import builtins
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
 import dis
+import functools
 import inspect
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch import fx
 
 from decomp.errors import RuleError
-from decomp.rules.rule_lines import code_of, format_line
+from decomp.rules.rule_lines import format_line
+
+_ASKING = ("isinstance", "is_tensor")
+_TRUSTED = ("torch", "decomp", "decomp_rules")
+"""Packages whose functions are not looked into: they are called with proxies, or know them."""
 
 
 def require_no_tensor_checks(rule: Any, function: Callable[..., Any]) -> None:
     """Raise `RuleError` if a rule checks whether something is a tensor, but not whether it is a proxy."""
-    code = code_of(function)
-    if code is None or "isinstance" not in code.co_names:
+    own = _python_function(function)
+    waiting: list[FunctionType] = [own] if own is not None else []
+    for each in waiting:
+        names = _names(each)
+        for code in _codes(each.__code__):
+            _require_none(rule, code, names)
+            named: Iterator[Any] = (names.get(name) for name in (*code.co_names, *code.co_freevars))
+            waiting += [value for value in named if _is_helper(value) and value not in waiting]
+
+
+def _python_function(function: Any) -> FunctionType | None:
+    """The Python function behind a partial, a decorated function, a method or a callable object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if not isinstance(function, FunctionType) and not inspect.ismethod(function):
+        function = getattr(type(function), "__call__", None)  # noqa: B004
+    function = getattr(function, "__func__", function)
+    return function if isinstance(function, FunctionType) else None
+
+
+def _require_none(rule: Any, code: CodeType, names: Mapping[str, Any]) -> None:
+    if not any(name in code.co_names or name in code.co_freevars for name in _ASKING):
         return
-    names = _names(function)
-    for line, kinds in _checks(code, names):
-        if torch.Tensor in kinds and fx.Proxy not in kinds:
+    for line, check, kinds in _checks(code, names):
+        if check is torch.is_tensor or any(map(_is_tensor_class, kinds)) and fx.Proxy not in kinds:
+            asked = "torch.is_tensor(...)" if check is torch.is_tensor else "isinstance(..., torch.Tensor)"
             raise RuleError(
                 rule,
-                "calls isinstance(..., torch.Tensor), which is false for the proxies that a rule runs on",
+                f"calls {asked}, which is false for the proxies that a rule runs on",
                 "check isinstance(x, (int, float, complex)) for numbers; every other operand is a tensor",
                 line=format_line(code, line),
             )
 
 
-def _names(function: Callable[..., Any]) -> dict[str, Any]:
+def _is_tensor_class(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, torch.Tensor)
+
+
+def _is_helper(value: Any) -> bool:
+    """Whether a value is a Python function whose code belongs to the rule."""
+    return isinstance(value, FunctionType) and str(value.__module__).partition(".")[0] not in _TRUSTED
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _names(function: FunctionType) -> Mapping[str, Any]:
     """The values of the names in a function's code, except local variables."""
-    inner = inspect.unwrap(function)
+    cells = zip(function.__code__.co_freevars, function.__closure__ or ())
+    closed = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
+    return ChainMap(closed, function.__globals__, vars(builtins))
+
+
+def _is_filled(cell: Any) -> bool:
     try:
-        found = inspect.getclosurevars(inner) if inspect.isfunction(inner) else None
-    except ValueError:  # an empty closure cell
-        return dict(getattr(inner, "__globals__", {}))
-    return {**found.builtins, **found.globals, **found.nonlocals} if found is not None else {}
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
 
 
-def _checks(code: Any, names: dict[str, Any]) -> Iterator[tuple[int, list[Any]]]:
-    """Each call of isinstance: its line, and the objects that its arguments name."""
-    line: int = 0
-    kinds: list[Any] | None = None
+def _checks(code: CodeType, names: Mapping[str, Any]) -> Iterator[tuple[int, Any, list[Any]]]:
+    """Each call of isinstance or torch.is_tensor: its line, the function, and the objects that its arguments name."""
+    line, check, kinds = 0, None, []  # type: tuple[int, Any, list[Any]]
+    loaded: Any = None
     lines = dict(dis.findlinestarts(code))
     current: int = code.co_firstlineno
     for step in dis.get_instructions(code):
         current = lines.get(step.offset) or current
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
-            if names.get(step.argval) is isinstance:
-                line, kinds = current, []
-            elif kinds is not None:
-                kinds.append(names.get(step.argval))
-        elif step.opname == "LOAD_ATTR" and kinds:
-            kinds[-1] = getattr(kinds[-1], str(step.argval), None)
-        elif step.opname.startswith("CALL") and kinds is not None:
-            yield line, kinds
-            kinds = None
+            loaded = names.get(step.argval)
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and loaded is not None:
+            loaded = getattr(loaded, str(step.argval), None)
+            kinds = kinds[:-1]
+        elif step.opname.startswith("CALL") and check is not None:
+            if step.arg != (2 if check is isinstance else 1):  # a call among the arguments
+                loaded = None
+                continue
+            yield line, check, kinds
+            check, kinds, loaded = None, [], None
+            continue
+        else:
+            loaded = None
+            continue
+        if loaded is isinstance or loaded is torch.is_tensor:
+            line, check, kinds = current, loaded, []
+        else:
+            kinds = [*kinds, loaded]
