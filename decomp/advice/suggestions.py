@@ -159,7 +159,10 @@ class Suggestion:
                 what = f"{blocked} of {len(self.ways)} blocked ops"
             yield f"{describe_additions(len(self.ops), len(self.dtypes))} for {what} on {self.to}; {proof}"
         else:
-            yield f"no op added to {self.to} would help"
+            ops, itself = [way.op for way in self.ways], "itself" if len(self.ways) == 1 else "themselves"
+            keep = "{" + ", ".join(f'"{op.removeprefix("aten.")}"' for op in ops) + "}"
+            yield f"no op added to {self.to} would help but {join_names(ops, 'and')} {itself}"
+            yield f"  if your backend runs {join_names(ops, 'and')}: keep={keep}, or target | {keep}"
 
     def _stages(self) -> Iterator[str]:
         total, last = len(self.ways), len(self.stages) - 1

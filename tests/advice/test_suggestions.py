@@ -88,10 +88,31 @@ def test_what_nothing_helps_is_said_with_its_reason_and_the_rest_is_advised():
     lone = suggestion(transformed, ["view_as_real", "select", "real"])
     (way,) = lone.ways
     assert not way.needs and way.reason and lone.additions == () and lone.calls is None
-    assert str(lone).splitlines()[0] == "no op added to chip would help"
+    assert str(lone).splitlines()[:2] == [
+        "no op added to chip would help but prims.fft_r2c itself",
+        '  if your backend runs prims.fft_r2c: keep={"prims.fft_r2c"}, or target | {"prims.fft_r2c"}',
+    ]
     both = suggestion(lambda x: (transformed(x), torch.exp(x)), ["view_as_real", "select", "real"])
     assert both.ops == ("exp",) and both.out_of_reach == (way,) and both.calls is None
     assert str(both).startswith("1 more op is enough for 1 of 2 blocked ops on chip")
+
+
+def test_products_of_packed_and_narrow_numbers_are_to_be_kept_or_added():
+    """They are internal ops that no rule computes: their results depend on how a kernel packs or rounds."""
+
+    def scaled(x, y, scale):
+        return torch._scaled_mm(x, y, scale, scale, out_dtype=torch.float32)
+
+    narrow = torch.eye(16).to(torch.float8_e4m3fn)
+    model, args = Holder(scaled), (narrow, narrow.t(), torch.ones(()))
+    with pytest.raises(decomp.NotLowered) as error:
+        decomp.lower(model, to=targets.tinygrad, args=args)
+    assert str(error.value).splitlines()[2:4] == [
+        "  no op added to tinygrad would help but aten._scaled_mm itself",
+        '    if your backend runs aten._scaled_mm: keep={"_scaled_mm"}, or target | {"_scaled_mm"}',
+    ]
+    for how in ({"to": targets.tinygrad, "keep": {"_scaled_mm"}}, {"to": targets.tinygrad | {"_scaled_mm"}}):
+        assert torch.equal(decomp.lower(model, args=args, **how).result(*args), model(*args))
 
 
 def test_a_plan_without_blockers_has_nothing_to_suggest():
