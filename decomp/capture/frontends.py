@@ -32,6 +32,7 @@ from decomp.capture.lowered_module import LoweredModule, leave_out_of_state
 from decomp.capture.module_hooks import carry_hooks, refuse_changed_graph_module, refuse_what_export_loses
 from decomp.capture.propagation import NeedsData, propagate_metadata
 from decomp.capture.rebuild_exported import rebuild_exported, sync_input_names
+from decomp.capture.refused_kinds import refuse_inputs, refuse_module
 from decomp.capture.source_state import source_unchanged
 from decomp.capture.subclasses import refuse_wrapped, refuse_wrapped_state, unwrap_subclasses
 from decomp.capture.symbolic_capture import trace_symbolically
@@ -104,6 +105,8 @@ def capture(
         return _exported(sync_input_names(model), "exported")
     if isinstance(model, nn.Module):
         refuse_traced_state(model)
+        refuse_lazy(model)
+        refuse_module(model)
         with source_unchanged(model):
             return _of_module(model, args, kwargs, tracer_class, dynamic_shapes, leaves, infer, trains)
     if callable(model):
@@ -126,22 +129,12 @@ def _of_module(
 ) -> CapturedProgram:
     if isinstance(model, fx.GraphModule):
         return _graph(model, args, kwargs, leaves, infer)
-    refuse_lazy(model)
     if args is not None or kwargs:
-        _refuse_nested(args, kwargs)
+        refuse_inputs(args, kwargs)
         model = unwrap_subclasses(model)
         return _capture_module(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, leaves, infer, trains)
     refuse_wrapped(model, type(model).__name__)
     return _trace_symbolically(model, tracer_class, leaves)
-
-
-def _refuse_nested(args: Any, kwargs: Any) -> None:
-    if any(isinstance(value, torch.Tensor) and value.is_nested for value in tree_flatten((args, kwargs))[0]):
-        raise CaptureError(
-            "an example input is a nested tensor, whose row sizes a graph cannot express\n"
-            "  to do: pass it padded, by torch.nested.to_padded_tensor, or use torch.compile with "
-            "decomp.backend(to=...)"
-        )
 
 
 def _exported(program: ExportedProgram, kind: str) -> CapturedProgram:

@@ -88,6 +88,9 @@ def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
     accepted = rule.accept(bound)
     if isinstance(accepted, Declined):
         return accepted
+    layout = _other_layout(site)
+    if layout is not None:
+        return Declined(f"an operand or result has the layout {layout}, and rules compute with strided tensors")
     args, kwargs = accepted
     function = _of_tensor(rule.function, site.node) if _is_of_numbers(bound) else rule.on_accepted
     try:
@@ -106,6 +109,12 @@ def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
         with contextlib.suppress(RuleError), sizes_never_one(site.mode):
             return _record(rule, function, args, kwargs, site)
     raise first
+
+
+def _other_layout(site: Site) -> torch.layout | None:
+    """The layout of an operand or result that has no strides, such as a sparse one."""
+    tensors = tensors_in([metadata(site.node), *map(metadata, site.tensor_args)])
+    return next((value.layout for value in tensors if value.layout is not torch.strided), None)
 
 
 def _other_device(site: Site) -> torch.device | None:
@@ -147,6 +156,8 @@ def expand_composite(site: Site) -> Expansion | Declined:
     if site.mode is None:
         reason = "PyTorch's own kernel cannot be recorded without metadata; pass args="
         return Declined(reason, needs_metadata=True)
+    if _other_layout(site) is not None:
+        return NO_COMPOSITE
     function: Callable[..., Any]
     if isinstance(target, torch._ops.OpOverload):
         if not target._can_decompose() or not target.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT):

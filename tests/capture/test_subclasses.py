@@ -163,6 +163,6 @@ def test_a_nested_input_is_refused_by_name() -> None:
     with pytest.raises(decomp.CaptureError) as error:
         decomp.lower(nn.Linear(4, 4), to=targets.tinygrad, args=(ragged,))
     assert str(error.value) == (
-        "an example input is a nested tensor, whose row sizes a graph cannot express\n"
+        "the example input args[0] is a nested tensor, whose row sizes a graph cannot express\n"
         "  to do: pass it padded, by torch.nested.to_padded_tensor, or use torch.compile with decomp.backend(to=...)"
     )
