@@ -181,6 +181,21 @@ def _allowed(what: str, verdict: str, way: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Regression:
+    """One measurement of an implementation that is worse than it was."""
+
+    way: Implementation
+    what: str
+    """The quantity and its dtype, "gradients in float32"; or the name of the verdict that was good."""
+    text: str
+    of_rounding: bool = False
+    """Whether only rounding errors grew."""
+
+    def __str__(self) -> str:
+        return f"{self.way.title}: {self.what}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """The measurements of one rule. `print(certificate)` is readable; `to_json` is the committed form."""
 
@@ -241,6 +256,10 @@ class Certificate:
         same inputs."""
         if self.error:
             return () if other.error else (self.error,)
+        return tuple(map(str, self.regressions_from(other)))
+
+    def regressions_from(self, other: Certificate) -> tuple[Regression, ...]:
+        """The same, as data; without what has no measurement in both."""
         same = {(way.name, way.level): way for way in other.ways}
         return tuple(worse for way in self.ways for worse in _worse(way, same.get((way.name, way.level))))
 
@@ -302,38 +321,43 @@ def _order(way: Implementation) -> tuple[bool, int]:
     return way.name != AS_WRITTEN, LEVELS.index(way.level)
 
 
-def _worse(way: Implementation, other: Implementation | None) -> Iterator[str]:
+def _worse(way: Implementation, other: Implementation | None) -> Iterator[Regression]:
     if other is None or other.verdict not in ("measured", "legal"):
         return
     if way.verdict != other.verdict and way.verdict != "legal":
-        yield f"{way.title}: {way.verdict}: {way.reason}"
+        yield Regression(way, way.verdict, way.reason)
     for what in ("values", "gradients", "second"):
         now, then = getattr(way, what), getattr(other, what)
         for dtype in then.keys() & now.keys():
-            worse = _worse_figures(dtype, now[dtype], then[dtype])
-            yield from (f"{way.title}: {what} in {dtype}: {text}" for text in worse)
+            yield from _worse_figures(way, f"{what} in {dtype}", now[dtype], then[dtype], LIMITS[dtype])
     for what in ("dtypes", "notes"):
         now, then = getattr(way, what), getattr(other, what)
         good = [name for name, verdict in then.items() if verdict in GOOD]
-        yield from (f"{way.title}: {name}: {now[name]}" for name in good if now.get(name, "equal") not in GOOD)
+        yield from (Regression(way, name, now[name]) for name in good if now.get(name, "equal") not in GOOD)
     for dtype, said in way.compiled.items():
         if not _is_good(said) and _is_good(other.compiled.get(dtype, AS_EAGER)):
-            yield f"{way.title}: compiled, {dtype}: {said}"
+            yield Regression(way, f"compiled, {dtype}", said)
     for dtype, said in way.flushed.items():
         if said != FINITE and other.flushed.get(dtype) == FINITE:
-            yield f"{way.title}: flushed, {dtype}: {said}"
+            yield Regression(way, f"flushed, {dtype}", said)
     for name in ("failures", "shapes", "arithmetic"):  # which are recorded only for faults
         if way.notes.get(name, "equal") not in GOOD and name not in other.notes:
-            yield f"{way.title}: {name}: {way.notes[name]}"
+            yield Regression(way, name, way.notes[name])
 
 
-def _worse_figures(dtype: str, now: Figures, then: Figures) -> Iterator[str]:
+def _worse_figures(way: Implementation, what: str, now: Figures, then: Figures, limit: float) -> Iterator[Regression]:
     if now.mismatches > then.mismatches * 1.1 + 2 or now.mismatches and not then.mismatches:
         example = f", {now.examples[0]}" if now.examples else ""
-        yield f"{now.mismatches} wrong, where there were {then.mismatches}{example}"
+        yield Regression(way, what, f"{now.mismatches} wrong, where there were {then.mismatches}{example}")
     lost = max(0.0, (now.own_max or 0.0) - (then.own_max or 0.0))
-    if now.max > then.max * TIMES_WORSE + SHARE_WORSE * LIMITS[dtype] + lost:
-        yield f"{now.max:g} ULP at {now.worst}, where there were {then.max:g}"
+    if is_larger(now.max, then.max, limit, lost):
+        yield Regression(way, what, f"{now.max:g} ULP at {now.worst}, where there were {then.max:g}", of_rounding=True)
+
+
+def is_larger(now: float, then: float, limit: float, lost: float = 0.0) -> bool:
+    """Whether an error in ULP is larger than another by more than another processor explains, in a dtype of this limit
+    (`LIMITS`). `lost`: how much larger the error of PyTorch's own kernel is."""
+    return now > then * TIMES_WORSE + SHARE_WORSE * limit + lost
 
 
 class Certificates(Mapping[str, Certificate]):

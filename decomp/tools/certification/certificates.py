@@ -10,7 +10,7 @@ from pathlib import Path
 
 from decomp._library import library
 from decomp.rules.rules import Rule
-from decomp.tools.certification.certificate import Certificate
+from decomp.tools.certification.certificate import Certificate, Implementation
 from decomp.tools.certification.implementations import identity, level_of
 from decomp.tools.certification.sources import content_hash
 from decomp.tools.writing import write_atomically
@@ -89,7 +89,19 @@ def why_stale(rule: Rule, certificate: Certificate | None) -> str:
         return "the rule has changed since"
     if certificate.level != level_of(rule):
         return f"it was measured for the level {certificate.level}"
-    for way in certificate.ways:
+    return _changed_on_the_way(certificate.ways)
+
+
+def changed_here(rule: Rule, certificate: Certificate) -> str:
+    """Why a certificate is of other code than is here; empty if it is not. A rule on its way that the installed PyTorch
+    leaves out (`when=`) is no change: the program is then lowered by others."""
+    if certificate.hash != content_hash([rule]):
+        return "the rule has changed since"
+    return _changed_on_the_way(way for way in certificate.ways if all(name in _library() for name in way.rules))
+
+
+def _changed_on_the_way(ways: Iterable[Implementation]) -> str:
+    for way in ways:
         if way.rules and way.hash != _hash_of(way.rules):
             return f"a rule on the way to {way.title} has changed since"
     return ""
