@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.text import Text
 import typer
 
 import decomp
-from decomp._library import library
-from decomp.tools.certification import certificates, compiled_columns, tables
-from decomp.tools.certification.certifying import levels_of
+from decomp.tools.certification import certificates, tables
 from decomp.tools.certification.implementations import identity
-from decomp.tools.certification.isolation import stop
-from decomp.tools.cli.arguments import TARGET, TO, Debug, Json, load_target, near
-from decomp.tools.cli.executors import EXECUTOR, made_executor
+from decomp.tools.cli.arguments import TARGET, TO, Debug, Json
+from decomp.tools.cli.certificate_runs import CertificateRun
+from decomp.tools.cli.certificate_samples import DRAWN, compare_sample, sample_table
+from decomp.tools.cli.executors import EXECUTOR
 from decomp.tools.cli.extras import require_matplotlib
-from decomp.tools.cli.terminal import Unusable, print_json, progressing, report_errors, saved, show
-from decomp.tools.measurement.joint_graphs import require_compiler
+from decomp.tools.cli.rule_choice import chosen_rules
+from decomp.tools.cli.terminal import Unusable, print_json, report_errors, saved, show
+
+SAMPLE = (
+    f"Draw {DRAWN} rules by --seed (--sample 20: that many), measure them here and compare them with the committed "
+    "certificates, which are of one version of PyTorch. Shows the rules that differ by more than repeated "
+    "measurements do, and what changed. Exits with 1 only if a rule is worse, not if PyTorch's kernel changed."
+)
 
 
 def certify(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="An op in any spelling, or the name of a rule.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="An op in any spelling, or the name of a rule; with --sample also a number."
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every rule of the library.")] = False,
     family: Annotated[
@@ -58,54 +64,99 @@ def certify(
             "flushed to zero. With --stale, only rules that lack it.",
         ),
     ] = False,
+    sample: Annotated[bool, typer.Option("--sample", help=SAMPLE)] = False,
     plot: Annotated[Path | None, typer.Option(help="Plot errors over inputs, for rules with one argument.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; by default one per core.")] = None,
     executor: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help=EXECUTOR)] = None,
     timeout: Annotated[float | None, typer.Option(help="The time limit of one rule in seconds.")] = None,
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(help="Of random inputs; with --sample, of the draw.")] = 0,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Measure rules against exact results and PyTorch's own, and compare with the committed certificates."""
     with report_errors(debug, as_json):
         require_matplotlib(plot)
+        run = CertificateRun(to, accuracy, workers, executor, timeout, seed)
         before = certificates.read_committed()
-        chosen = _chosen_rules(name, family, everything or stale)
-        if compiled or flushed:
-            chosen = _measured_already(chosen, before)
-        elif stale:
-            chosen = [rule for rule in chosen if certificates.why_stale(rule, before.get(identity(rule)))]
+        if sample:
+            _refuse_beside_sample(
+                stale=stale, stored=stored, update=update, compiled=compiled, flushed=flushed, plot=plot
+            )
+            _compare_drawn(name, family, run, before, as_json)
+            return
+        chosen = _chosen(name, family, everything, stale, compiled or flushed, before)
         if stored:
             measured = [before[rule] for rule in map(identity, chosen) if rule in before]
         elif compiled or flushed:
-            lacking = compiled_columns.uncompiled if compiled else compiled_columns.unflushed
-            asked = [before[identity(rule)] for rule in chosen]
-            asked = [one for one in asked if not stale or lacking(one)]
-            found_anew = compiled_columns.with_columns if compiled else compiled_columns.with_flushed
-            if compiled:
-                require_compiler()
-            with _executor(executor, workers) as pool:
-                measured = _with_columns(found_anew(asked, pool, timeout, seed), len(asked), update)
+            measured = run.measure_column(compiled, [before[identity(rule)] for rule in chosen], stale, update)
         else:
-            targets = [load_target(each) for each in to]
-            with _executor(executor, workers) as pool:
-                found = decomp.certify(
-                    chosen, to=targets, accuracy=accuracy or None, seed=seed, executor=pool, timeout=timeout
-                )
-            measured = list(found.values()) if isinstance(found, decomp.results.Certificates) else [found]
+            measured = run.measure(chosen)
         worse = _worse(measured, before)
         _show_certificates(measured, worse, as_json)
         if plot is not None:
-            from decomp.tools.certification.ulp_plot import plot_errors
-
-            show(saved(plot_errors(chosen, [load_target(each) for each in to], plot)))
+            _plot(chosen, run, plot)
         if update and not (compiled or flushed):
-            levels = levels_of(accuracy or None)
-            complete = (one.with_compiled_of(before.get(one.rule)) for one in measured)
-            written = certificates.commit(one.merged_into(before.get(one.rule), levels) for one in complete)
-            show(Text(f"{len(written)} files of certificates written", style="bold") if not as_json else None)
+            _write(measured, before, run.levels, as_json)
         elif worse and not update:
             raise typer.Exit(1)
+
+
+def _refuse_beside_sample(**given: object) -> None:
+    """Raise `Unusable` if something was asked that a sample of rules is not for."""
+    wrong = next((name for name, value in given.items() if value), None)
+    if wrong is not None:
+        raise Unusable(f"--sample only compares with the committed certificates: leave out --{wrong}")
+
+
+def _compare_drawn(
+    name: str | None,
+    family: str | None,
+    run: CertificateRun,
+    before: Mapping[str, decomp.results.Certificate],
+    as_json: bool,
+) -> None:
+    """Compare a sample of rules with their certificates. Exits with 1 if a rule got worse."""
+    count, name = (int(name), None) if name is not None and name.isdigit() else (DRAWN, name)
+    chosen = chosen_rules(name, family, everything=name is None and family is None)
+    compared = compare_sample(chosen, max(count, 1), run, before)
+    if as_json:
+        print_json(compared.to_json())
+    else:
+        show(sample_table(compared))
+    if compared.worse:
+        raise typer.Exit(1)
+
+
+def _chosen(
+    name: str | None,
+    family: str | None,
+    everything: bool,
+    stale: bool,
+    column_alone: bool,
+    before: dict[str, decomp.results.Certificate],
+) -> list[decomp.Rule]:
+    """The rules to measure; for a column, those whose certificates are up to date. Raises `Unusable`, `UnknownOp`."""
+    chosen = chosen_rules(name, family, everything or stale)
+    if column_alone:
+        return _measured_already(chosen, before)
+    return [rule for rule in chosen if not stale or certificates.why_stale(rule, before.get(identity(rule)))]
+
+
+def _plot(chosen: list[decomp.Rule], run: CertificateRun, path: Path) -> None:
+    from decomp.tools.certification.ulp_plot import plot_errors
+
+    show(saved(plot_errors(chosen, run.targets, path)))
+
+
+def _write(
+    measured: list[decomp.results.Certificate],
+    before: dict[str, decomp.results.Certificate],
+    levels: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    complete = (one.with_compiled_of(before.get(one.rule)) for one in measured)
+    written = certificates.commit(one.merged_into(before.get(one.rule), levels) for one in complete)
+    show(Text(f"{len(written)} files of certificates written", style="bold") if not as_json else None)
 
 
 def _worse(
@@ -123,85 +174,6 @@ def _measured_already(chosen: list[decomp.Rule], before: dict[str, decomp.result
         left = f"skipped: {len(chosen) - len(known)} rules that changed since they were measured"
         print(f"{left}; to do: decomp certify --stale --update", file=sys.stderr)
     return known
-
-
-def _with_columns(
-    batches: Iterator[list[decomp.results.Certificate]], count: int, update: bool
-) -> list[decomp.results.Certificate]:
-    """Certificates with one column measured again. Each is written when it is done, so that an interruption loses only
-    the running ones."""
-    found: list[decomp.results.Certificate] = []
-    with progressing() as report:
-        for batch in batches:
-            found += batch
-            report(len(found), count, batch[-1].rule)
-            if update:
-                certificates.commit(batch)
-    return found
-
-
-def _chosen_rules(name: str | None, family: str | None, everything: bool) -> list[decomp.Rule]:
-    """The rules to certify. Raises `Unusable`, `UnknownOp`."""
-    rules = list(library())
-    if name is not None:
-        named = [rule for rule in rules if rule.name == name]
-        rules = list(library().of(decomp.op(name))) if not named else _of_op_or_name(name, named)
-        if not rules:
-            raise Unusable(f"there is no rule for {decomp.op(name)}")
-    elif family is not None:
-        known = sorted({name for rule in rules for name in _families(rule)})
-        rules = [rule for rule in rules if family in _families(rule)]
-        if not rules:
-            raise Unusable(f"no family {family!r}.{near(family, known)} Available: {', '.join(known)}")
-    elif not everything:
-        raise Unusable("which rules? Name an op, or pass --family FAMILY, --stale or --all")
-    return rules
-
-
-def _families(rule: decomp.Rule) -> tuple[str, str, str]:
-    """The names of a rule's family: the package, the module in it, the module's own name."""
-    module = certificates.family(rule)
-    return module.partition(".")[0], module, module.rpartition(".")[2]
-
-
-def _of_op_or_name(name: str, named: list[decomp.Rule]) -> list[decomp.Rule]:
-    """The rules of a name, where ops take precedence: `relu` is an op and a rule, `sort_scattered` only a rule."""
-    try:
-        return list(library().of(decomp.op(name))) or named
-    except decomp.UnknownOp:
-        return named
-
-
-class _Threads(ThreadPoolExecutor):
-    """Threads that keep the futures of their jobs."""
-
-    def __init__(self, count: int | None) -> None:
-        super().__init__(count)
-        self.begun: list[Future[Any]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future = super().submit(fn, *args, **kwargs)
-        self.begun.append(future)
-        return future
-
-
-@contextlib.contextmanager
-def _executor(name: str | None, workers: int | None) -> Iterator[Executor | None]:
-    """The executor that `module:callable` returns, or threads that each measure in a process of their own."""
-    if name is None and workers is None:
-        yield None
-    elif name is None:
-        threads = _Threads(workers)
-        try:
-            yield threads
-        except BaseException:  # also for an interrupt while jobs are still being submitted
-            threads.shutdown(wait=False, cancel_futures=True)
-            stop(threads.begun)
-            raise
-        threads.shutdown()
-    else:
-        with made_executor(name) as made:
-            yield made
 
 
 def _show_certificates(

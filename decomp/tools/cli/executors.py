@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 import contextlib
 import multiprocessing
 import os
+from typing import Any
 
 import torch
 
+from decomp.tools.certification.isolation import stop
 from decomp.tools.cli.arguments import load_callable
 from decomp.tools.cli.terminal import Unusable
 
@@ -22,6 +24,38 @@ def made_executor(name: str) -> Executor:
     if not isinstance(made, Executor) and not hasattr(made, "submit"):
         raise Unusable(f"{name} must return a concurrent.futures.Executor, not {type(made).__name__}")
     return made
+
+
+class _Threads(ThreadPoolExecutor):
+    """Threads that keep the futures of their jobs."""
+
+    def __init__(self, count: int | None) -> None:
+        super().__init__(count)
+        self.begun: list[Future[Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(fn, *args, **kwargs)
+        self.begun.append(future)
+        return future
+
+
+@contextlib.contextmanager
+def chosen_executor(name: str | None, workers: int | None) -> Iterator[Executor | None]:
+    """The executor that `module:callable` returns, or threads that each measure in a process of their own."""
+    if name is None and workers is None:
+        yield None
+    elif name is None:
+        threads = _Threads(workers)
+        try:
+            yield threads
+        except BaseException:  # also for an interrupt while jobs are still being submitted
+            threads.shutdown(wait=False, cancel_futures=True)
+            stop(threads.begun)
+            raise
+        threads.shutdown()
+    else:
+        with made_executor(name) as made:
+            yield made
 
 
 @contextlib.contextmanager

@@ -3,9 +3,16 @@
 import json
 
 import pytest
+import torch
 
 from decomp.tools.certification import certificates
+from decomp.tools.certification.implementations import identity
+from decomp.tools.cli.certificate_runs import CertificateRun
+from decomp.tools.cli.certificate_samples import DRAWN
+from decomp_rules import RULES
 from tests.commands import run, said
+
+VERSION = torch.__version__.partition("+")[0]
 
 
 @pytest.fixture
@@ -66,3 +73,66 @@ def test_of_many_rules_those_with_faults_are_named():
     assert found.exit_code == 0 and "gelu_of_sigmoid for aten.gelu: as written: second" in text
     assert "decomp certify NAME" in found.output
     assert "second in float32: " in run("certify", "gelu_of_sigmoid", "--stored").output
+
+
+def changed(path, **figures):
+    """Change a committed certificate: these figures of its values in float32, as written and on its targets."""
+    (data,) = map(json.loads, path.read_text().splitlines())
+    for way in data["ways"]:
+        way["values"]["float32"].update(figures)
+    path.write_text(json.dumps(data) + "\n")
+
+
+def test_a_sample_says_which_rules_differ_here_and_what_changed(kept):
+    measured = run("certify", "deg2rad", "--to", "tinygrad", "--update")
+    assert measured.exit_code == 0
+    (path,) = kept.glob("*.jsonl")
+    asked = ("certify", "deg2rad", "--sample", "--to", "tinygrad")
+    same = run(*asked)
+    assert same.exit_code == 0
+    assert f"1 of 1 rules (seed 0) on torch {VERSION}, certified on torch {VERSION}: none differs" in same.output
+
+    kept_text = path.read_text()
+    changed(path, own_max=900.0)
+    kernel = run(*asked)
+    assert kernel.exit_code == 0
+    assert "0 worse, 1 whose kernel changed" in kernel.output
+    assert "kernel: values in float32: 0.629 ULP, where there were 900" in kernel.output
+
+    path.write_text(kept_text)
+    changed(path, max=-9.0)
+    worse = run(*asked)
+    assert worse.exit_code == 1
+    assert "1 worse, 0 whose kernel changed" in worse.output
+    assert "rule: as written: values in float32: " in worse.output
+    found = json.loads(run(*asked, "--json").stdout)
+    assert (found["torch"], found["drawn"], found["of"]) == (VERSION, 1, 1)
+    assert {each["cause"] for each in found["differences"]} == {"rule"}
+
+
+def test_a_sample_is_drawn_by_its_seed(monkeypatch):
+    drawn = []
+
+    def noted(self, rules):
+        drawn.append([rule.name for rule in rules])
+        return [certificates.read_committed()[identity(rule)] for rule in rules]
+
+    monkeypatch.setattr(CertificateRun, "measure", noted)
+    for words in (["3"], ["3"], ["3", "--seed", "1"], ["gelu"], []):
+        found = run("certify", "--sample", *words)
+        assert found.exit_code == 0 and "none differs" in found.output
+    first, again, other, of_gelu, of_all = drawn
+    assert first == again != other and len(first) == len(other) == 3
+    assert sorted(of_gelu) == sorted(rule.name for rule in RULES["gelu"])
+    assert len(of_all) == DRAWN
+
+
+def test_a_sample_is_only_compared(kept):
+    assert said(run("certify", "--sample", "--update")) == (
+        2,
+        "error: --sample only compares with the committed certificates: leave out --update",
+    )
+    assert said(run("certify", "deg2rad", "--sample")) == (
+        2,
+        "error: none of these rules has a certificate to compare with",
+    )
