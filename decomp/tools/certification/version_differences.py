@@ -10,7 +10,7 @@ and none did before, it is the kernel that changed; if some still agree with it,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from decomp.tools.certification.certificate import (
@@ -24,8 +24,9 @@ from decomp.tools.certification.certificate import (
     is_larger,
 )
 
-RULE, KERNEL = "rule", "kernel"
-"""What changed: the rule's results got worse, or PyTorch's kernel computes something else."""
+RULE, KERNEL, PROCESSOR = "rule", "kernel", "processor"
+"""What changed: the rule's results got worse, PyTorch's kernel computes something else, or neither, but the processor
+is another one than that of the certificate."""
 KINDS = ("values", "gradients", "second")
 
 Pairs = list[tuple[Implementation, Implementation]]
@@ -39,7 +40,9 @@ class VersionDifference:
     rule: str
     """Its identity."""
     cause: str
-    """`RULE` or `KERNEL`."""
+    """`RULE`, `KERNEL` or `PROCESSOR`."""
+    quantity: str
+    """The quantity and its dtype, "gradients in float32", or the name of a verdict."""
     what: str
     """What differs, with the figures of both."""
     why: str
@@ -57,17 +60,28 @@ def version_differences(now: Certificate, then: Certificate, stale: str = "") ->
     """What differs by more than repeated measurements do, once each; empty if nothing does. `stale`: why the
     certificate is not of this code; then whatever is worse is the rule's."""
     if now.error and not then.error:
-        return (VersionDifference(now.rule, RULE, now.error, "it could not be measured here"),)
+        return (VersionDifference(now.rule, RULE, "error", now.error, "it could not be measured here"),)
     before = {(way.name, way.level): way for way in then.ways}
     pairs = [(way, before[way.name, way.level]) for way in now.ways if (way.name, way.level) in before]
     kernel = _of_kernel(pairs)
-    found = {what: VersionDifference(now.rule, KERNEL, *texts) for what, texts in kernel.items()}
+    found = {what: VersionDifference(now.rule, KERNEL, what, *texts) for what, texts in kernel.items()}
     for regression in now.regressions_from(then):
         key = f"{regression.what}, rounding" if regression.of_rounding else regression.what
         if key not in found or found[key].cause == KERNEL and regression.of_rounding:
             cause, why = (RULE, stale) if stale else _cause(regression, now.regressions_from(then), pairs, kernel)
-            found[key] = VersionDifference(now.rule, cause, str(regression), why)
+            found[key] = VersionDifference(now.rule, cause, regression.what, str(regression), why)
     return tuple(found.values())
+
+
+def of_processor(difference: VersionDifference, why: str) -> VersionDifference:
+    """The same difference, attributed to the processor."""
+    return replace(difference, cause=PROCESSOR, why=why)
+
+
+def recurs(difference: VersionDifference, others: Iterable[VersionDifference]) -> bool:
+    """Whether another measurement of the same rule differs in the same quantity, for the same cause."""
+    same = (difference.cause, difference.quantity)
+    return any((each.cause, each.quantity) == same for each in others)
 
 
 def _of_kernel(pairs: Pairs) -> dict[str, tuple[str, str]]:

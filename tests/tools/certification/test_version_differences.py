@@ -7,7 +7,7 @@ import torch
 import decomp
 from decomp.results import Certificate
 from decomp.tools.certification.certificate import Figures, Implementation, Mismatch
-from decomp.tools.certification.version_differences import version_differences
+from decomp.tools.certification.version_differences import recurs, version_differences
 
 PROGRAMS = {"as written": "1", "core_aten": "2", "tinygrad": "3"}
 
@@ -127,6 +127,15 @@ def test_a_rule_that_cannot_be_measured_is_worse():
     now = Certificate("here:rule for aten.relu", error="crashes: SIGSEGV")
     assert said(now) == ["rule: crashes: SIGSEGV (it could not be measured here)"]
     assert said(certificate(), now) == said(now, now) == []
+
+
+def test_a_difference_recurs_in_the_same_quantity_for_the_same_cause():
+    (rounding,) = version_differences(
+        certificate(tinygrad={"values": {"float32": Figures(9, 30.0, 0.9, "1", 0.5, 0.1)}}), certificate()
+    )
+    (gradient,) = version_differences(certificate(core_aten={"gradients": wrong(24)}), certificate())
+    assert recurs(rounding, [gradient, rounding])
+    assert not recurs(rounding, [gradient, replace(rounding, cause="kernel")])
 
 
 def test_a_planted_rule_of_the_textbook_is_found_worse_than_the_right_one():

@@ -110,6 +110,23 @@ def test_a_sample_says_which_rules_differ_here_and_what_changed(kept):
     assert {each["cause"] for each in found["differences"]} == {"rule"}
 
 
+def test_a_difference_of_another_processor_is_no_fault_of_the_rule(kept):
+    assert run("certify", "deg2rad", "--to", "tinygrad", "--update").exit_code == 0
+    (path,) = kept.glob("*.jsonl")
+    changed(path, max=-9.0)
+    (data,) = map(json.loads, path.read_text().splitlines())
+    path.write_text(json.dumps({**data, "machine": "m68k, 1 thread"}) + "\n")
+    found = run("certify", "deg2rad", "--sample", "--to", "tinygrad")
+    assert found.exit_code == 0
+    assert "0 worse, 0 whose kernel changed, 1 by the processor" in found.output
+    assert "(PyTorch is the same; certified on m68k, 1 thread)" in found.output
+
+    path.write_text(json.dumps({**data, "machine": "m68k, 1 thread", "torch": "2.10.0"}) + "\n")
+    of_version = run("certify", "deg2rad", "--sample", "--to", "tinygrad")
+    assert of_version.exit_code == 1
+    assert "(the kernel's own error does not explain it; certified on m68k, 1 thread)" in of_version.output
+
+
 def test_a_sample_is_drawn_by_its_seed(monkeypatch):
     drawn = []
 
