@@ -21,7 +21,7 @@ from decomp.metadata.meta_kernels import MetaKernels
 from decomp.metadata.nonfinite_constants import spelled
 from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC, expression
 from decomp.ops import aten
-from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
+from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from decomp.torch_internals.modes import (
     PRE_DISPATCH,
     DisableTorchFunction,
@@ -35,6 +35,9 @@ from decomp.torch_internals.pytree import tree_leaves
 _AS_THEY_ARE = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
+_COPIES = (aten.to.dtype_layout, aten._to_copy.default)
+_PLACING = {"device", "non_blocking"}
+"""Copies to another device, and the arguments of one that changes nothing else."""
 
 
 class Tape:
@@ -178,6 +181,25 @@ class Tape:
         """Whether a fake tensor represents a concrete one."""
         node = self.node_of(value)
         return node is not None and node.op == "get_attr"
+
+    def is_new(self, value: torch.Tensor) -> bool:
+        """Whether a fake tensor represents a concrete one, or a copy of it on another device."""
+        node = self.node_of(value)
+        if node is not None and node.target in _COPIES:
+            node = node.all_input_nodes[0]
+        return node is not None and node.op == "get_attr"
+
+    def moved_constant(self, value: torch.Tensor, device: torch.device | None) -> torch.Tensor | None:
+        """A constant on another device; None if it is there already, or this machine does not have that device."""
+        node = self.node_of(value)
+        if device is None or device.type == value.device.type or node is None or node.op != "get_attr":
+            return None
+        try:
+            with unset_fake_temporarily():
+                moved = self.constants[str(node.target)].to(device)
+        except (RuntimeError, AssertionError):
+            return None
+        return self.constant(moved)
 
     def size(self, value: Any) -> Any:
         """The node (or number) that computes a symbolic size from the sizes of inputs."""
@@ -353,7 +375,12 @@ class Recorder(ProxyTorchDispatchMode):
         kwargs = kwargs or {}
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             return self.tape.constant(args[0])
-        if func is aten.detach_.default and self.tape.is_constant(args[0]):
+        if func in _COPIES and kwargs.keys() <= _PLACING:
+            # torch.tensor() makes its tensor on the CPU, and copies it where it belongs (seen on 2.11 to 2.15).
+            moved = self.tape.moved_constant(args[0], kwargs.get("device"))
+            if moved is not None:
+                return moved
+        if func is aten.detach_.default and self.tape.is_new(args[0]):
             return args[0]  # torch.tensor() detaches its new tensor
         args, kwargs = substituted((args, kwargs), self._fake, torch.Tensor)
         out = self.executed(func, args, kwargs)

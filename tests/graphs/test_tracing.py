@@ -2,9 +2,12 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 import decomp
+from decomp.graphs.tracing import Tape
+from decomp.metadata.fakes import new_mode
+from decomp.torch_internals.fakes import FakeTensorMode
 from decomp_rules import targets
 from tests.forms import Holder
 
@@ -38,3 +41,21 @@ def test_a_number_computed_from_a_size_that_the_program_fixes(to):
     lowered = decomp.decompose(program, rules) if to is None else decomp.lower(program, to=to).result
     for found, expected in zip(lowered.module()(x, torch.ones(7)), Fixed()(x, torch.ones(7))):
         torch.testing.assert_close(found, expected)
+
+
+def test_a_constant_that_a_rule_makes_on_another_device_is_there_when_the_program_runs():
+    tape, meta = Tape(fx.Graph(), new_mode()), torch.device("meta")
+    there = tape.constant(torch.tensor([1.0, 2.0]))
+    moved = tape.moved_constant(there, meta)
+    assert moved.device == meta and tape.is_constant(moved)
+    assert [each.device.type for each in tape.constants.values()] == ["cpu", "meta"]
+    assert tape.moved_constant(there, torch.device("cpu")) is None
+
+
+def test_a_table_that_a_rule_makes_for_an_accelerator_is_no_mutation():
+    with FakeTensorMode():
+        x = torch.empty(2, 3, device="cuda")
+    rules = decomp.Rules({"relu": lambda x: x * torch.tensor([1.0, 0.0, 1.0], device=x.device)})
+    lowered = decomp.decompose(nn.ReLU(), rules, args=(x,))
+    assert any(node.op == "get_attr" for node in lowered.graph.nodes)
+    assert decomp.plan(nn.GELU(), to=targets.tinygrad, args=(x,)).complete
