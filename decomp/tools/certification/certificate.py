@@ -324,7 +324,7 @@ def _order(way: Implementation) -> tuple[bool, int]:
 def _worse(way: Implementation, other: Implementation | None) -> Iterator[Regression]:
     if other is None or other.verdict not in ("measured", "legal"):
         return
-    if way.verdict != other.verdict and way.verdict != "legal":
+    if way.verdict not in (other.verdict, "legal", "measured"):
         yield Regression(way, way.verdict, way.reason)
     for what in ("values", "gradients", "second"):
         now, then = getattr(way, what), getattr(other, what)

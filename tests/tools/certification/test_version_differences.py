@@ -117,6 +117,13 @@ def test_gradients_that_the_kernel_has_now_are_a_change_of_it():
     ]
 
 
+def test_a_program_where_the_op_was_legal_is_not_worse():
+    legal = certificate(tinygrad={"verdict": "legal", "values": {}, "gradients": {}})
+    assert said(certificate(), legal) == said(legal) == []
+    (lost,) = said(certificate(tinygrad={"verdict": "not reached", "reason": "needs exp2"}), legal)
+    assert lost == "rule: tinygrad: not reached: needs exp2 (this is a property of the rule alone)"
+
+
 def test_of_changed_code_whatever_is_worse_is_the_rules():
     now = certificate(everywhere={"gradients": wrong(24)})
     (difference,) = version_differences(now, certificate(), "the rule has changed since")
