@@ -63,6 +63,8 @@ class Sample:
     domain: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None
     """Maps points of the whole range of the dtype to arguments that the op can be run on, a tensor for each argument:
     PyTorch's own kernel would need years for a polynomial of degree 10³⁰."""
+    device: torch.device | None = None
+    """The device that the call runs on; None: the CPU. Its tensors, and its results, are on the CPU all the same."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -87,7 +89,23 @@ class Sample:
 
     def run(self) -> Any:
         """The result of the op, or of `documented` if given."""
-        return (self.documented or self.overload)(*self.args, **self.kwargs)
+        here = self.on_its_device()
+        return self.to_cpu((self.documented or self.overload)(*here.args, **here.kwargs))
+
+    def on_its_device(self) -> Sample:
+        """The same call with its tensors, and a device among its arguments, on the device that it runs on."""
+        device = self.device
+        if device is None:
+            return self
+
+        def placed(leaf: Any) -> Any:
+            return leaf.to(device) if isinstance(leaf, torch.Tensor) else device
+
+        return self.replaced(lambda leaf: placed(leaf) if isinstance(leaf, (torch.Tensor, torch.device)) else leaf)
+
+    def to_cpu(self, results: Any) -> Any:
+        """Results of the call on its device, on the CPU."""
+        return results if self.device is None else pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, results)
 
     @property
     def tags(self) -> frozenset[Any]:

@@ -59,7 +59,7 @@ class AsWritten:
         return lambda tensors: self._run(trial.sample, tensors)
 
     def _run(self, sample: Sample, tensors: Sequence[torch.Tensor]) -> Any:
-        call = sample.with_tensors(t if t.requires_grad else t.clone() for t in tensors)
+        call = sample.with_tensors(t if t.requires_grad else t.clone() for t in tensors).on_its_device()
         try:
             bound = bind_function(call.overload, call.args, call.kwargs, kind_of)
         except BindingError as error:
@@ -67,7 +67,9 @@ class AsWritten:
         if bound.op != self.rule.op:
             return Declined(f"the call is one of {bound.op}")
         accepted = self.rule.accept(bound)
-        return accepted if isinstance(accepted, Declined) else self.rule.on_accepted(*accepted[0], **accepted[1])
+        if isinstance(accepted, Declined):
+            return accepted
+        return sample.to_cpu(self.rule.on_accepted(*accepted[0], **accepted[1]))
 
 
 def _raise_if_declined(result: Any) -> None:
@@ -103,8 +105,14 @@ class Lowered:
         own = self.rules.own
         found = (self.rule if rule is own else rule for rule in rules if isinstance(rule, Rule))
         self.used = list(dict.fromkeys([*self.used, self.rule, *found]))
-        # Constants of the program do not require gradients, even if the originals do.
-        return lambda tensors: lowering.result(*[t if t.requires_grad else t.clone() for t in tensors])
+        sample = trial.sample
+
+        def run(tensors: Sequence[torch.Tensor]) -> Any:
+            # Constants of the program do not require gradients, even if the originals do.
+            call = sample.with_tensors(t if t.requires_grad else t.clone() for t in tensors)
+            return sample.to_cpu(lowering.result(*call.on_its_device().tensors))
+
+        return run
 
     def measure_cost(self, sample: Sample) -> None:
         """Record the costs of the lowered program of a sample call, if it is the first that the rule takes."""
@@ -151,7 +159,7 @@ class Lowered:
         return lowering, _rules_in(decision)
 
     def _lowered(self, sample: Sample, rules: Rules) -> tuple[Lowering, Any]:
-        module, tensors = program_of(sample)
+        module, tensors = program_of(sample.on_its_device())
         try:
             lowering = lower(
                 module,

@@ -40,12 +40,17 @@ class CertificationJob:
     """The hash of the rule's code, for the certificate if it cannot be measured."""
     level: str = LEVELS[0]
     """The rule's own level, for the same."""
+    device: str = ""
+    """The device to measure on; empty: the CPU."""
 
     def run(self) -> Certificate:
         """Measure the rule. Raises `LookupError` for an unknown rule or target."""
         rule, rules = rule_named(self.rule)
         targets = [target_named(each) if isinstance(each, str) else each for each in self.targets]
-        return measure_rule(rule, targets, self.samples, self.dtypes, self.seed, rules, self.levels)
+        device = torch.device(self.device) if self.device else None
+        found = measure_rule(rule, targets, self.samples, self.dtypes, self.seed, rules, self.levels, device)
+        require_working(device)
+        return found
 
     def can_travel(self, rule: Rule) -> bool:
         """Whether another process can find this rule and unpickle the rest."""
@@ -57,15 +62,30 @@ class CertificationJob:
 
 
 def job(
-    rule: Rule, targets: Sequence[Target], samples: Any, dtypes: Any, seed: int, levels: Sequence[str] = LEVELS
+    rule: Rule,
+    targets: Sequence[Target],
+    samples: Any,
+    dtypes: Any,
+    seed: int,
+    levels: Sequence[str] = LEVELS,
+    device: str = "",
 ) -> CertificationJob:
     """The job of measuring `rule`."""
     sent = tuple(target.name if _is_known(target) else target for target in targets)
     chosen = tuple(samples) if samples is not None else None
     kinds = tuple(dtypes) if dtypes is not None else None
     return CertificationJob(
-        identity(rule), sent, chosen, kinds, seed, tuple(levels), content_hash([rule]), level_of(rule)
+        identity(rule), sent, chosen, kinds, seed, tuple(levels), content_hash([rule]), level_of(rule), device
     )
+
+
+def require_working(device: torch.device | None) -> None:
+    """End the process if a kernel failed on a CUDA device: whatever it measured since, and would measure, is void."""
+    if device is not None and device.type == "cuda":
+        try:
+            torch.cuda.synchronize(device)
+        except RuntimeError as error:
+            raise SystemExit(f"the device failed: {error}") from error
 
 
 def rule_named(name: str) -> tuple[Rule, Rules | None]:

@@ -99,8 +99,9 @@ def _flushed(x: torch.Tensor) -> torch.Tensor:
 
 
 def flushed_or_none(what: Trial, inputs: Inputs, own: Sequence[torch.Tensor]) -> Flushed | None:
-    """The reference; None if the op fails, or has no real results in float32."""
-    if what.dtype is not torch.float32 or what.sample.exact == "shape":
+    """The reference; None if the op fails, has no real results in float32, or
+    runs on another device: only the CPU has the switch."""
+    if what.dtype is not torch.float32 or what.sample.exact == "shape" or what.sample.device is not None:
         return None
     try:
         return Flushed(what, inputs, own)

@@ -72,12 +72,15 @@ def measure_rule(
     seed: int = 0,
     rules: Rules | None = None,
     levels: Sequence[str] = LEVELS,
+    device: torch.device | None = None,
 ) -> Certificate:
     """The certificate of one rule: at its own level, if that is among `levels`, as written and lowered to each target;
-    and at looser levels where it is then lowered differently. Raises `ValueError` without samples."""
+    and at looser levels where it is then lowered differently. `device`: where the rule, the op and the op in float64
+    run (None: on the CPU); results are compared on the CPU. Raises `ValueError` without samples."""
     with torch.random.fork_rng(devices=[]), silenced():
         torch.manual_seed(seed)
-        work = Measurement(rule, measured_samples(rule, samples), tuple(dtypes or DTYPES), seed)
+        calls = tuple(replace(sample, device=device) for sample in measured_samples(rule, samples))
+        work = Measurement(rule, calls, tuple(dtypes or DTYPES), seed)
         candidates = work.candidates(targets, rules, levels)
         if candidates:
             work.run(candidates)
@@ -85,7 +88,7 @@ def measure_rule(
         rule=identity(rule),
         hash=content_hash([rule]),
         torch=torch.__version__.partition("+")[0],
-        machine=_machine(),
+        machine=_machine(device),
         seed=seed,
         domain="; ".join([f"{len(work.samples)} sample calls", *work.domain]),
         reference=work.references,
@@ -94,8 +97,10 @@ def measure_rule(
     )
 
 
-def _machine() -> str:
-    """The instruction set of PyTorch's kernels, and their number of threads."""
+def _machine(device: torch.device | None) -> str:
+    """The instruction set of PyTorch's kernels, and their number of threads; or the name of the CUDA device."""
+    if device is not None and device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
     threads = torch.get_num_threads()
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {threads} thread{'s' * (threads > 1)}"
 
@@ -374,6 +379,8 @@ class Measurement:
     ) -> bool:
         """Note integer arithmetic that is undefined in C++, unless another rule is tried first for such calls. Returns
         whether there was any integer arithmetic."""
+        if what.sample.device is not None:
+            return False  # what C++ leaves undefined is measured on the CPU
         found = undefined(function, what, tensors)
         if found and not any(rule_takes_call(rule, what) for rule in rules_tried_before(self.rule)):
             candidate.note("arithmetic", found)

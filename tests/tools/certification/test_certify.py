@@ -11,6 +11,7 @@ import decomp
 from decomp import Rules
 from decomp.results import Certificate
 from decomp.tools.certification.implementations import under_symbolic_sizes
+from decomp.tools.measurement.measuring import measure_rule
 import decomp_rules
 from decomp_rules import samples, targets
 from tests.tools.certification import certified_rules
@@ -26,6 +27,30 @@ def certified(op, function, **options):
 
 def faults(op, function, **options):
     return "\n".join(certified(op, function, **options).faults)
+
+
+# devices
+
+
+def test_a_sample_is_placed_on_the_device_that_it_runs_on_and_its_own_tensors_stay():
+    meta = torch.device("meta")
+    sample = decomp.Sample(
+        aten.full_like.default, (torch.ones(2, 3), 1.5), {"device": torch.device("cpu")}, device=meta
+    )
+    placed = sample.on_its_device()
+    assert (placed.args[0].device, placed.kwargs["device"]) == (meta, meta)
+    assert sample.tensors[0].device.type == "cpu"
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+        sample.run()  # its results are copied to the CPU
+
+
+def test_a_rule_measured_on_a_named_device_has_the_certificate_that_it_has_without():
+    (rule,) = Rules({"rsqrt": lambda x: 1 / torch.sqrt(x)})["rsqrt"]
+    how = {"targets": [targets.tinygrad], "dtypes": FLOAT32, "levels": ("exact",)}
+    named, plain = measure_rule(rule, **how, device=torch.device("cpu")), measure_rule(rule, **how)
+    assert [way.values for way in named.ways] == [way.values for way in plain.ways]
+    assert [way.gradients for way in named.ways] == [way.gradients for way in plain.ways]
+    assert plain.ways[0].flushed and not named.ways[0].flushed  # the switch for that is the CPU's
 
 
 # values
