@@ -148,15 +148,20 @@ class BenchmarkResults:
     def load(cls, path: Path) -> BenchmarkResults:
         """Read a file written by `save`. Raises `ValueError`, which names the file."""
         try:
-            data = json.loads(path.read_text("utf-8"))
-            if data.pop("format", None) != FORMAT:
-                raise ValueError(f"of another format than {FORMAT}")
-            data["rows"] = tuple(_row(row) for row in data["rows"])
-            data["attributions"] = tuple(_attribution(one) for one in data["attributions"])
-            data["running"] = BenchmarkCase(**data["running"]) if data["running"] else None
-            return cls(**data)
+            return cls.from_data(json.loads(path.read_text("utf-8")))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{path} holds no benchmark results: {error}") from error
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> BenchmarkResults:
+        """The results of what `save` wrote, read as JSON. Raises `ValueError`, `TypeError`, `KeyError` for others."""
+        read = dict(data)
+        if read.pop("format", None) != FORMAT:
+            raise ValueError(f"of another format than {FORMAT}")
+        read["rows"] = tuple(_row(row) for row in read["rows"])
+        read["attributions"] = tuple(_attribution(one) for one in read["attributions"])
+        read["running"] = BenchmarkCase(**read["running"]) if read["running"] else None
+        return cls(**read)
 
 
 SPREADS = tuple(f.name for f in fields(BenchmarkRow) if "Spread" in str(f.type))
