@@ -31,7 +31,7 @@ from decomp.tools.cli.executors import cores
 from decomp.tools.cli.open_table import OpenTable
 from decomp.tools.cli.terminal import Unusable
 
-DRAWN = 70
+DRAWN = 50
 """How many rules are drawn by default: about three minutes on two cores."""
 VERSION = torch.__version__.partition("+")[0]
 PLAIN_KERNELS = "kernels without vector instructions"
