@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -40,21 +41,47 @@ class PlanPricing:
 
     def __call__(self) -> PlanCosts:
         """The costs of the plan. Raises `CostError`."""
-        with resumed_session(self.program, self.matching.rules):
-            others = {level: self._at(level) for level in LEVELS}
-        cost, own = self.policy.cost or self.matching.target.costs or CALLS, dict(_decisions(self.planned))
+        others, cost, own = self._at_each_level(), self.cost, dict(_decisions(self.planned))
         groups: dict[tuple[str, str, str], dict[Place, fx.Node]] = {}
         for place, (node, decision) in own.items():
             if isinstance(decision, Derived):
-                op = op_of_node(node)
-                level = self.policy.accuracy.level(op) if op is not None else self.policy.accuracy.default
-                key = str(op or spell_target(node.target)), str(decision.rule), str(level)
-                groups.setdefault(key, {})[place] = node
+                groups.setdefault(self._key(node, decision), {})[place] = node
         target = self.matching.target.name
         priced = [_priced(key, nodes, own, others, target, cost) for key, nodes in groups.items()]
         kept = (call_if_bound(node) for node, decision in own.values() if isinstance(decision, Legal) and _is_op(node))
         legal = price_of_calls(cost, (call for call in kept if call is not None))
         return PlanCosts(target, repr(cost), tuple(sorted(priced, key=lambda each: -each.chosen.cost)), legal)
+
+    def by_call(self) -> Mapping[Place, Priced]:
+        """The price of each derived call, and those of the same call at other levels. Calls that are decided alike
+        share one. Raises `CostError`."""
+        others, own, target = self._at_each_level(), dict(_decisions(self.planned)), self.matching.target.name
+        known: dict[Any, Priced] = {}
+        found: dict[Place, Priced] = {}
+        for place, (node, decision) in own.items():
+            if isinstance(decision, Derived):
+                key = self._key(node, decision)
+                alike = [decided[place][1] for decided in (own, *others.values()) if place in decided]
+                shared = *key, *map(id, alike)
+                if shared not in known:
+                    known[shared] = _priced(key, {place: node}, own, others, target, self.cost)
+                found[place] = known[shared]
+        return found
+
+    @property
+    def cost(self) -> Cost:
+        """The cost model: that of the lowering, else that of the target, else the number of calls."""
+        return self.policy.cost or self.matching.target.costs or CALLS
+
+    def _key(self, node: fx.Node, decision: Derived) -> tuple[str, str, str]:
+        """What a table of costs groups calls by: op, rule, level."""
+        op = op_of_node(node)
+        level = self.policy.accuracy.level(op) if op is not None else self.policy.accuracy.default
+        return str(op or spell_target(node.target)), str(decision.rule), str(level)
+
+    def _at_each_level(self) -> dict[str, Decided]:
+        with resumed_session(self.program, self.matching.rules):
+            return {level: self._at(level) for level in LEVELS}
 
     def _at(self, level: str) -> Decided:
         policy = replace(self.policy, accuracy=Accuracy(level))
