@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 import functools
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,6 +72,12 @@ def floors_of(level: str) -> tuple[float, float]:
     ULP of that magnitude, and the error of a gradient in ε that is allowed at any magnitude."""
     scope = importlib.import_module("decomp.tools.measurement.scope")
     return scope.ABSOLUTE if level == "fast" else 0.0, scope.GRADIENTS.get(level, 0.0)
+
+
+def write_page(lowering: Any, path: str | Path, title: str | None) -> Path:
+    """Write the page of a lowering, and return its path."""
+    written: Path = importlib.import_module("decomp.tools.page.writing").write(lowering, path, title)
+    return written
 
 
 def certificate_of(rule: Any) -> Certificate | None:

@@ -27,6 +27,7 @@ from decomp.advice.suggestions import (
 from decomp.costs.model import Cost
 from decomp.derive.rule_selection import RuleSelection
 from decomp.errors import ArgumentError, boundary, count_noun
+from decomp.html_tables import table, titled
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NARROWER
 from decomp.lowering import rules_and_target
@@ -120,6 +121,17 @@ class Advice:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        steps = [(", ".join(each.add), ", ".join(each.unlocks), each.reached) for each in self.milestones]
+        savings = [(each.op, each.calls, each.programs) for each in self.savings]
+        out = self.out_of_reach.items()
+        return titled(
+            "; ".join(self._opening()),
+            table(("implement next", "then lower", "programs in all"), steps),
+            table(("op that shortens programs", "calls saved", "programs"), savings),
+            table(("program out of reach", "why"), out),
+        )
 
     def lines(self) -> list[str]:
         """The advice as text, one fact a line."""

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 from dataclasses import dataclass, field, replace
 import functools
+from pathlib import Path
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from decomp._library import library
+from decomp._library import library, write_page
 from decomp.advice.suggestions import SuggestionSearch
 from decomp.capture import frontends
 from decomp.capture.frontends import CapturedProgram
@@ -202,6 +203,16 @@ class Lowering:
 
     def __repr__(self) -> str:
         return f"<{self.report().headline}; the program is .result, the rest print(lowering.report())>"
+
+    def html(self, path: str | Path, title: str | None = None) -> Path:
+        """Write a page that explains the lowering, as one HTML file that needs no network: its stages side by side, and
+        for each call of the source the rules and calls that it became, the alternatives with their prices and errors,
+        and what was verified. `title`: by default the name of the model's class. Returns the path. Raises
+        `ArgumentError` if the file cannot be written."""
+        return write_page(self, path, title)
+
+    def _repr_html_(self) -> str:
+        return self.report()._repr_html_()
 
     def report(self) -> Report:
         """Ops before and after, rules used, expansions traced and inserted, time by stage, what was verified."""

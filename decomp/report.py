@@ -13,6 +13,7 @@ from torch import fx
 
 from decomp.derive.decisions import ERASED_GUARD, Derived
 from decomp.errors import count_noun, spell_target
+from decomp.html_tables import folded, table, titled
 from decomp.ir.accounting import WRITE_BACK, effects_in
 from decomp.ir.call import is_host, is_projection, module_path
 
@@ -118,6 +119,24 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
+
+    def _repr_html_(self) -> str:
+        modules = [(name, before, after) for name, (before, after) in self.modules.items()]
+        listed = {
+            "ops of the source": ("op", "calls", self.before.items()),
+            "ops of the lowered program": ("op", "calls", self.after.items()),
+            "rules": ("rule", "used", self.rules.items()),
+        }
+        facts = {"expansions": self.effort, "simplified": self.simplified, "besides": self.besides, "time": self.timing}
+        verified = [(each.mark, each.part, each.text) for each in self.verified]
+        return titled(
+            self.headline,
+            table(("", "verified", ""), verified),
+            table(("op not lowered", "at"), [(each["op"], ", ".join(each["nodes"])) for each in self.blockers]),
+            *(folded(f"{len(rows)} {name}", table(columns, rows)) for name, (*columns, rows) in listed.items()),
+            folded(f"{len(modules)} modules", table(("module", "calls before", "after"), modules)),
+            table(("", ""), [(name, text) for name, text in facts.items() if text]),
+        )
 
 
 def fold_rows(counts: Mapping[str, int], rows: int) -> list[tuple[str, int]]:

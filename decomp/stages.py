@@ -90,7 +90,7 @@ def stages_of(pieces: tuple[RewrittenGraph, ...]) -> Mapping[str, Stage]:
     """The stages of a lowering by name, in order: `capture`, `functionalize` (which converts types and fuses patterns
     too), `expand`, and `simplify` where that changed something."""
     made = {
-        "capture": [_graph(p.planned.name, _captured(p), _of_the_user) for p in pieces],
+        "capture": [_graph(p.planned.name, captured_graph(p), _of_the_user) for p in pieces],
         "functionalize": [_graph(p.planned.name, p.source, _functional(p)) for p in pieces],
         "expand": [_graph(p.planned.name, p.retraced.graph, _expanded(p)) for p in pieces],
     }
@@ -109,7 +109,8 @@ def _graph(name: str, graph: fx.Graph, justify: Justify) -> StageGraph:
     return StageGraph(name, shown, _value(graph.output_node().args[0]))
 
 
-def _captured(piece: RewrittenGraph) -> fx.Graph:
+def captured_graph(piece: RewrittenGraph) -> fx.Graph:
+    """The graph of the source program that a lowered graph was made from."""
     planned = piece.planned
     return planned.program.graph if not planned.name else planned.owner.graph
 
@@ -118,9 +119,13 @@ _LINE = re.compile(r'File "(?:.*[/\\])?(.+)", line (\d+), in [^:]*: ?(.*)')
 
 
 def _of_the_user(node: fx.Node) -> tuple[str, str]:
+    return module_path(node.meta.get("nn_module_stack")), user_line(node)
+
+
+def user_line(node: fx.Node, longest: int = 60) -> str:
+    """`model.py:12 y = self.norm(x)`, the user's line that made a node, its code cut to `longest`; empty if unknown."""
     found = _LINE.match(source_line(node) or "")
-    place = f"{found[1]}:{found[2]} {found[3][:60]}" if found else ""
-    return module_path(node.meta.get("nn_module_stack")), place
+    return f"{found[1]}:{found[2]} {found[3][:longest]}" if found else ""
 
 
 def _functional(piece: RewrittenGraph) -> Justify:

@@ -54,11 +54,13 @@ def test_the_wheel_holds_every_file_of_both_packages_and_no_other(wheel):
 def test_the_wheel_has_the_readme_and_the_licence(wheel):
     (metadata,) = [name for name in wheel.namelist() if name.endswith("/METADATA")]
     described = message_from_bytes(wheel.read(metadata))
-    assert described["License-Expression"] == "BSD-3-Clause"
+    assert described["License-Expression"] == "BSD-3-Clause AND MIT"
     assert described["Description-Content-Type"] == "text/markdown"
     assert described.get_payload(decode=True).decode().strip() == (ROOT / "README.md").read_text("utf-8").strip()
     (licence,) = [name for name in wheel.namelist() if name.endswith("/licenses/LICENSE")]
     assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
+    (vendored,) = [name for name in wheel.namelist() if "/licenses/" in name and name.endswith("dagre.LICENSE")]
+    assert b"Chris Pettitt" in wheel.read(vendored)
 
 
 def test_the_source_distribution_holds_the_whole_tree(built):

@@ -20,6 +20,7 @@ from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_l
 from decomp.functionalize.walk import Functional
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import ExpansionTemplate
+from decomp.html_tables import table, titled
 from decomp.ir.aliases import spelling_of, view_chain
 from decomp.ir.call import call_if_bound, is_host, metadata
 from decomp.ir.op_facts import READS_MEMORY
@@ -235,6 +236,17 @@ class Plan:
         """`plan for tinygrad: 12 calls legal, 24 derived, 0 blocked`."""
         counted = f"{len(self.legal)} calls legal, {len(self.derived)} derived, {len(self.blocked)} blocked"
         return f"plan for {self.target}: {counted}"
+
+    def _repr_html_(self) -> str:
+        priced = self.costs().derived if self.pricing is not None else ()
+        rows = [(each.count, each.op, each.chosen.rule, str(each)) for each in priced]
+        blocked = [(each.op, ", ".join(each.nodes), "; ".join(each.lines()[1:])) for each in self.blockers]
+        return titled(
+            self.headline,
+            *self.notes,
+            table(("uses", "op", "rule", "calls and error, also at other levels"), rows),
+            table(("blocked", "at", "why"), blocked),
+        )
 
     def __str__(self) -> str:
         lines = [self.headline, *(f"  {note}" for note in self.notes), *self._pattern_lines()]

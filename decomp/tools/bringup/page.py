@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from decomp.html_tables import Markup, table
 from decomp.tools.bringup.report import KINDS, BringUp, count_verdicts, verdict_of
 from decomp.tools.bringup.rows import BringUpRow, Problem
+from decomp.tools.page.frame import document
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --bad: #c22; --good: #282; --dim: #888; }
@@ -38,19 +40,14 @@ def page_of(report: BringUp) -> str:
         "PyTorch's own error.</p>"
     )
     if report.culprits:
-        rows = ((f"<code>{escape(name)}</code>", str(count)) for name, count in report.culprits.items())
+        rows = ((Markup(f"<code>{escape(name)}</code>"), count) for name, count in report.culprits.items())
         columns = ("primitive", "ops and models that are wrong because of it")
-        parts += ["<h2>What is to blame</h2>", _table(columns, rows)]
+        parts += ["<h2>What is to blame</h2>", table(columns, rows)]
     parts.append('<p><input placeholder="filter rows" aria-label="filter rows"></p>')
     for kind in KINDS:
         if report.of(kind):
             parts += [f"<h2>{_TITLES[kind]}</h2>", _summary(report.of(kind)), _of_kind(report.of(kind))]
-    body = "\n".join(parts)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>\n'
-        f"<body>\n{body}\n<script>{_SCRIPT}</script></body></html>\n"
-    )
+    return document(title, _STYLE, "\n".join(parts), (_SCRIPT,))
 
 
 def _summary(rows: Sequence[BringUpRow]) -> str:
@@ -61,10 +58,10 @@ def _summary(rows: Sequence[BringUpRow]) -> str:
 def _of_kind(rows: Iterable[BringUpRow]) -> str:
     ordered = sorted(rows, key=lambda row: (row.fine, row.name))
     columns = ("name", "verdict", "cases", "ULP / PyTorch", "what is wrong")
-    return _table(columns, (_cells(row) for row in ordered))
+    return table(columns, (_cells(row) for row in ordered))
 
 
-def _cells(row: BringUpRow) -> tuple[str, ...]:
+def _cells(row: BringUpRow) -> tuple[Markup, ...]:
     colour = "bad" if not row.fine else "good" if row.verdict in ("right", "by design") else "dim"
     errors = "<br>".join(
         f"{escape(dtype)} {ulp:.3g} / {'–' if own is None else f'{own:.3g}'}" for dtype, (ulp, own) in row.ulp.items()
@@ -74,7 +71,7 @@ def _cells(row: BringUpRow) -> tuple[str, ...]:
     details += "".join(f'<div class="dim">{escape(note)}</div>' for note in notes)
     name = row.name.removeprefix("aten.")
     verdict = f'<span class="{colour}">{escape(verdict_of(row))}</span>'
-    return f"<code>{escape(name)}</code>", verdict, str(row.cases), errors, details
+    return tuple(map(Markup, (f"<code>{escape(name)}</code>", verdict, str(row.cases), errors, details)))
 
 
 def _details(problem: Problem) -> str:
@@ -83,9 +80,3 @@ def _details(problem: Problem) -> str:
     lines = "\n".join(f"{name}: {text}" for name, text in facts.items() if text)
     head = f"{problem.where}: {problem.problem}"
     return f"<details><summary>{escape(head)}</summary><pre>{escape(lines)}</pre></details>"
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>\n" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"

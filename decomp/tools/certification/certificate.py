@@ -294,6 +294,11 @@ class Certificate:
 
         return text(self)
 
+    def _repr_html_(self) -> str:
+        from decomp.tools.certification.certificate_text import markup
+
+        return markup(self)
+
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers, without empty values."""
         data: dict[str, Any] = _plain(self)

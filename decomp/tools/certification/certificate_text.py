@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from decomp.html_tables import folded, table, titled
 from decomp.tools.certification.certificate import Certificate, Figures, Implementation
 
 Row = tuple[str, str, str, str, str, str]
@@ -14,6 +15,14 @@ KINDS = (("value", "values"), ("gradient", "gradients"), ("second", "second"))
 def text(certificate: Certificate) -> str:
     """The whole certificate, one line per measurement."""
     return "\n".join(_lines(certificate))
+
+
+def markup(certificate: Certificate) -> str:
+    """The whole certificate, for notebooks: a table per measurement, that of the rule as written first."""
+    shown = [folded(way.title, table(COLUMNS, rows(way)), table(("", ""), notes(way))) for way in certificate.ways]
+    faults = table(("wrong",), [(fault,) for fault in certificate.faults])
+    headline = f"{certificate.rule}: {verdict(certificate)}"
+    return titled(headline, f"measured on {circumstances(certificate)}", faults, *shown)
 
 
 def verdict(certificate: Certificate) -> str:

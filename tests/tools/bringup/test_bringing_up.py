@@ -202,7 +202,7 @@ def test_reports_travel_and_compare(faulty, tmp_path):
 
 def test_the_page_needs_nothing_else(faulty, tmp_path):
     text = faulty.save(tmp_path / "report.html").read_text()
-    assert "http" not in text and "<script src" not in text
+    assert "://" not in text and "<script src" not in text
     assert "maximum" in text and "What is to blame" in text and "&lt;" not in faulty.headline
 
 

@@ -1,0 +1,176 @@
+"""The contents of the page, from a lowering: every graph at every stage, each node with the node of the stage before
+that it comes from, and the explanations of rules and decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from decomp.costs.counting import CALLS
+from decomp.derive.pipeline import RewrittenGraph
+from decomp.ir.accounting import effects_in
+from decomp.ir.call import is_host, is_projection, module_path
+from decomp.lowering import Lowering
+from decomp.simplification.simplifier import Simplified
+from decomp.stages import StageGraph, captured_graph, user_line
+from decomp.tools.page.contents import (
+    CALL,
+    CONSTANT,
+    HOST,
+    INPUT,
+    CheckText,
+    Contents,
+    GraphColumns,
+    GraphStages,
+    StageTitle,
+)
+from decomp.tools.page.explanations import DecisionTexts, RuleTexts
+
+TITLES = {
+    "capture": ("Source", "the program as it was captured"),
+    "functionalize": ("Functional", "without mutation, in the target's dtypes, with patterns fused"),
+    "expand": ("Expanded", "each call that the target lacks is replaced by what its rules recorded"),
+    "simplify": ("Simplified", "repeated and redundant calls are removed"),
+}
+
+
+def contents_of(lowering: Lowering, title: str | None = None) -> Contents:
+    """Everything that the page of a lowering shows."""
+    report, gathering = lowering.report(), _Gathering(lowering)
+    graphs = tuple(gathering.graphs())
+    facts = {"accuracy": str(lowering.accuracy), "cost": _cost(lowering), "PyTorch": str(torch.__version__)}
+    facts |= {"effort": report.effort, "simplified": report.simplified, "besides": report.besides}
+    facts |= {"error": report.picked, "time": report.timing}
+    notes = [("note", note) for note in lowering.plan.notes]
+    return Contents(
+        title or type(lowering.model).__name__,
+        lowering.target.name,
+        report.headline,
+        (*((name, text) for name, text in facts.items() if text), *notes),
+        tuple(CheckText(each.part, each.checked, each.text) for each in report.verified),
+        report.checks,
+        _cost(lowering),
+        tuple(
+            StageTitle(name, *TITLES[name], sum(graph.stages[i].kinds.count(CALL) for graph in graphs))
+            for i, name in enumerate(lowering.stages)
+        ),
+        tuple(gathering.texts),
+        tuple(gathering.rules.found),
+        tuple(gathering.chains),
+        tuple(gathering.decisions.found),
+        graphs,
+    )
+
+
+def _cost(lowering: Lowering) -> str:
+    cost = lowering.policy.cost or lowering.target.costs or CALLS
+    return "calls" if cost is CALLS else repr(cost)
+
+
+class _Gathering:
+    """The tables that the graphs of one page share."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        self.lowering = lowering
+        self.texts: dict[str, int] = {}
+        self.chains: dict[tuple[int, ...], int] = {}
+        self.rules = RuleTexts(lowering.target.name)
+        self.decisions = DecisionTexts(lowering, self.rules)
+
+    def graphs(self) -> Iterator[GraphStages]:
+        """Every graph of the program."""
+        for i, piece in enumerate(self.lowering.pieces):
+            made = [stage.graphs[i] for stage in self.lowering.stages.values()]
+            yield GraphStages(piece.planned.name, tuple(self._stages(i, piece, made)))
+
+    def _stages(self, number: int, piece: RewrittenGraph, made: Sequence[StageGraph]) -> Iterator[GraphColumns]:
+        captured = self._columns(captured_graph(piece), made[0], {})
+        nodes = _nodes(captured_graph(piece))
+        captured.modules = [self._text(module_path(node.meta.get("nn_module_stack"))) for node in nodes]
+        captured.why = [self._text(user_line(node, 200)) for node in nodes]
+        yield captured
+
+        functional = self._columns(piece.source, made[1], _places(captured))
+        functional.decisions = [self.decisions.number(number, node, piece) for node in _nodes(piece.source)]
+        functional.fused = _fused(made[1], _places(captured))
+        yield functional
+
+        expanded = self._columns(piece.retraced.graph, made[2], _places(functional))
+        expanded.chains = [self._chain(chain) for chain in _chains(piece)]
+        simplified = piece.simplified
+        if simplified is None:
+            yield expanded
+        else:
+            expanded.gone = [self._text(_gone(node, simplified)) for node in _nodes(piece.retraced.graph)]
+            yield expanded
+        if len(made) > 3:
+            yield self._columns(piece.graph, made[3], _places(expanded))
+
+    def _columns(self, graph: fx.Graph, made: StageGraph, before: dict[str, int]) -> GraphColumns:
+        """A graph as columns; `before` has the places of the nodes of the stage before, by name."""
+        places = {node: i for i, node in enumerate(_nodes(graph))}
+        effects, columns = effects_in(graph), GraphColumns()
+        for node, shown in zip(places, made.nodes, strict=True):
+            op, opening, rest = shown.call.partition("(")
+            columns.names.append(node.name)
+            columns.kinds.append(_kind(node, effects))
+            columns.ops.append(self._text(op))
+            columns.arguments.append(f"{opening}{rest}")
+            columns.types.append(self._text(shown.type))
+            columns.operands.append([places[each] for each in node.all_input_nodes])
+            columns.origins.append(before.get(shown.source.rpartition(", ")[2], -1))
+            columns.why.append(self._text(shown.why))
+        columns.results = [places[each] for each in graph.output_node().all_input_nodes]
+        return columns
+
+    def _text(self, text: str) -> int:
+        return self.texts.setdefault(text, len(self.texts)) if text else -1
+
+    def _chain(self, chain: tuple[Any, ...]) -> int:
+        numbers = tuple(map(self.rules.number, chain))
+        return self.chains.setdefault(numbers, len(self.chains)) if numbers else -1
+
+
+def _nodes(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op != "output"]
+
+
+def _kind(node: fx.Node, effects: dict[fx.Node, str]) -> int:
+    if node.op == "placeholder":
+        return INPUT
+    if node.op == "get_attr":
+        return CONSTANT
+    return HOST if is_host(node) or is_projection(node) or node in effects else CALL
+
+
+def _places(columns: GraphColumns) -> dict[str, int]:
+    return {name: i for i, name in enumerate(columns.names)}
+
+
+def _fused(made: StageGraph, places: dict[str, int]) -> dict[int, list[int]]:
+    several = {i: node.source.split(", ") for i, node in enumerate(made.nodes) if ", " in node.source}
+    return {i: [places[name] for name in names if name in places] for i, names in several.items()}
+
+
+def _chains(piece: RewrittenGraph) -> Iterator[tuple[Any, ...]]:
+    """The rules that created each node of the expanded graph, those that put it on pairs of real numbers first."""
+    retraced, first = piece.retraced, piece.planned.represented.chains_of(piece.source)
+    for node in _nodes(retraced.graph):
+        source = retraced.rewrite.origin.get(node)
+        yield (*(first.get(source, ()) if source is not None else ()), *retraced.chains.get(node, ()))
+
+
+def _gone(node: fx.Node, simplified: Simplified) -> str:
+    """Why simplification left no node of its own for a node; empty if it did."""
+    new = simplified.rewrite.values.get(node)
+    if isinstance(new, fx.Node) and simplified.rewrite.origin.get(new) is node or node in simplified.frozen:
+        return ""
+    laws = ", ".join(simplified.applied.get(node, ()))
+    if node in simplified.merged:
+        return f"the same call as %{simplified.merged[node].name}"
+    if isinstance(new, fx.Node):
+        return f"{laws or 'the same value'}: now %{new.name}"
+    return laws or "not needed"

@@ -1,0 +1,59 @@
+"""The page of a lowering as a file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+import functools
+from importlib import resources
+import math
+from pathlib import Path
+from typing import Any
+
+from decomp.errors import ArgumentError, first_line
+from decomp.lowering import Lowering
+from decomp.tools.page.contents import Contents
+from decomp.tools.page.frame import document
+from decomp.tools.page.gathering import contents_of
+from decomp.tools.writing import write_atomically
+
+SCRIPTS = ("elements.js", "model.js", "colours.js", "graph.js", "outline.js", "details.js", "page.js")
+"""In the order in which they need each other."""
+
+
+def write(lowering: Lowering, path: str | Path, title: str | None = None) -> Path:
+    """Write the page of a lowering. Raises `ArgumentError` if the file cannot be written."""
+    path = Path(path)
+    if path.is_dir():
+        raise ArgumentError(f"html: {path} is a directory\n  to do: name a file, as {path / 'page.html'}")
+    if not path.absolute().parent.is_dir():
+        raise ArgumentError(f"html: there is no directory {path.parent}\n  to do: make it, or write elsewhere")
+    text = html(contents_of(lowering, title))
+    try:
+        with write_atomically(path) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"html: cannot write {path}: {error.strerror or first_line(error)}") from error
+    return path
+
+
+def html(contents: Contents) -> str:
+    """The page as text."""
+    dagre = f"/*\n{_shipped('dagre.LICENSE')}*/\n{_shipped('dagre.min.js').rpartition('//# sourceMappingURL')[0]}"
+    own = '"use strict";\n' + "\n".join(map(_shipped, SCRIPTS))
+    title = f"{contents.title} → {contents.target}"
+    data = _finite(asdict(contents))
+    return document(title, _shipped("page.css"), _shipped("page.html"), (dagre, own), data)
+
+
+@functools.cache
+def _shipped(name: str) -> str:
+    return resources.files("decomp.tools.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: an error of infinitely many ULP is written as a large number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else 1e30
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
