@@ -28,6 +28,7 @@ from decomp.tools.cli.arguments import (
     CostBy,
     Debug,
     Dynamic,
+    Freeze,
     Imports,
     Json,
     Keep,
@@ -53,16 +54,15 @@ from decomp.tools.cli.cache_command import cache
 from decomp.tools.cli.certify_command import certify
 from decomp.tools.cli.demo import demonstrate
 from decomp.tools.cli.doctor_command import doctor
+from decomp.tools.cli.explain_command import explain
 from decomp.tools.cli.extras import require_matplotlib, require_writer
 from decomp.tools.cli.snapshot_command import snapshot, upgrade
 from decomp.tools.cli.terminal import EXIT_CODES, Unusable, print_json, report_errors, saved, show, working
-from decomp.tools.explaining import routes
 from decomp.tools.writing import Unfailing, write_atomically
 
 RULES = "package.module:name of rules, or of a table of functions by op; by default the rules of the library."
 
 FACTOR = "Pick the cheapest levels such that the error of the model grows by at most this factor."
-Freeze = Annotated[bool, typer.Option("--freeze", help="Compute what depends only on weights once.")]
 MaxError = Annotated[float | None, typer.Option("--max-error", metavar="FACTOR", help=FACTOR, show_default=False)]
 
 app = typer.Typer(
@@ -234,28 +234,7 @@ def plan(
             raise typer.Exit(1)
 
 
-@app.command()
-def explain(
-    op: Annotated[str, typer.Argument(metavar="OP", help="Any spelling: relu, F.relu, aten.sum, nn.GELU.")],
-    to: ToOrNone = None,
-    rules: RulesOf = [],
-    accuracy: Levels = [],
-    cost: CostBy = None,
-    debug: Debug = False,
-) -> None:
-    """Show the rules of an op, and how sample calls of it are lowered to a target."""
-    with report_errors(debug):
-        chosen = load_rules(rules) or library()
-        found, levels, price = decomp.op(op), load_accuracy(accuracy), load_cost(cost)
-        target = load_target(to) if to is not None else None
-        packet = found.packet
-        taken: list[Any] = []
-        if target is not None and packet is not None:
-            from decomp_rules import samples
-
-            with working(f"lowering sample calls of {found}"):
-                taken = routes(samples.calls_of(packet), target, chosen, levels, price)
-        show(tables.explanation(found, chosen.of(found), taken, target))
+app.command()(explain)
 
 
 @app.command()

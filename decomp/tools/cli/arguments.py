@@ -53,6 +53,7 @@ Dynamic = Annotated[list[str], typer.Option("--dynamic", metavar="INPUT:DIM", he
 Training = Annotated[
     bool | None, typer.Option("--training/--inference", help="Keep or remove the ops that only gradients need.")
 ]
+Freeze = Annotated[bool, typer.Option("--freeze", help="Compute what depends only on weights once.")]
 NARROW = "Compute in int32 and float32 instead of int64 and float64 where the target lacks these."
 Narrow = Annotated[bool, typer.Option("--narrow", help=NARROW)]
 TRUST = "Read the .pt2 file even if this executes code from it (pickled objects, compiled libraries)."
