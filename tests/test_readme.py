@@ -23,6 +23,7 @@ PAGES = (
     "docs/guides/rules.md",
     "docs/guides/accuracy.md",
     "docs/guides/verification.md",
+    "docs/guides/page.md",
     "docs/guides/simplification.md",
     "docs/guides/dtypes.md",
     "docs/guides/backends.md",
