@@ -42,7 +42,8 @@ function ruleColour(rule) {
 function innermostRule(each) {
   if (each.kind === "rule") return each.rule;
   if (each.kind === "call") return each.stage === 2 ? chainOf(each.graph, each.at).at(-1) : innermostRule(each.parent);
-  return each.decision?.kind === "derived" ? each.decision.rule : undefined;
+  if (each.decision?.kind !== "derived") return undefined;
+  return each.decision.rule >= 0 ? each.decision.rule : each.nodes[2].map((node) => chainOf(each.graph, node)[0]).find((rule) => rule !== undefined);
 }
 
 // What a row costs in the model of the lowering; without one, how many calls it became.

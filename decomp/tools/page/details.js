@@ -70,7 +70,7 @@ function sources(derived) {
   return table(COSTS, sorted.slice(0, 14).map((uses) => {
     const [first] = uses, all = sum(uses), each = all % uses.length ? `${Math.min(...uses.map((one) => one.counts[2]))}–${Math.max(...uses.map((one) => one.counts[2]))}` : all / uses.length;
     const bar = [tag("span", { class: "inbar", style: `width:${Math.max(2, 70 * all / top)}px;--colour:${colourOf(first)}` }), all.toLocaleString("en")];
-    return rowIn([[code(shortOp(first.decision.op)), tag("div", { class: "dim" }, data.rules[first.decision.rule].name)], `${uses.length} × ${each}`, bar, saving(first.decision)], COSTS, { class: "press", tabindex: 0, onclick: () => reveal(first), onkeydown: (event) => event.key === "Enter" && reveal(first) });
+    return rowIn([[code(shortOp(first.decision.op)), tag("div", { class: "dim" }, ruleOf(first.decision))], `${uses.length} × ${each}`, bar, saving(first.decision)], COSTS, { class: "press", tabindex: 0, onclick: () => reveal(first), onkeydown: (event) => event.key === "Enter" && reveal(first) });
   }));
 }
 
@@ -88,7 +88,7 @@ function moduleGraph(each) {
   const rows = children(each).filter((kid) => kid.kind !== "inputs");
   if (rows.length && rows[0].kind === "graph") return tag("div", {}, rows.map((kid) => [button(kid.label, () => reveal(kid)), " "]));
   // The rest of the page is shown before the drawing is laid out.
-  const place = tag("div", { class: "graph", style: "min-height:80px" });
+  const place = tag("div", { class: "drawing", style: "min-height:80px" });
   requestAnimationFrame(() => setTimeout(() => place.append(drawing(rows, 0, reveal))));
   return place;
 }
@@ -125,6 +125,7 @@ function reasonFor(each) {
   const { decision } = each;
   if (each.fused) return say("A pattern fused it with other calls into ", code(each.fused), ".");
   if (decision?.kind === "blocked") return tag("div", { class: "alarm" }, tag("b", {}, `${decision.op} cannot be lowered to ${data.target}. `), decision.reasons.join("; "));
+  if (decision?.several) return say("Made functional, and in the dtypes of the target, it is ", tag("b", {}, count(each.counts[1], "call")), ", each of which was decided for itself: open the row and select one.");
   if (decision?.kind === "derived") return derivedReason(each);
   if (decision?.kind === "proved") return say("An assertion that shapes and dtypes prove: it is dropped.");
   return say(each.host ? "No tensor op: it is copied." : tag("span", {}, tag("b", {}, `${data.target} has ${decision?.op ?? "it"}`), ", so the call stays as it is."));
@@ -220,7 +221,7 @@ function measuredPart(decision) {
 function ofRule(each) {
   const rows = children(each);
   return [tag("h2", {}, code(each.label), ` became ${count(each.counts[2], "call")}`), say("It computes ", code(data.rules[each.rule].op), ", which the rule around it calls and the target does not have."),
-    heading("What it recorded"), tag("div", { class: "graph" }, drawing(rows, 2, reveal)), ruleText(each.rule)];
+    heading("What it recorded"), tag("div", { class: "drawing" }, drawing(rows, 2, reveal)), ruleText(each.rule)];
 }
 
 // A call of a later stage
@@ -283,7 +284,7 @@ function saidOfSimplified({ counts }) {
 }
 
 function stepper(each) {
-  const steps = stepsOf(each), place = tag("div", { class: "graph" }), chips = tag("div", { class: "steps" });
+  const steps = stepsOf(each), place = tag("div", { class: "drawing" }), chips = tag("div", { class: "steps" });
   let at = Math.min(steps.length - 1, steps.findIndex((step) => step.depth === 1) < 0 ? steps.length - 1 : steps.findIndex((step) => step.depth === 1));
   const go = (to) => {
     at = Math.min(steps.length - 1, Math.max(0, to));

@@ -73,3 +73,12 @@ function python(source) {
   }
   return tag("pre", {}, parts, source.slice(at));
 }
+
+// `act` with the last argument, once nothing has been asked for so many milliseconds.
+function debounced(act, wait) {
+  let waiting = 0;
+  return (given) => {
+    clearTimeout(waiting);
+    waiting = setTimeout(act, wait, given);
+  };
+}

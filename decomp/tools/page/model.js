@@ -145,12 +145,22 @@ function rowsOf(module, graph, parent) {
 function opRow(graph, node, parent, module = "") {
   const stages = graphs[graph].stages;
   const nodes = through(graph, 0, [node]);
-  const decisions = nodes[1].map((each) => stages[1].decisions[each]).filter((each) => each >= 0).map((each) => data.decisions[each]);
-  const derived = decisions.find((each) => each.kind === "blocked") ?? decisions.find((each) => each.kind === "derived") ?? decisions[0] ?? null;
+  const op = text(stages[0].ops[node]), decision = decisionOf(graph, nodes[1], op);
   const host = stages[0].kinds[node] !== CALL;
-  const more = { graph, node, module, decision: derived, host, fused: fusedInto(graph, node, nodes) };
+  const more = { graph, node, module, decision, host, fused: fusedInto(graph, node, nodes) };
   const simple = nodes[1].length <= 1 && nodes[2].length <= 1 && !nodes[2].some((each) => chainOf(graph, each).length);
-  return row("op", parent, shortOp(text(stages[0].ops[node])), nodes, more, simple ? null : kidsOfOp);
+  return row("op", parent, shortOp(op), nodes, more, simple ? null : kidsOfOp);
+}
+
+// The decision for the functional calls that came from a call. Several (in place, or on pairs of real numbers) were
+// decided one by one: what is said of them together names no rule.
+function decisionOf(graph, functional, op) {
+  const { kinds, decisions } = graphs[graph].stages[1];
+  const found = functional.filter((node) => decisions[node] >= 0).map((node) => ({ ...data.decisions[decisions[node]], counts: kinds[node] === CALL }));
+  const first = (kind) => found.find((each) => each.kind === kind);
+  const one = first("blocked") ?? first("derived") ?? found[0] ?? null;
+  if (found.filter((each) => each.counts).length <= 1 || one.kind === "legal") return one;
+  return { ...one, op: op.split(".").slice(0, 2).join("."), rule: -1, used: null, alternatives: [], measured: null, certified: null, several: true };
 }
 
 // The call of a pattern that this captured node became a part of; null for any other node.
@@ -233,6 +243,8 @@ function errorOf(each) {
   const { measured, certified } = each.decision ?? {};
   return measured?.values ?? certified ?? null;
 }
+
+const ruleOf = (decision) => data.rules[decision.rule]?.name ?? "several rules";
 
 const cheapestOf = (decision) => {
   if (!decision?.used) return null;

@@ -177,7 +177,7 @@ function aboutRow(each) {
   if (each.kind === "rule") return [data.rules[each.rule].name, `for ${data.rules[each.rule].op}`, `${data.rules[each.rule].file}:${data.rules[each.rule].line}`, count(each.counts[2], "call")];
   if (each.kind === "op") {
     const { names, ops, arguments: args, types, why } = graphs[each.graph].stages[0];
-    const became = each.decision?.kind === "derived" ? `${data.rules[each.decision.rule].name}: ${count(each.counts[2], "call")}` : each.decision?.kind ?? "";
+    const became = each.decision?.kind === "derived" ? `${ruleOf(each.decision)}: ${count(each.counts[2], "call")}` : each.decision?.kind ?? "";
     return [`%${names[each.node]}`, text(ops[each.node]) + args[each.node], text(types[each.node]), text(why[each.node]), became];
   }
   return [each.path || each.label, each.counts.map((number, s) => `${data.stages[s].title.toLowerCase()} ${number}`).join(", ")];
@@ -217,11 +217,16 @@ function select(each, show = true) {
   selected = each;
   const stage = each.kind === "call" ? graphs[each.graph].stages[each.stage] : null;
   lit = { operands: new Set(stage?.operands[each.at]), users: new Set(stage?.users[each.at]) };
-  const at = each.kind === "op" ? `#${encodeURIComponent(graphs[each.graph].stages[0].names[each.node])}` : "#";
-  history.replaceState(null, "", at);
+  name(each);
   refresh();
   explain(each, show);
 }
+
+// The address names the call. Browsers refuse to change it many times a second, as a held key would.
+const name = debounced((each) => {
+  const { names } = graphs[each.graph].stages[0];
+  history.replaceState(null, "", each.kind === "op" ? `#${encodeURIComponent(names[each.node])}` : "#");
+}, 250);
 
 const haystack = (each) => {
   if (each.words === undefined) {

@@ -12,7 +12,7 @@ function fillHead() {
 }
 
 function fillControls() {
-  byId("search").addEventListener("input", debounced((event) => searchFor(event.target.value)));
+  byId("search").addEventListener("input", debounced((event) => searchFor(event.target.value), 120));
   byId("colour").addEventListener("change", (event) => { colourBy = event.target.value; recolour(); });
   byId("fold").addEventListener("click", foldAll);
   byId("overview").addEventListener("click", () => { select(tree); document.body.classList.add("opened"); });
@@ -21,14 +21,6 @@ function fillControls() {
   listenToRows();
   addEventListener("resize", render);
   addEventListener("keydown", onPageKey);
-}
-
-function debounced(act) {
-  let waiting = 0;
-  return (event) => {
-    clearTimeout(waiting);
-    waiting = setTimeout(act, 120, event);
-  };
 }
 
 function onPageKey(event) {

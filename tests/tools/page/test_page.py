@@ -22,7 +22,7 @@ from decomp.tools.page.contents import (
 from decomp.tools.page.writing import html
 from decomp_rules import targets
 from tests.browser import browsing, path_of_browser
-from tests.tools.page.test_contents import ODD, Odd
+from tests.tools.page.test_contents import ODD, Branch, Odd
 
 X = torch.randn(3, 4)
 
@@ -148,6 +148,30 @@ def test_search_shows_the_calls_that_match_and_what_they_are_in(opened):
     assert texts(opened, ".row .label") == ["gelu"] and texts(opened, ".row mark") == ["gelu_of_logistic"]
     opened.do("searchFor('')")
     assert opened.run("visible.length") > 4
+
+
+class Complex(nn.Module):
+    def forward(self, x):
+        return (torch.complex(x, x) * torch.complex(x, x + 1)).real
+
+
+def test_calls_that_were_decided_one_by_one_are_explained_one_by_one(browser, folder):
+    path = decomp.lower(Complex(), to=targets.tinygrad, args=(X,)).html(folder / "complex.html")
+    browser.errors.clear()
+    browser.size(1440, 900)
+    browser.open(path, "#mul")
+    assert "decided for itself" in texts(browser, ".say")[0] and texts(browser, ".tip") == []
+    browser.do("select(children(selected).find(each => each.label === 'sub'))")
+    assert texts(browser, "#details h2") == ["sub became 2 calls"]
+    assert browser.errors == []
+
+
+def test_bodies_of_higher_order_ops_are_folded_apart(browser, folder):
+    path = decomp.lower(Branch(), to=targets.tinygrad, args=(X,)).html(folder / "branch.html")
+    browser.errors.clear()
+    browser.open(path)
+    assert texts(browser, ".row .label") == ["main graph", "true_graph_0", "false_graph_0"]
+    assert browser.errors == []
 
 
 def test_a_rewrite_is_stepped_through(opened):
