@@ -330,7 +330,7 @@ class _FunctionalWalk:
         requires = self._gradient_of(node)
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self.value_of)
         whole = self.emit.node("call_function", target, args, kwargs, at=node)
-        own = len(node.target._schema.returns)  # type: ignore[union-attr]
+        own = len(node.target._schema.returns)
         for name, index in places.items():
             written, label = call.arguments[name], call.arguments[name].name
             value = self.emit.node("call_function", operator.getitem, (whole, index), {}, at=node, label=label)
