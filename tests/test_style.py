@@ -165,7 +165,7 @@ def test_no_module_has_the_name_of_a_public_function():
 @pytest.mark.parametrize("package", ["decomp", "decomp_rules"])
 def test_imports_go_round_in_no_circles(package):
     graph = import_graph(package)
-    # A package's own `__init__` collects what its modules define; that modules live in it is no import.
+    # A package's own `__init__` collects what its modules define; that modules live in it is not an import.
     graph.remove_node(package)
     assert graph.number_of_edges() > 5
     assert list(networkx.simple_cycles(graph)) == []

@@ -43,7 +43,7 @@ Tried = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Legal:
-    """The node stays: its call is legal, or it is no tensor op."""
+    """The node stays: its call is legal, or it is not a tensor op."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class Plan:
 
 
 def _closest(uses: Sequence[PatternUse]) -> str:
-    """The closest miss of a pattern without a match, and why it is no match."""
+    """The closest miss of a pattern without a match, and why it is not a match."""
     found = [use.closest() for use in uses]
     places = [each for each in found if not isinstance(each, str)]
     if not places:

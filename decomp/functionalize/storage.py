@@ -69,7 +69,7 @@ class Alias:
     index: int | None = None
     """Its index in `parent`, which is a tuple."""
     untracked: bool = False
-    """Whether it is no view to autograd: it is a `detach()`, or was taken with gradients disabled."""
+    """Whether it is not a view to autograd: it is a `detach()`, or was taken with gradients disabled."""
     reshaped: fx.Node | None = None
     """The node that changed in place the shape of a tensor to which this one may be identical."""
     overwritten: fx.Node | None = None

@@ -37,7 +37,7 @@ def effects_in(graph: fx.Graph) -> dict[fx.Node, str]:
 
 def write_backs(graph: fx.Graph) -> Iterator[fx.Node]:
     """The calls at the end of a graph that write inputs and buffers back: `copy_` into one, or into its `detach`."""
-    # Walk back from the output: the first call that is no write-back ends them.
+    # Walk back from the output: the first call that is not a write-back ends them.
     found: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op == "output":

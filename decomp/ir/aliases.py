@@ -118,7 +118,7 @@ def inplace_position(function: Any) -> int | None:
 
 
 def updates_statistics(node: fx.Node) -> bool:
-    """Whether a call writes running statistics, of which its result is no view."""
+    """Whether a call writes running statistics, of which its result is not a view."""
     return node.op == "call_function" and _is_batch_norm(node.target)
 
 

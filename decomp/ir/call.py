@@ -370,7 +370,7 @@ def is_host(node: fx.Node) -> bool:
 
 
 def is_free(overload: torch._ops.OpOverload) -> bool:
-    """Whether an overload is no tensor op, so that any target has it: assertions and queries return no tensor and
+    """Whether an overload is not a tensor op, so that any target has it: assertions and queries return no tensor and
     change none."""
     schema = overload._schema
     return not schema.is_mutable and all("Tensor" not in str(r.type) for r in schema.returns)

@@ -64,7 +64,7 @@ class _ContractionCheck:
             if not isinstance(new, fx.Node) or new.op != node.op:
                 raise NotAsRecorded(f"{node.name!r} has no copy", None, node)
             if not same_call(new, node.target, node.args, node.kwargs, self.values):
-                raise NotAsRecorded(f"{new.name!r} is no copy of {node.name!r}", new, node)
+                raise NotAsRecorded(f"{new.name!r} is not a copy of {node.name!r}", new, node)
 
     def owned(self) -> list[Match]:
         """The matches, in order."""

@@ -87,7 +87,7 @@ class _ExpansionReplay:
         if node.op != source.op or not self._same_call(node, source):
             wanted = fx.node.map_arg((source.args, source.kwargs), lambda given: self.values.get(given, given))
             raise NotAsRecorded(
-                f"{node.name!r} is no copy of {source.name!r}",
+                f"{node.name!r} is not a copy of {source.name!r}",
                 node,
                 source,
                 expected=wanted,

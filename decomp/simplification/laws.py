@@ -81,7 +81,7 @@ def is_bool(value: Any) -> bool:
 
 
 def dim_of(call: TermCall | Term, place: int = 1, default: int = 0) -> int | None:
-    """The non-negative value of an argument that is a dimension of the first operand; None if it is no number."""
+    """The non-negative value of an argument that is a dimension of the first operand; None if it is not a number."""
     dim = call.args[place] if place < len(call.args) else default
     base = call.args[0]
     if type(dim) is not int or type(base) is not Term or not isinstance(base.value, torch.Tensor):
@@ -90,7 +90,7 @@ def dim_of(call: TermCall | Term, place: int = 1, default: int = 0) -> int | Non
 
 
 def order_of(call: TermCall | Term) -> list[int] | None:
-    """The order in which a call permutes its operand's dimensions; None if it is no permutation."""
+    """The order in which a call permutes its operand's dimensions; None if it is not a permutation."""
     given = call.args[0] if call.args else None
     if call.target not in PERMUTATIONS or type(given) is not Term or not isinstance(given.value, torch.Tensor):
         return None

@@ -241,7 +241,7 @@ class _FormSearch:
         return +found
 
     def _may_sink(self, term: Term) -> bool:
-        """Whether a view from which a term is computed may sink below it; True if its operand is no view yet."""
+        """Whether a view from which a term is computed may sink below it; True if its operand is not a view yet."""
         call = term.as_call()
         found = SINKING.rewrite(call)
         return type(found) is not ViewSinking or self._conditions.placed(SINKING, term.owner, call, found) is not None

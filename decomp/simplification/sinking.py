@@ -47,7 +47,7 @@ class ViewOf:
 
 
 def as_view(term: Term) -> ViewOf | None:
-    """The term as a view of another; None if it is no such view, or has symbolic sizes."""
+    """The term as a view of another; None if it is not such a view, or has symbolic sizes."""
     if id(term.target) not in _VIEWS or not term.args:
         return None
     base: Term = term.args[0]

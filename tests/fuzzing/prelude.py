@@ -60,7 +60,7 @@ class Given:
 
 
 def _laid_out_alike(leaf):
-    """A copy that is no view, with the same strides, whether or not gradients are requested."""
+    """A copy that is not a view, with the same strides, whether or not gradients are requested."""
     if leaf.is_contiguous():
         return leaf.clone()
     return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(leaf)

@@ -1,6 +1,6 @@
 """Whether a mutant of a rule computes the same as the rule, by proof: both are traced, and their graphs brought to one
 form. Under `where`, what the mask has decided is known; comparisons of one value with numbers are decided by the
-numbers and their neighbours, between which no such comparison changes. What a mask leaves out is no part of the form.
+numbers and their neighbours, between which no such comparison changes. What a mask leaves out is not part of the form.
 Values are proved so; gradients of what is left out are 0 times a slope, and are measured."""
 
 from __future__ import annotations

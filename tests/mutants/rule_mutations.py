@@ -36,7 +36,7 @@ from tests.mutants.rule_mutants import Mutant, Site, mutated, sites
 from tests.opinfo.table import RESULTS
 
 SECONDS = 25
-"""So long a rule is measured, in processor time; what is not decided then is no mutant."""
+"""So long a rule is measured, in processor time; what is not decided then is not a mutant."""
 
 
 class TooSlow(BaseException):

@@ -161,7 +161,7 @@ def _ramp(like: torch.Tensor) -> torch.Tensor:
 
 
 def _floats_of_integers(program: Program, expected: Outcome) -> bool:
-    """Whether an op of integers alone gives floats: of these single precision is no reference, large as they may be."""
+    """Whether an op of integers alone gives floats: of these, which may be large, single precision is no reference."""
     floats = [value.is_floating_point() for value in expected.values if isinstance(value, torch.Tensor)]
     return bool(floats) and all(floats) and not any(x.is_floating_point() or x.is_complex() for x in program.inputs)
 

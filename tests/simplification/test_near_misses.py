@@ -289,7 +289,7 @@ def test_what_depends_on_weights_alone_is_computed_once():
     model, x = Weighted(), torch.ones(2, 3)
     found = decomp.lower(model, to=targets.core_aten, args=(x,), freeze=True, verify="values")
     called = [call.op.short for call in decomp.calls(found.result)]
-    # The buffer is written: what depends on it is no constant.
+    # The buffer is written: what depends on it is not a constant.
     assert called.count("exp") == 1 and "mul" not in called
     expected = copy.deepcopy(model)(x)
     torch.testing.assert_close(found.result(x), expected, rtol=0, atol=0)

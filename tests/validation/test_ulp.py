@@ -62,7 +62,7 @@ def test_overflow_is_an_error_near_the_largest_number_and_another_value_far_from
     assert error(INF, LARGEST) == 1 and not special(INF, LARGEST)
     assert special(INF, 1e38)
     assert special(1e38, 1e39)
-    assert special(LARGEST, INF), "an infinity that is no overflow"
+    assert special(LARGEST, INF), "an infinity that is not an overflow"
     assert math.isnan(error(-INF, 1e39)) and special(-INF, 1e39)
 
 

@@ -94,7 +94,7 @@ def why_stale(rule: Rule, certificate: Certificate | None) -> str:
 
 def changed_here(rule: Rule, certificate: Certificate) -> str:
     """Why a certificate is of other code than is here; empty if it is not. A rule on its way that the installed PyTorch
-    leaves out (`when=`) is no change: the program is then lowered by others."""
+    leaves out (`when=`) is not a change: the program is then lowered by others."""
     if certificate.hash != content_hash([rule]):
         return "the rule has changed since"
     return _changed_on_the_way(way for way in certificate.ways if all(name in _library() for name in way.rules))

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 import typer
 
+from decomp.errors import count_noun
 from decomp.tools.cli.advise_command import Models
 from decomp.tools.cli.arguments import (
     CostBy,
@@ -94,7 +95,7 @@ def snapshot(
         if as_json:
             print_json({"file": str(output), **found.header, "ops": len(found.ops), "calls": count})
             return
-        counts = f"{count:,} calls of {len(found.ops)} ops, {len(names)} models"
+        counts = f"{count_noun(count, 'call')} of {count_noun(len(found.ops), 'op')}, {count_noun(len(names), 'model')}"
         show(Text(f"torch {found.version} for {found.target}: {counts}"))
         show(*(Text(f"{name}: {said}", style="red") for name, said in found.lost.items()))
         show(saved(output))

@@ -92,7 +92,7 @@ def _unsuffixed(op: str) -> str:
 
 def _of_ops(old: VersionRecord, new: VersionRecord) -> Iterator[Line]:
     for op in sorted({*old.ops, *old.lost} - {*new.ops, *new.lost}):
-        said = "is gone" if op in new.absent else "has no rule and is no op of the target any more"
+        said = "is gone" if op in new.absent else "has no rule and is not an op of the target any more"
         yield Line("gone", op, f"{op_name(op)} {said}")
     for op in sorted({*new.ops, *new.lost} - {*old.ops, *old.lost}):
         yield Line("new", op, f"{op_name(op)} is new")

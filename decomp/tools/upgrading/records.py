@@ -19,7 +19,7 @@ KIND = "decomp snapshot"
 
 
 class BadRecord(DecompError, ValueError):
-    """A file is no snapshot, or two of them cannot be compared; the message says why."""
+    """A file is not a snapshot, or two of them cannot be compared; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,9 @@ class VersionRecord:
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise BadRecord(f"{path} is no snapshot, or is damaged: {error}") from error
+            raise BadRecord(f"{path} is not a snapshot, or is damaged: {error}") from error
         if not isinstance(data, dict) or data.get("kind") != KIND:
-            raise BadRecord(f"{path} is no snapshot; one is made by: decomp snapshot --to TARGET -o FILE.json")
+            raise BadRecord(f"{path} is not a snapshot; one is made by: decomp snapshot --to TARGET -o FILE.json")
         if data.get("format") != FORMAT:
             said = f"{path} is of format {data.get('format')}, and this decomp reads format {FORMAT}"
             raise BadRecord(f"{said}: make it again, by the decomp that compares")

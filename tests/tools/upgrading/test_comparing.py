@@ -123,7 +123,7 @@ def test_a_gradient_that_there_was_not_is_another_meaning():
 def test_an_op_that_pytorch_lacks_is_gone_and_others_have_lost_their_rules():
     old, empty = snapshot("2.13.0", op="aten.qr"), replace(snapshot("2.14.1"), ops={})
     assert lines(old, replace(empty, absent=("aten.qr",))) == [("gone", "`qr` is gone")]
-    assert lines(old, empty) == [("gone", "`qr` has no rule and is no op of the target any more")]
+    assert lines(old, empty) == [("gone", "`qr` has no rule and is not an op of the target any more")]
     assert lines(replace(empty, absent=("aten.qr",)), old) == [("new", "`qr` is new")]
 
 

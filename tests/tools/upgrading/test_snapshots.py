@@ -127,9 +127,9 @@ def test_an_op_whose_process_dies_costs_that_op_alone():
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("{", "is no snapshot, or is damaged: "),
-        ("[]", "is no snapshot; one is made by: decomp snapshot --to TARGET -o FILE.json"),
-        ('{"rows": []}', "is no snapshot; one is made by: decomp snapshot --to TARGET -o FILE.json"),
+        ("{", "is not a snapshot, or is damaged: "),
+        ("[]", "is not a snapshot; one is made by: decomp snapshot --to TARGET -o FILE.json"),
+        ('{"rows": []}', "is not a snapshot; one is made by: decomp snapshot --to TARGET -o FILE.json"),
         (
             '{"kind": "decomp snapshot", "format": 0}',
             "is of format 0, and this decomp reads format 1: make it again, by the decomp that compares",
