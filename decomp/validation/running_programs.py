@@ -24,6 +24,9 @@ from decomp.torch_internals import pytree
 from decomp.torch_internals.modes import TorchDispatchMode
 from decomp.validation.closeness import in_float64, widened
 
+AFTERWARDS = " afterwards"
+"""How the name of the value of an input or buffer that a run has changed ends."""
+
 
 @dataclass(frozen=True)
 class ObservedRun:
@@ -98,7 +101,7 @@ def run(
         stack.enter_context(torch.set_grad_enabled(bool(wanted)))
         results = torch.func.functional_call(module, state, given[0], given[1])
     named = {f"result{name}": t for name, t in _named(results) if isinstance(t, torch.Tensor)}
-    changed = {f"{name} afterwards": t for name, t in before.items() if not _equal(t, kept[name])}
+    changed = {f"{name}{AFTERWARDS}": t for name, t in before.items() if not _equal(t, kept[name])}
     tracked = frozenset(name for name, value in {**named, **changed}.items() if value.requires_grad)
     return ObservedRun({**_detached(named), **_detached(changed)}, _gradients(named, wanted), tracked)
 

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from decomp.errors import ArgumentError, first_line
+from decomp.errors import ArgumentError, count_noun, first_line
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
 from decomp.validation.closeness import CallReference, compare_with_reference
 from decomp.validation.running_programs import (
+    AFTERWARDS,
     Flushing,
     Narrow,
     ObservedRun,
@@ -49,10 +50,7 @@ def whole_programs(
     truth = _Truth(before, args, kwargs, plain=plain, gradients=gradients, narrow=narrow, subnormals=subnormals)
     found = named_as(before, _ran(after, args, kwargs, truth.differentiable), after)
     worst = []
-    for what, said, kind in (
-        ("values", "results and changed inputs", ValuesDiffer),
-        ("gradients", "gradients", GradientsDiffer),
-    ):
+    for what, kind in (("values", ValuesDiffer), ("gradients", GradientsDiffer)):
         names, ours = list(getattr(truth.own, what)), getattr(found, what)
         extra = ours.keys() - set(names)
         if extra and what == "values":
@@ -62,9 +60,18 @@ def whole_programs(
         errors = [_require_close(name, truth, ours.get(name), kind, max(FLOOR, promise)) for name in names]
         size = max((float(t.abs().max()) for t in getattr(truth.own, what).values() if _counts(t)), default=0.0) or 1.0
         mine, own = (max((pair[i] for pair in errors), default=0.0) / size for i in range(2))
-        worst.append(f"{len(names)} {said} within {mine:.2g} (the source: {own:.2g})")
+        worst.append(f"{_counted(names, what)} within {mine:.2g} (the source: {own:.2g})")
     allowed = ", which differ where subnormal numbers are flushed to 0: no more is promised there" * truth.flushed
     return f"the whole program run on the example inputs, against {truth.reference}: {', '.join(worst)}{allowed}"
+
+
+def _counted(names: Sequence[str], what: str) -> str:
+    """`1 result and 2 changed tensors`, or `4 gradients`."""
+    if what == "gradients":
+        return count_noun(len(names), "gradient")
+    changed = sum(name.endswith(AFTERWARDS) for name in names)
+    results = count_noun(len(names) - changed, "result")
+    return f"{results} and {count_noun(changed, 'changed tensor')}" if changed else results
 
 
 def _ran(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], gradients: bool) -> ObservedRun:
