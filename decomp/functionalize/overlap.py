@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -131,6 +132,31 @@ def _share_an_element(one: Steps, two: Steps, apart: int) -> bool:
         marked = torch.zeros(length, dtype=torch.bool, device="cpu")
         _through(marked, one, unit, first).fill_(True)
         return bool(_through(marked, two, unit, second).any())
+
+
+class Layout(NamedTuple):
+    """Where the elements of a strided tensor are, counted in elements."""
+
+    size: Sequence[int]
+    stride: Sequence[int]
+    offset: int
+
+
+def is_within(one: Layout, other: Layout, is_dense: bool) -> bool:
+    """Whether each element of `one` is an element of `other`; `is_dense`: whether the latter has no gaps."""
+    if 0 in one.size:
+        return True
+    last, end = (sum((n - 1) * step for n, step in zip(each.size, each.stride)) + each.offset for each in (one, other))
+    if other.offset < 0 or 0 in other.size or one.offset < other.offset or last > end:
+        return False
+    if is_dense:
+        return True
+    if end >= _LARGEST_SPAN:
+        return False
+    with without_ambient_modes():
+        marked = torch.zeros(end + 1, dtype=torch.bool, device="cpu")
+        marked.as_strided(*other).fill_(True)
+        return bool(marked.as_strided(*one).all())
 
 
 def _through(marked: torch.Tensor, steps: Steps, unit: int, start: int) -> torch.Tensor:

@@ -9,7 +9,9 @@ program that keeps writing through one view emits no scatters in between."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
 from torch import fx
 
 from decomp.functionalize.gradients import reaches
@@ -18,6 +20,7 @@ from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.aliases import refusal, spelling_of
 from decomp.ir.call import metadata
+from decomp.metadata.strides import dense_order
 
 
 @dataclass(eq=False)
@@ -91,6 +94,29 @@ class Tensor:
     """The tensor object that a source node denotes. Ops such as `squeeze_()` change which alias it is."""
 
     alias: Alias
+
+
+def filling_its_memory(alias: Alias, value: Any) -> tuple[Alias, Any]:
+    """The nearest tensor of which `alias` is a view, or `alias` itself, whose elements fill a part of the memory
+    without gaps or repetitions, with its metadata in the source program; `value` is that of `alias`. If none does,
+    `alias` and `value`."""
+    above, found = alias, value
+    while isinstance(value, torch.Tensor):
+        if isinstance(found, torch.Tensor) and not _same_elements(found, value):
+            break
+        if isinstance(found, torch.Tensor) and dense_order(found) is not None:
+            return above, found
+        if above.parent is None or above.view is None or above.untracked or above.view.may_be_base:
+            break
+        above = above.parent
+        found = metadata(above.storage.source if above.view is None else above.view.source)
+    return alias, value
+
+
+def _same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether an element of one has the same meaning, and size in memory, as of the other."""
+    kinds = [(value.dtype, value.is_conj(), value.is_neg()) for value in (one, other)]
+    return kinds[0] == kinds[1]
 
 
 def refuse_change_of_shape(node: fx.Node, target: fx.Node, tensor: Tensor, names: list[fx.Node]) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.functionalize.overlap import overlaps_itself
+from decomp.functionalize.overlap import Layout, is_within, overlaps_itself
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.aliases import refusal, spelling_of
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.op_facts import VIEW_KINDS, ViewKind
-from decomp.metadata.strides import same_strides
+from decomp.metadata.strides import dense_order, inverse, same_strides
 from decomp.metadata.symbolic_sizes import expression, same_shape
 from decomp.ops import aten
 
@@ -40,6 +40,8 @@ class View:
     """Whether it surely shares memory with its base; `reshape` without metadata, for instance, may copy."""
     may_be_base: bool = False
     """Whether it may be identical to its base, as whenever it is not certain to be a view."""
+    layout: Any = None
+    """For `as_strided`: the metadata of its base in the source program."""
 
     def __post_init__(self) -> None:
         self.may_be_base |= not self.certain
@@ -108,7 +110,7 @@ def replay(emit: Emitter, view: View, base: fx.Node, at: fx.Node) -> fx.Node:
     if view.op == "view" and not _viewable(emit, old.op, target, args, kwargs):
         target = aten.reshape.default if isinstance(target, torch._ops.OpOverload) else "reshape"
     if view.op == "as_strided":
-        refuse_unknown_layout(view, metadata(view.base), base)
+        return strided(emit, view, base)
     return emit.node(old.op, target, args, kwargs, at=view.source, label=view.source.name)
 
 
@@ -131,27 +133,51 @@ def changes_nothing(base: fx.Node, view: fx.Node) -> bool:
     return places[0] == places[1] and same_shape(before.shape, after.shape) and same_strides(before, after)
 
 
-def refuse_unknown_layout(view: View, old: Any, new: fx.Node) -> None:
-    """`as_strided` addresses the storage regardless of the view on which it is called: refuse unless `new` has the
-    strides of the base `old`, and no element outside of `new` is read."""
-    if not _same_layout(view, old, metadata(new)):
-        raise refusal(
-            view.source,
-            "as_strided reads a storage that has been written, whose strides are not known",
-            "use view, select or slice instead of as_strided",
-        )
+def strided(emit: Emitter, view: View, base: fx.Node, *, replaces: bool = False) -> fx.Node:
+    """What `view`, an `as_strided`, reads from `base`, the current value of its base. `as_strided` addresses memory, so
+    `base`, whose strides may be others, is first laid out as in the source program. If `replaces`, the result takes the
+    place of the source node. Raises `MutationError` where it is not known which elements are read."""
+    node, size, stride = view.source, view.arguments["size"], view.arguments["stride"]
+    order, start = _places(view)
+    if order != sorted(order):
+        base = emit.call("permute", (base, order), at=node)
+    found = metadata(base)
+    if not found.is_contiguous() or found.storage_offset() != 0:
+        base = emit.call("clone", (base,), {"memory_format": torch.contiguous_format}, at=node)
+    if not replaces:
+        return emit.call("as_strided", (base, size, stride, start), at=node, label=node.name)
+    target = aten.as_strided.default if emit.is_aten else torch.as_strided
+    return emit.like(node, "call_function", target, (base, size, stride, start), {})
 
 
-def _same_layout(view: View, old: Any, new: Any) -> bool:
-    if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
-        return False
-    if old.stride() != new.stride() or old.storage_offset() != 0 or new.storage_offset() != 0:
-        return False
-    size, stride = view.arguments["size"], view.arguments["stride"]
-    steps = [view.arguments.get("storage_offset") or 0, *size, *stride, new.numel()]
-    if not all(isinstance(step, int) for step in steps) or not new.is_contiguous():
-        return False
-    return bool(steps[0] + sum((n - 1) * step for n, step in zip(size, stride)) < new.numel())
+def _places(view: View) -> tuple[list[int], int]:
+    """The dimensions of the base of an `as_strided` from the slowest to the fastest, and where the first element that
+    is read is among its elements in this order. Raises `MutationError`, also if it reads others than its operand's:
+    these have no gradient in PyTorch."""
+    node, base, call = view.source, view.layout, call_if_bound(view.source)
+    operand = metadata(call.arguments["self"]) if call is not None else None
+    if not isinstance(operand, torch.Tensor) or not isinstance(base, torch.Tensor):
+        raise _unknown_places(node, "which operand it has is not known without metadata")
+    start = view.arguments.get("storage_offset")
+    start = operand.storage_offset() if start is None else start
+    found = Layout(view.arguments["size"], view.arguments["stride"], start - base.storage_offset())
+    own = Layout(operand.shape, operand.stride(), operand.storage_offset() - base.storage_offset())
+    if not all(type(n) is int for size, stride, start in (found, own) for n in (*size, *stride, start, *base.shape)):
+        raise _unknown_places(node, "its sizes are not numbers")
+    order = dense_order(base)
+    if order is None:
+        raise _unknown_places(node, "its operand does not fill its memory")
+    if not is_within(found, own, is_dense=dense_order(operand) is not None):
+        raise _unknown_places(node, "it reaches elements that are not its operand's")
+    return order, 0 if 0 in found.size else found.offset
+
+
+def _unknown_places(node: fx.Node, why: str) -> Exception:
+    return refusal(
+        node,
+        f"as_strided addresses memory that has been written, and {why}",
+        "use view, select or slice instead of as_strided",
+    )
 
 
 def _unknown_view(view: View, at: fx.Node) -> Exception:
@@ -315,21 +341,18 @@ def _diagonal(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
 
 def _strided(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     """By scatter at flat indices: as_strided_scatter has a wrong derivative (torch 2.13: zero for the rest)."""
-    found = metadata(base)
-    if not _same_layout(view, metadata(view.base), found):
-        raise refusal(
-            at,
-            f"it writes through {view.source.name!r}, and the strides of its base are not known",
-            "use view, select or slice instead of as_strided",
-        )
+    order, start = _places(view)
     if view.repeats:
         raise _repeated(view, at)
-    bounds = (view.arguments[name] for name in ("size", "stride"))
+    found = metadata(base)
     positions = emit.call("arange", (found.numel(),), {"device": found.device}, at=at)
-    positions = emit.call("as_strided", (positions, *bounds, view.arguments.get("storage_offset") or 0), at=at)
-    flat = emit.call("reshape", (base, [-1]), at=at)
+    bounds = (view.arguments["size"], view.arguments["stride"], start)
+    positions = emit.call("as_strided", (positions, *bounds), at=at)
+    laid_out = base if order == sorted(order) else emit.call("permute", (base, order), at=at)
+    flat = emit.call("reshape", (laid_out, [-1]), at=at)
     positions, value = (emit.call("reshape", (tensor, [-1]), at=at) for tensor in (positions, value))
-    return emit.reshape(emit.call("scatter", (flat, 0, positions, value), at=at), base, at)
+    written = emit.reshape(emit.call("scatter", (flat, 0, positions, value), at=at), laid_out, at)
+    return written if laid_out is base else emit.call("permute", (written, inverse(order)), at=at)
 
 
 def _dtype_viewed(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:

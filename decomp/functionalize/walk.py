@@ -27,8 +27,15 @@ from decomp.functionalize.functional_ops import (
 from decomp.functionalize.gradients import GradientSources, gradient_inputs, reaches
 from decomp.functionalize.overlap import memory_range_of, overlap
 from decomp.functionalize.running_statistics import functional_form
-from decomp.functionalize.storage import Alias, AliasMemory, Tensor, refuse_change_of_shape, refuse_detached_input
-from decomp.functionalize.views import changes_nothing, element_view, listed_view, refuse_unknown_layout, view_of
+from decomp.functionalize.storage import (
+    Alias,
+    AliasMemory,
+    Tensor,
+    filling_its_memory,
+    refuse_change_of_shape,
+    refuse_detached_input,
+)
+from decomp.functionalize.views import View, changes_nothing, element_view, listed_view, strided, view_of
 from decomp.functionalize.writes import (
     Functional,
     Write,
@@ -226,6 +233,9 @@ class _FunctionalWalk:
             self.emit.copy(node, self.value_of)
             self.tensors[node] = tensor
             return
+        if shares and spelling_of(node).op.short == "as_strided":
+            self._strided_view(node, tensor.alias)
+            return
         before = self.memory.read(tensor.alias, node)
         new = self.emit.copy(node, self.value_of)
         if self.emit.mode is None and tensor.alias.storage.write_count and new.target == "view":
@@ -238,9 +248,24 @@ class _FunctionalWalk:
             self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, index=node.args[1]))
             return
         view = view_of(node, new, before, self.value_of, certain=shares is True)
-        if view.op == "as_strided" and tensor.alias.storage.write_count:
-            refuse_unknown_layout(view, metadata(base), before)
         self.tensors[node] = Tensor(self.memory.derive(tensor.alias, view, is_tuple=kind_of(node) == "many"))
+
+    def _strided_view(self, node: fx.Node, operand: Alias) -> None:
+        """`as_strided`, which addresses the memory: a view of the nearest tensor that fills its part of it."""
+        call = bound_call(node)
+        layout = metadata(call.arguments["self"]) if call is not None else None
+        base, layout = filling_its_memory(operand, layout)
+        before = self.memory.read(base, node)
+        if not base.storage.write_count:
+            new = self.emit.copy(node, self.value_of)
+            view = view_of(node, new, before, self.value_of, certain=True)
+            view.layout = layout
+        else:
+            assert call is not None
+            arguments = fx.node.map_arg(call.arguments, self.value_of)
+            view = View(node, "as_strided", dict(arguments), before, before, layout=layout)
+            view.value = self.copies[node] = strided(self.emit, view, before, replaces=True)
+        self.tensors[node] = Tensor(self.memory.derive(base, view))
 
     def _listed(self, node: fx.Node, whole: fx.Node, listed: tuple[fx.Node, ...]) -> None:
         """A call that returns views of several tensors, or one of them, `getitem(whole, i)`, which is a view of its own
@@ -346,6 +371,12 @@ class _FunctionalWalk:
         """squeeze_() and similar: from now on the tensor is a view of its former self."""
         tensor = self.tensors[target]
         base = self.memory.read(tensor.alias, node)
+        if method_name(node) == "as_strided_" and tensor.alias.storage.write_count:
+            raise refusal(
+                node,
+                "as_strided_ addresses memory that has been written, which the tensor itself is then",
+                "use as_strided, which returns a view",
+            )
         call = fx.node.map_arg((node.args, node.kwargs), self.value_of)
         new = functional_view(self.emit, node, *call)
         self.tensors[node] = tensor

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 import decomp
+from decomp.errors import MutationError
 from decomp.functionalize.walk import append_writes, functionalize, mutates
 from decomp.graphs.graph_builder import is_aten
 from decomp_rules import targets
@@ -442,3 +443,110 @@ def test_what_an_op_writes_beside_its_result_is_returned_by_its_functional_varia
     assert torch.equal(result, x * noise) and torch.equal(twice, noise * 2)
     (gradient,) = torch.autograd.grad(result.sum(), x)
     assert torch.equal(gradient, noise)
+
+
+def _written(x):
+    y = x * 2
+    y[:, 1].add_(1)
+    return y
+
+
+def _laid_out_by_columns(x):
+    y = x.new_zeros(4, 3).t()
+    return y.copy_(x)
+
+
+def _written_later(x):
+    y = _laid_out_by_columns(x)
+    windows = y.as_strided((3, 2, 3), (3, 3, 1))
+    y.mul_(3)
+    return windows
+
+
+def _written_through(x):
+    y = _laid_out_by_columns(x)
+    y.as_strided((2, 3), (6, 2), 1).mul_(5)
+    y.t().as_strided((2, 2), (4, 1)).add_(1)
+    return y
+
+
+def _windows_of_windows(x):
+    y = _written(x)
+    windows = y.as_strided((2, 2, 4), (4, 4, 1))
+    y[1].mul_(2)
+    return windows[:, 1:].as_strided((3, 2), (2, 1), 4)
+
+
+def _columns_of_a_slice_read_later(x):
+    y = _written(x)
+    columns = y[:, 1:].as_strided((2, 3), (1, 4), 2)
+    y[1].mul_(3)
+    return columns
+
+
+STRIDED = {
+    "windows that overlap": lambda x: _written(x).as_strided((2, 2, 4), (4, 4, 1)),
+    "rows of a view": lambda x: _written(x)[1:].as_strided((2, 3), (4, 1)),
+    "rows of a view, counted from the storage": lambda x: _written(x)[1:].as_strided((2, 3), (4, 1), 5),
+    "of columns": lambda x: _laid_out_by_columns(x).as_strided((2, 3), (3, 1), 1),
+    "of a transposed view": lambda x: _written(x).t().as_strided((3, 2), (2, 1)),
+    "of a view of more dimensions": lambda x: _written(x).view(3, 2, 2).transpose(0, 1).as_strided((5, 2), (2, 1), 2),
+    "of a slice": lambda x: _written(x)[:, ::2].as_strided((3, 2), (4, 2)),
+    "of a part of several": lambda x: _written(x).chunk(2, dim=1)[1].as_strided((2, 3), (1, 4), 2),
+    "of windows": _windows_of_windows,
+    "of a slice, read later": _columns_of_a_slice_read_later,
+    "written later": _written_later,
+    "written through": _written_through,
+    "nothing": lambda x: _written(x).as_strided((0, 2), (1, 1), 40),
+}
+
+
+def _values_and_gradient(run, x):
+    result = run(x)
+    return result.detach(), *torch.autograd.grad(result.square().sum(), x)
+
+
+@pytest.mark.each_row
+@pytest.mark.parametrize("to", (targets.core_aten, targets.tinygrad), ids=lambda target: target.name)
+@pytest.mark.parametrize("form", forms.KNOWING)
+@pytest.mark.parametrize("name", STRIDED)
+def test_as_strided_reads_what_was_written_at_the_places_in_memory(name, form, to):
+    x = torch.randn(3, 4, requires_grad=True)
+    source = forms.program(STRIDED[name], (x,), form)
+    lowered = decomp.lower(source, to=to, **({} if form == forms.ATEN else {"args": (x,)})).result
+    expected, found = (_values_and_gradient(run, x) for run in (STRIDED[name], forms.module_of(lowered)))
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.each_row
+@pytest.mark.parametrize("name", STRIDED)
+def test_as_strided_inside_torch_compile_reads_what_was_written(name):
+    x = torch.randn(3, 4, requires_grad=True)
+    torch.compiler.reset()
+    compiled = torch.compile(STRIDED[name], backend=decomp.backend(to=targets.core_aten), fullgraph=True)
+    expected, found = (_values_and_gradient(run, x) for run in (STRIDED[name], compiled))
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize(
+    ("taken", "why"),
+    [
+        (lambda y: y.as_strided((2, 2), (4, 1), 10), "it reaches elements that are not its operand's"),
+        (lambda y: y[:, 1:].as_strided((2, 2), (4, 1), 0), "it reaches elements that are not its operand's"),
+        (lambda y: y[1:].as_strided((2, 2), (4, 1), 0), "it reaches elements that are not its operand's"),
+        (lambda y: y[:, 1:].detach()[1:, ::2].as_strided((2,), (1,), 5), "its operand does not fill its memory"),
+    ],
+)
+def test_as_strided_of_other_memory_than_its_operand_is_refused_where_that_was_written(taken, why):
+    source = forms.exported(lambda x: taken(_written(torch.cat([x, x]))[:3]) * 1, torch.randn(3, 4))
+    with pytest.raises(MutationError) as error:
+        decomp.lower(source, to=targets.core_aten)
+    assert f"as_strided addresses memory that has been written, and {why}" in str(error.value)
+
+
+def test_as_strided_in_place_is_refused_where_its_memory_was_written():
+    source = fx.symbolic_trace(lambda x: _written(x).as_strided_((2, 2), (4, 1)) * 1)
+    with pytest.raises(MutationError) as error:
+        decomp.lower(source, to=targets.core_aten, args=(torch.randn(3, 4),))
+    assert "as_strided_ addresses memory that has been written, which the tensor itself is then" in str(error.value)
+    assert "to do: use as_strided, which returns a view" in str(error.value)

@@ -437,7 +437,7 @@ def test_random_programs(choices, capture):
     try:
         new = functional(gm)
     except MutationError as error:
-        assert capture == "torch" or "as_strided" in str(error) or "strides of its base" in str(error)
+        assert capture == "torch" or "as_strided" in str(error)
         reject()
     same(before, run(new, args))
 
