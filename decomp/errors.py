@@ -11,8 +11,11 @@ import functools
 import inspect
 from pathlib import Path
 import pickle
+import sys
 import traceback
+from types import FrameType
 from typing import Any, TypeVar, cast
+import warnings
 
 import torch
 from torch import fx
@@ -75,6 +78,24 @@ def boundary(stage: str, options: Mapping[str, Callable[[str, Any], None]] = {})
         return cast(F, guarded)
 
     return decorated
+
+
+def warn(text: str) -> None:
+    """Warn at the innermost line that is neither of this project nor of PyTorch: the user's."""
+    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    frame = next((each for each in frames if _module_of(each).partition(".")[0] not in _INTERNAL), frames[0])
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(
+        text, UserWarning, frame.f_code.co_filename, frame.f_lineno, _module_of(frame), registry, frame.f_globals
+    )
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+_INTERNAL = {"decomp", "decomp_rules", "torch", "contextlib", "functools", ""}
+"""Packages that are not the user's; the last is code that PyTorch generates."""
 
 
 class UnknownOp(DecompError, LookupError):

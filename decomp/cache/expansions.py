@@ -10,7 +10,6 @@ from pathlib import Path
 import random
 from typing import Any
 import uuid
-import warnings
 
 import torch
 from torch import fx
@@ -18,6 +17,7 @@ from torch import fx
 from decomp.cache import places, portable
 from decomp.cache.portable import NotSerialisable, Record
 from decomp.cache.store import Store
+from decomp.errors import warn
 from decomp.ir.signature import Signature
 from decomp.metadata.fakes import Fakes
 from decomp.rules.rules import Rule, Rules
@@ -81,7 +81,7 @@ class ExpansionCache:
         self.segment.is_doubtful = True
         if key not in self._new:
             self._gone.append(key)
-        warnings.warn(_CHANGED.format(op=node.target, rule=found.rule), stacklevel=2)
+        warn(_CHANGED.format(op=node.target, rule=found.rule))
         return False
 
     def _is_kept(self, key: str, record: Record) -> bool:

@@ -101,7 +101,7 @@ def trace_to_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.Grap
     except NotInOverloads:
         raise
     except Exception as error:  # AOTAutograd traces the original graph, or reports the error better
-        _LOG.info("a Dynamo graph could not be written in overloads", exc_info=True)
+        _LOG.debug("a Dynamo graph could not be written in overloads", exc_info=True)
         raise NotInOverloads(f"{type(error).__name__}: {first_line(error)}", foreseen=False) from error
 
 

@@ -311,6 +311,7 @@ def test_what_is_drawn_and_differs_is_dropped_with_a_warning(place, monkeypatch)
     put_all(3.0)
     with pytest.warns(UserWarning) as said:
         found = lowered(2.0)
+    assert [each.filename for each in said] == [__file__]  # where `lowered` calls the library
     line = closing_over({}).__code__.co_firstlineno
     assert [str(each.message) for each in said] == [
         f"the cached expansion of aten.relu.default by <lambda> (test_edited_rules.py:{line}) is not what the rule "
