@@ -3,26 +3,27 @@ the forward and backward graphs, for the ops that autograd added."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 import functools
 from itertools import chain
 import re
+import time
 from typing import TYPE_CHECKING, Any
-import warnings
 
 import torch
 from torch import fx
 
 from decomp.costs.fusing import FUSED
 from decomp.costs.model import Cost
-from decomp.errors import ArgumentError, boundary, pickle_or_explain
+from decomp.errors import ArgumentError, boundary, pickle_or_explain, warn
 from decomp.functionalize.alias_sets import writes_alias_other_values
 from decomp.graphs.traced_bodies import compare_with_numbers, lift_constants, prepare_bodies
 from decomp.ir.call import metadata
 from decomp.ir.effects import switches
 from decomp.ir.op_facts import SWITCHED_REGIONS
-from decomp.lowering import lower
+from decomp.lowering import Lowering, lower
 from decomp.narrowing.functional import require_integers_fit
 from decomp.ops import aten, prims
 from decomp.rules.accuracy import DEFAULT, Limits, Spec
@@ -30,6 +31,16 @@ from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
 from decomp.runtime.input_layouts import for_every_layout
+from decomp.runtime.lowered_graphs import (
+    MOST,
+    Compilation,
+    LoweredGraph,
+    first_user_line,
+    graphs_table,
+    log,
+    log_as_requested,
+    record_of,
+)
 from decomp.runtime.output_layouts import with_layouts
 from decomp.runtime.shared_outputs import merged_pairs, outputs_of, separate_merged_outputs, shared_pairs, view_bases
 from decomp.runtime.tables import Backend
@@ -57,8 +68,9 @@ def backend(
     simplify: bool = True,
     narrow: bool = False,
     verify: bool | str = True,
-) -> Callable[..., Callable[..., Any]]:
-    """Return a backend for `torch.compile`, which lowers each graph to a target and passes it to a compiler.
+) -> TorchCompileBackend:
+    """Return a backend for `torch.compile`, which lowers each graph to a target and passes it to a compiler. Its
+    `graphs` has a record of each, and `print(backend)` shows them as a table.
 
     `compiler`: "eager" runs the lowered graph in PyTorch; "inductor" compiles it (with the `mode=` and `options=` of
     `torch.compile`); a `Backend` runs it on its own arrays, forward and backward; or a function that takes a
@@ -86,30 +98,69 @@ def backend(
         "simplify": simplify,
         "narrow": narrow,
     }
-    return _Lowers(settings, partial, compiler)
+    log_as_requested()
+    return TorchCompileBackend(settings, partial, compiler)
 
 
-@dataclass(frozen=True, eq=False)
-class _Lowers:
-    """A backend for `torch.compile`."""
+class TorchCompileBackend:
+    """A backend for `torch.compile`: pass it as `backend=`. `str(backend)` is a table of the graphs that it lowered.
+    `DECOMP_LOG=lowering` in the environment logs a line for each when it is lowered (logger `decomp`)."""
 
-    settings: Mapping[str, Any]
-    """Arguments of `lower`."""
-    partial: bool
-    compiler: str | Compiler | Backend
+    def __init__(self, settings: Mapping[str, Any], partial: bool, compiler: str | Compiler | Backend) -> None:
+        self.__name__ = f"decomp({settings['to'].name})"
+        self.settings = settings
+        """Arguments of `lower`."""
+        self.partial = partial
+        self.compiler = compiler
+        self._records: deque[LoweredGraph] = deque(maxlen=MOST)
+        self._count = 0
+
+    @property
+    def graphs(self) -> tuple[LoweredGraph, ...]:
+        """A record of each graph that was lowered, in order; of the last 256, if there were more."""
+        return tuple(self._records)
 
     def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
+        """Compile one graph of Dynamo. `given`: `mode=` and `options=` of `torch.compile`."""
+        from decomp.torch_internals.compiling import current_compilation
+
+        number, reason = current_compilation()
         inner, own = _inner_compiler(self.compiler, given), self.compiler in _NAMED
-        compilation = _Compilation(self.settings, self.partial, inner, self.compiler == "inductor", keeps_views=own)
+        compilation = _Compilation(
+            self.settings,
+            self.partial,
+            inner,
+            Compilation(number, first_user_line(module), reason),
+            self._keep,
+            self.compiler == "inductor",
+            keeps_views=own,
+        )
         inputs = [_name_of(node) for node in module.graph.find_nodes(op="placeholder")]
         found = compilation.of(module, list(example_inputs))
         narrow = self.settings["narrow"]
         return _check_integers_fit(found, inputs, self.settings["to"].narrowed().narrower) if narrow else found
 
+    def _keep(self, record: LoweredGraph) -> None:
+        self._records.append(record)
+        self._count += 1
+        log(record)
+
+    def __str__(self) -> str:
+        return graphs_table(self._title, self.graphs, self._count - len(self._records))
+
+    def __repr__(self) -> str:
+        return f"<{self._title}: the graphs that it lowered are .graphs, a table of them print(backend)>"
+
+    @property
+    def _title(self) -> str:
+        compiler = self.compiler
+        name = compiler if isinstance(compiler, str) else getattr(compiler, "name", "a function")
+        return f"{self.__name__}, run by {name}"
+
     def __reduce__(self) -> tuple[Any, ...]:
         given = self.settings, self.partial, self.compiler
         pickle_or_explain(given, "a backend for torch.compile", "make it in the other process, by decomp.backend(...)")
-        return _Lowers, given
+        return TorchCompileBackend, given
 
 
 def when_fused(target: Target) -> Target:
@@ -126,6 +177,9 @@ class _Compilation:
     partial: bool
     inner: Callable[[fx.GraphModule, Sequence[Any], bool], Callable[..., Any]]
     """Runs or compiles a lowered graph, given its inputs and whether it is a backward graph."""
+    compilation: Compilation
+    keep: Callable[[LoweredGraph], None]
+    """Takes the record of each lowered graph."""
     recomputes: bool = False
     """Whether the backward graph recomputes values where that is cheaper than saving them, as Inductor estimates it."""
     keeps_views: bool = True
@@ -137,10 +191,10 @@ class _Compilation:
         from decomp.torch_internals import compiling
 
         def autograd(
-            before: fx.GraphModule, inputs: list[Any] = inputs, may_write_shared: bool = False
+            before: fx.GraphModule, inputs: list[Any] = inputs, may_write_shared: bool = False, behind: str = ""
         ) -> Callable[..., Any]:
             recomputing, keeping = compiling.recomputing_partition, compiling.default_partition
-            compiled = functools.partial(self._compiled, any_layout=may_write_shared)
+            compiled = functools.partial(self._compiled, any_layout=may_write_shared, behind=behind)
             found: Callable[..., Any] = compiling.aot_module_simplified(
                 before,
                 inputs,
@@ -151,23 +205,27 @@ class _Compilation:
             )
             return found
 
+        started = time.perf_counter()
         try:
             spelled = trace_to_overloads(module, inputs)
         except NotInOverloads as reason:
             if _gradient_is_wanted(inputs) or not reason.foreseen:
                 _warn_of_gradients(str(reason))
-            return autograd(module, may_write_shared=True)
+            return autograd(module, may_write_shared=True, behind=str(reason))
+        traced = time.perf_counter() - started
         if writes_alias_other_values(spelled.graph, spelled, inputs):
             if _gradient_is_wanted(inputs):
-                _warn_of_gradients("it writes to an input that shares its memory with another input or an output")
+                _warn_of_gradients(_WRITES_SHARED)
             # AOTAutograd handles memory that inputs and outputs share.
-            return autograd(module, may_write_shared=True)
+            return autograd(module, may_write_shared=True, behind=_WRITES_SHARED)
         # Partial, because AOTAutograd decomposes composite ops: a call blocked before it can be legal after it.
-        before_autograd = self._lowered(spelled, True, None if _may_be_trained(spelled, inputs) else False)
+        lowering = self._lower(spelled, True, None if _may_be_trained(spelled, inputs) else False)
+        before_autograd: fx.GraphModule = lowering.result
         if shared_pairs(spelled.graph) - shared_pairs(before_autograd.graph):
             if _gradient_is_wanted(inputs):
-                _warn_of_gradients("an output is a view, of an input or another output, that the target does not have")
-            return autograd(module)  # AOTAutograd replays such views on the inputs
+                _warn_of_gradients(_RETURNS_VIEW)
+            return autograd(module, behind=_RETURNS_VIEW)  # AOTAutograd replays such views on the inputs
+        self.keep(record_of(lowering, self.compilation, "before autograd", trace=traced))
         separate_merged_outputs(spelled.graph, before_autograd.graph)
         # The graph already has the casts of autocast: under autocast the lowered calls would be cast a second time.
         casts = is_any_autocast_enabled()
@@ -178,36 +236,42 @@ class _Compilation:
         return _without_autocast(result) if casts else result
 
     def _compiled(
-        self, module: fx.GraphModule, inputs: Sequence[Any], *, is_backward: bool, any_layout: bool
+        self, module: fx.GraphModule, inputs: Sequence[Any], *, is_backward: bool, any_layout: bool, behind: str
     ) -> Callable[..., Any]:
-        """A graph of AOTAutograd, lowered and compiled; `any_layout`: the strides of some inputs are not guarded."""
+        """A graph of AOTAutograd, lowered and compiled; `any_layout`: the strides of some inputs are not guarded;
+        `behind`: why it was not lowered before autograd."""
         from decomp.torch_internals.compiling import Outputs, donate_nothing, outputs_as_traced
 
         donate_nothing()
         outputs = Outputs() if is_backward else outputs_as_traced()
 
         def made(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            return self._with_outputs(module, inputs, outputs, is_backward)
+            return self._with_outputs(module, inputs, outputs, is_backward, behind)
 
         return for_every_layout(made, module, inputs) if any_layout else made(module, inputs)
 
     def _with_outputs(
-        self, module: fx.GraphModule, inputs: Sequence[Any], outputs: Outputs, is_backward: bool
+        self, module: fx.GraphModule, inputs: Sequence[Any], outputs: Outputs, is_backward: bool, behind: str
     ) -> Callable[..., Any]:
         graph, count = module.graph, len(outputs_of(module.graph))
         # After autograd nothing requires a gradient any more.
-        lowered = self._lowered(_without_prims(module), self.partial, training=False)
+        lowering = self._lower(_without_prims(module), self.partial, training=False)
+        lowered: fx.GraphModule = lowering.result
         kept = shared_pairs(lowered.graph) - merged_pairs(graph, lowered.graph) if self.keeps_views else frozenset()
         shown = view_bases(graph, outputs.results.intersection(chain(*(shared_pairs(graph) - kept))))
         if len(outputs_of(graph)) > count:
-            lowered = self._lowered(module, self.partial, training=False)
-        found = self.inner(lowered, inputs, is_backward)
+            lowering = self._lower(module, self.partial, training=False)
+        record = record_of(lowering, self.compilation, "backward" if is_backward else "forward", behind_autograd=behind)
+        started = time.perf_counter()
+        found = record.counting(self.inner(lowering.result, inputs, is_backward))
+        record.seconds["compile"] = time.perf_counter() - started
+        self.keep(record)
         return found if is_backward else with_layouts(found, graph, outputs.views, outputs.whole, shown, count)
 
-    def _lowered(self, module: fx.GraphModule, partial: bool, training: bool | None = None) -> fx.GraphModule:
-        result = lower(module, **self.settings, partial=partial, training=training).result
-        assert isinstance(result, fx.GraphModule)
-        return result
+    def _lower(self, module: fx.GraphModule, partial: bool, training: bool | None = None) -> Lowering:
+        lowering = lower(module, **self.settings, partial=partial, training=training)
+        assert isinstance(lowering.result, fx.GraphModule)
+        return lowering
 
 
 def _replace_bases_by_fakes(module: fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
@@ -232,11 +296,14 @@ def _may_be_trained(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
 
 
 def _warn_of_gradients(why: str) -> None:
-    warnings.warn(
+    warn(
         "decomp.backend lowers a graph only after autograd, so its gradients are lowered from those of PyTorch's ops "
-        f"and not derived from the rules: {why}",
-        stacklevel=2,
+        f"and not derived from the rules: {why}"
     )
+
+
+_WRITES_SHARED = "it writes to an input that shares its memory with another input or an output"
+_RETURNS_VIEW = "an output is a view, of an input or another output, that the target does not have"
 
 
 def _check_integers_fit(

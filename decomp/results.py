@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from decomp.advising import Advice as Advice
+    from decomp.backends import TorchCompileBackend as TorchCompileBackend
     from decomp.budgets import Budget as Budget
     from decomp.memory.planning import MemoryPlan as MemoryPlan
     from decomp.patterns.found import Match as Match
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from decomp.rules.declining import Declined as Declined
     from decomp.rules.linting import Finding as Finding
     from decomp.runtime.loaded import Loaded as Loaded
+    from decomp.runtime.lowered_graphs import LoweredGraph as LoweredGraph
     from decomp.samples import UnspecifiedBehaviour as UnspecifiedBehaviour
     from decomp.tools.benchmarking.workload import Workload as Workload
     from decomp.tools.bringup.report import BringUp as BringUp
@@ -32,11 +34,13 @@ _DEFINED_IN = {
     "Finding": "decomp.rules.linting",
     "UnspecifiedBehaviour": "decomp.samples",
     "Loaded": "decomp.runtime.loaded",
+    "LoweredGraph": "decomp.runtime.lowered_graphs",
     "Match": "decomp.patterns.found",
     "MemoryPlan": "decomp.memory.planning",
     "Provenance": "decomp.provenance",
     "RefoldReport": "decomp.refolding.outcome",
     "Refolding": "decomp.refolding.refolding",
+    "TorchCompileBackend": "decomp.backends",
     "Workload": "decomp.tools.benchmarking.workload",
 }
 

@@ -89,14 +89,21 @@ class Stage:
 def stages_of(pieces: tuple[RewrittenGraph, ...]) -> Mapping[str, Stage]:
     """The stages of a lowering by name, in order: `capture`, `functionalize` (which converts types and fuses patterns
     too), `expand`, and `simplify` where that changed something."""
-    made = {
-        "capture": [_graph(p.planned.name, captured_graph(p), _of_the_user) for p in pieces],
-        "functionalize": [_graph(p.planned.name, p.source, _functional(p)) for p in pieces],
-        "expand": [_graph(p.planned.name, p.retraced.graph, _expanded(p)) for p in pieces],
-    }
-    if any(p.simplified is not None for p in pieces):
-        made["simplify"] = [_graph(p.planned.name, p.graph, _simplified(p)) for p in pieces]
-    return {name: Stage(name, tuple(graphs)) for name, graphs in made.items()}
+    names = ["capture", "functionalize", "expand", *(["simplify"] if _is_simplified(pieces) else [])]
+    return {name: _stage(name, pieces) for name in names}
+
+
+def final_stage(pieces: tuple[RewrittenGraph, ...]) -> Stage:
+    """The last stage of a lowering: its result."""
+    return _stage("simplify" if _is_simplified(pieces) else "expand", pieces)
+
+
+def _is_simplified(pieces: tuple[RewrittenGraph, ...]) -> bool:
+    return any(piece.simplified is not None for piece in pieces)
+
+
+def _stage(name: str, pieces: tuple[RewrittenGraph, ...]) -> Stage:
+    return Stage(name, tuple(_graph(piece.planned.name, *_MADE[name](piece)) for piece in pieces))
 
 
 Justify = Callable[[fx.Node], tuple[str, str]]
@@ -176,6 +183,15 @@ def _simplified(piece: RewrittenGraph) -> Justify:
         return source.name, f"{why}; replaces {also}" if also else why
 
     return justify
+
+
+_MADE: Mapping[str, Callable[[RewrittenGraph], tuple[fx.Graph, Justify]]] = {
+    "capture": lambda piece: (captured_graph(piece), _of_the_user),
+    "functionalize": lambda piece: (piece.source, _functional(piece)),
+    "expand": lambda piece: (piece.retraced.graph, _expanded(piece)),
+    "simplify": lambda piece: (piece.graph, _simplified(piece)),
+}
+"""By stage: the graph, and what justifies its nodes."""
 
 
 _PREFIXES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}

@@ -26,6 +26,7 @@ PAGES = (
     "docs/guides/page.md",
     "docs/guides/simplification.md",
     "docs/guides/dtypes.md",
+    "docs/guides/compile.md",
     "docs/guides/backends.md",
     "docs/guides/command-line.md",
     "docs/results/coverage.md",

@@ -97,6 +97,21 @@ def empties_the_list_of_saved_tensors_that_the_backward_pass_may_write_into():
     assert lists[0] and lists[1] == []
 
 
+@piece("compiling.current_compilation")
+def numbers_the_compilation_and_says_why_there_is_another():
+    found: list[Any] = [compiling.current_compilation()]
+
+    def backend(module, inputs):
+        found.append(compiling.current_compilation())
+        return module.forward
+
+    run = torch.compile(lambda x: x + 1, backend=backend, dynamic=False)
+    run(torch.ones(2)), run(torch.ones(3))
+    outside, (number, reason), (again, why) = found
+    assert outside == ("", "") and reason == "" and again == f"{number.partition('/')[0]}/1"
+    assert "size mismatch at index 0. expected 2, actual 3" in why
+
+
 @piece("compiling.outputs_as_traced")
 def tells_the_outputs_that_are_viewed_as_traced():
     found: list[Any] = [compiling.outputs_as_traced()]

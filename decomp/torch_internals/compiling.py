@@ -4,6 +4,7 @@ this module takes seconds."""
 from typing import Any, NamedTuple
 
 import torch
+from torch._dynamo.utils import get_metrics_context
 from torch._export import config as export_config
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import (
@@ -14,6 +15,7 @@ from torch._functorch.partitioners import (
     default_partition as default_partition,
     min_cut_rematerialization_partition,
 )
+from torch._guards import CompileContext
 from torch._inductor import (
     compile_fx as compile_fx,
     config as inductor_config,
@@ -35,6 +37,7 @@ __all__ = [
     "compile_fx",
     "compile_fx_inner",
     "compiler_config",
+    "current_compilation",
     "default_partition",
     "donate_nothing",
     "export_config",
@@ -59,6 +62,16 @@ def recomputing_partition(joint: Any, inputs: Any, **options: Any) -> Any:
             node.replace_all_uses_with(node.args[0])
             joint.graph.erase_node(node)
     return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
+def current_compilation() -> tuple[str, str]:
+    """Dynamo's number of the compilation that is going on, `frame/recompilation`, and why it compiles the frame again;
+    both empty outside Dynamo, the reason also the first time. (Dynamo passes the reason to its log alone, after the
+    compilation: torch 2.11 to 2.15.)"""
+    number = CompileContext.current_compile_id()
+    context = get_metrics_context()
+    reason = context._metrics.get("recompile_reason") if context.in_progress() else None
+    return str(number or ""), str(reason or "")
 
 
 def donate_nothing() -> None:
