@@ -55,9 +55,9 @@ def whole_programs(
         extra = ours.keys() - set(names)
         if extra and what == "values":
             raise kind(f"the lowered program returns {sorted(extra)[0]}, the source does not")
+        errors = [_require_close(name, truth, ours.get(name), kind, max(FLOOR, promise)) for name in names]
         if what == "gradients":
             _require_same_tracking(truth.own, found)
-        errors = [_require_close(name, truth, ours.get(name), kind, max(FLOOR, promise)) for name in names]
         size = max((float(t.abs().max()) for t in getattr(truth.own, what).values() if _counts(t)), default=0.0) or 1.0
         mine, own = (max((pair[i] for pair in errors), default=0.0) / size for i in range(2))
         worst.append(f"{_counted(names, what)} within {mine:.2g} (the source: {own:.2g})")

@@ -37,7 +37,7 @@ def test_measurements_are_reported():
         "gradients of 1 of these, on operands of the program (1), random operands (1), large operands (1), "
         "operands where branches meet (1)"
     )
-    assert program.startswith("the whole program run on the example inputs, against itself in float64: 1 results")
+    assert program.startswith("the whole program run on the example inputs, against itself in float64: 1 result")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_an_exported_program_is_compared_with_the_module_that_runs_in_an_arena()
     with pytest.raises(GradientsDiffer, match=r"of parameter 0.weight; none is required .* requires_grad_\(False\)"):
         decomp.verify(source, planned, level="values", args=(x(),))
     source = torch.export.export(model.requires_grad_(False), (x(),))
-    assert "1 results" in decomp.verify(source, planned, level="values", args=(x(),)).checks[-1]
+    assert "1 result" in decomp.verify(source, planned, level="values", args=(x(),)).checks[-1]
     last = max(i for i, node in enumerate(planned.graph.nodes) if node.target is torch.ops.aten.add.out)
     other = [*planned.graph.nodes][last]
     other.args = (other.args[0], 1.01)  # 1 + 2^t
@@ -187,7 +187,7 @@ def test_control_flow_is_run_and_can_be_run_afterwards():
 
     model = Model()
     proof = decomp.lower(model, to=targets.tinygrad, args=(x(),), verify="values").proof
-    assert "1 results" in proof.checks[-1]
+    assert "1 result" in proof.checks[-1]
     assert model(x()).shape == (3, 4)
 
 

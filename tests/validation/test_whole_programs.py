@@ -58,7 +58,7 @@ def test_a_parameter_of_several_names_is_the_same_whichever_comes_first():
     source = Tied()
     other = Tied(("second", "first"), source.first.weight)
     assert next(iter(dict(source.named_parameters()))) != next(iter(dict(other.named_parameters())))
-    assert "1 gradients within" in whole_programs(source, other, (x(),), {})
+    assert "1 gradient within" in whole_programs(source, other, (x(),), {})
     other.first.weight = nn.Parameter(torch.ones(4, 4))  # half of the gradient is another parameter's now
     with pytest.raises(GradientsDiffer, match="parameter first.weight of the lowered program differs"):
         whole_programs(source, other, (x(),), {})
@@ -86,7 +86,7 @@ def more(x):
 )
 def test_which_results_require_a_gradient_is_compared(lowered, problem):
     given = (x().requires_grad_(),)
-    assert "1 gradients within 0" in whole_programs(Holder(both), Holder(both), given, {})
+    assert "1 gradient within 0" in whole_programs(Holder(both), Holder(both), given, {})
     with pytest.raises(GradientsDiffer) as error:
         whole_programs(Holder(both), Holder(lowered), given, {})
     assert str(error.value).startswith(problem)

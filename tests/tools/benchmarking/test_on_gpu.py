@@ -53,9 +53,9 @@ def test_three_parts_are_written_as_they_come_and_a_second_run_goes_on(small, tm
     assert "| linear for aten.linear | exact | " in page and "| mlp | tinygrad | " in page
     assert "### softmax, small, forward, cpu" in page
 
-    for name in ("measured_apart", "_lowered"):
+    for name in ("measure_in_process", "_lowered"):
         monkeypatch.setattr(gpu_parts, name, refused)
-    monkeypatch.setattr("decomp.tools.benchmarking.suite.measured", refused)
+    monkeypatch.setattr("decomp.tools.benchmarking.suite.measure_case", refused)
     assert run(path, *PARTS) == 0
     assert json.loads(path.read_text()) == data
 
