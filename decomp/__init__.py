@@ -1,38 +1,40 @@
-"""Lower any PyTorch model to the ops that a backend has, and verify it. `__all__` has the public names. Rarer errors
-are in `decomp.errors`, and the classes that the verbs return in `decomp.results`."""
+"""Lower any PyTorch model to the ops that a backend has, and verify it. `__all__` has the public names, each imported
+on first access, so that the command line shows its help without PyTorch. Rarer errors are in `decomp.errors`, and the
+classes that the verbs return in `decomp.results`."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 import warnings
 
-from decomp import costs, errors, results
-from decomp.backends import backend
-from decomp.derive.decisions import Plan
-from decomp.errors import ArgumentError, CaptureError, DecompError, InputMismatch, NotLowered, RuleError, UnknownOp
-from decomp.finding import match
-from decomp.ir.call import Call, calls
-from decomp.ir.ops import Op, op
-from decomp.lowering import Lowering, decompose, lower, plan
-from decomp.patterns.pattern import Pattern
-from decomp.proof.correspondence import VerificationError
-from decomp.report import Report
-from decomp.rules.declining import decline
-from decomp.rules.limitation import Limitation
-from decomp.rules.linting import lint
-from decomp.rules.rules import Rule, Rules
-from decomp.rules.target import Target
-from decomp.samples import Sample
-from decomp.simplifying import simplify
-from decomp.verification import verify
+from decomp import results
 
 if TYPE_CHECKING:
+    from decomp import costs, errors
     from decomp.advising import advise
+    from decomp.backends import backend
     from decomp.budgets import budget
+    from decomp.derive.decisions import Plan
+    from decomp.errors import ArgumentError, CaptureError, DecompError, InputMismatch, NotLowered, RuleError, UnknownOp
+    from decomp.finding import match
+    from decomp.ir.call import Call, calls
+    from decomp.ir.ops import Op, op
+    from decomp.lowering import Lowering, decompose, lower, plan
     from decomp.memory.planning import memory_plan
+    from decomp.patterns.pattern import Pattern
+    from decomp.proof.correspondence import VerificationError
     from decomp.refolding.refolding import refold
+    from decomp.report import Report
+    from decomp.rules.declining import decline
+    from decomp.rules.limitation import Limitation
+    from decomp.rules.linting import lint
+    from decomp.rules.rules import Rule, Rules
+    from decomp.rules.target import Target
     from decomp.runtime.tables import Backend
+    from decomp.samples import Sample
+    from decomp.simplifying import simplify
     from decomp.tools.bringup.bringing_up import bring_up
     from decomp.tools.certification.certifying import certify
+    from decomp.verification import verify
 
 __all__ = [  # noqa: RUF022  in groups
     # verbs
@@ -80,14 +82,44 @@ __all__ = [  # noqa: RUF022  in groups
     "results",
 ]
 
-_IMPORTED_WHEN_ASKED_FOR = {
+_DEFINED_IN = {
+    "ArgumentError": "decomp.errors",
     "Backend": "decomp.runtime.tables",
+    "Call": "decomp.ir.call",
+    "CaptureError": "decomp.errors",
+    "DecompError": "decomp.errors",
+    "InputMismatch": "decomp.errors",
+    "Limitation": "decomp.rules.limitation",
+    "Lowering": "decomp.lowering",
+    "NotLowered": "decomp.errors",
+    "Op": "decomp.ir.ops",
+    "Pattern": "decomp.patterns.pattern",
+    "Plan": "decomp.derive.decisions",
+    "Report": "decomp.report",
+    "Rule": "decomp.rules.rules",
+    "RuleError": "decomp.errors",
+    "Rules": "decomp.rules.rules",
+    "Sample": "decomp.samples",
+    "Target": "decomp.rules.target",
+    "UnknownOp": "decomp.errors",
+    "VerificationError": "decomp.proof.correspondence",
     "advise": "decomp.advising",
+    "backend": "decomp.backends",
     "bring_up": "decomp.tools.bringup.bringing_up",
     "budget": "decomp.budgets",
+    "calls": "decomp.ir.call",
     "certify": "decomp.tools.certification.certifying",
+    "decline": "decomp.rules.declining",
+    "decompose": "decomp.lowering",
+    "lint": "decomp.rules.linting",
+    "lower": "decomp.lowering",
+    "match": "decomp.finding",
     "memory_plan": "decomp.memory.planning",
+    "op": "decomp.ir.ops",
+    "plan": "decomp.lowering",
     "refold": "decomp.refolding.refolding",
+    "simplify": "decomp.simplifying",
+    "verify": "decomp.verification",
 }
 
 _MOVED_TO_ERRORS = frozenset(
@@ -103,13 +135,16 @@ _MOVED = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _IMPORTED_WHEN_ASKED_FOR:
-        return getattr(importlib.import_module(_IMPORTED_WHEN_ASKED_FOR[name]), name)
+    if name in _DEFINED_IN:
+        found = globals()[name] = getattr(importlib.import_module(_DEFINED_IN[name]), name)
+        return found
+    if name in __all__:
+        return importlib.import_module(f"decomp.{name}")
     if name in _MOVED:
         module, new = _MOVED[name]
         text = f"decomp.{name} is decomp.{module}.{new} now; the old name goes in release 0.3"
         warnings.warn(text, DeprecationWarning, stacklevel=2)  # at the line that asks for the name
-        return getattr(globals()[module], new)
+        return getattr(importlib.import_module(f"decomp.{module}"), new)
     raise AttributeError(f"module 'decomp' has no attribute {name!r}")
 
 

@@ -1,5 +1,8 @@
 """The public face: few names, nothing beside them, and old ones for a release more."""
 
+import subprocess
+import sys
+
 import pytest
 
 import decomp
@@ -38,3 +41,10 @@ def test_a_name_that_moved_works_and_says_where_it_is(name):
 def test_an_unknown_name_is_an_attribute_error(module):
     with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'lowre'"):
         module.lowre
+
+
+def test_the_package_is_imported_without_pytorch():
+    """So that the command line shows its help at once; a name is imported when it is asked for."""
+    program = "import sys, decomp; before = 'torch' in sys.modules; decomp.lower; print(before, 'torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert shown.split() == ["False", "True"]
