@@ -11,7 +11,7 @@ def main() -> None:
     """Run the command line. Exits with 2 if typer or rich are not installed, with 130 if it is interrupted."""
     try:
         from decomp.tools.cli.app import app
-        from decomp.tools.cli.terminal import fall_back_to_ascii
+        from decomp.tools.cli.plain_characters import fall_back_to_ascii
 
         fall_back_to_ascii()
         app()

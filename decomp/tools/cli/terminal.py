@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Iterator
 import contextlib
 from dataclasses import asdict
@@ -24,13 +23,6 @@ import typer
 import decomp
 from decomp.errors import first_line
 from decomp.tools.upgrading.records import BadRecord
-
-EXIT_CODES = (
-    "Exit codes: 0 done; 1 not lowered: some ops are blocked, or a rule contradicts its op's schema or is worse than "
-    "its certificate, or decomp does not work here, or something changed between two versions; "
-    "2 wrong usage: a model, target or op is unknown, cannot be read or raises, or a file cannot be written; "
-    "3 the model could not be captured, or a rule or the verification failed; 130 interrupted; 141 broken pipe."
-)
 
 
 class Unusable(decomp.DecompError):
@@ -130,68 +122,6 @@ class _Printable:
 class _MakingPrintable(RenderHook):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [_Printable(each) for each in renderables]
-
-
-def fall_back_to_ascii() -> None:
-    """Write a plain character or an escape for characters that the terminal's encoding lacks."""
-    codecs.register_error("decomp.plain", _plain)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="decomp.plain")
-
-
-_PLAIN = dict(
-    zip(
-        "✓✗×→…≤≥·–—─│└├┬┴┼┌┐┘┤━╸╺┃┏┓┗┛┡┩╇↳∞±Σβ√",
-        [
-            "+",
-            "x",
-            "x",
-            "->",
-            "...",
-            "<=",
-            ">=",
-            "*",
-            "-",
-            "-",
-            "-",
-            "|",
-            "`",
-            "|",
-            "-",
-            "-",
-            "+",
-            "+",
-            "+",
-            "+",
-            "|",
-            "-",
-            "-",
-            "-",
-            "|",
-            "+",
-            "+",
-            "+",
-            "+",
-            "+",
-            "+",
-            "+",
-            "->",
-            "inf",
-            "+-",
-            "sum",
-            "beta",
-            "sqrt",
-        ],
-    )
-)
-
-
-def _plain(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    missing = error.object[error.start : error.end]
-    return "".join(_PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in missing), error.end
 
 
 class _Console(Console):

@@ -1,6 +1,7 @@
 """The command line: every verb, every exit code, and what it says to wrong input, word for word."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from decomp import __main__ as entry
-from decomp.tools.cli.app import EXIT_CODES, app
+from decomp.tools.cli.app import COMMANDS, EXIT_CODES, app, imported
 from decomp_rules import samples
 from tests.commands import run, said
 
@@ -440,6 +441,8 @@ def test_a_model_that_cannot_be_captured_exits_with_3(programs):
 
 # help, and the way in
 
+SECTIONS = ("Models", "Targets and backends", "Rules", "Installation")
+
 
 def test_help_documents_the_exit_codes_once():
     assert squeezed(EXIT_CODES) in squeezed(run("--help").output)
@@ -447,6 +450,48 @@ def test_help_documents_the_exit_codes_once():
         result = run(*words, "--help")
         assert result.exit_code == 0
         assert "Exit codes" not in result.output
+
+
+def test_help_lists_each_command_in_a_section_by_how_its_own_help_begins():
+    lines = run("--help").output.splitlines()
+    assert [line for line in lines if line.endswith(":")] == ["Options:", *(f"{each}:" for each in SECTIONS)]
+    for name, summary in COMMANDS.items():
+        at = lines.index(f"  {name:<8}  {summary.text}")
+        assert next(line for line in reversed(lines[:at]) if line.endswith(":")) == f"{summary.section}:"
+        assert imported(name).help.replace("\n", " ").startswith(summary.text)
+
+
+WITHOUT_TORCH = """
+import os, sys
+from decomp.__main__ import main
+for words in (["--help"], ["--version"], ["lowr"], []):
+    sys.argv = ["decomp", *words]
+    try:
+        main()
+    except SystemExit:
+        pass
+os.environ |= {"_DECOMP_COMPLETE": "complete_bash", "COMP_WORDS": "decomp l", "COMP_CWORD": "1"}
+try:
+    main()
+except SystemExit:
+    print({"torch", "rich", "networkx", "decomp.errors"} & set(sys.modules))
+"""
+
+
+def test_what_needs_no_command_needs_no_pytorch():
+    """Its import takes seconds."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("Usage: decomp [OPTIONS] COMMAND") and f"torch {torch.__version__}\n" in done.stdout
+    assert "No such command 'lowr'" in done.stderr
+    assert done.stdout.splitlines()[-3:] == ["lower", "lint", "set()"]
+
+
+def test_an_interrupt_while_a_command_is_imported_ends_with_130(monkeypatch):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("decomp.tools.cli.app.imported", interrupted)
+    assert said(run("lint")) == (130, "interrupted")
 
 
 def test_without_typer_it_says_what_to_install(monkeypatch, capsys):
