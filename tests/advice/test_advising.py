@@ -12,6 +12,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import decomp
+from decomp import advising
 from decomp.tools.cli.app import app
 from decomp_rules import targets
 from tests.forms import Holder, exported
@@ -291,8 +292,8 @@ def test_dtypes_are_advised_beside_ops_and_travel_as_data():
 def test_of_many_programs_a_few_are_named():
     names = [f"p{i}" for i in range(12)]
     calls = dict(zip(names, range(1, 13)))
-    milestone = decomp.advising.Milestone(("mul",), tuple(names), 12)
-    advice = decomp.advising.Advice("chip", (), (milestone,), True, 1, (), calls, {})
+    milestone = advising.Milestone(("mul",), tuple(names), 12)
+    advice = advising.Advice("chip", (), (milestone,), True, 1, (), calls, {})
     assert str(advice).splitlines()[2:] == [
         "  add mul: then p0, p1, p2, p3, p4, p5, p6 and 5 more lower too, 12 of 12",
         "the 12 programs then have 1 to 12 calls, half of them 7 or fewer",
