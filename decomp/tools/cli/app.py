@@ -5,8 +5,10 @@ completion and a wrong word answer at once."""
 
 from __future__ import annotations
 
-import importlib
 from importlib.metadata import version
+import importlib.util
+from pathlib import Path
+import runpy
 import sys
 from typing import Annotated, Any, NamedTuple
 
@@ -98,8 +100,16 @@ app = typer.Typer(
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"decomp {version('decomp')}, torch {version('torch')}")
+        typer.echo(f"decomp {version('decomp')}, torch {_torch_version()}")
         raise typer.Exit()
+
+
+def _torch_version() -> str:
+    """`torch.__version__`, without importing it: unlike the version of the package it says what it was built for."""
+    found = importlib.util.find_spec("torch")
+    assert found is not None and found.origin is not None
+    version_file = Path(found.origin).with_name("version.py")
+    return str(runpy.run_path(str(version_file))["__version__"])
 
 
 @app.callback()
