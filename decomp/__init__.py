@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import warnings
 
 from decomp import results
+from decomp.supported import require_supported, torch_version
 
 if TYPE_CHECKING:
     from decomp import costs, errors
@@ -81,6 +82,8 @@ __all__ = [  # noqa: RUF022  in groups
     "errors",
     "results",
 ]
+
+require_supported(torch_version())
 
 _DEFINED_IN = {
     "ArgumentError": "decomp.errors",

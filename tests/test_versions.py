@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import decomp
-from decomp import ops
+from decomp import ops, supported
 from decomp.torch_internals import versions
 from decomp_rules import RULES
 
@@ -74,17 +74,25 @@ def test_a_condition_of_a_target_file_may_be_of_an_absent_op(tmp_path):
     assert len(decomp.Target.load(tmp_path / "chip.toml")) == 2
 
 
-@pytest.mark.parametrize("installed, message", [((2, 8), "decomp runs on torch 2.11 to 2.15; this is "), ((2, 10), "")])
-def test_an_older_pytorch_is_refused(monkeypatch, installed, message):
-    monkeypatch.setattr(versions, "INSTALLED", installed)
-    with pytest.raises(ImportError, match=rf"{message}.*: pip install 'torch>=2\.11'$"):
-        versions.require_supported()
+@pytest.mark.parametrize("installed", ["2.8.0+cu126", "2.10.1"])
+def test_an_older_pytorch_is_refused_when_the_package_is_imported(installed):
+    code = f"import types, sys; sys.modules['torch'] = types.SimpleNamespace(__version__='{installed}'); import decomp"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    wanted = f"ImportError: decomp runs on torch 2.11 to 2.15; this is {installed}: pip install 'torch>=2.11'"
+    assert done.stderr.splitlines()[-1] == wanted
 
 
-def test_a_newer_pytorch_than_those_known_runs_with_a_warning(monkeypatch):
-    monkeypatch.setattr(versions, "INSTALLED", (2, 99))
-    with pytest.warns(UserWarning, match="^decomp was tested on torch 2.11 to 2.15; this is "):
-        versions.require_supported()
+def test_a_newer_pytorch_than_those_known_runs_with_a_warning():
+    with pytest.warns(UserWarning, match="^decomp was tested on torch 2.11 to 2.15; this is 2.99.0$"):
+        supported.require_supported("2.99.0")
+
+
+def test_the_version_is_known_without_importing_pytorch():
+    code = (
+        "import decomp, sys; from decomp.supported import torch_version; print('torch' in sys.modules, torch_version())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == f"False {torch.__version__}\n"
 
 
 @pytest.mark.parametrize("text, wanted", [("2.13.0+cpu", (2, 13)), ("2.15.0a0+git1", (2, 15)), ("3.0", (3, 0))])

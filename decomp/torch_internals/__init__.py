@@ -5,7 +5,3 @@ because some take seconds to import.
 
 Excluded are the classes of `torch._ops`, which documented functions return for overloads, and private attributes, such
 as `overload._schema`, which are read where they are used."""
-
-from decomp.torch_internals.versions import require_supported
-
-require_supported()

@@ -11,41 +11,18 @@ from dataclasses import dataclass
 import functools
 import json
 from pathlib import Path
-import re
 from typing import Any
-import warnings
 
 import torch
 
-OLDEST, NEWEST = (2, 11), (2, 15)
-"""The oldest and the newest supported version."""
+from decomp.supported import NEWEST as NEWEST, OLDEST as OLDEST, in_words as in_words, version_of as version_of
+
 OP_NAMES = Path(__file__).with_name("op_names.json")
 """Names of ops, such as `aten.relu`, by the versions that have them: {"2.11 2.12": [...]}."""
 
 
-def version_of(text: str) -> tuple[int, int]:
-    """Major and minor number: (2, 13) of "2.13.0+cpu"."""
-    found = re.match(r"(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else NEWEST
-
-
 INSTALLED = version_of(torch.__version__)
 """The version of PyTorch in this process."""
-
-
-def in_words(version: tuple[int, int]) -> str:
-    """`2.13`."""
-    return f"{version[0]}.{version[1]}"
-
-
-def require_supported() -> None:
-    """Raise `ImportError` for a PyTorch that is too old, and warn about one newer than those known."""
-    between = f"torch {in_words(OLDEST)} to {in_words(NEWEST)}"
-    if INSTALLED < OLDEST:
-        remedy = f"pip install 'torch>={in_words(OLDEST)}'"
-        raise ImportError(f"decomp runs on {between}; this is {torch.__version__}: {remedy}")
-    if INSTALLED > NEWEST:
-        warnings.warn(f"decomp was tested on {between}; this is {torch.__version__}", stacklevel=3)
 
 
 @dataclass(frozen=True)

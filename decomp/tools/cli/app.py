@@ -5,15 +5,15 @@ completion and a wrong word answer at once."""
 
 from __future__ import annotations
 
+import importlib
 from importlib.metadata import version
-import importlib.util
-from pathlib import Path
-import runpy
 import sys
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from decomp.supported import torch_version
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 not lowered: some ops are blocked, or a rule contradicts its op's schema or is worse than "
@@ -100,16 +100,8 @@ app = typer.Typer(
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"decomp {version('decomp')}, torch {_torch_version()}")
+        typer.echo(f"decomp {version('decomp')}, torch {torch_version()}")
         raise typer.Exit()
-
-
-def _torch_version() -> str:
-    """`torch.__version__`, without importing it: unlike the version of the package it says what it was built for."""
-    found = importlib.util.find_spec("torch")
-    assert found is not None and found.origin is not None
-    version_file = Path(found.origin).with_name("version.py")
-    return str(runpy.run_path(str(version_file))["__version__"])
 
 
 @app.callback()
