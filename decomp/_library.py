@@ -74,6 +74,11 @@ def floors_of(level: str) -> tuple[float, float]:
     return scope.ABSOLUTE if level == "fast" else 0.0, scope.GRADIENTS.get(level, 0.0)
 
 
+def hold_to_lock(lowering: Any, path: str | Path) -> None:
+    """Write the lock of a lowering, or compare the lowering with the one that is there."""
+    importlib.import_module("decomp.tools.locking.lock").hold_to_lock(lowering, Path(path))
+
+
 def write_page(lowering: Any, path: str | Path, title: str | None) -> Path:
     """Write the page of a lowering, and return its path."""
     written: Path = importlib.import_module("decomp.tools.page.writing").write(lowering, path, title)

@@ -39,6 +39,19 @@ class ArgumentError(DecompError, TypeError, ValueError):
     """A public function was given an argument of the wrong kind."""
 
 
+class LockMismatch(DecompError):
+    """A lowering gave another program than its lock has. `changes` says what differs, a line for each kind."""
+
+    def __init__(self, path: Any, changes: Sequence[str]) -> None:
+        self.path, self.changes = str(path), tuple(changes)
+        shown = [f"  {change}" for change in self.changes]
+        remedy = "  to do: restore what differs; or, if it is meant, delete the file and lower again"
+        super().__init__("\n".join([f"the lowered program is not that of {self.path}", *shown, remedy]))
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.path, self.changes)
+
+
 class NotPortable(DecompError, TypeError):
     """This object cannot be pickled; the message says why, and what to pickle instead."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from decomp._library import library, write_page
+from decomp._library import hold_to_lock, library, write_page
 from decomp.advice.suggestions import SuggestionSearch
 from decomp.capture import frontends
 from decomp.capture.frontends import CapturedProgram
@@ -238,6 +238,7 @@ def lower(
     freeze: bool = False,
     narrow: bool = False,
     verify: bool | str = True,
+    lock: str | Path | None = None,
     tracer_class: type[fx.Tracer] = fx.Tracer,
     dynamic_shapes: Any = None,
 ) -> Lowering:
@@ -275,10 +276,13 @@ def lower(
     - `verify`: True or "structure" checks the new program node by node (see `decomp.verify`); "full" also checks the
       whole graph with networkx; "values" also runs each distinct expansion, and the program on `args`, and compares
       values and gradients; False checks nothing.
+    - `lock`: a file. If it is not there, it is written: versions, options, the target's ops, the rules and their code,
+      how each call was decided, the lowered program, and digests of the constants that were made. If it is there, the
+      lowered program must be that of the file, node by node, whatever the nodes are called. `decomp diff` compares two.
 
     Raises `NotLowered` with every op that cannot be lowered, `CaptureError`, `RuleError`, `MutationError`,
-    `VerificationError`, `OutOfRange` for a number that does not fit with `narrow`, and `AccuracyError` if no levels
-    keep within `max_error`.
+    `VerificationError`, `OutOfRange` for a number that does not fit with `narrow`, `AccuracyError` if no levels keep
+    within `max_error`, and `LockMismatch`, which names what differs from `lock`.
     """
     if max_error is not None and max_ulp is not None:
         raise ArgumentError("max_error= picks levels and max_ulp= replaces them: pass only one of the two")
@@ -286,7 +290,10 @@ def lower(
     settings = settings_of(simplify, training, freeze)
     matching = RuleSelection(*rules_and_target(to, rules, keep, narrow), _training(training, freeze))
     policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost, freeze)
-    return _lowered(source, matching, policy, partial, verify, max_error, settings)
+    lowering = _lowered(source, matching, policy, partial, verify, max_error, settings)
+    if lock is not None:
+        hold_to_lock(lowering, lock)
+    return lowering
 
 
 @boundary("decompose", CHECKS)

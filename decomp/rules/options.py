@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import difflib
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -163,6 +164,17 @@ def _refuse(name: str, value: Any, expected: str, remedy: str = "") -> None:
     raise ArgumentError(f"{name}= must be {expected}, not {found}" + (f"; {remedy}" if remedy else ""))
 
 
+def _file(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, (str, Path)):
+        _refuse(name, value, "the path of a file")
+    path = Path(value)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        what = "is a directory" if path.is_dir() else f"there is no directory {path.parent}"
+        raise ArgumentError(f"{name}= {path}: {what}")
+
+
 CHECKS: Mapping[str, Check] = {
     "to": _target,
     "args": _inputs,
@@ -179,6 +191,7 @@ CHECKS: Mapping[str, Check] = {
     "freeze": _flag,
     "narrow": _flag,
     "verify": _one_of(VERIFY),
+    "lock": _file,
     "level": _one_of(("structure", "values")),
     "full": _flag,
     "tracer_class": _tracer,

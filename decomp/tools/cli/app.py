@@ -17,7 +17,7 @@ from decomp.supported import torch_version
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 not lowered: some ops are blocked, or a rule contradicts its op's schema or is worse than "
-    "its certificate, or decomp does not work here, or something changed between two versions; "
+    "its certificate, or decomp does not work here, or two versions or two lowered programs differ; "
     "2 wrong usage: a model, target or op is unknown, cannot be read or raises, or a file cannot be written; "
     "3 the model could not be captured, or a rule or the verification failed; 130 interrupted; 141 broken pipe."
 )
@@ -38,6 +38,7 @@ COMMANDS = {
     "demo": Summary(_MODELS, "demo_command", "Lower a small GPT to tinygrad's primitives"),
     "lower": Summary(_MODELS, "lower_command", "Lower a model to a target, show the report and save the result"),
     "plan": Summary(_MODELS, "lower_command", "Show what lowering would do and cost"),
+    "diff": Summary(_MODELS, "diff_command", "Say how two lowerings differ"),
     "explain": Summary(_MODELS, "explain_command", "Show the rules of an op, and how sample calls of it are lowered"),
     "refold": Summary(_MODELS, "lower_command", "Find decomposed ops in a program, fold each into one call"),
     "budget": Summary(_MODELS, "budget_command", "Show the error of a lowered model against float64, by op"),

@@ -67,6 +67,9 @@ def lower(
     training: Training = None,
     narrow: Narrow = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip verification.")] = False,
+    lock: Annotated[
+        Path | None, typer.Option("--lock", metavar="FILE", help="Write a lock, or hold the lowering to the one there.")
+    ] = None,
     stage: Stages = [],
     checks: Annotated[bool, typer.Option("--checks", help="List every invariant that was checked.")] = False,
     trust: Trust = False,
@@ -98,6 +101,7 @@ def lower(
                 training=training,
                 narrow=narrow,
                 verify=how,
+                lock=lock,
             )
         report = lowering.report()
         if path is not None:

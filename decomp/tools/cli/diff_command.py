@@ -1,0 +1,128 @@
+"""`decomp diff`: how two lowerings differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+import typer
+
+import decomp
+from decomp.tools.cli.arguments import (
+    Debug,
+    Dynamic,
+    Freeze,
+    Imports,
+    Json,
+    Keep,
+    Levels,
+    Narrow,
+    RulesOf,
+    Training,
+    Trust,
+    load_accuracy,
+    load_model,
+    load_rules,
+    load_target,
+)
+from decomp.tools.cli.tables import indented
+from decomp.tools.cli.terminal import Unusable, print_json, report_errors, show, working
+from decomp.tools.locking.comparing import LockDifference, compare
+from decomp.tools.locking.lock import Lock
+
+SUFFIX = ".lock"
+FEW = 12
+"""How many changes of a kind are shown."""
+TWO = "A lock (a file that `decomp lower --lock FILE` wrote), or a model, which is lowered now."
+TO = "A target for the models: once for both, or once for each. With one model, it is lowered to each of two."
+
+
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help=TWO, show_default=False)],
+    new: Annotated[str | None, typer.Argument(metavar="[NEW]", help="The same.", show_default=False)] = None,
+    to: Annotated[list[str], typer.Option("--to", metavar="TARGET", help=TO)] = [],
+    rules: RulesOf = [],
+    keep: Keep = [],
+    accuracy: Levels = [],
+    dynamic: Dynamic = [],
+    freeze: Freeze = False,
+    training: Training = None,
+    narrow: Narrow = False,
+    lines: Annotated[bool, typer.Option("--lines", help="Show the programs as a unified diff, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help=f"Show more than {FEW} changes of a kind.")] = False,
+    trust: Trust = False,
+    imports: Imports = [],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say how two lowerings differ: options, target, calls by op and module, rules, and how each call of the source is
+    lowered. Exits with 1 if the lowered programs do."""
+    with report_errors(debug, as_json):
+        first, last = _two_targets(old, new, to)
+        models: dict[str, Any] = {}
+
+        def lower(name: str, target: str) -> Lock:
+            if name not in models:
+                models[name] = load_model(name, trust, dynamic)
+            lowering = decomp.lower(
+                models[name],
+                to=load_target(target),
+                rules=load_rules(rules),
+                keep=keep,
+                accuracy=load_accuracy(accuracy),
+                freeze=freeze,
+                training=training,
+                narrow=narrow,
+            )
+            return Lock.of(lowering)
+
+        found = compare(_lock(old, first, lower), _lock(new or old, last, lower))
+        if as_json:
+            print_json(found.as_dict())
+        else:
+            show(difference_table(found, None if everything else FEW))
+            if lines:
+                typer.echo("\n".join(["", *found.lines]))
+        if not found.is_same_program:
+            raise typer.Exit(1)
+
+
+def difference_table(found: LockDifference, most: int | None = None) -> RenderableType:
+    """The changes by kind."""
+    parts: list[RenderableType] = [Text(found.headline, style="bold")]
+    for title, changes in found.by_kind():
+        parts += ["", Text(f"{title} ({len(changes)})", style="bold")]
+        parts += [indented(f"  {change.about}: {change.text}") for change in changes[:most]]
+        left = len(changes) - len(changes[:most])
+        parts += [Text(f"  and {left} more (--all)")] if left else []
+    if found.changes and found.is_same_program:
+        parts += ["", Text("The lowered programs are the same.")]
+    return Group(*parts)
+
+
+def _two_targets(old: str, new: str | None, to: Sequence[str]) -> tuple[str, str]:
+    """The target of each model; empty where none is given. Raises `Unusable`."""
+    if len(to) > 2:
+        raise Unusable("--to TARGET: at most two, one for each")
+    if new is None and (old.endswith(SUFFIX) or len(to) < 2):
+        raise Unusable(f"{old}: name another to compare it with, or a model with two targets: MODEL --to A --to B")
+    return (to[0], to[-1]) if to else ("", "")
+
+
+def _lock(name: str, target: str, lower: Callable[[str, str], Lock]) -> Lock:
+    if name.endswith(SUFFIX):
+        return _read(Path(name))
+    if not target:
+        raise Unusable(f"{name} is not a lock (*{SUFFIX}), and a model needs --to TARGET")
+    with working(f"lowering {name} to {target}"):
+        return lower(name, target)
+
+
+def _read(path: Path) -> Lock:
+    try:
+        return Lock.load(path)
+    except OSError as error:
+        raise Unusable(f"{path}: {error.strerror or error}") from error

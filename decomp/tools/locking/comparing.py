@@ -1,0 +1,180 @@
+"""How two lowerings differ, by their locks: versions, options, targets, calls by op and module, rules, programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+import difflib
+from itertools import groupby
+import re
+from typing import Any, TypeVar
+
+from decomp.errors import count_noun
+from decomp.tools.locking.lock import Lock, LockedCall, LockedRule
+
+KINDS = {
+    "version": "versions",
+    "option": "options",
+    "target": "the target",
+    "op": "calls by op",
+    "module": "calls by module",
+    "rule": "rules",
+    "call": "how calls of the source are lowered",
+    "program": "the lowered program",
+}
+"""Kinds of changes, in the order in which they are shown."""
+_NAMES = re.compile(r"%[\w.]+")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that differs."""
+
+    kind: str
+    """A key of `KINDS`."""
+    about: str
+    text: str
+
+
+@dataclass(frozen=True)
+class LockDifference:
+    """What differs between two lowerings."""
+
+    headline: str
+    """`tinygrad, 21 calls → tinygrad, 18 calls: 5 changes`."""
+    changes: tuple[Change, ...]
+    is_same_program: bool
+    """Whether the lowered programs make the same calls on the same constants, whatever their nodes are called."""
+    lines: tuple[str, ...]
+    """The programs as a unified diff."""
+
+    def by_kind(self) -> Iterator[tuple[str, list[Change]]]:
+        """The changes in groups, with the title of each."""
+        for kind, changes in groupby(self.changes, lambda change: change.kind):
+            yield KINDS[kind], list(changes)
+
+    def summary(self, most: int = 3) -> list[str]:
+        """A line for each kind of change, with the first few changes."""
+        lines = []
+        for title, changes in self.by_kind():
+            shown = [f"{change.about}: {change.text}" for change in changes[:most]]
+            left = len(changes) - len(shown)
+            lines.append(f"{title}: {'; '.join(shown)}{f'; and {left} more' if left else ''}")
+        return lines
+
+    def as_dict(self) -> dict[str, Any]:
+        """For machines."""
+        changes = [{"kind": each.kind, "about": each.about, "text": each.text} for each in self.changes]
+        return {"same_program": self.is_same_program, "changes": changes, "lines": list(self.lines)}
+
+
+def compare(old: Lock, new: Lock) -> LockDifference:
+    """What differs from one lowering to the other."""
+    is_same = _canonical(old) == _canonical(new) and list(old.tensors.values()) == list(new.tensors.values())
+    changes = (*_of_settings(old, new), *_of_counts(old, new), *_of_calls(old, new), *_of_programs(old, new, is_same))
+    calls = [f"{each.target}, {count_noun(sum(each.after.values()), 'call')}" for each in (old, new)]
+    said = count_noun(len(changes), "change") if changes else "the same in everything"
+    lines = () if is_same else tuple(_unified(old, new))
+    return LockDifference(f"{calls[0]} → {calls[1]}: {said}", changes, is_same, lines)
+
+
+def _of_settings(old: Lock, new: Lock) -> Iterator[Change]:
+    named = {"torch": "PyTorch", "decomp": "decomp", "python": "Python"}
+    yield from _changed("version", old.versions, new.versions, str, name=lambda each: named.get(each, each))
+    yield from _changed("option", old.options, new.options, str)
+    if old.target != new.target:
+        yield Change("target", "target", f"{new.target}, was {old.target}")
+    yield from _changed("target", old.conditions, new.conditions, lambda said: said or "always legal")
+
+
+def _of_counts(old: Lock, new: Lock) -> Iterator[Change]:
+    def calls(count: int) -> str:
+        return count_noun(count, "call")
+
+    yield from _changed("op", _without_zeros(old.after), _without_zeros(new.after), calls)
+    yield from _changed("module", old.modules, new.modules, calls)
+    yield from _changed("rule", old.rules, new.rules, _of_rule)
+
+
+def _of_calls(old: Lock, new: Lock) -> Iterator[Change]:
+    def shown(call: LockedCall) -> str:
+        return f"{call.decided}, {count_noun(call.calls, 'call')}" if call.calls > 1 else call.decided
+
+    alike = [{name: (each.decided, each.calls) for name, each in lock.calls.items()} for lock in (old, new)]
+    for name in sorted({*old.calls} | {*new.calls}):
+        if alike[0].get(name) != alike[1].get(name):
+            yield from _changed("call", _only(old.calls, name), _only(new.calls, name), shown)
+
+
+def _of_programs(old: Lock, new: Lock, is_same: bool) -> Iterator[Change]:
+    if is_same:
+        return
+    for name in sorted({*old.program} | {*new.program}):
+        lines = [_numbered(each.program.get(name, ())) for each in (old, new)]
+        if lines[0] != lines[1]:
+            yield Change("program", name or "program", _first_difference(old, new, name))
+    for name, was, now in zip(new.tensors, old.tensors.values(), new.tensors.values()):
+        if was != now:
+            yield Change("program", name, "a constant of other values")
+    if len(old.tensors) != len(new.tensors):
+        made = [count_noun(len(each.tensors), "constant") for each in (old, new)]
+        yield Change("program", "constants", f"{made[1]}, were {made[0]}")
+
+
+def _first_difference(old: Lock, new: Lock, name: str) -> str:
+    was, now = (each.program.get(name, ()) for each in (old, new))
+    pairs = zip([*_numbered(was), ""], [*_numbered(now), ""])
+    place = next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(was), len(now)))
+    first = [lines[place] if place < len(lines) else "nothing" for lines in (was, now)]
+    return f"line {place + 1} is {first[1]}, was {first[0]}"
+
+
+def _changed(
+    kind: str,
+    old: Mapping[str, _T],
+    new: Mapping[str, _T],
+    shown: Callable[[_T], str],
+    name: Callable[[str], str] = str,
+) -> Iterator[Change]:
+    """What a table has in one and not in the other, and what differs."""
+    for key in sorted({*old} | {*new}):
+        if key not in new:
+            yield Change(kind, name(key), f"gone, was {shown(old[key])}")
+        elif key not in old:
+            yield Change(kind, name(key), f"new, {shown(new[key])}")
+        elif old[key] != new[key]:
+            was, now = shown(old[key]), shown(new[key])
+            yield Change(kind, name(key), f"{now}, was {was}" if was != now else "its code changed")
+
+
+def _of_rule(rule: LockedRule) -> str:
+    return f"used {rule.used} ×"
+
+
+def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
+
+
+def _only(table: Mapping[str, _T], name: str) -> dict[str, _T]:
+    return {name: table[name]} if name in table else {}
+
+
+def _canonical(lock: Lock) -> list[Sequence[str]]:
+    return [_numbered(lines) for lines in lock.program.values()]
+
+
+def _numbered(lines: Sequence[str]) -> list[str]:
+    """Lines in which nodes are numbered, so that names make no difference."""
+    numbers: dict[str, str] = {}
+
+    def number(match: re.Match[str]) -> str:
+        return numbers.setdefault(match[0], f"%{len(numbers)}")
+
+    return [_NAMES.sub(number, line) for line in lines]
+
+
+def _unified(old: Lock, new: Lock) -> Iterator[str]:
+    for name in sorted({*old.program} | {*new.program}):
+        was, now = (each.program.get(name, ()) for each in (old, new))
+        yield from difflib.unified_diff(was, now, f"before {name}".strip(), f"after {name}".strip(), lineterm="")
