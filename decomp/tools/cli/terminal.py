@@ -8,11 +8,12 @@ from dataclasses import asdict
 import errno
 import io
 import json
+import logging
 import os
 import re
 import sys
 import traceback
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -31,9 +32,10 @@ class Unusable(decomp.DecompError):
 
 @contextlib.contextmanager
 def report_errors(debug: bool, as_json: bool = False) -> Iterator[None]:
-    """Turn an error into a message and an exit code; `--debug` adds the traceback."""
+    """Turn an error into a message and an exit code; `--debug` adds the traceback, and what PyTorch logs."""
     try:
-        yield
+        with contextlib.nullcontext() if debug else _quiet_pytorch():
+            yield
         sys.stdout.flush()
     except typer.Exit:
         raise
@@ -46,6 +48,36 @@ def report_errors(debug: bool, as_json: bool = False) -> Iterator[None]:
     except Exception as error:
         _tell(error, debug, as_json)
         raise typer.Exit(_code(error)) from None
+
+
+@contextlib.contextmanager
+def _quiet_pytorch() -> Iterator[None]:
+    """Without PyTorch's warnings in its log, which are about attempts that may fail, unless `TORCH_LOGS` asks for the
+    log, and without the graphs that torch.export (2.11 to 2.15) prints of captures that fail."""
+    before, stream = logging.root.manager.disable, sys.stderr
+    if "TORCH_LOGS" not in os.environ:
+        logging.disable(max(before, logging.WARNING))
+    sys.stderr = _WithoutGraphs(stream)  # a stream by its methods
+    try:
+        yield
+    finally:
+        sys.stderr = stream
+        logging.disable(before)
+
+
+class _WithoutGraphs:
+    """A stream that drops what the module of `torch.export` prints."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        if sys._getframe(1).f_globals.get("__name__") == "torch.export._trace":
+            return len(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _tell(error: Exception, debug: bool, as_json: bool) -> None:

@@ -325,3 +325,29 @@ def test_files_that_cannot_be_read_or_written_exit_with_2(tmp_path, monkeypatch,
 def test_json_has_escape_sequences_as_json_writes_them(programs):
     result = CliRunner().invoke(app, ["plan", f"{programs}:raising", "--to", "core_aten", "--json"])
     assert "\x1b" not in result.stdout and "\x1b" in json.loads(result.stdout)["message"]
+
+
+NOT_CAPTURED = """
+import sys, torch
+
+class Branches(torch.nn.Module):
+    def forward(self, x):
+        print("seen", file=sys.stderr)
+        return x.nonzero() * 2 if x.sum() > 0 else x
+
+def make():
+    return Branches(), (torch.randn(3),)
+"""
+
+
+def test_an_error_is_not_buried_in_what_pytorch_logs(tmp_path):
+    (tmp_path / "branches.py").write_text(NOT_CAPTURED)
+    words = ("lower", "branches.py:make", "--to", "tinygrad")
+    process = command(*words, cwd=tmp_path, text=True)
+    said = process.communicate()[1]
+    lines = [line for line in said.splitlines() if line != "seen"]
+    assert process.returncode == 3 and "seen" in said
+    assert lines[0].startswith("error: torch.export could not capture Branches: ") and lines[-1].startswith("  to do: ")
+    assert all(line.startswith("  ") for line in lines[1:]) and "def forward(self" not in said
+    loud = command(*words, "--debug", cwd=tmp_path, text=True).communicate()[1]
+    assert "def forward(self" in loud and "Traceback" in loud
