@@ -14,8 +14,8 @@ from torch import fx
 from decomp.derive.decisions import ERASED_GUARD, Derived
 from decomp.errors import count_noun, spell_target
 from decomp.html_tables import folded, table, titled
-from decomp.ir.accounting import WRITE_BACK, effects_in
-from decomp.ir.call import is_host, is_projection, module_path
+from decomp.ir.accounting import WRITE_BACK, calls_for_target, effects_in
+from decomp.ir.call import module_path
 
 if TYPE_CHECKING:
     from decomp.lowering import Lowering
@@ -166,10 +166,11 @@ def report_of(lowering: Lowering) -> Report:
     effects: Counter[str] = Counter()
     for piece in lowering.pieces:
         whole, program = piece.planned.whole, piece.planned.program
-        for node in _nodes_for_target(whole.graph, Counter()):
+        for node in calls_for_target(whole.graph):
             _count(node, program.source_of(whole.source_of(node)), before, modules, 0)
         origins = piece.rewrite.origin
-        for node in _nodes_for_target(piece.graph, effects):
+        effects.update(kind for kind in effects_in(piece.graph).values() if kind != WRITE_BACK)
+        for node in calls_for_target(piece.graph):
             source = origins.get(node)
             _count(node, piece.origin(source) if source is not None else node, after, modules, 1)
         plain += sum(node.op.startswith("call") for node in piece.retraced.graph.nodes)
@@ -256,16 +257,7 @@ def _structure(lowering: Lowering) -> str:
     return f"{count_noun(lowering.proof.nodes, 'node')} as recorded, {legal}, {expansions}"
 
 
-def _nodes_for_target(graph: fx.Graph, effects: Counter[str]) -> list[fx.Node]:
-    """The nodes that the target must support; all others are counted in `effects`."""
-    found = effects_in(graph)
-    effects.update(kind for kind in found.values() if kind != WRITE_BACK)
-    return [node for node in graph.nodes if node not in found]
-
-
 def _count(node: fx.Node, source: fx.Node, ops: Counter[str], modules: dict[str, list[int]], column: int) -> None:
-    if not node.op.startswith("call") or is_host(node) or is_projection(node):
-        return
     ops[spell_target(node.target)] += 1
     path = module_path(source.meta.get("nn_module_stack")) or "(top)"
     modules.setdefault(path, [0, 0])[column] += 1

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from decomp.errors import source_line, spell_target
+from decomp.ir.accounting import calls_for_target
 from decomp.ir.call import metadata, module_path
 from decomp.ir.dtypes import name_of
 
@@ -36,6 +37,9 @@ class StageNode:
     """The name of the node of the stage before that it comes from; of the user's module, at the first stage."""
     why: str
     """What justifies it: `copied`, the rules or laws that made it, or the user's line at the first stage."""
+    counts: bool
+    """Whether it is a call that the target must support, as reports count them: not an input, a constant, a part of a
+    result, or what runs on the host."""
 
     def __str__(self) -> str:
         """One line, or two where it is long; nothing is said of what was copied under its own name."""
@@ -71,8 +75,8 @@ class Stage:
 
     @property
     def calls(self) -> int:
-        """How many calls it makes, those in bodies included."""
-        return sum(bool(node.call) for graph in self.graphs for node in graph.nodes)
+        """How many calls it makes that the target must support, those in bodies included."""
+        return sum(node.counts for graph in self.graphs for node in graph.nodes)
 
     def __getitem__(self, name: str) -> StageNode:
         """The node of a name. Raises `KeyError`."""
@@ -112,7 +116,10 @@ Justify = Callable[[fx.Node], tuple[str, str]]
 
 def _graph(name: str, graph: fx.Graph, justify: Justify) -> StageGraph:
     nodes = [node for node in graph.nodes if node.op != "output"]
-    shown = tuple(StageNode(node.name, type_of(metadata(node)), _call(node), *justify(node)) for node in nodes)
+    counted = {*calls_for_target(graph)}
+    shown = tuple(
+        StageNode(node.name, type_of(metadata(node)), _call(node), *justify(node), node in counted) for node in nodes
+    )
     return StageGraph(name, shown, _value(graph.output_node().args[0]))
 
 

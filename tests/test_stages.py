@@ -94,3 +94,15 @@ def test_the_command_prints_stages_and_knows_their_names():
     assert found.exit_code == 0 and "\nexpand: 11 calls\n" in found.output
     assert "\nsimplify: changed nothing\n" in found.output
     assert "'fuse' is not one of 'capture'" in CliRunner().invoke(app, [*words[:5], "--stage", "fuse"]).output
+
+
+def test_a_stage_counts_calls_as_the_report_does():
+    class Split(nn.Module):
+        def forward(self, x):
+            left, right = x.split(2, -1)
+            return torch.nn.functional.gelu(left) * right + torch.arange(2) + x.shape[0]
+
+    source = torch.export.export(Split(), (torch.randn(3, 4),), dynamic_shapes=({0: torch.export.Dim("n", min=2)},))
+    lowering = decomp.lower(source, to=targets.tinygrad)
+    *_, last = lowering.stages.values()
+    assert last.calls == sum(lowering.report().after.values()) < sum(bool(node.call) for node in last.graphs[0].nodes)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.ir.call import is_free
+from decomp.ir.call import is_free, is_host, is_projection
 from decomp.ir.effects import MARKS, Effect, of_callable
 from decomp.ir.op_facts import CONTROL_FLOW, SWITCHED_REGIONS
 
@@ -33,6 +33,13 @@ def effects_in(graph: fx.Graph) -> dict[fx.Node, str]:
             if kind is not None:
                 found.setdefault(node, kind)
     return found
+
+
+def calls_for_target(graph: fx.Graph) -> list[fx.Node]:
+    """The calls of a graph that the target must support: tensor ops, without effects and parts of results."""
+    effects = effects_in(graph)
+    calls = (node for node in graph.nodes if node.op.startswith("call") and node not in effects)
+    return [node for node in calls if not is_host(node) and not is_projection(node)]
 
 
 def write_backs(graph: fx.Graph) -> Iterator[fx.Node]:

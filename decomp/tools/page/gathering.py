@@ -11,8 +11,7 @@ from torch import fx
 
 from decomp.costs.counting import CALLS
 from decomp.derive.pipeline import RewrittenGraph
-from decomp.ir.accounting import effects_in
-from decomp.ir.call import is_host, is_projection, module_path
+from decomp.ir.call import module_path
 from decomp.lowering import Lowering
 from decomp.simplification.simplifier import Simplified
 from decomp.stages import StageGraph, captured_graph, user_line
@@ -53,10 +52,7 @@ def contents_of(lowering: Lowering, title: str | None = None) -> Contents:
         tuple(CheckText(each.part, each.checked, each.text) for each in report.verified),
         report.checks,
         _cost(lowering),
-        tuple(
-            StageTitle(name, *TITLES[name], sum(graph.stages[i].kinds.count(CALL) for graph in graphs))
-            for i, name in enumerate(lowering.stages)
-        ),
+        tuple(StageTitle(name, *TITLES[name], stage.calls) for name, stage in lowering.stages.items()),
         tuple(gathering.texts),
         tuple(gathering.rules.found),
         tuple(gathering.chains),
@@ -112,11 +108,11 @@ class _Gathering:
     def _columns(self, graph: fx.Graph, made: StageGraph, before: dict[str, int]) -> GraphColumns:
         """A graph as columns; `before` has the places of the nodes of the stage before, by name."""
         places = {node: i for i, node in enumerate(_nodes(graph))}
-        effects, columns = effects_in(graph), GraphColumns()
+        columns = GraphColumns()
         for node, shown in zip(places, made.nodes, strict=True):
             op, opening, rest = shown.call.partition("(")
             columns.names.append(node.name)
-            columns.kinds.append(_kind(node, effects))
+            columns.kinds.append(_kind(node, shown.counts))
             columns.ops.append(self._text(op))
             columns.arguments.append(f"{opening}{rest}")
             columns.types.append(self._text(shown.type))
@@ -138,12 +134,12 @@ def _nodes(graph: fx.Graph) -> list[fx.Node]:
     return [node for node in graph.nodes if node.op != "output"]
 
 
-def _kind(node: fx.Node, effects: dict[fx.Node, str]) -> int:
+def _kind(node: fx.Node, counts: bool) -> int:
     if node.op == "placeholder":
         return INPUT
     if node.op == "get_attr":
         return CONSTANT
-    return HOST if is_host(node) or is_projection(node) or node in effects else CALL
+    return CALL if counts else HOST
 
 
 def _places(columns: GraphColumns) -> dict[str, int]:
