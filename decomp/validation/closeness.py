@@ -109,6 +109,8 @@ class Allowance:
     """If it does, errors of smaller results are counted in ULP of this value."""
     slack: float = 0.0
     """If it does, ε that results may be off by in addition."""
+    signed_zeros: bool = False
+    """Whether the sign of a zero counts."""
 
 
 def compare_with_reference(
@@ -201,6 +203,8 @@ def _closely(
     wrong = _is_other(mine64, own64) & _is_other(mine64, wide.to(real).double()) & ~(finite & mine64.isfinite())
     for each in moved:
         wrong &= each.to(real).isfinite() == wide.to(real).isfinite()
+    if allowed.signed_zeros:
+        wrong |= _is_other_zero(mine64, own64, wide)
     if bool(wrong.any()):
         at = tuple(wrong.nonzero()[0].tolist())
         return ErrorJudgement(float("inf"), f"gives {mine[at].item():g} instead of {own[at].item():g} at {list(at)}")
@@ -250,6 +254,14 @@ def _lost_at_zero(operands: Sequence[Any], own: torch.Tensor) -> torch.Tensor | 
 def _is_other(mine: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """Where only one of the two is NaN, or mine is an infinity that the other is not."""
     return (mine.isnan() != expected.isnan()) | (mine.isinf() & (mine != expected))
+
+
+def _is_other_zero(mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+    """Where all are zero, and the sign of mine is neither that of the op nor that of the op in float64. (A zero that is
+    a rounded nonzero value may have either sign.)"""
+    negative = [value.signbit() for value in (mine, own, wide)]
+    zero = (mine == 0) & (own == 0) & (wide == 0)
+    return zero & (negative[0] != negative[1]) & (negative[0] != negative[2])
 
 
 def _zero_unless(error: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:

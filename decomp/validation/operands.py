@@ -48,7 +48,7 @@ def random_operands(node: fx.Node, seed: int = 0) -> Iterator[list[Any]]:
     ranges = [(-8, 9), (0, max(sizes)), (0, min(sizes)), (0, 1)] if integers else [(0, 1)]
     for low, high in ranges:
         draw = torch.Generator().manual_seed(seed)
-        yield [_made(value, lambda like: _random(like, draw, low, max(high, low + 1))) for value in values]
+        yield [made_alike(value, lambda like: _random(like, draw, low, max(high, low + 1))) for value in values]
 
 
 def large_operands(node: fx.Node) -> Iterator[list[Any]]:
@@ -56,7 +56,7 @@ def large_operands(node: fx.Node) -> Iterator[list[Any]]:
     the call has no float operands."""
     values = _float_operands(node)
     draw = torch.Generator().manual_seed(0)
-    yield [_made(value, lambda like: _large(like, draw)) for value in values]
+    yield [made_alike(value, lambda like: _large(like, draw)) for value in values]
 
 
 def edge_operands(node: fx.Node, numbers: Sequence[float], turn: int) -> Iterator[list[Any]]:
@@ -80,7 +80,7 @@ def edge_operands(node: fx.Node, numbers: Sequence[float], turn: int) -> Iterato
         other = pool[torch.randint(len(pool), (count,), generator=draw)]
         return torch.where(torch.arange(count) % 3 < 2, equal, other).reshape(like.shape)
 
-    yield [_made(value, made) for value in values]
+    yield [made_alike(value, made) for value in values]
 
 
 _FAR = 1e4
@@ -149,12 +149,12 @@ def numbers_compared(graph: fx.Graph) -> list[float]:
     return [float(arg) for arg in dict.fromkeys(arg for arg in found if type(arg) in (int, float)) if abs(arg) < _FAR]
 
 
-def special_operands(node: fx.Node) -> Iterator[list[Any]]:
-    """Operands with NaN, infinities, zero, the smallest and largest numbers, in different combinations. Raises
-    `NoOperands` if the call has no float operands."""
+def special_operands(node: fx.Node, exact: bool = False) -> Iterator[list[Any]]:
+    """Operands with NaN, infinities, zero, the smallest and largest numbers, in different combinations; if `exact`,
+    also subnormal numbers and the negative zero. Raises `NoOperands` if the call has no float operands."""
     values = _float_operands(node)
     turn = iter(range(1, 100))
-    yield [_made(value, lambda like: _specials(like, next(turn))) for value in values]
+    yield [made_alike(value, lambda like: _specials(like, next(turn), exact)) for value in values]
 
 
 def _float_operands(node: fx.Node) -> list[Any]:
@@ -182,7 +182,7 @@ def unusual_operand(value: Any, turn: int) -> Any:
         special = torch.tensor(numbers, dtype=torch.float64)[places]
         return torch.where(torch.rand(like.shape, generator=draw) < 0.3, usual, special)
 
-    return _made(value, made)
+    return made_alike(value, made)
 
 
 def is_pointwise(node: fx.Node) -> bool:
@@ -199,10 +199,10 @@ def _checks_its_integers(node: fx.Node) -> bool:
     return is_pointwise(node) or (call is not None and call.op.short in CHECKS_RANGE)
 
 
-def _made(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def made_alike(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """A concrete value with the metadata of `value`."""
     if isinstance(value, (list, tuple)):
-        return [_made(item, make) for item in value]
+        return [made_alike(item, make) for item in value]
     if not isinstance(value, torch.Tensor):
         return concrete_size(value)
     if value.layout is not torch.strided or value.device.type not in ("cpu", "cuda", "meta"):
@@ -243,14 +243,15 @@ def _large(like: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
     return torch.exp2(6 * sizes - 1) * torch.where(signs < 0.5, -1.0, 1.0)
 
 
-def _specials(like: torch.Tensor, turn: int) -> torch.Tensor:
+def _specials(like: torch.Tensor, turn: int, exact: bool) -> torch.Tensor:
     """The special values of the dtype, repeated; in a different order for each operand, so that all pairs occur. (Not
-    the negative zero: no rule promises the sign of the infinity that a division by it gives.)"""
+    the negative zero unless `exact`: no rule promises the sign of the infinity that a division by it gives.)"""
     if not like.is_floating_point():
         return torch.zeros(like.shape, dtype=like.dtype)
     info = torch.finfo(like.dtype)
     numbers = [float("nan"), float("inf"), -float("inf"), 0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 100.0, -100.0,
                info.tiny, -info.tiny, info.max, -info.max, 1e-4, info.eps]  # fmt: skip
+    numbers += [-0.0, info.tiny / 4, -info.tiny / 4, info.tiny * info.eps] if exact else []
     order = [numbers[(i * turn) % len(numbers)] for i in range(len(numbers))] if turn % 2 else numbers[::-1]
     count = like.numel()
     return torch.tensor((order * (count // len(order) + 1))[:count], dtype=torch.float64).reshape(like.shape)

@@ -31,7 +31,10 @@ class Promise:
     """The largest error of gradients in float32, in ULP, if measured."""
     special_values: bool = False
     """Whether results for NaN, infinities and the largest numbers are promised to be correct."""
-
+    subnormals: bool = False
+    """Whether results for subnormal numbers are, at least as one of these or 0."""
+    signed_zeros: bool = False
+    """For pointwise ops: whether the sign of a zero is."""
     gradients: bool = True
     """Whether PyTorch's own gradients are correct, and so can be the reference."""
     reach: tuple[float, float] = (-math.inf, math.inf)
@@ -64,7 +67,8 @@ def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
     floor, slack = floors_of(level)
     kinks = level == LEVELS[0]
     if certificate is None:
-        return Promise(gradients=right, reach=reach, floor=floor, slack=slack, kinks=kinks)
+        exact = level == LEVELS[0]
+        return Promise({}, 0.0, False, exact, exact, right, reach, floor, slack, kinks)
     names = [way.name for way in certificate.ways if way.name == target] or [way.name for way in certificate.ways]
     ways = [way for name in names if (way := certificate.way(name, level)) is not None]
     figures: dict[str, float] = {}
@@ -74,4 +78,6 @@ def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
             figures[dtype] = max(figures.get(dtype, 0.0), most)
     clean = certificate.ok and level != LEVELS[-1] and all(way.verdict != "failed" for way in ways)
     slopes = max((way.gradients["float32"].max for way in ways if "float32" in way.gradients), default=0.0)
-    return Promise(figures, slopes, clean and target in names, right, reach, floor, slack, kinks)
+    special = clean and target in names
+    exact = special and level == LEVELS[0]
+    return Promise(figures, slopes, special, exact, exact, right, reach, floor, slack, kinks)

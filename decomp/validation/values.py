@@ -14,17 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from decomp._library import is_shipped
 from decomp.derive.decisions import Derived
 from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import ExpansionTemplate
-from decomp.ir.call import bound_call, call_target, metadata, read_results, select_results
+from decomp.ir.call import call_target, metadata, read_results, select_results
 from decomp.ir.effects import EffectTable, recorded_behind
 from decomp.metadata.meta_values import on_host
-from decomp.metadata.symbolic_sizes import size_hint
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.rules.accuracy import LEVELS
-from decomp.rules.rules import Rule
 from decomp.torch_internals import pytree
 from decomp.validation.closeness import (
     Allowance,
@@ -35,19 +32,10 @@ from decomp.validation.closeness import (
     widened,
 )
 from decomp.validation.law_runs import run_laws_of_graphs
+from decomp.validation.limits import overflowing
 from decomp.validation.normal_forms import CallNormalForm, as_stated, normal_form
-from decomp.validation.operands import (
-    NoOperands,
-    edge_operands,
-    from_run,
-    is_pointwise,
-    large_operands,
-    numbers_compared,
-    off_kinks,
-    random_operands,
-    special_operands,
-    variants,
-)
+from decomp.validation.operand_sets import EDGES, LIMITS, RANDOM, SEEN, SPECIAL, operand_sets
+from decomp.validation.operands import NoOperands, from_run, is_pointwise, off_kinks
 from decomp.validation.promises import Promise, promise_of
 from decomp.validation.running_programs import (
     Narrow,
@@ -184,7 +172,7 @@ def _verdict(
         return ExpansionVerdict(rule, reason="random")
     measure = _Measure(node, decision.stamp, promise)
     slopes, inputs = slopes and _is_recorded(node), []
-    for where, choices in _operand_sets(node, decision.stamp, seen, measure.promise):
+    for where, choices in operand_sets(node, decision.stamp, seen, measure.promise):
         judged = measure.on(choices, where, slopes)
         if judged is not None and judged.fault is not None:
             return ExpansionVerdict(rule, wrong=f"{judged.fault}, on {where}", of_gradients=measure.at_slopes)
@@ -201,45 +189,6 @@ def _is_recorded(node: fx.Node) -> bool:
         if each is node:
             break
     return recorded
-
-
-_SEEN, _RANDOM, _LARGE, _SPECIAL = "operands of the program", "random operands", "large operands", "special values"
-_EDGES = "operands where branches meet"
-TURNS = 4
-"""The most sets of operands where branches meet; small operands differ in each set."""
-_DEGENERATE = ("linalg", "cholesky", "svd", "eig", "qr", "lu_", "solve", "inverse", "det", "lstsq", "pinv")
-"""Ops that are not meant for matrices of equal, sorted or negative numbers."""
-
-
-def _operand_sets(
-    node: fx.Node, stamp: ExpansionTemplate, seen: list[Any] | None, promise: Promise
-) -> Iterator[tuple[str, Iterator[list[Any]]]]:
-    """Kinds of operands to measure on, each with several choices, of which the first is used that the op's own kernel
-    accepts. Random operands are used for pointwise ops, and if no others are known; large ones if special values are
-    not promised. Certificates measure rules of the library on their whole domain; for other rules there are also
-    operands that authors often forget."""
-    pointwise = is_pointwise(node)
-    if seen is not None:
-        yield _SEEN, iter([seen])
-    if pointwise or seen is None:
-        yield _RANDOM, random_operands(node)
-    if pointwise:
-        yield (_SPECIAL, special_operands(node)) if promise.special_values else (_LARGE, large_operands(node))
-    if all(is_shipped(rule.function) for entry in stamp.entries for rule in entry.chain if isinstance(rule, Rule)):
-        return
-    if pointwise:
-        yield from _edges(node, stamp)
-    elif seen is not None and not any(name in str(node.target) for name in _DEGENERATE):
-        yield from ((f"operands that are {name}", iter([operands])) for name, operands in variants(node, seen))
-
-
-def _edges(node: fx.Node, stamp: ExpansionTemplate) -> Iterator[tuple[str, Iterator[list[Any]]]]:
-    bound = bound_call(node)
-    numbers = [float(each) for each in bound.arguments.values() if type(each) in (int, float)] if bound else []
-    counts = [leaf.numel() for leaf in pytree.tensors_in([metadata(given) for given in node.all_input_nodes])]
-    few = min((size_hint(count) or 1 for count in counts), default=1) < 256
-    for turn in range(TURNS if few else 1):
-        yield _EDGES, edge_operands(node, [*numbers, *numbers_compared(stamp.graph)], turn)
 
 
 Function = Callable[[Sequence[Any]], list[torch.Tensor]]
@@ -262,11 +211,13 @@ class _Measure:
         self.floor = promise.floor
         self.signs = False
         """Whether results with other signs of vectors are accepted."""
+        self.undefined: list[torch.Tensor | None] = []
+        """For each result, where integer arithmetic of the op itself overflows."""
 
     def on(self, choices: Iterator[list[Any]], where: str, slopes: bool) -> ErrorJudgement | None:
         """Measure on the first operands that the op's own kernel accepts; None if it accepts none."""
-        special, slopes = where == _SPECIAL, slopes and where in (_SEEN, _RANDOM, _EDGES)
-        self.floor = max(self.promise.floor, SMALL if where == _EDGES else 0.0)
+        special, slopes = where == SPECIAL, slopes and where in (SEEN, RANDOM, EDGES)
+        self.floor = max(self.promise.floor, SMALL if where in (EDGES, LIMITS) else 0.0)
         own, wide = (functools.partial(_own, self.node, self.given, wide=wide) for wide in (False, True))
         try:
             within = (_within(self.promise.reach, operands) for operands in choices)
@@ -274,6 +225,7 @@ class _Measure:
         except NoOperands as refused:
             self.reason = str(refused)
             return None
+        self.undefined = overflowing(own, operands, truth.own) if where == LIMITS else []
         functions = own, wide, functools.partial(_stamped, self.stamp)
         self.promised = max(self.promised, self.promise.ulp(truth.own))
         judged = self._compared(functions, operands, truth, special, slopes)
@@ -293,7 +245,8 @@ class _Measure:
         form: CallNormalForm | None = None,
     ) -> ErrorJudgement:
         promise = self.promise.ulp(truth.own)
-        allowed = Allowance(max(promise, SPECIAL) if special else promise, self.floor)
+        zeros = self.promise.signed_zeros and self.pointwise and not self._is_backward()
+        allowed = Allowance(max(promise, SPECIAL_ULP) if special else promise, self.floor, signed_zeros=zeros)
         judged = self._judged(functions[2], operands, truth, allowed)
         if judged.fault is None and slopes and not special:
             judged = self._slopes(operands, *functions, form) or judged
@@ -320,6 +273,8 @@ class _Measure:
             found = as_stated(select_results(self.given, metadata(self.node)), mine(operands), truth.own)
         except Exception as error:  # the op itself ran, so the expansion is at fault
             return ErrorJudgement(float("inf"), f"fails with {type(error).__name__}: {first_line(error)}")
+        if self.undefined and len(found) == len(truth.own):
+            found = [_but_where(*each) for each in zip(found, truth.own, self.undefined)]
         return compare_with_reference(found, truth, allowed, pointwise=self.pointwise)
 
     def _slopes(
@@ -360,9 +315,17 @@ class _Measure:
         return "backward" in str(self.node.target)
 
 
+def _but_where(mine: Any, own: Any, undefined: torch.Tensor | None) -> Any:
+    """The result, but for elements where the op's own is undefined."""
+    if undefined is None or mine.shape != own.shape or mine.dtype != own.dtype:
+        return mine
+    return torch.where(undefined, own, mine)
+
+
 SMALL = 2.0**-8
-"""Where branches meet, errors of smaller results are counted in ULP of this value: textbook formulas cancel there."""
-SPECIAL = 2.0**16
+"""Where branches meet, and at the limits of the dtype, errors of smaller results are counted in ULP of this value:
+textbook formulas cancel there."""
+SPECIAL_ULP = 2.0**16
 """The allowed error in ULP of finite results on special values, where only NaN and infinity matter."""
 _NONE_OF = "gives 0 tensors instead of {}"
 

@@ -35,7 +35,7 @@ def test_measurements_are_reported():
     )
     assert expansions.endswith(
         "gradients of 1 of these, on operands of the program (1), random operands (1), large operands (1), "
-        "operands where branches meet (1)"
+        "limits of the dtype (1), operands where branches meet (1)"
     )
     assert program.startswith("the whole program run on the example inputs, against itself in float64: 1 result")
 
