@@ -10,14 +10,16 @@ but where PyTorch alone dies of it.
 A program gets one of the forms that are slow to capture (torch.export, torch.compile, metadata of example inputs) and
 one of those that are not (a symbolic trace), each on one target; a program of integers is narrowed, too. The seed says
 which: forms and targets take turns, so that 99 programs in a row have every form on every target. One program in 198
-is compiled by Inductor, too. All of it on one program is what --replay shows, and what --all, --only and --target ask
-for, which costs eight times as much.
+is compiled by Inductor, too, and with another one rules of a user's are edited between two processes that share a disk
+cache (--only edited). All forms of one program are what --replay shows, and what --all, --only and --target ask for,
+which costs eight times as much.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Iterator
 import json
 import logging
 import os
@@ -33,6 +35,7 @@ from typing import Any
 import torch
 
 from tests.fuzzing.checking import FORMS, TARGETS, Pair, Verdict, check, pairs, run_by_pytorch_alone
+from tests.fuzzing.edited import edited, faults_of_edited
 from tests.fuzzing.narrowed import is_narrowed
 from tests.fuzzing.programs import Program, program
 from tests.fuzzing.reducing import reduced
@@ -41,7 +44,9 @@ SECONDS, IDLE, LARGEST = 60, 30, 2_300_000
 """A program may take so long on the processor, and so many times as long by the clock, as other work may have it; a
 process may hold so many KiB."""
 EVERY = 198
-"""One program in so many is compiled by Inductor."""
+"""One program in so many is compiled by Inductor, and with one in so many rules are edited."""
+EDITED = "edited"
+"""The form of rules that are edited between two processes, which have no part in the program of the same seed."""
 UNUSABLE = 70
 """The status of a process in which PyTorch computes nothing any more. AOTAutograd does that to views of
 parameters that are written in inference mode (torch 2.13)."""
@@ -72,7 +77,7 @@ def verdicts(seed: int, wanted: list[Pair] | None = None) -> dict[str, Any]:
     made = program(seed)
     found: list[Verdict] = []
     try:
-        for verdict in check(made, wanted or share(seed) + narrow(made)):
+        for verdict in checked(made, wanted or share(seed) + narrow(made)):
             found.append(verdict)
     except Hangs:
         found.append(Verdict("", "", "fault", f"takes more than {SECONDS} seconds"))
@@ -80,11 +85,21 @@ def verdicts(seed: int, wanted: list[Pair] | None = None) -> dict[str, Any]:
     return dict(seed=seed, features=sorted(made.features), seconds=time.process_time() - began, verdicts=lines)
 
 
+def checked(made: Program, wanted: list[Pair]) -> Iterator[Verdict]:
+    """Verdicts of a program, and of the rules of its seed if they are wanted."""
+    yield from check(made, [pair for pair in wanted if pair[0] != EDITED])
+    for form, target in wanted:
+        if form == EDITED:
+            (text,) = faults_of_edited({"edited": edited(made.seed)}, target).values()
+            yield Verdict(form, target, "fault" if text else "right", text)
+
+
 def share(seed: int) -> list[Pair]:
     """The forms that a program gets, and the target of each."""
     slow, fast = SLOW[seed % len(SLOW)], FAST[seed % len(FAST)]
     found = pairs([slow], [TARGETS[seed // len(SLOW) % 3]]) + pairs([fast], [TARGETS[seed // len(FAST) % 3]])
-    return found + ([] if seed % EVERY else [("inductor", TARGETS[seed // EVERY % 3])])
+    rare = {0: "inductor", EVERY // 2: EDITED}.get(seed % EVERY)
+    return found + ([] if rare is None else [(rare, TARGETS[seed // EVERY % 3])])
 
 
 def narrow(made: Program) -> list[Pair]:
@@ -274,11 +289,11 @@ def replay(seed: int, wanted: list[Pair], shrink: bool) -> int:
     made = program(seed)
     print(made.source)
     kinds: dict[str, Verdict] = {}
-    for verdict in check(made, wanted):
+    for verdict in checked(made, wanted):
         print(f"{verdict.status:8}{verdict.form:22}{verdict.target:12}{verdict.text}")
         if verdict.status == "fault":
             kinds.setdefault(verdict.kind, verdict)
-    for verdict in kinds.values() if shrink else ():
+    for verdict in (one for one in kinds.values() if shrink and one.form != EDITED):
         print(f"\n{verdict.form}, {verdict.target}: {verdict.text}\n\n{reduced(made, verdict).source}")
     return 1 if kinds else 0
 
@@ -292,7 +307,7 @@ def main() -> int:
     parser.add_argument("--programs", type=int, default=10**9, help="at most so many")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--all", action="store_true", help="every program in every form on every target")
-    parser.add_argument("--only", choices=FORMS, action="append", help="only this form; may be repeated")
+    parser.add_argument("--only", choices=(*FORMS, EDITED), action="append", help="only this form; may be repeated")
     parser.add_argument("--target", choices=TARGETS, action="append", help="only this target; may be repeated")
     parser.add_argument("--replay", type=int, metavar="SEED", help="print a program, its verdicts, its shortest faults")
     parser.add_argument("--whole", action="store_true", help="with --replay: do not look for the shortest program")
