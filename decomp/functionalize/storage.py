@@ -88,6 +88,11 @@ class Alias:
         assert self.parent is not None
         return self.parent.written_base if self.parent.is_tuple else self.parent
 
+    @property
+    def source_metadata(self) -> Any:
+        """Its metadata in the source program, where its strides may be others than those of `value`."""
+        return metadata(self.storage.source if self.view is None else self.view.source)
+
 
 @dataclass(eq=False)
 class Tensor:
@@ -96,21 +101,20 @@ class Tensor:
     alias: Alias
 
 
-def filling_its_memory(alias: Alias, value: Any) -> tuple[Alias, Any]:
+def filling_its_memory(alias: Alias) -> Alias:
     """The nearest tensor of which `alias` is a view, or `alias` itself, whose elements fill a part of the memory
-    without gaps or repetitions, with its metadata in the source program; `value` is that of `alias`. If none does,
-    `alias` and `value`."""
-    above, found = alias, value
+    without gaps or repetitions; `alias` if none does."""
+    value, above = alias.source_metadata, alias
     while isinstance(value, torch.Tensor):
+        found = above.source_metadata
         if isinstance(found, torch.Tensor) and not _same_elements(found, value):
             break
         if isinstance(found, torch.Tensor) and dense_order(found) is not None:
-            return above, found
+            return above
         if above.parent is None or above.view is None or above.untracked or above.view.may_be_base:
             break
         above = above.parent
-        found = metadata(above.storage.source if above.view is None else above.view.source)
-    return alias, value
+    return alias
 
 
 def _same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -40,8 +40,8 @@ class View:
     """Whether it surely shares memory with its base; `reshape` without metadata, for instance, may copy."""
     may_be_base: bool = False
     """Whether it may be identical to its base, as whenever it is not certain to be a view."""
-    layout: Any = None
-    """For `as_strided`: the metadata of its base in the source program."""
+    layouts: tuple[Any, Any] = (None, None)
+    """For `as_strided`: the metadata of its operand and of its base in the source program."""
 
     def __post_init__(self) -> None:
         self.may_be_base |= not self.certain
@@ -154,8 +154,7 @@ def _places(view: View) -> tuple[list[int], int]:
     """The dimensions of the base of an `as_strided` from the slowest to the fastest, and where the first element that
     is read is among its elements in this order. Raises `MutationError`, also if it reads others than its operand's:
     these have no gradient in PyTorch."""
-    node, base, call = view.source, view.layout, call_if_bound(view.source)
-    operand = metadata(call.arguments["self"]) if call is not None else None
+    node, (operand, base) = view.source, view.layouts
     if not isinstance(operand, torch.Tensor) or not isinstance(base, torch.Tensor):
         raise _unknown_places(node, "which operand it has is not known without metadata")
     start = view.arguments.get("storage_offset")

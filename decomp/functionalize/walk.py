@@ -35,7 +35,7 @@ from decomp.functionalize.storage import (
     refuse_change_of_shape,
     refuse_detached_input,
 )
-from decomp.functionalize.views import View, changes_nothing, element_view, listed_view, strided, view_of
+from decomp.functionalize.views import changes_nothing, element_view, listed_view, strided, view_of
 from decomp.functionalize.writes import (
     Functional,
     Write,
@@ -252,19 +252,14 @@ class _FunctionalWalk:
 
     def _strided_view(self, node: fx.Node, operand: Alias) -> None:
         """`as_strided`, which addresses the memory: a view of the nearest tensor that fills its part of it."""
-        call = bound_call(node)
-        layout = metadata(call.arguments["self"]) if call is not None else None
-        base, layout = filling_its_memory(operand, layout)
+        base = filling_its_memory(operand)
         before = self.memory.read(base, node)
-        if not base.storage.write_count:
-            new = self.emit.copy(node, self.value_of)
-            view = view_of(node, new, before, self.value_of, certain=True)
-            view.layout = layout
-        else:
-            assert call is not None
-            arguments = fx.node.map_arg(call.arguments, self.value_of)
-            view = View(node, "as_strided", dict(arguments), before, before, layout=layout)
+        view = view_of(node, before, before, self.value_of, certain=True)
+        view.layouts = operand.source_metadata, base.source_metadata
+        if base.storage.write_count:
             view.value = self.copies[node] = strided(self.emit, view, before, replaces=True)
+        else:
+            view.value = self.emit.copy(node, self.value_of)
         self.tensors[node] = Tensor(self.memory.derive(base, view))
 
     def _listed(self, node: fx.Node, whole: fx.Node, listed: tuple[fx.Node, ...]) -> None:
@@ -371,14 +366,14 @@ class _FunctionalWalk:
         """squeeze_() and similar: from now on the tensor is a view of its former self."""
         tensor = self.tensors[target]
         base = self.memory.read(tensor.alias, node)
-        if method_name(node) == "as_strided_" and tensor.alias.storage.write_count:
-            raise refusal(
-                node,
-                "as_strided_ addresses memory that has been written, which the tensor itself is then",
-                "use as_strided, which returns a view",
-            )
-        call = fx.node.map_arg((node.args, node.kwargs), self.value_of)
-        new = functional_view(self.emit, node, *call)
+        view = view_of(node, base, base, self.value_of, certain=True)
+        view.op = view.op.removesuffix("_")
+        view.layouts = (tensor.alias.source_metadata,) * 2
+        if view.op == "as_strided" and tensor.alias.storage.write_count:
+            new = strided(self.emit, view, base, replaces=True)
+        else:
+            new = functional_view(self.emit, node, *fx.node.map_arg((node.args, node.kwargs), self.value_of))
+        view.value = new
         self.tensors[node] = tensor
         if method_name(node) == "detach_":
             refuse_detached_input(node, tensor)
@@ -387,8 +382,6 @@ class _FunctionalWalk:
         else:
             names = [other for other, one in self.tensors.items() if one is tensor]
             refuse_change_of_shape(node, target, tensor, names)
-        view = view_of(node, new, base, self.value_of, certain=True)
-        view.op = view.op.removesuffix("_")
         tensor.alias = self.memory.reshape(tensor.alias, view, node)
 
     def _batch_norm(self, node: fx.Node) -> None:
