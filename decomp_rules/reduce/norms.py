@@ -139,18 +139,25 @@ def _euclidean_dist(x1: Tensor, x2: Tensor) -> Tensor:
 @register(aten._cdist_backward)
 def _cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
     """Σⱼ g sign(d) (|d| / ‖d‖)ᵖ⁻¹ with d = xᵢ − yⱼ, and 0 where the distance is 0."""
-    gap, size = x1.unsqueeze(-2) - x2.unsqueeze(-3), cdist.unsqueeze(-1)
+    gap = x1.unsqueeze(-2) - x2.unsqueeze(-3)
     if p == 0:
         return torch.zeros_like(x1)
+    return torch.sum(grad.unsqueeze(-1) * _slope_of_length(gap, cdist.unsqueeze(-1), p), [gap.dim() - 2])
+
+
+def _slope_of_length(gap: Tensor, size: Tensor, p: float) -> Tensor:
+    """sign(d) (|d| / ‖d‖)ᵖ⁻¹, the slope of ‖d‖ by each element; 0 where the length is 0."""
     if p == 1:
-        slope = torch.sign(gap)
-    elif p == math.inf:
-        slope = torch.sign(gap) * (torch.abs(gap) == size).to(gap.dtype)
-    else:
-        is_zero = (size == 0) | (gap == 0)
-        ratio = torch.where(is_zero, 1, torch.abs(gap)) / torch.where(size == 0, 1, size)
-        slope = torch.where(is_zero, 0, torch.sign(gap) * (ratio if p == 2 else torch.pow(ratio, p - 1)))
-    return torch.sum(grad.unsqueeze(-1) * slope, [gap.dim() - 2])
+        return torch.where(torch.isnan(gap), gap, torch.sign(gap))  # PyTorch's sign of NaN is 0
+    if p == math.inf:
+        # 1 for the largest, NaN where a length is not known to be finite
+        return torch.sign(gap) * (1 - torch.clamp(torch.ceil(torch.abs(torch.abs(gap) - size)), max=1))
+    divisor = torch.where(size == 0, 1, size)
+    if p == 2:
+        return torch.where(size == 0, 0, gap / divisor)
+    is_zero = (size == 0) | (gap == 0)
+    ratio = torch.where(is_zero, 1, torch.abs(gap)) / divisor
+    return torch.where(is_zero, 0, torch.sign(gap) * torch.pow(ratio, p - 1))
 
 
 @register(aten.pdist)
@@ -168,6 +175,21 @@ def _pdist_forward(x: Tensor, p: float = 2.0) -> Tensor:
     pairs = torch.triu_indices(count, count, 1, device=x.device)
     gap = torch.index_select(x, 0, pairs[0]) - torch.index_select(x, 0, pairs[1])
     return length(gap, p)
+
+
+@register(aten._pdist_backward)
+def _pdist_backward(grad: Tensor, x: Tensor, p: float, pdist: Tensor) -> Tensor:
+    """For i < j, g sign(d) (|d| / ‖d‖)ᵖ⁻¹ with d = xᵢ − xⱼ is added to row i and taken from row j."""
+    count = x.shape[0]
+    if not isinstance(count, int):
+        return decline("the number of rows is not known")
+    if p == 0:
+        return torch.zeros_like(x)
+    pairs = torch.triu_indices(count, count, 1, device=x.device)
+    first, second = pairs[0], pairs[1]
+    gap = torch.index_select(x, 0, first) - torch.index_select(x, 0, second)
+    part = grad.unsqueeze(-1) * _slope_of_length(gap, pdist.unsqueeze(-1), p)
+    return torch.zeros_like(x).index_add(0, first, part).index_add(0, second, part, alpha=-1)
 
 
 @register(aten._weight_norm)

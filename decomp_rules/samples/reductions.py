@@ -134,7 +134,10 @@ CALLS: Calls = {
     "_euclidean_dist": lambda: ((f(4, 3), f(5, 3)),),
     "pdist": lambda: ((f(5, 3),), (f(5, 3), 1.0)),
     "_pdist_forward": lambda: ((f(5, 3),), (f(5, 3), 1.0), (f(5, 3), INF)),
-    "_pdist_backward": lambda: ((f(10), x := f(5, 3), 2.0, torch.pdist(x)),),
+    "_pdist_backward": lambda: (
+        (f(10), x := f(5, 3), 2.0, torch.pdist(x)),
+        (f(10), x := f(5, 3), 1.0, torch.pdist(x, 1.0)),
+    ),
     "dist": lambda: ((f(3, 4), f(3, 4)), (f(3, 4), f(4), 1.0)),
     "renorm": lambda: ((f(3, 8), 2, 0, 1.5), (f(3, 8), 1, 1, 2.0)),
     "sum_to_size": lambda: ((f(3, 4), [1, 4]), (f(2, 3, 4), [3, 1])),

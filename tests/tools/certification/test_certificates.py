@@ -16,12 +16,20 @@ SEED, EVERY = 2026, 150
 """One rule in so many is measured again with `--whole`, and of these two otherwise."""
 
 
+REFERENCE = next(iter(certificates.read_committed().values())).torch
+of_the_reference = pytest.mark.skipif(
+    torch.__version__.partition("+")[0] != REFERENCE,
+    reason=f"certificates are of torch {REFERENCE}, and other versions have other rules",
+)
+
+
 def committed_rules():
     found = certificates.read_committed()
     named = [(rule, found.get(identity(rule))) for rule in RULES]
     return [(rule, one) for rule, one in named if one is not None and not one.error]
 
 
+@of_the_reference
 def test_every_rule_has_a_certificate_and_each_is_of_the_rule_as_it_is():
     found = certificates.read_committed()
     stale = {identity(rule): why for rule in RULES if (why := certificates.why_stale(rule, found.get(identity(rule))))}
@@ -31,6 +39,7 @@ def test_every_rule_has_a_certificate_and_each_is_of_the_rule_as_it_is():
     )
 
 
+@of_the_reference
 def test_no_certificate_is_left_of_a_rule_that_is_gone():
     assert certificates.read_committed().keys() <= {identity(rule) for rule in RULES}
 
@@ -40,6 +49,7 @@ def sampled():
     return random.Random(SEED).sample(rules, len(rules) // EVERY)
 
 
+@of_the_reference
 @pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore")  # PyTorch's own about calls that it refuses; a measurement goes on
 @pytest.mark.parametrize("rule, before", sampled(), ids=lambda value: value.name if hasattr(value, "op") else "")

@@ -27,7 +27,7 @@ def test_a_blocked_model_has_a_page_too_and_exits_with_1(tmp_path):
 
 
 def test_a_file_is_a_model(tmp_path):
-    file = tmp_path / "mine.py"
+    file = tmp_path / "file_model.py"
     file.write_text("import torch\n\ndef model():\n    return torch.nn.ReLU(), (torch.ones(2),)\n")
     result = run("explain", f"{file}:model", "--to", "core_aten")
     assert result.exit_code == 0 and "1 call of 1 op became" in result.output
