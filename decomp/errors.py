@@ -48,9 +48,6 @@ class LockMismatch(DecompError):
         remedy = "  to do: restore what differs; or, if it is meant, delete the file and lower again"
         super().__init__("\n".join([f"the lowered program is not that of {self.path}", *shown, remedy]))
 
-    def __reduce__(self) -> Any:
-        return type(self), (self.path, self.changes)
-
 
 class NotPortable(DecompError, TypeError):
     """This object cannot be pickled; the message says why, and what to pickle instead."""

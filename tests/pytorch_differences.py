@@ -22,6 +22,29 @@ OVERFLOW_IS_SEEN = since((2, 14), False, True)
 """Whether a sign that a signed overflow makes differs once Inductor compiled it: it did on 2.13.0, not on 2.14.1."""
 BYTES_ARE_COMPILED_RIGHT = versions.INSTALLED != (2, 14)
 """Inductor sums products of uint8 to other bytes on 2.14.1, in a program that is right call by call."""
+MORE_CALLS = since(
+    (2, 14),
+    {
+        "clamp": 5,
+        "clamp between crossed bounds": 5,
+        "clamp_min0": 4,
+        "clamp_min1": 4,
+        "clamp_max": 4,
+        "fmax": 1,
+        "fmin": 4,
+        "softshrink": 2,
+        "hypot": 12,
+        "std": 4,
+        "var": 14,
+        "var of all": 13,
+    },
+    {},
+)
+"""How many calls more ops take on tinygrad where PyTorch shares gradients at ties (`ties_share_gradients`)."""
+MASKS_ARE_KEPT = since((2, 14), True, False)
+"""Whether the backward of the Huber loss reads the masks of its ties, for the same reason."""
+I1E_HAS_A_GRADIENT_AT_NAN = since((2, 15), False, True)
+"""Whether the gradient of i1e at NaN is that at 0, as of the rules; on 2.15.0 it is NaN."""
 KERNEL_DIFFERENCES = since(
     (2, 14),
     {

@@ -159,7 +159,8 @@ def test_a_buffer_of_one_number_may_have_any_stride():
 def test_a_source_that_fails_on_its_inputs_is_not_blamed_on_the_capture():
     with pytest.raises(decomp.CaptureError) as refused:
         decomp.lower(nn.Linear(4, 4), to=targets.core_aten, args=(torch.ones(3, 3),))
-    assert str(refused.value) == (
+    said = str(refused.value).replace("RuntimeError: addmm: ", "RuntimeError: ")  # torch 2.15
+    assert said == (
         "Linear itself fails on these inputs: RuntimeError: mat1 and mat2 shapes cannot be multiplied (3x3 and 4x4)\n"
         "  to do: pass inputs (args=, kwargs=) on which the model runs"
     )
