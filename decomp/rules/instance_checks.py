@@ -9,8 +9,6 @@ import builtins
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 import dis
-import functools
-import inspect
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch
 from torch import fx
 
 from decomp.errors import RuleError
-from decomp.rules.rule_lines import format_line
+from decomp.rules.rule_lines import format_line, python_function
 
 _ASKING = ("isinstance", "is_tensor")
 _TRUSTED = ("torch", "decomp", "decomp_rules")
@@ -27,7 +25,7 @@ _TRUSTED = ("torch", "decomp", "decomp_rules")
 
 def require_no_tensor_checks(rule: Any, function: Callable[..., Any]) -> None:
     """Raise `RuleError` if a rule checks whether something is a tensor, but not whether it is a proxy."""
-    own = _python_function(function)
+    own = python_function(function)
     waiting: list[FunctionType] = [own] if own is not None else []
     for each in waiting:
         names = _names(each)
@@ -35,17 +33,6 @@ def require_no_tensor_checks(rule: Any, function: Callable[..., Any]) -> None:
             _require_none(rule, code, names)
             named: Iterator[Any] = (names.get(name) for name in (*code.co_names, *code.co_freevars))
             waiting += [value for value in named if _is_helper(value) and value not in waiting]
-
-
-def _python_function(function: Any) -> FunctionType | None:
-    """The Python function behind a partial, a decorated function, a method or a callable object."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    if not isinstance(function, FunctionType) and not inspect.ismethod(function):
-        function = getattr(type(function), "__call__", None)  # noqa: B004
-    function = getattr(function, "__func__", function)
-    return function if isinstance(function, FunctionType) else None
 
 
 def _require_none(rule: Any, code: CodeType, names: Mapping[str, Any]) -> None:

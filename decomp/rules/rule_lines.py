@@ -7,7 +7,7 @@ import functools
 import inspect
 import linecache
 import traceback
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 
@@ -30,9 +30,15 @@ def format_line(code: CodeType, number: int) -> str:
 
 def code_of(function: Any) -> CodeType | None:
     """The Python code of a function; None if it has none."""
+    return getattr(python_function(function), "__code__", None)
+
+
+def python_function(function: Any) -> FunctionType | None:
+    """The Python function behind a partial, a decorated function, a method or a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
-    if not hasattr(function, "__code__") and not inspect.ismethod(function):
-        function = getattr(type(function), "__call__", function)  # noqa: B004  the code that a call runs is asked for
-    return getattr(function, "__code__", None)
+    if not isinstance(function, FunctionType) and not inspect.ismethod(function):
+        function = getattr(type(function), "__call__", None)  # noqa: B004  the code that a call runs is asked for
+    function = getattr(function, "__func__", function)
+    return function if isinstance(function, FunctionType) else None
