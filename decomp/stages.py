@@ -15,6 +15,7 @@ from decomp.errors import source_line, spell_target
 from decomp.ir.accounting import calls_for_target
 from decomp.ir.call import metadata, module_path
 from decomp.ir.dtypes import name_of
+from decomp.metadata.symbolic_sizes import SYMBOLIC
 
 if TYPE_CHECKING:
     from decomp.derive.pipeline import RewrittenGraph
@@ -210,7 +211,7 @@ def type_of(value: Any) -> str:
         return f"{_short(value.dtype)}[{', '.join(map(str, value.shape))}]"
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(type_of, value))})"
-    return type(value).__name__ if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else ""
+    return type(value).__name__ if isinstance(value, SYMBOLIC) else ""
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decomp.metadata.symbolic_sizes import SYMBOLIC
 from decomp.torch_internals.pytree import tree_map
 
 
@@ -72,7 +73,7 @@ def _second(value: Any) -> Any:
         return torch.zeros_like(value)
     if isinstance(value, (bool, int, float, complex)):
         return complex(value).imag
-    return 0.0 if isinstance(value, _SIZES) else real_dtype(value)
+    return 0.0 if isinstance(value, SYMBOLIC) else real_dtype(value)
 
 
 # Sums and products.
@@ -92,10 +93,6 @@ def plus(x: Any, y: Any) -> Any:
 def times(x: Any, y: Any) -> Any:
     """A product in which None is zero."""
     return None if x is None or y is None else x * y
-
-
-_SIZES = (torch.SymInt, torch.SymFloat, torch.SymBool)
-"""Numbers that are not known while a call is recorded. They are real, and comparing them adds a guard."""
 
 
 def parts(value: Any) -> tuple[Any, Any]:
@@ -148,7 +145,7 @@ def rsub(self: Any, other: Any, alpha: Any = 1) -> Pair:
 
 
 def _scaled(value: Any, alpha: Any) -> Any:
-    if not isinstance(alpha, _SIZES) and alpha == 1:
+    if not isinstance(alpha, SYMBOLIC) and alpha == 1:  # comparing an open size adds a guard
         return value
     return mul(value, alpha) if isinstance(value, (Pair, Tensor)) else value * alpha
 
