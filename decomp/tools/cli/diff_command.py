@@ -28,7 +28,7 @@ from decomp.tools.cli.arguments import (
     load_rules,
     load_target,
 )
-from decomp.tools.cli.tables import indented
+from decomp.tools.cli.tables import change_groups
 from decomp.tools.cli.terminal import Unusable, print_json, report_errors, show, working
 from decomp.tools.locking.comparing import LockDifference, compare
 from decomp.tools.locking.lock import Lock
@@ -92,12 +92,10 @@ def diff(
 
 def difference_table(found: LockDifference, most: int | None = None) -> RenderableType:
     """The changes by kind."""
-    parts: list[RenderableType] = [Text(found.headline, style="bold")]
-    for title, changes in found.by_kind():
-        parts += ["", Text(f"{title} ({len(changes)})", style="bold")]
-        parts += [indented(f"  {change.about}: {change.text}") for change in changes[:most]]
-        left = len(changes) - len(changes[:most])
-        parts += [Text(f"  and {left} more (--all)")] if left else []
+    groups = (
+        (title, "bold", [f"{change.about}: {change.text}" for change in changes]) for title, changes in found.by_kind()
+    )
+    parts: list[RenderableType] = [Text(found.headline, style="bold"), *change_groups(groups, most)]
     if found.changes and found.is_same_program:
         parts += ["", Text("The lowered programs are the same.")]
     return Group(*parts)
@@ -114,15 +112,8 @@ def _two_targets(old: str, new: str | None, to: Sequence[str]) -> tuple[str, str
 
 def _lock(name: str, target: str, lower: Callable[[str, str], Lock]) -> Lock:
     if name.endswith(SUFFIX):
-        return _read(Path(name))
+        return Lock.load(Path(name))
     if not target:
         raise Unusable(f"{name} is not a lock (*{SUFFIX}), and a model needs --to TARGET")
     with working(f"lowering {name} to {target}"):
         return lower(name, target)
-
-
-def _read(path: Path) -> Lock:
-    try:
-        return Lock.load(path)
-    except OSError as error:
-        raise Unusable(f"{path}: {error.strerror or error}") from error

@@ -29,7 +29,7 @@ from decomp.tools.cli.arguments import (
     near,
     require_model,
 )
-from decomp.tools.cli.tables import indented
+from decomp.tools.cli.tables import change_groups
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, report_errors, saved, show
 from decomp.tools.cli.words import Words
 from decomp.tools.upgrading.comparing import Upgrade, compare
@@ -124,11 +124,13 @@ def upgrade_table(found: Upgrade, most: int | None = None) -> RenderableType:
     """The changes by kind, the gravest first."""
     parts: list[RenderableType] = [Text(found.headline, style="bold")]
     parts += [Text(note, style="dim") for note in found.notes]
-    for kind, changes in found.by_kind():
-        parts += ["", Text(f"{kind.title} ({len(changes)})", style="bold red" if kind.is_grave else "bold")]
-        parts += [indented(f"  {change.text}") for change in changes[:most]]
-        left = len(changes) - len(changes[:most])
-        parts += [Text(f"  and {left} more (--all)")] if left else []
+    parts += change_groups(
+        (
+            (kind.title, "bold red" if kind.is_grave else "bold", [change.text for change in changes])
+            for kind, changes in found.by_kind()
+        ),
+        most,
+    )
     parts += ["", *map(Text, found.models)] if found.models else []
     return Group(*parts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import inspect
 
 from rich.columns import Columns
@@ -100,6 +100,16 @@ def indented(line: str) -> RenderableType:
     """A line of text with a hanging indent: wrapped lines start below its first word."""
     text = line.lstrip(" ")
     return Padding(Text(text), (0, 0, 0, len(line) - len(text)), expand=False) if len(text) < len(line) else Text(line)
+
+
+def change_groups(groups: Iterable[tuple[str, str, Sequence[str]]], most: int | None) -> Iterator[RenderableType]:
+    """Changes in groups: the title of each, its style, and its lines, of which at most `most` are shown."""
+    for title, style, lines in groups:
+        yield from ("", Text(f"{title} ({len(lines)})", style=style))
+        yield from (indented(f"  {line}") for line in lines[:most])
+        left = len(lines) - len(lines[:most])
+        if left:
+            yield Text(f"  and {left} more (--all)")
 
 
 def _notes(notes: Iterable[str]) -> list[str]:
