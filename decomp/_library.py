@@ -76,7 +76,7 @@ def floors_of(level: str) -> tuple[float, float]:
 
 def hold_to_lock(lowering: Any, path: str | Path) -> None:
     """Write the lock of a lowering, or compare the lowering with the one that is there."""
-    importlib.import_module("decomp.tools.locking.lock").hold_to_lock(lowering, Path(path))
+    importlib.import_module("decomp.tools.locking.comparing").hold_to_lock(lowering, Path(path))
 
 
 def write_page(lowering: Any, path: str | Path, title: str | None) -> Path:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 import difflib
 from itertools import groupby
+from pathlib import Path
 import re
 from typing import Any, TypeVar
 
-from decomp.errors import count_noun
+from decomp.errors import ArgumentError, LockMismatch, count_noun
+from decomp.lowering import Lowering
 from decomp.tools.locking.lock import Lock, LockedCall, LockedRule
 
 KINDS = {
@@ -77,6 +79,22 @@ def compare(old: Lock, new: Lock) -> LockDifference:
     said = count_noun(len(changes), "change") if changes else "the same in everything"
     lines = () if is_same else tuple(_unified(old, new))
     return LockDifference(f"{calls[0]} → {calls[1]}: {said}", changes, is_same, lines)
+
+
+def hold_to_lock(lowering: Lowering, path: Path) -> None:
+    """Write the lock of a lowering, or, if the file is there, compare: raises `LockMismatch` if the program is another,
+    and `ArgumentError` if the file cannot be read or written."""
+    made = Lock.of(lowering)
+    try:
+        if not path.exists():
+            made.save(path)
+            return
+        locked = Lock.load(path)
+    except OSError as error:
+        raise ArgumentError(f"lock: {path}: {error.strerror or error}") from error
+    found = compare(locked, made)
+    if not found.is_same_program:
+        raise LockMismatch(path, found.summary())
 
 
 def _of_settings(old: Lock, new: Lock) -> Iterator[Change]:

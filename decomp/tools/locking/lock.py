@@ -18,7 +18,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from decomp.derive.decisions import Blocked, Derived
-from decomp.errors import ArgumentError, LockMismatch, spell_target
+from decomp.errors import ArgumentError, spell_target
 from decomp.ir.call import call_if_bound, metadata
 from decomp.lowering import Lowering
 from decomp.rules.rules import Rule
@@ -123,24 +123,6 @@ class Lock:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             said = f"{path} is a damaged lock: {type(error).__name__}: {error}"
             raise ArgumentError(f"{said}\n  to do: {remedy}") from error
-
-
-def hold_to_lock(lowering: Lowering, path: Path) -> None:
-    """Write the lock of a lowering, or, if the file is there, compare: raises `LockMismatch` if the program is another,
-    and `ArgumentError` if the file cannot be read or written."""
-    from decomp.tools.locking.comparing import compare
-
-    made = Lock.of(lowering)
-    try:
-        if not path.exists():
-            made.save(path)
-            return
-        locked = Lock.load(path)
-    except OSError as error:
-        raise ArgumentError(f"lock: {path}: {error.strerror or error}") from error
-    found = compare(locked, made)
-    if not found.is_same_program:
-        raise LockMismatch(path, found.summary())
 
 
 def _versions() -> dict[str, str]:
