@@ -169,8 +169,9 @@ def report_of(lowering: Lowering) -> Report:
         for node in calls_for_target(whole.graph):
             _count(node, program.source_of(whole.source_of(node)), before, modules, 0)
         origins = piece.rewrite.origin
-        effects.update(kind for kind in effects_in(piece.graph).values() if kind != WRITE_BACK)
-        for node in calls_for_target(piece.graph):
+        found = effects_in(piece.graph)
+        effects.update(kind for kind in found.values() if kind != WRITE_BACK)
+        for node in calls_for_target(piece.graph, found):
             source = origins.get(node)
             _count(node, piece.origin(source) if source is not None else node, after, modules, 1)
         plain += sum(node.op.startswith("call") for node in piece.retraced.graph.nodes)

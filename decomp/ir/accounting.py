@@ -3,7 +3,7 @@ write-backs of a module. They are effects and structure, executed by the host; a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -35,9 +35,10 @@ def effects_in(graph: fx.Graph) -> dict[fx.Node, str]:
     return found
 
 
-def calls_for_target(graph: fx.Graph) -> list[fx.Node]:
-    """The calls of a graph that the target must support: tensor ops, without effects and parts of results."""
-    effects = effects_in(graph)
+def calls_for_target(graph: fx.Graph, effects: Container[fx.Node] | None = None) -> list[fx.Node]:
+    """The calls of a graph that the target must support: tensor ops, without effects and parts of results. `effects`:
+    those of the graph, if they are known already."""
+    effects = effects_in(graph) if effects is None else effects
     calls = (node for node in graph.nodes if node.op.startswith("call") and node not in effects)
     return [node for node in calls if not is_host(node) and not is_projection(node)]
 
