@@ -53,7 +53,7 @@ class Call(nn.Module):
 
 
 def _drawn(count: int, seed: int, dynamic: bool = False) -> list[Any]:
-    """Ops of the library that have a sample whose value is told by float64, that PyTorch differentiates; if `dynamic`,
+    """Ops of the library that have a sample with a reference in float64, and that PyTorch differentiates; if `dynamic`,
     none of which a rule declines sizes that are not known, by its certificate."""
     left_out = _of_known_sizes() if dynamic else set()
     packets = {rule.op.packet for rule in RULES if rule.op.packet is not None and str(rule.op) not in left_out}

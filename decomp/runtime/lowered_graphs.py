@@ -78,6 +78,7 @@ class LoweredGraph:
             self.called = (self.called or 0) + 1
             return function(*args)
 
+        # AOTAutograd reads it, and mypy knows no attributes of functions.
         counted._boxed_call = getattr(function, "_boxed_call", False)  # type: ignore[attr-defined]
         return counted
 

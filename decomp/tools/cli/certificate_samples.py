@@ -132,8 +132,8 @@ class _Work:
         return {one.rule: one for one in self.run.measure(list(self.rules.values()))}
 
     def differences(self, found: Certified) -> Iterator[VersionDifference]:
-        """How the rules differ here. Those of another processor than their certificate's are told from those of the
-        version by measuring them once more, with the kernels that PyTorch has for any processor."""
+        """How the rules differ here. Where a certificate is of another processor, its part is separated from
+        that of the version by measuring once more, with the kernels that PyTorch has for any processor."""
         differing = {name: each for name in sorted(found) if (each := self._against(found[name]))}
         elsewhere = [name for name in differing if self._is_of_another_processor(found[name])]
         again = self._on_any_processor([name for name in elsewhere if self.before[name].torch != VERSION])
