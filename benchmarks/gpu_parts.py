@@ -46,6 +46,8 @@ TIMEOUT = 60.0
 LONGEST = 86_400.0
 """The longest time in seconds that a part is given."""
 SIZES = ("medium", "large")
+GPU_SIZES = (*SIZES, "huge")
+"""A GPU has done the smaller ones before the next is launched."""
 EFFORT = Effort(warm_up=1, seconds=0.1, patience=4.0)
 
 
@@ -176,7 +178,8 @@ def time_families(results: GpuResults, plan: Plan, deadline: float) -> str:
         return "none, for triton is not installed"
     names = list(OPS) if plan.families is None else list(plan.families)
     made = variants([], [targets.get("tinygrad")], PRODUCTS)
-    asked = suite.SuitePlan(workloads(names, SIZES, models=False), made, device=plan.device, effort=EFFORT)
+    sizes = SIZES if plan.device.type == "cpu" else GPU_SIZES
+    asked = suite.SuitePlan(workloads(names, sizes, models=False), made, device=plan.device, effort=EFFORT)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "timings.json"
         if results.timings:

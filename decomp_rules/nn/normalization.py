@@ -54,7 +54,8 @@ def native_layer_norm_of_two_sums(
 def _layer(
     normal: Tensor, mean: Tensor, rstd: Tensor, dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return cast(affine(normal, weight, bias), dtype), cast(mean.detach(), dtype), cast(rstd.detach(), dtype)
+    saved = dtype if mean.device.type == "cpu" else mean.dtype  # CUDA saves the statistics that it used
+    return cast(affine(normal, weight, bias), dtype), cast(mean.detach(), saved), cast(rstd.detach(), saved)
 
 
 @register(aten.native_layer_norm_backward)
@@ -215,8 +216,10 @@ def instance_norm(
     if running_mean is not None:
         return decline("running statistics are updated in place")
     batch, channels = x.shape[:2]
-    if not isinstance(channels, int) or any(p is not None and p.dtype != x.dtype for p in (weight, bias)):
-        # The number of groups is no symbol, and the kernel takes no wider parameters: affine apart.
+    rounded = x.dtype in HALVES and x.device.type != "cpu"
+    if rounded or not isinstance(channels, int) or any(p is not None and p.dtype != x.dtype for p in (weight, bias)):
+        # The number of groups is no symbol, the kernel takes no wider parameters, and CUDA's rounds the statistics to
+        # the dtype of x, of which a mean far from 0 leaves few digits: affine apart.
         rows = wide(x).reshape(batch, channels, spatial_extent(x))
         normal = torch.native_layer_norm(rows, [rows.shape[2]], None, None, eps)[0].reshape(x.shape)
         return cast(affine(normal, per_channel(weight, x), per_channel(bias, x)), x.dtype)

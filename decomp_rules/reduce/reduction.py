@@ -207,19 +207,17 @@ def var(
 def var_by_sums(
     x: Tensor, dim: Dims = None, unbiased: bool = True, correction: float | None = None, keepdim: bool = False
 ) -> Tensor:
-    """(Σd² − (Σd)² / n) / (n − correction) with d = x − mean. ≤ 4 ULP, also for values far from 0."""
+    """Σ(x − mean)² / (n − correction). ≤ 4 ULP, also for values far from 0; 0 of equal numbers of any size."""
     if x.dtype in HALVES:
         return decline("the sum of the largest bfloat16 numbers would overflow")
-    found = moments_by_sums(x, dim, degrees(unbiased, correction), keepdim, scaled=False)
+    found = moments_by_sums(x, dim, degrees(unbiased, correction), keepdim)
     return found if isinstance(found, Declined) else cast(found[0], x.dtype)
 
 
-def moments_by_sums(
-    x: Tensor, dim: Dims, correction: float, keepdim: bool, scaled: bool = True
-) -> tuple[Tensor, Tensor] | Declined:
+def moments_by_sums(x: Tensor, dim: Dims, correction: float, keepdim: bool) -> tuple[Tensor, Tensor] | Declined:
     """The variance and the mean, not yet rounded to the dtype of x. Because the mean is rounded, the deviations have a
-    mean of their own, which is subtracted. The squares are divided before they are added, so that their sum does not
-    overflow; if x is `scaled`, the squares do not either."""
+    mean of their own, which is subtracted. x is divided by a power of two first, so that no sum overflows, and sums are
+    divided by n, not multiplied by 1 / n: equal numbers then deviate by nothing at all."""
     if x.is_complex():
         return decline("only real inputs")
     x, dims = wide(x), reduced_dims(x, dim)
@@ -229,14 +227,20 @@ def moments_by_sums(
     left = freedom(count, correction)
     if isinstance(left, (int, float)) and left == 0:
         return decline("no degree of freedom is left")
-    centre = mean_times(x, dims, count)
-    deviation = x - centre
-    rest = torch.sum(deviation, dims, keepdim)
-    excess = rest * (rest / (-left * count))
-    if not scaled:  # it is infinite only where the sum is
-        excess = torch.clamp(excess, min=torch.finfo(x.dtype).min)
-    variance = torch.clamp(torch.sum(deviation / left * deviation, dims, keepdim) + excess, min=0.0)
-    return variance, centre if keepdim else squeezed(centre, dims)
+    parts = parts_of(count)
+    part = x * (1 / parts)
+    centre = torch.sum(part, dims, keepdim=True) / count
+    deviation = part - centre
+    deviation = deviation - torch.sum(deviation.detach(), dims, keepdim=True) / count
+    share = left / parts**2
+    squares = (deviation * (1 / share) if isinstance(share, float) else deviation / share) * deviation
+    centre = centre * parts
+    return torch.sum(squares, dims, keepdim), centre if keepdim else squeezed(centre, dims)
+
+
+def parts_of(count: int) -> int:
+    """The least power of two that is no less than the count; 2¹⁶ where it is a symbol."""
+    return 1 << (count - 1).bit_length() if isinstance(count, int) else 1 << 16
 
 
 @register(aten.var_mean)
@@ -295,7 +299,7 @@ def mean_times(x: Tensor, dims: Sequence[int], count: int, factor: float = 1.0) 
     so that the sum does not overflow."""
     if isinstance(count, int) and count == 0:
         return torch.mean(x, dims, keepdim=True)
-    parts = 1 << (count - 1).bit_length() if isinstance(count, int) else 1 << 16
+    parts = parts_of(count)
     total = torch.sum(x * (factor / parts), dims, keepdim=True)
     if not isinstance(count, int):
         return total / count * parts
@@ -314,7 +318,7 @@ def exact_average_over(x: Tensor, dims: Sequence[int], count: int, bits: int) ->
     numbers it is each of them, since their sum times the first digits of the factor is exact."""
     if not isinstance(count, int) or count == 0:
         return average_over(x, dims, count)
-    parts = 1 << (count - 1).bit_length()
+    parts = parts_of(count)
     total = torch.sum(x * (1 / parts), dims, keepdim=True)
     spare = 23 - bits - count.bit_length()
     scale = 2.0**spare if spare > 0 else 1.0

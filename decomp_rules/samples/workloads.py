@@ -1,7 +1,7 @@
 """Workloads: op families at three sizes and whole models, to be run as they are and lowered. Sizes are in elements of
 the largest tensor: tens of thousands (it fits the first caches, calls cost more than arithmetic), a quarter of a
 million to a million, and several millions (memory decides). At the size "cached", a million in the cache of one core,
-arithmetic decides: it is for one thread."""
+arithmetic decides: it is for one thread. "huge", tens of millions, fills a GPU, on which the others cost a launch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRODUCTS = (aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.convolution, aten.
 products may keep. An embedding is the product of a matrix of ones and zeros with the table."""
 
 SIZES = ("small", "medium", "large")
-ROWS: Mapping[str, int] = {"small": 64, "cached": 2048, "medium": 512, "large": 8192}
+ROWS: Mapping[str, int] = {"small": 64, "cached": 2048, "medium": 512, "large": 8192, "huge": 131_072}
 WIDTH = 512
 
 
@@ -46,7 +46,12 @@ def _pointwise(function: Callable[[Tensor], Tensor], size: str) -> Example:
     return _rows(lambda: Function(function), size)
 
 
-ATTENTION: Mapping[str, tuple[int, int, int]] = {"small": (1, 2, 64), "medium": (1, 4, 512), "large": (2, 8, 1024)}
+ATTENTION: Mapping[str, tuple[int, int, int]] = {
+    "small": (1, 2, 64),
+    "medium": (1, 4, 512),
+    "large": (2, 8, 1024),
+    "huge": (8, 16, 2048),
+}
 """Batch, heads, time."""
 
 
@@ -59,7 +64,12 @@ def _attention(masked: bool, size: str) -> Example:
     return Function(F.scaled_dot_product_attention), (*inputs, mask)
 
 
-IMAGE: Mapping[str, tuple[int, int, int]] = {"small": (1, 8, 32), "medium": (2, 16, 96), "large": (4, 32, 128)}
+IMAGE: Mapping[str, tuple[int, int, int]] = {
+    "small": (1, 8, 32),
+    "medium": (2, 16, 96),
+    "large": (4, 32, 128),
+    "huge": (32, 64, 128),
+}
 """Batch, channels, edge."""
 
 
@@ -82,12 +92,12 @@ def _cross_entropy(size: str) -> Example:
 
 
 def _cell(kind: Callable[[int, int], nn.Module], size: str) -> Example:
-    rows, width = {"small": (32, 64), "large": (1024, 512)}.get(size, (128, 256))
+    rows, width = {"small": (32, 64), "large": (1024, 512), "huge": (16_384, 1024)}.get(size, (128, 256))
     return kind(width, width), (torch.randn(rows, width),)
 
 
 def _linear(size: str) -> Example:
-    rows, width = {"small": (64, 64), "large": (1024, 1024)}.get(size, (256, 256))
+    rows, width = {"small": (64, 64), "large": (1024, 1024), "huge": (8192, 4096)}.get(size, (256, 256))
     return nn.Linear(width, width), (torch.randn(rows, width),)
 
 

@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator
 from decomp.tools.benchmarking.records import Attribution, BenchmarkResults, BenchmarkRow
 from decomp.tools.writing import write_atomically
 
-COLOURS = {"small": "#9ecae1", "medium": "#4292c6", "large": "#08519c", "whole": "#d95f0e"}
+COLOURS = {"small": "#9ecae1", "medium": "#4292c6", "large": "#08519c", "huge": "#08306b", "whole": "#d95f0e"}
 """By size: sizes are shades of one colour, models have another colour."""
 WIDTH = 9.0
 DPI = 130

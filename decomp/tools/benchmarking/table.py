@@ -8,7 +8,7 @@ import math
 from decomp.tools.benchmarking.records import Attribution, BenchmarkResults, BenchmarkRow, Spread
 from decomp.tools.benchmarking.workload import PLAIN
 
-SIZES = ("small", "cached", "medium", "large", "whole")
+SIZES = ("small", "cached", "medium", "large", "huge", "whole")
 PAGES = {
     "kept": "what they allocate comes from memory that was used before and is kept.",
     "fresh": "but the C library gives large tensors back and maps them again, so that large buffers cost page faults.",

@@ -30,7 +30,7 @@ class Workload:
     family: str
     """"op" or "model"."""
     size: str
-    """"small", "cached", "medium" or "large"."""
+    """"small", "cached", "medium", "large" or "huge"."""
     build: Callable[[], tuple[nn.Module, tuple[Any, ...]]]
     """Builds the module, in eval mode if it matters, and positional inputs, from the global random state."""
 

@@ -255,6 +255,7 @@ def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:
 
     if _reads_batch_sizes(sample):
         return None
+    sample = replace(sample.on_its_device(), device=None)
     mode = new_mode(ShapeEnv())
     baked = _baked_sizes(sample)
 

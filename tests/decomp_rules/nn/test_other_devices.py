@@ -17,6 +17,8 @@ CALLS = {
     aten._batch_norm_no_update.default: lambda x, w, m: (x, w, w, m, m, 0.1, 1e-5),
     aten.cudnn_batch_norm.default: lambda x, w, m: (x, w, w, m, m, *EVALUATED),
     aten.miopen_batch_norm.default: lambda x, w, m: (x, w, w, m, m, *EVALUATED),
+    aten.native_layer_norm.default: lambda x, w, m: (x, [4], None, None, 1e-5),
+    aten.native_group_norm.default: lambda x, w, m: (x, None, None, 2, 3, 4, 3, 1e-5),
     aten.log_sigmoid_forward.default: lambda x, w, m: (x,),
 }
 
