@@ -13,6 +13,7 @@ from torch import fx
 
 from decomp.errors import source_line, spell_target
 from decomp.ir.accounting import calls_for_target
+from decomp.ir.arguments import text
 from decomp.ir.call import metadata, module_path
 from decomp.ir.dtypes import name_of
 from decomp.metadata.symbolic_sizes import SYMBOLIC
@@ -235,11 +236,10 @@ def _arguments(node: fx.Node) -> Iterator[str]:
 
 
 def _value(value: Any) -> str:
+    return text(value, _leaf)
+
+
+def _leaf(value: Any) -> str:
     if isinstance(value, fx.Node):
         return f"%{value.name}"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        items = ", ".join(map(_value, value))
-        return f"[{items}]" if isinstance(value, list) else f"({items},)" if len(value) == 1 else f"({items})"
     return str(value) if isinstance(value, (torch.dtype, torch.device, torch.layout)) else repr(value)

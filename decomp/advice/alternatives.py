@@ -19,6 +19,7 @@ from decomp.advice.smallest_sets import SmallestSets
 from decomp.derive.candidates import Request
 from decomp.derive.planner import Planner
 from decomp.errors import BindingError, RuleError, spell_target
+from decomp.ir.arguments import key
 from decomp.ir.call import Call, bound_call, is_free, is_host, is_projection, metadata
 from decomp.ir.op_facts import MAYBE_VIEW
 from decomp.ir.ops import Op
@@ -243,13 +244,7 @@ def _kind(value: Any) -> Any:
     if isinstance(value, fx.Node):
         found = metadata(value)
         return (found.dtype, found.ndim) if isinstance(found, torch.Tensor) else type(found)
-    if isinstance(value, (list, tuple)):
-        return (type(value), *map(_kind, value))
-    if isinstance(value, dict):
-        return tuple((key, _kind(item)) for key, item in value.items())
-    if isinstance(value, slice):
-        return (slice, _kind((value.start, value.stop, value.step)))
-    return type(value) if type(value) in (int, float, complex) else (type(value), value)
+    return type(value) if type(value) in (int, float, complex) else key(value, _kind)
 
 
 def _strides(call: Call) -> Any:

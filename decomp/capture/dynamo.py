@@ -16,6 +16,7 @@ from decomp.capture import autocast, norm_gradients
 from decomp.errors import first_line
 from decomp.graphs.tracing import SYMBOLIC, Recorder, Tape, UnknownSize, fake_like
 from decomp.ir.aliases import method_name
+from decomp.ir.arguments import substituted
 from decomp.ir.op_facts import METADATA_WRITES
 from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.metadata.fakes import new_mode
@@ -187,13 +188,13 @@ def _fake_input(mode: FakeTensorMode, value: Any, node: fx.Node) -> Any:
 
 
 def _fake_in_mode(mode: FakeTensorMode, value: Any) -> Any:
-    """A fake tensor of this mode with the metadata of a tensor of another mode."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_fake_in_mode(mode, item) for item in value)
-    made = fake_like(mode, value)
-    if isinstance(made, torch.Tensor) and value.requires_grad:
-        made.requires_grad_()
-    return made
+    """A fake tensor of this mode with the metadata of a tensor of another mode; several for several."""
+
+    def made(leaf: Any) -> Any:
+        fake = fake_like(mode, leaf)
+        return fake.requires_grad_() if isinstance(fake, torch.Tensor) and leaf.requires_grad else fake
+
+    return substituted(value, made, object)
 
 
 class ProgramTape(Tape):

@@ -155,7 +155,10 @@ def _running(call: Call, device: torch.device) -> Callable[[], Any]:
     node, failed = call.place, CostError("")
     for integer in (1, 0):
         try:
-            made = {given: _make_value(metadata(given), integer, device) for given in node.all_input_nodes}
+            made = {
+                given: substituted(metadata(given), lambda leaf: _make_value(leaf, integer, device), object)
+                for given in node.all_input_nodes
+            }
             args, kwargs = substituted((node.args, node.kwargs), made.__getitem__)
             function = getattr(args[0], str(node.target)) if node.op == "call_method" else node.target
             run = functools.partial(function, *(args[1:] if node.op == "call_method" else args), **kwargs)
@@ -173,8 +176,6 @@ def _running(call: Call, device: torch.device) -> Callable[[], Any]:
 
 def _make_value(value: Any, integer: int, device: torch.device) -> Any:
     """A concrete value with this metadata."""
-    if isinstance(value, (list, tuple)):
-        return [_make_value(item, integer, device) for item in value]
     if not isinstance(value, torch.Tensor):
         return size(value) if isinstance(value, torch.SymInt) else value
     if value.layout is not torch.strided:

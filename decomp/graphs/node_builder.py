@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import fx
 
+from decomp.ir.arguments import key
+
 _CREATE_NODE, _NODE_INIT = fx.Graph.create_node, fx.Node.__init__
 Create = Callable[..., fx.Node]
 """Appends a node `(op, target, args, kwargs, name, type_expr=None)` to a graph, with exactly that name."""
@@ -118,11 +120,9 @@ def _state(graph: fx.Graph) -> Any:
             return value.name
         if isinstance(value, fx.Graph):
             return value is graph
-        if isinstance(value, slice):
-            return [plain(v) for v in (value.start, value.stop, value.step)]
         if isinstance(value, dict):
             return (type(value), [(plain(k), plain(v)) for k, v in value.items()])
-        return (type(value), [plain(v) for v in value]) if isinstance(value, (list, tuple)) else value
+        return (type(value), key(value, plain))
 
     fields = (
         "op",

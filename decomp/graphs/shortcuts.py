@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from decomp.graphs.tracing import Tape
+from decomp.ir.arguments import equal, leaves, text
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor
@@ -70,9 +71,7 @@ _NO_DEFAULT = object()
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    if isinstance(value, (list, tuple)) and isinstance(default, (list, tuple)):
-        return len(value) == len(default) and all(map(_is_default, value, default))
-    return type(value) is type(default) and bool(value == default)
+    return equal(value, default, lambda one, other: type(one) is type(other) and bool(one == other))
 
 
 _RECIPES: dict[Hashable, DispatchRecipe | None] = {}
@@ -220,16 +219,17 @@ def _recipe_of(node: fx.Node, asked: CallKey, result: torch.Tensor) -> DispatchR
     overload: Any = node.target
     left_out = asked.args[len(node.args) :] if not node.kwargs else ()  # they are the defaults
     args = (*node.args, *left_out)
-    source = _Source(asked.nodes, _places(_numbers_in((args, node.kwargs)), asked))
+    numbers = [leaf for leaf in leaves((args, node.kwargs)) if type(leaf) in (int, float)]
+    source = _Source(asked.nodes, _places(numbers, asked))
     try:
-        text = f"({source.of(args)}, {source.of(dict(node.kwargs))})"
+        code = text((args, dict(node.kwargs)), source.of)
     except (LookupError, ValueError):
         return None
     defaults: dict[int | str, Any] = {}
     for place, argument in enumerate(overload._schema.arguments if asked.numbers else ()):
         if argument.has_default_value():
             defaults[argument.name if argument.kwarg_only else place] = argument.default_value
-    arguments = eval(f"lambda t, n: {text}", {"c": source.constants})
+    arguments = eval(f"lambda t, n: {code}", {"c": source.constants, "slice": slice})
     way = DispatchRecipe(overload, arguments, defaults, result.dtype if _is_pointwise(node, asked) else None)
     # The recipe is only stored if it reproduces the very call from which it was learned.
     same = repr(way.filled(asked.nodes, asked.numbers)) == repr((tuple(node.args), dict(node.kwargs)))
@@ -246,14 +246,6 @@ def _is_pointwise(node: fx.Node, asked: CallKey) -> bool:
 
 _POINTWISE = frozenset(getattr(aten, name) for name in ("where", "__and__", "__or__", "__xor__"))
 """Ops with overloads that lack the tag."""
-
-
-def _numbers_in(value: Any) -> list[int | float]:
-    if isinstance(value, (list, tuple)):
-        return [number for item in value for number in _numbers_in(item)]
-    if isinstance(value, dict):
-        return _numbers_in(list(value.values()))
-    return [value] if type(value) in (int, float) else []
 
 
 def _places(found: list[int | float], asked: CallKey) -> list[int]:
@@ -274,19 +266,13 @@ class _Source:
         self.used: list[int] = []
         self.constants: list[Any] = []
 
-    def of(self, value: Any) -> str:
+    def of(self, leaf: Any) -> str:
         """Raises `LookupError` for a number and `ValueError` for a node that the call does not have."""
-        kind = type(value)
+        kind = type(leaf)
         if kind is fx.Node:
-            return f"t[{self.nodes.index(value)}]"
+            return f"t[{self.nodes.index(leaf)}]"
         if kind is int or kind is float:
             self.used.append(self.places[len(self.used)])
             return f"n[{self.used[-1]}]"
-        if isinstance(value, list):
-            return "[" + ",".join([self.of(item) for item in value]) + "]"
-        if isinstance(value, tuple):
-            return "(" + "".join([f"{self.of(item)}," for item in value]) + ")"
-        if isinstance(value, dict):
-            return "{" + ",".join([f"{key!r}: {self.of(item)}" for key, item in value.items()]) + "}"
-        self.constants.append(value)
+        self.constants.append(leaf)
         return f"c[{len(self.constants) - 1}]"

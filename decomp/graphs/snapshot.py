@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
+from decomp.ir.arguments import equal
+
 
 class RecordedNode(NamedTuple):
     """A node at the time of the snapshot."""
@@ -44,27 +46,12 @@ def renamed_operands(node: fx.Node, before: RecordedNode) -> dict[str, fx.Node] 
     """For each operand that changed, its former name and the current node; None if more than operands differs, or if
     one former operand became two."""
     became: dict[str, fx.Node] = {}
-    if not _same(node.args, before.args, became) or not _same(node.kwargs, before.kwargs, became):
+
+    def same(was: Any, now: Any) -> bool:
+        if isinstance(was, fx.Node):
+            return isinstance(now, fx.Node) and became.setdefault(was.name, now) is now
+        return type(now) is type(was) and (now == was or now != now and was != was)
+
+    if not equal(before.args, node.args, same) or not equal(before.kwargs, node.kwargs, same):
         return None
     return {name: now for name, now in became.items() if now.name != name}
-
-
-def _same(now: Any, before: Any, became: dict[str, fx.Node]) -> bool:
-    if isinstance(before, fx.Node):
-        return isinstance(now, fx.Node) and became.setdefault(before.name, now) is now
-    if isinstance(before, (tuple, list)):
-        return (
-            isinstance(now, (tuple, list))
-            and len(now) == len(before)
-            and all(_same(a, b, became) for a, b in zip(now, before))
-        )
-    if isinstance(before, dict):
-        return (
-            isinstance(now, dict)
-            and now.keys() == before.keys()
-            and all(_same(now[key], value, became) for key, value in before.items())
-        )
-    if isinstance(before, slice):
-        parts = (before.start, before.stop, before.step)
-        return isinstance(now, slice) and _same((now.start, now.stop, now.step), parts, became)
-    return type(now) is type(before) and (now == before or now != now and before != before)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.ir.arguments import substituted, text
 from decomp.metadata.fakes import Fakes
 
 _META = torch.device("meta")
@@ -139,45 +140,20 @@ class _Arguments:
         self._left -= 1
         if not self._left:
             constants: list[Any] = []
-            source = _source(self._value, self._index, constants)
+            source = text(self._value, lambda leaf: self._source(leaf, constants))
             self._function = eval(f"lambda v: {source}", {"c": constants, "slice": slice})
-        return _replaced(self._value, self._index, values)
+        return substituted(self._value, lambda node: values[self._index[node]])
+
+    def _source(self, leaf: Any, constants: list[Any]) -> str:
+        if isinstance(leaf, fx.Node):
+            return f"v[{self._index[leaf]}]"
+        if type(leaf) in (int, bool, str) or leaf is None:
+            return repr(leaf)
+        constants.append(leaf)
+        return f"c[{len(constants) - 1}]"
 
 
 _CALLS_BEFORE_COMPILING = 8
-
-
-def _replaced(value: Any, index: dict[fx.Node, int], values: list[Any]) -> Any:
-    kind = type(value)
-    if kind is fx.Node:
-        return values[index[value]]
-    if isinstance(value, tuple):
-        return tuple([_replaced(item, index, values) for item in value])
-    if isinstance(value, list):
-        return [_replaced(item, index, values) for item in value]
-    if isinstance(value, dict):
-        return {key: _replaced(item, index, values) for key, item in value.items()}
-    if kind is slice:
-        return slice(*[_replaced(item, index, values) for item in (value.start, value.stop, value.step)])
-    return value
-
-
-def _source(value: Any, index: dict[fx.Node, int], constants: list[Any]) -> str:
-    if isinstance(value, fx.Node):
-        return f"v[{index[value]}]"
-    if isinstance(value, tuple):
-        return "(" + "".join(f"{_source(item, index, constants)}," for item in value) + ")"
-    if isinstance(value, list):
-        return "[" + ",".join(_source(item, index, constants) for item in value) + "]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{k!r}: {_source(v, index, constants)}" for k, v in value.items()) + "}"
-    if isinstance(value, slice):
-        parts = (value.start, value.stop, value.step)
-        return "slice(" + ",".join(_source(item, index, constants) for item in parts) + ")"
-    if type(value) in (int, bool, str) or value is None:
-        return repr(value)
-    constants.append(value)
-    return f"c[{len(constants) - 1}]"
 
 
 def make_value(spec: Any, fakes: Fakes, values: list[Any]) -> Any:

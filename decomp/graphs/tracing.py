@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from decomp.graphs.node_builder import call_appender
-from decomp.ir.call import substituted
+from decomp.ir.arguments import leaves, substituted
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.metadata.fake_stride_fixes import kernel_value
 from decomp.metadata.fakes import Fakes
@@ -390,7 +390,7 @@ class Recorder(ProxyTorchDispatchMode):
             return out
         if func._schema.is_mutable:
             self.refuse(func)
-        if single and (_holds(args, out) or _holds(kwargs, out)):
+        if single and any(leaf is out for leaf in leaves((args, kwargs))):
             return out
         if not isinstance(out, SYMBOLIC):
             self.tape.append(func, args, kwargs, out)
@@ -422,13 +422,6 @@ class Recorder(ProxyTorchDispatchMode):
     def _fake(self, value: Any) -> Any:
         known = not isinstance(value, torch.Tensor) or self.tape.node_of(value) is not None
         return value if known else self.tape.constant(value)
-
-
-def _holds(value: Any, tensor: Any) -> bool:
-    """Whether nested arguments contain this tensor itself."""
-    if isinstance(value, (list, tuple)):
-        return any([_holds(item, tensor) for item in value])
-    return value is tensor or isinstance(value, dict) and _holds(list(value.values()), tensor)
 
 
 @contextlib.contextmanager
@@ -476,11 +469,12 @@ def _zero_in(product: torch.Tensor) -> int | float:
 
 
 def fake_like(mode: FakeTensorMode, value: Any) -> Any:
-    """A fake tensor on its own storage with the metadata of `value`; numbers are returned unchanged."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(fake_like(mode, item) for item in value)
-    if not isinstance(value, torch.Tensor):
-        return value
+    """A fake tensor on its own storage with the metadata of `value`, several for several; numbers are returned
+    unchanged."""
+    return substituted(value, lambda tensor: _fake_tensor_like(mode, tensor), torch.Tensor)
+
+
+def _fake_tensor_like(mode: FakeTensorMode, value: torch.Tensor) -> torch.Tensor:
     if not _has_strides(value):
         return value
     with mode:

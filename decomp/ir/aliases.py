@@ -13,7 +13,8 @@ import torch
 from torch import fx, nn
 
 from decomp.errors import MutationError, describe, source_line
-from decomp.ir.call import call_if_bound, call_target, kind_of, metadata, nodes_in
+from decomp.ir.arguments import nodes_in, substituted
+from decomp.ir.call import call_if_bound, call_target, kind_of, metadata
 from decomp.ir.op_facts import (
     BATCH_NORMS,
     LIST_VIEWS,
@@ -354,14 +355,16 @@ def _stand_in(value: Any, made: dict[fx.Node, Any]) -> Any:
 
 
 def _meta_like(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        # Hints keep relations between sizes, on which views depend; a prime for data-dependent ones divides nothing by
-        # chance.
-        sizes, strides = ([size_hint(s, PRIME) for s in given] for given in (value.shape, value.stride()))
-        return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
-    if isinstance(value, (list, tuple)):
-        return type(value)(_meta_like(item) for item in value)
-    return size_hint(value, PRIME)
+    return substituted(value, _leaf_on_meta, object)
+
+
+def _leaf_on_meta(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return size_hint(value, PRIME)
+    # Hints keep relations between sizes, on which views depend; a prime for data-dependent ones divides nothing by
+    # chance.
+    sizes, strides = ([size_hint(s, PRIME) for s in given] for given in (value.shape, value.stride()))
+    return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
 
 
 def bodies(node: fx.Node, root: nn.Module | None) -> list[tuple[fx.Node, fx.GraphModule]]:

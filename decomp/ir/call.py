@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 
 from decomp.errors import CaptureError, NotPortable, boundary, spell_target
 from decomp.ir import spellings
+from decomp.ir.arguments import leaves, nodes_in as nodes_in, substituted as substituted
 from decomp.ir.binding import BindingError, Bound, bind_function, bind_method
 from decomp.ir.ops import Op, Spelling, of_function, of_method, of_module_class, op as op_of
 
@@ -157,35 +158,6 @@ def call_target(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return getattr(args[0], target)(*args[1:], **kwargs) if isinstance(target, str) else target(*args, **kwargs)
 
 
-def nodes_in(value: Any) -> Iterator[fx.Node]:
-    """Every node in nested arguments, in order, with repeats."""
-    if isinstance(value, fx.Node):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from nodes_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from nodes_in(item)
-    elif isinstance(value, slice):
-        yield from nodes_in((value.start, value.stop, value.step))
-
-
-def substituted(value: Any, of: Callable[[Any], Any], kind: type = fx.Node) -> Any:
-    """Nested arguments with each node, or each value of another `kind`, replaced. Containers are plain, whereas those
-    of `fx.node.map_arg` are immutable, and may hold anything."""
-    if isinstance(value, kind):
-        return of(value)
-    if isinstance(value, (list, tuple)):
-        items = [substituted(item, of, kind) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    if isinstance(value, dict):
-        return {key: substituted(item, of, kind) for key, item in value.items()}
-    if isinstance(value, slice):
-        return slice(*(substituted(item, of, kind) for item in (value.start, value.stop, value.step)))
-    return value
-
-
 def kind_of(value: Any) -> str:
     """The kind of a graph value: "tensor", "host" (a size, a number, a tuple of sizes), "many" (several results) or
     "unknown"."""
@@ -194,17 +166,11 @@ def kind_of(value: Any) -> str:
     found = metadata(value)
     if isinstance(found, torch.Tensor):
         return "tensor"
-    if isinstance(found, (tuple, list, dict)) and _holds_tensors(found):
+    if isinstance(found, (tuple, list, dict)) and any(isinstance(leaf, torch.Tensor) for leaf in leaves(found)):
         return "many"
     if found is not None:
         return "host"
     return _kind_without_metadata(value)
-
-
-def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, (tuple, list, dict)):
-        return any(map(_holds_tensors, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, torch.Tensor)
 
 
 def _kind_without_metadata(node: fx.Node) -> str:

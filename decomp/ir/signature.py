@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from decomp.ir.arguments import key, leaves
 from decomp.ir.call import kind_of, metadata, read_results
 from decomp.metadata.symbolic_sizes import SYMBOLIC, expression, strides_of
 
@@ -68,8 +69,8 @@ class Signatures:
         specs = tuple([self.spec(each) for each in (*places, node)])
         # Unused results are not computed, so calls that use others have expansions of their own.
         read = read_results(node, self.written)
-        key = (node.op, node.target, args, kwargs, specs, read)
-        return Signature(key, list(places), not self.symbolic.isdisjoint(specs), read)
+        whole = (node.op, node.target, args, kwargs, specs, read)
+        return Signature(whole, list(places), not self.symbolic.isdisjoint(specs), read)
 
     def spec(self, node: fx.Node) -> int:
         """A number for the metadata of `node`'s value, equal for equal metadata; without metadata, for its kind: `x *
@@ -95,13 +96,7 @@ class Signatures:
             return (kind, value)
         if kind is float or kind is complex:
             return (kind, repr(value))
-        if isinstance(value, (list, tuple)):
-            return (list if isinstance(value, list) else tuple, *[self._pattern(item, places) for item in value])
-        if kind is slice:
-            return (slice, *[self._pattern(item, places) for item in (value.start, value.stop, value.step)])
-        if isinstance(value, dict):
-            return (dict, *[(k, self._pattern(v, places)) for k, v in value.items()])
-        return (kind, value)
+        return key(value, lambda item: self._pattern(item, places))
 
 
 class _Place(int):
@@ -135,8 +130,10 @@ def described(value: Any) -> Any:
 
 def is_symbolic(value: Any) -> bool:
     """Whether metadata contains a symbolic size."""
-    if isinstance(value, torch.Tensor):
-        return any(isinstance(size, torch.SymInt) for size in (*value.shape, *strides_of(value)))
-    if isinstance(value, (list, tuple)):
-        return any(map(is_symbolic, value))
-    return isinstance(value, SYMBOLIC)
+    return any(map(_is_symbolic, leaves(value)))
+
+
+def _is_symbolic(leaf: Any) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        return any(isinstance(size, torch.SymInt) for size in (*leaf.shape, *strides_of(leaf)))
+    return isinstance(leaf, SYMBOLIC)

@@ -15,6 +15,7 @@ from torch import fx
 from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import on_metadata
+from decomp.ir.arguments import equal
 from decomp.ir.call import (
     call_if_bound,
     call_target,
@@ -257,14 +258,15 @@ def _asking(node: fx.Node, dtypes: Dtypes) -> Iterator[dict[str, Any]]:
 
 def _agree(expected: Any, found: Any, dtypes: Dtypes, several: bool) -> bool:
     """Whether a call returns the expected shapes in narrow dtypes; with `several`, wide ones are allowed as well."""
-    if isinstance(expected, (tuple, list)):
-        same = isinstance(found, (tuple, list)) and len(found) == len(expected)
-        return same and all(_agree(one, other, dtypes, several) for one, other in zip(expected, found))
-    if not isinstance(expected, torch.Tensor):
-        return not isinstance(found, torch.Tensor)
-    wanted = dtypes.get(expected.dtype, expected.dtype)
-    allowed = {wanted, expected.dtype} if several else {wanted}
-    return isinstance(found, torch.Tensor) and same_shape(expected.shape, found.shape) and found.dtype in allowed
+
+    def agree(one: Any, other: Any) -> bool:
+        if not isinstance(one, torch.Tensor):
+            return not isinstance(other, torch.Tensor)
+        wanted = dtypes.get(one.dtype, one.dtype)
+        allowed = {wanted, one.dtype} if several else {wanted}
+        return isinstance(other, torch.Tensor) and same_shape(one.shape, other.shape) and other.dtype in allowed
+
+    return equal(expected, found, agree)
 
 
 # Numbers.

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from decomp.graphs.template import ExpansionTemplate
+from decomp.ir.arguments import zipped
 from decomp.ir.call import is_projection, metadata, projected
 from decomp.ir.dtypes import is_complex
 from decomp.ir.effects import is_discharged_assertion, regions_of
@@ -234,17 +235,16 @@ class _PairsReplay:
 
     def _require_parts(self, node: fx.Node, image: Any, expected: Any) -> None:
         """The image of a complex value is a pair, whose parts have its shape and real dtype."""
-        if isinstance(expected, (tuple, list)):
-            for each, of in zip(image, expected):
-                self._require_parts(node, each, of)
-        elif isinstance(expected, torch.Tensor):
-            parts = image if isinstance(image, tuple) else (image,)
-            if len(parts) != 1 + expected.is_complex():
+        for of, each in zipped(expected, image):
+            if not isinstance(of, torch.Tensor):
+                continue
+            parts = each if isinstance(each, tuple) else (each,)
+            if len(parts) != 1 + of.is_complex():
                 raise NotAsRecorded(f"the image of {node.name!r} is not a pair", source=node)
             for part in parts:
-                known, dtype = metadata(part), real_dtype(expected.dtype)
-                if known.dtype != dtype or not same_shape(expected.shape, known.shape):
-                    said = f"{list(known.shape)} of {known.dtype}, expected {list(expected.shape)} of {expected.dtype}"
+                known, dtype = metadata(part), real_dtype(of.dtype)
+                if known.dtype != dtype or not same_shape(of.shape, known.shape):
+                    said = f"{list(known.shape)} of {known.dtype}, expected {list(of.shape)} of {of.dtype}"
                     raise MetadataChanged(f"{part.name!r} is {said}", part, node)
 
     def require_nothing_left(self) -> None:

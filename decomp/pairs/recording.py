@@ -338,8 +338,5 @@ def _fitting(part: Any, expected: torch.Tensor) -> torch.Tensor:
 
 def _nodes_of(tape: Tape, result: Any) -> Any:
     """The nodes on the tape that computed a result."""
-    if isinstance(result, Pair):
-        return tape.arguments(result.re), tape.arguments(result.im)
-    if isinstance(result, (tuple, list)):
-        return tuple(_nodes_of(tape, each) for each in result)
-    return tape.arguments(result)
+    parts = substituted(result, lambda pair: (pair.re, pair.im), Pair)
+    return tape.arguments(parts)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from torch import fx, nn
 
+from decomp.ir.arguments import key
 from decomp.ir.call import NUMBER, is_host, kind_of
 from decomp.patterns.choosing import PatternCandidate, choose_disjoint
 from decomp.patterns.contraction import Contraction, contract, price_call
@@ -222,9 +223,7 @@ class _Costs:
         def described(value: Any) -> Any:
             if isinstance(value, fx.Node):
                 return places.setdefault(value, len(places)), self.pricing.spec(value), value in self.frozen
-            if isinstance(value, (list, tuple)):
-                return tuple(map(described, value))
-            return type(value), repr(value)
+            return key(value, described) if isinstance(value, (list, tuple)) else (type(value), repr(value))
 
         given = tuple(described(match.bound.get(name)) for name in match.pattern.variables)
         covered = set(match.nodes)

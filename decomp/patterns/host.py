@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx, nn
 
+from decomp.ir.arguments import equal
 from decomp.ir.effects import Effect, EffectTable, looks_only
 from decomp.metadata.nonfinite_constants import same_constant
 from decomp.patterns.terms import Terms, op_name
@@ -54,11 +55,7 @@ class SearchGraph:
 
     def same_value(self, a: Any, b: Any) -> bool:
         """Whether two arguments are the same value: the same node, reads of the same attribute, or equal constants."""
-        if isinstance(a, fx.Node) and isinstance(b, fx.Node):
-            return a is b or a.op == b.op == "get_attr" and a.target == b.target
-        if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-            return len(a) == len(b) and all(map(self.same_value, a, b))
-        return not isinstance(a, fx.Node) and not isinstance(b, fx.Node) and same_constant(a, b)
+        return equal(a, b, _is_same)
 
     def with_inner(
         self, placed: Collection[fx.Node], through: Iterable[fx.Node], outputs: Collection[fx.Node]
@@ -128,3 +125,9 @@ class SearchGraph:
             return "one of its outputs is used before all its inputs are known"
         inside = next((node for node in match.inputs if node in covered), None)
         return f"{inside.name} is both an input of the match and inside it" if inside is not None else None
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if isinstance(a, fx.Node) and isinstance(b, fx.Node):
+        return a is b or a.op == b.op == "get_attr" and a.target == b.target
+    return not isinstance(a, fx.Node) and not isinstance(b, fx.Node) and same_constant(a, b)

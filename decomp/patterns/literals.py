@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.ir.arguments import equal
 from decomp.ir.call import metadata
 from decomp.metadata.nonfinite_constants import same_constant
 from decomp.patterns.terms import NodeReading
@@ -21,8 +22,10 @@ _FLOATS = frozenset({"eps", "p", "dropout_p", "scale", "negative_slope", "lambd"
 def is_same_literal(wanted: Any, found: Any, name: str, host: NodeReading) -> bool:
     """Whether `found`, the argument `name` of a call of the program, means the constant `wanted`. Numbers are compared
     by value, and by type where that determines the dtype of the result; dimensions may count from either end."""
-    if isinstance(wanted, (list, tuple)) and isinstance(found, (list, tuple)):
-        return len(wanted) == len(found) and all(is_same_literal(w, f, name, host) for w, f in zip(wanted, found))
+    return equal(wanted, found, lambda one, other: _is_same_leaf(one, other, name, host))
+
+
+def _is_same_leaf(wanted: Any, found: Any, name: str, host: NodeReading) -> bool:
     if same_constant(found, wanted):
         return True
     kinds = type(wanted), type(found)

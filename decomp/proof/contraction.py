@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import fx
 
+from decomp.ir.arguments import equal
 from decomp.ir.op_facts import COMMUTATIVE
 from decomp.patterns.contraction import Contraction
 from decomp.patterns.found import Match
@@ -115,12 +116,9 @@ class _ContractionCheck:
 
     def _agrees(self, wanted: Any, found: Any, name: str, term: NodeReading | None, match: Match) -> bool:
         """Whether an operand of the source matches that of the pattern."""
-        if isinstance(wanted, (list, tuple)) and isinstance(found, (list, tuple)):
-            pairs = zip(wanted, found)
-            return len(wanted) == len(found) and all(self._agrees(a, b, name, term, match) for a, b in pairs)
-        if isinstance(wanted, slice) and isinstance(found, slice):
-            one, other = ((each.start, each.stop, each.step) for each in (wanted, found))
-            return self._agrees(one, other, name, term, match)
+        return equal(wanted, found, lambda one, other: self._leaf_agrees(one, other, name, term, match))
+
+    def _leaf_agrees(self, wanted: Any, found: Any, name: str, term: NodeReading | None, match: Match) -> bool:
         if not isinstance(wanted, fx.Node):
             return not isinstance(found, fx.Node) and (term is None or is_same_literal(wanted, found, name, term))
         if wanted.op == "placeholder":

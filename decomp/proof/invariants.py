@@ -11,11 +11,11 @@ from typing import Any
 from torch import fx
 
 from decomp.capture.rebuild_exported import with_lifted
+from decomp.ir.agreement import described, metadata_of, same_metadata, same_structure, shown
 from decomp.ir.call import CALLS, nodes_in, read_results, select_results
 from decomp.ir.effects import Effects, EffectTable, regions_of, switches
 from decomp.ir.op_facts import SIZE_METHODS, SIZES
 from decomp.ir.ops import of_function
-from decomp.metadata.agreement import described, metadata_of, same_metadata, same_structure, shown
 from decomp.proof.contraction import patterns_stand_for_calls
 from decomp.proof.correspondence import (
     CodegenChanged,
@@ -339,7 +339,7 @@ def _same_metadata(work: Work) -> str:
             continue  # unused results need not be computed
         compared += 1
         found = value.meta.get("val") if isinstance(value, fx.Node) else metadata_of(value)
-        if isinstance(expected, (tuple, list)) and isinstance(found, list):
+        if isinstance(expected, (tuple, list)) and isinstance(value, (tuple, list)):
             # Metadata of unread results may be wrong: a backward op returns None where its output mask is False, but
             # its fake kernel returns a tensor.
             expected = list(select_results(read_results(source), expected))

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from decomp.graphs.template import ExpansionTemplate
+from decomp.ir.arguments import equal
 from decomp.ir.call import is_projection, projected
 from decomp.ir.respelling import canonical, respelled
 from decomp.metadata.nonfinite_constants import same_constant
@@ -182,21 +183,14 @@ def same_call(node: fx.Node, target: Any, args: Any, kwargs: Any, values: Mappin
 def same(found: Any, expected: Any, values: Mapping[fx.Node, Any] | None = None) -> bool:
     """Whether two arguments are the same: nodes by identity (those of `expected` are first looked up in `values`),
     numbers with their type, so that 1, 1.0 and True differ; NaN equals NaN."""
-    if isinstance(expected, fx.Node):
-        wanted = expected if values is None else values.get(expected, expected)
-        if found is wanted:
-            return True
-        return not isinstance(wanted, fx.Node) and same(found, wanted) or _is_merged_getitem(found, wanted)
-    if isinstance(expected, (tuple, list)):
-        alike = isinstance(found, tuple if isinstance(expected, tuple) else list) and len(found) == len(expected)
-        return alike and all([same(f, e, values) for f, e in zip(found, expected)])
-    if isinstance(expected, dict):
-        alike = isinstance(found, dict) and found.keys() == expected.keys()
-        return alike and all([same(found[key], expected[key], values) for key in expected])
-    if isinstance(expected, slice):
-        ends = (found.start, found.stop, found.step) if isinstance(found, slice) else None
-        return same(ends, (expected.start, expected.stop, expected.step), values)
-    return same_constant(found, expected)
+
+    def alike(wanted: Any, got: Any) -> bool:
+        if not isinstance(wanted, fx.Node):
+            return same_constant(got, wanted)
+        image = wanted if values is None else values.get(wanted, wanted)
+        return got is image or not isinstance(image, fx.Node) and same(got, image) or _is_merged_getitem(got, image)
+
+    return equal(expected, found, alike, strict=True)
 
 
 def _is_merged_getitem(found: Any, wanted: Any) -> bool:

@@ -15,8 +15,8 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind, Output
 from decomp.capture.lowered_module import check_of
 from decomp.capture.module_hooks import added_hooks
 from decomp.capture.rebuild_exported import write_spec
+from decomp.ir.agreement import shown
 from decomp.ir.aliases import attribute
-from decomp.metadata.agreement import shown
 from decomp.ops import aten
 from decomp.proof.correspondence import (
     AnotherSource,

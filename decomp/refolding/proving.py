@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx
 
-from decomp.metadata.agreement import described, same_metadata
+from decomp.ir.agreement import described, same_metadata
 from decomp.proof.between_programs import as_many_effects
 from decomp.proof.correspondence import Correspondence, MetadataChanged, Proof
 from decomp.proof.invariants import (

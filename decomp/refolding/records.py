@@ -16,10 +16,10 @@ from decomp.derive.decisions import Derived
 from decomp.derive.pipeline import RewrittenGraph
 from decomp.errors import spell_target
 from decomp.graphs.snapshot import Snapshot, is_as_recorded, renamed_operands, same_target
+from decomp.ir.agreement import same_metadata
 from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, is_projection, metadata, nodes_in
 from decomp.ir.effects import EffectTable
-from decomp.metadata.agreement import same_metadata
 from decomp.patterns.pattern import Pattern
 from decomp.refolding.folding import Fold, Path
 from decomp.refolding.outcome import MissedCall, RestoredCall

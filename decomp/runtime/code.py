@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 import functools
 import itertools
@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from decomp.ir.call import nodes_in, substituted
+from decomp.ir.arguments import nodes_in, substituted, text
 from decomp.runtime.current import is_walking, set_current_node
 
 Visit = Callable[[fx.Node, tuple[Any, ...], Mapping[str, Any], Any], None]
@@ -142,22 +142,11 @@ class _Writer:
         return name
 
     def _text(self, value: Any) -> str:
+        return text(value, self._leaf)
+
+    def _leaf(self, value: Any) -> str:
         if isinstance(value, fx.Node):
             return self.locals[value]
         if value is None or type(value) in (bool, int, str) or type(value) is float and math.isfinite(value):
             return repr(value)
-        if type(value) is list:
-            return f"[{', '.join(map(self._text, value))}]"
-        if type(value) is tuple:
-            return f"({_joined(map(self._text, value))})"
-        if type(value) is dict and all(type(key) is str for key in value):
-            return "{" + ", ".join(f"{key!r}: {self._text(item)}" for key, item in value.items()) + "}"
-        if type(value) is slice:
-            return f"slice({self._text(value.start)}, {self._text(value.stop)}, {self._text(value.step)})"
         return self._named("k", value)
-
-
-def _joined(items: Iterable[str]) -> str:
-    """The inside of a tuple: `a, b`, or `a,` for one item."""
-    found: Iterator[str] = iter(items)
-    return "".join(f"{item}, " for item in found).rstrip(" ")

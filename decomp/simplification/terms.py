@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.ir.arguments import key, leaves
 from decomp.ir.call import metadata
 
 
@@ -113,22 +114,7 @@ def operands_of(call: TermCall | Term) -> tuple[Term, ...]:
 
 def terms_in(values: Iterable[Any]) -> tuple[Term, ...]:
     """The distinct terms in nested arguments, in order."""
-    found: dict[Term, None] = {}
-    _collect(values, found)
-    return tuple(found)
-
-
-def _collect(values: Iterable[Any], found: dict[Term, None]) -> None:
-    for value in values:
-        kind = type(value)
-        if kind is Term:
-            found[value] = None
-        elif isinstance(value, (list, tuple)):
-            _collect(value, found)
-        elif isinstance(value, dict):
-            _collect(value.values(), found)
-        elif kind is slice:
-            _collect((value.start, value.stop, value.step), found)
+    return tuple(dict.fromkeys([leaf for leaf in leaves(tuple(values)) if type(leaf) is Term]))
 
 
 def key_of(call: TermCall | Term, *more: Any, of: Callable[[Term], Any] | None = None) -> Any:
@@ -150,12 +136,4 @@ def _pattern(value: Any, of: Callable[[Term], Any] | None) -> Any:
         return value
     if kind is float or isinstance(value, complex):
         return (kind, repr(value))
-    if isinstance(value, tuple):
-        return (tuple, *[_pattern(item, of) for item in value])
-    if isinstance(value, list):
-        return (list, *[_pattern(item, of) for item in value])
-    if kind is slice:
-        return (slice, *[_pattern(item, of) for item in (value.start, value.stop, value.step)])
-    if isinstance(value, dict):
-        return (dict, *[(name, _pattern(item, of)) for name, item in value.items()])
-    return (kind, value)
+    return key(value, lambda item: _pattern(item, of))

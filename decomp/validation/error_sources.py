@@ -15,6 +15,7 @@ from torch import fx
 from decomp.derive.decisions import PlannedGraph
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.aliases import attribute
+from decomp.ir.arguments import zipped
 from decomp.ir.call import call_if_bound, is_host, is_projection
 from decomp.ir.effects import EffectTable
 from decomp.torch_internals import pytree
@@ -127,7 +128,8 @@ class Experiment:
         """Run a call by an expansion, or by its own kernel."""
         if way is None:
             return call_node(node, self.graphs[place[0]].owner, args, kwargs)
-        made = dict(_operands((node.args, node.kwargs), (args, kwargs)))
+        pairs = zipped((node.args, node.kwargs), (args, kwargs))
+        made = {given: value for given, value in pairs if isinstance(given, fx.Node)}
         found = run_graph(way.graph, way.constants, [made[given] for given in node.all_input_nodes])
         tensors, like = pytree.tensors_in(found), self.containers[place]
         return pytree.tree_unflatten(tensors, like) if like.num_leaves == len(tensors) else found
@@ -186,21 +188,6 @@ class _ProgramRun:
             return lambda *inputs: self.graph(number, inputs)
         value = attribute(planned.owner, name)
         return widened(value) if self.wide else value
-
-
-def _operands(nodes: Any, values: Any) -> Iterator[tuple[fx.Node, Any]]:
-    """The nodes among the arguments of a call, each with its value."""
-    if isinstance(nodes, fx.Node):
-        yield nodes, values
-    elif isinstance(nodes, (list, tuple)):
-        for node, value in zip(nodes, values):
-            yield from _operands(node, value)
-    elif isinstance(nodes, dict):
-        for name, node in nodes.items():
-            yield from _operands(node, values[name])
-    elif isinstance(nodes, slice):
-        parts = ((each.start, each.stop, each.step) for each in (nodes, values))
-        yield from _operands(*parts)
 
 
 def _is_structure(node: fx.Node) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from decomp.graphs.tracing import SYMBOLIC
+from decomp.ir.arguments import substituted
 from decomp.ir.call import bound_call, metadata
 from decomp.ir.dtypes import is_integer
 from decomp.ir.op_facts import CHECKS_RANGE
@@ -201,8 +202,10 @@ def _checks_its_integers(node: fx.Node) -> bool:
 
 def made_alike(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """A concrete value with the metadata of `value`."""
-    if isinstance(value, (list, tuple)):
-        return [made_alike(item, make) for item in value]
+    return substituted(value, lambda leaf: _leaf_alike(leaf, make), object)
+
+
+def _leaf_alike(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if not isinstance(value, torch.Tensor):
         return concrete_size(value)
     if value.layout is not torch.strided or value.device.type not in ("cpu", "cuda", "meta"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import decomp
-from decomp.metadata.agreement import same_bits
+from decomp.ir.agreement import same_bits
 from decomp.simplification import simplifier
 from decomp.simplification.laws import law
 from decomp_rules import targets

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from decomp._library import samples as library_samples
+from decomp.ir.agreement import described
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import of_function
-from decomp.metadata.agreement import described
 from decomp.runtime.known_deviations import KnownDeviation
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from decomp.metadata.agreement import described
+from decomp.ir.agreement import described
 from decomp.metadata.strides import dense_order
 from decomp.rules.declining import Declined
 from decomp.torch_internals import pytree

@@ -11,7 +11,7 @@ import functools
 
 import torch
 
-from decomp.metadata.agreement import same_elements
+from decomp.ir.agreement import same_elements
 from decomp.ops import aten
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target

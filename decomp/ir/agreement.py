@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.ir.arguments import equal, substituted
 from decomp.metadata.nonfinite_constants import same_constant
 from decomp.metadata.strides import same_layout
 from decomp.metadata.symbolic_sizes import same_shape, same_size
@@ -17,7 +18,7 @@ def same_structure(before: Any, after: Any, values: Mapping[fx.Node, Any] | None
     """Whether `after` is `before`, container by container, with each node replaced by its value in `values`; without
     `values`, by any node."""
     if isinstance(before, fx.Node):
-        return isinstance(after, fx.Node) if values is None else _stands_for(values.get(before), after)
+        return isinstance(after, fx.Node) if values is None else equal(values.get(before), after, _is_same_value)
     if isinstance(before, (tuple, list)):
         alike = isinstance(after, tuple if isinstance(before, tuple) else list) and len(before) == len(after)
         return alike and all(same_structure(b, a, values) for b, a in zip(before, after))
@@ -27,15 +28,10 @@ def same_structure(before: Any, after: Any, values: Mapping[fx.Node, Any] | None
     return same_constant(after, before)
 
 
-def _stands_for(expected: Any, found: Any) -> bool:
+def _is_same_value(expected: Any, found: Any) -> bool:
     """Whether a value is the expected one. Several results may be a tuple or a list: the op decides, not the
     program."""
-    if isinstance(expected, fx.Node):
-        return expected is found
-    if isinstance(expected, (tuple, list)):
-        many = isinstance(found, (tuple, list)) and len(expected) == len(found)
-        return many and all(map(_stands_for, expected, found))
-    return same_constant(found, expected)
+    return expected is found if isinstance(expected, fx.Node) else same_constant(found, expected)
 
 
 def shown(value: Any, values: Mapping[fx.Node, Any] | None = None) -> str:
@@ -46,22 +42,20 @@ def shown(value: Any, values: Mapping[fx.Node, Any] | None = None) -> str:
 
 def metadata_of(value: Any) -> Any:
     """The metadata of a node, of each of several, or the constant itself."""
-    if isinstance(value, fx.Node):
-        return value.meta.get("val")
-    if isinstance(value, (tuple, list)):
-        return [metadata_of(item) for item in value]
-    return value
+    return substituted(value, lambda node: node.meta.get("val"))
 
 
 def same_metadata(expected: Any, found: Any) -> bool:
-    """Whether two values have the same shape, dtype and device, or are sizes that are surely equal."""
+    """Whether two values have the same shape, dtype and device, or are sizes that are surely equal. Of several results,
+    those that are None are not computed."""
+    return equal(expected, found, lambda one, other: one is None and one is not expected or _alike(one, other))
+
+
+def _alike(expected: Any, found: Any) -> bool:
     if isinstance(expected, torch.Tensor):
         if not isinstance(found, torch.Tensor) or expected.dtype is not found.dtype:
             return False
         return expected.device == found.device and same_shape(expected.shape, found.shape)
-    if isinstance(expected, (tuple, list)):
-        many = isinstance(found, (tuple, list)) and len(expected) == len(found)
-        return many and all(e is None or same_metadata(e, f) for e, f in zip(expected, found))
     if isinstance(expected, (int, torch.SymInt)) and isinstance(found, (int, torch.SymInt)):
         return same_size(expected, found)
     return not isinstance(found, torch.Tensor)
