@@ -12,7 +12,7 @@ from typing import Any
 import uuid
 
 from decomp.advice.alternatives import Alternatives
-from decomp.advice.doing import Progress, run_jobs
+from decomp.advice.doing import run_jobs
 from decomp.advice.jobs import AdviceJob, Answer, Constant, Setting, forget, is_program
 from decomp.advice.missing import MissingCapability, MissingDtype, MissingOp, extend_target
 from decomp.advice.smallest_sets import MinimalSet, SmallestSets
@@ -30,6 +30,7 @@ from decomp.errors import ArgumentError, boundary, count_noun
 from decomp.html_tables import table, titled
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NARROWER
+from decomp.jobs import Progress
 from decomp.lowering import rules_and_target
 from decomp.rules.accuracy import DEFAULT, Accuracy, Policy, Spec
 from decomp.rules.options import CHECKS

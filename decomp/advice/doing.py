@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from collections.abc import Sequence
+from concurrent.futures import Executor
 import os
 from pathlib import Path
-from typing import Any
 
 from decomp.advice.jobs import AdviceJob, Answer, from_json, run_job, to_json
-from decomp.errors import ArgumentError, first_line
-
-Progress = Callable[[int, int, str], None]
-"""Called with the number of programs done, the number in all, and the name of the last one."""
+from decomp.errors import ArgumentError
+from decomp.jobs import Failed, Progress, answers, can_travel
 
 
 def run_jobs(
@@ -33,34 +30,11 @@ def run_jobs(
         if before is not None:
             report(job, before)
     left = [job for job in jobs if job.name not in found]
-    away = [job for job in left if executor is not None and job.can_travel]
-    # Submit first, so that other processes work while the remaining jobs run here.
-    waiting = {executor.submit(run_job, job): job for job in away} if executor is not None else {}
-    try:
-        for job in left:
-            if job not in away:
-                report(job, kept.keep(job, job()))
-        for future in _finished(waiting):
-            report(waiting[future], kept.keep(waiting[future], _result(future)))
-    except BaseException:  # above all an interrupt: do not start the jobs that are still queued
-        for future in waiting:
-            future.cancel()
-        raise
+    away = [job for job in left if executor is not None and can_travel(job)]
+    here = ((job, job()) for job in left if job not in away)
+    for job, answer in answers(away, executor, run_job, here):
+        report(job, kept.keep(job, Answer(reason=answer) if isinstance(answer, Failed) else answer))
     return {job.name: found[job.name] for job in jobs}
-
-
-def _finished(waiting: Iterable[Any]) -> Iterable[Any]:
-    # as_completed only takes concurrent.futures.Future, which other libraries (dask) do not subclass.
-    futures = list(waiting)
-    return as_completed(futures) if all(isinstance(each, Future) for each in futures) else futures
-
-
-def _result(future: Any) -> Answer:
-    try:
-        found: Answer = future.result()
-        return found
-    except Exception as error:  # a broken pool loses the jobs submitted to it, not the rest
-        return Answer(reason=f"the executor lost it: {type(error).__name__}: {first_line(error)}")
 
 
 class _AnswerFiles:

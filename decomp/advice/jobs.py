@@ -108,14 +108,6 @@ class AdviceJob:
         }
         return Answer(calls, saved={op: n for op, n in saved.items() if n > 0})
 
-    @property
-    def can_travel(self) -> bool:
-        """Whether the job can be sent to another process."""
-        try:
-            return bool(pickle.dumps(self))
-        except Exception:  # objects of any library may be inside, and raise anything when pickled
-            return False
-
     def key(self, setting: str) -> str:
         """The file name of the answer, given the digest of the setting."""
         words = [wish.explained for wish in self.wishes] if self.wishes is not None else None

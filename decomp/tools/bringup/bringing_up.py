@@ -3,8 +3,7 @@ primitive that hangs or crashes is a row of the report and does not end the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 from difflib import get_close_matches
 import json
@@ -20,11 +19,11 @@ from torch import nn
 from decomp._library import library, samples as library_samples
 from decomp.errors import ArgumentError, boundary, spell_target
 from decomp.ir.ops import Spelling, meant_overload, resolve
+from decomp.jobs import Failed, Progress, Threads, answers, can_travel, within
 from decomp.runtime.tables import Backend
-from decomp.tools.bringup.jobs import BringUpJob, Made, can_travel, failed_row, fingerprint, place_of
+from decomp.tools.bringup.jobs import BringUpJob, Made, failed_row, fingerprint, place_of
 from decomp.tools.bringup.report import KINDS, BringUp
 from decomp.tools.bringup.rows import BringUpRow
-from decomp.tools.certification.isolation import run_in_process, stop
 
 TIMEOUT = 120.0
 """The default time limit of a row in seconds."""
@@ -32,7 +31,6 @@ QUICK_OPS = 24
 """The quick form tries one in this many ops of the library."""
 QUICK_MODELS = ("gpt", "mlp")
 
-Progress = Callable[[int, int, str], None]
 Models = Iterable[str] | Mapping[str, Made]
 
 
@@ -182,7 +180,7 @@ class _BringUpRun:
 
     progress: Progress
     scratch: str
-    threads: ThreadPoolExecutor
+    threads: Threads
 
     def __init__(
         self,
@@ -203,7 +201,7 @@ class _BringUpRun:
         missing = [BringUpRow("primitive", name, "missing") for name in self.backend.missing()]
         self.total = len(jobs)
         first = [job for job in jobs if job.kind == "primitive"]
-        with ThreadPoolExecutor(self.workers) as self.threads:  # each thread keeps one process
+        with Threads(self.workers) as self.threads:  # each thread keeps one process
             self._make(first, frozenset())
             broken = {row.name.removeprefix("aten.") for row in self.done.values() if _is_lost(row)}
             self._make([job for job in jobs if job.kind != "primitive"], frozenset(broken))
@@ -229,20 +227,9 @@ class _BringUpRun:
 
     def _made(self, jobs: Sequence[BringUpJob]) -> Iterator[tuple[BringUpJob, BringUpRow]]:
         apart = [job for job in jobs if self.place is not None and can_travel(job.model)]
-        yield from self._apart(apart)
-        yield from ((job, job.run(self.backend)) for job in jobs if job not in apart)
-
-    def _apart(self, jobs: Sequence[BringUpJob]) -> Iterator[tuple[BringUpJob, BringUpRow]]:
-        waiting: dict[Future[Any], BringUpJob] = {
-            self.threads.submit(run_in_process, job, self.timeout): job for job in jobs
-        }
-        try:
-            for future in as_completed(waiting):
-                job, answer = waiting[future], future.result()
-                yield job, BringUpRow.from_json(answer) if isinstance(answer, dict) else failed_row(job, answer)
-        except BaseException:  # also for an interrupt: stop the rest
-            stop(waiting)
-            raise
+        here = ((job, job.run(self.backend)) for job in jobs if job not in apart)
+        for job, answer in answers(apart, self.threads, within(self.timeout), here):
+            yield job, failed_row(job, answer) if isinstance(answer, Failed) else answer
 
 
 def _is_lost(row: BringUpRow) -> bool:

@@ -9,7 +9,6 @@ import importlib
 import inspect
 import os
 from pathlib import Path
-import pickle
 import sys
 import time
 from typing import Any
@@ -111,15 +110,6 @@ def place_of(backend: Backend) -> tuple[str, str] | None:
                 top = Path(file).resolve().parents[name.count(".") + (Path(file).name == "__init__.py")]
                 return f"{name}:{attribute}", str(top)
     return None
-
-
-def can_travel(model: Made | None) -> bool:
-    """Whether a model can be sent to another process."""
-    try:
-        pickle.dumps(model)
-        return True
-    except Exception:  # classes may raise anything when pickled
-        return False
 
 
 def fingerprint(backend: Backend, quick: bool) -> str:

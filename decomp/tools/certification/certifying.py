@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 import contextlib
-import os
 import sys
 from typing import Any
 
@@ -13,21 +12,18 @@ import torch
 
 from decomp.errors import ArgumentError, boundary
 from decomp.ir.ops import op as op_of
+from decomp.jobs import Failed, Progress, answers, within
 from decomp.rules.accuracy import LEVELS, require_level
 from decomp.rules.options import OF_CERTIFY
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import samples_of
 from decomp.tools.certification.certificate import Certificate, Certificates
-from decomp.tools.certification.isolation import failed_certificate, measure_in_process, stop
-from decomp.tools.certification.jobs import CertificationJob, job
+from decomp.tools.certification.jobs import CertificationJob, certificate_of, job
 from decomp.tools.measurement.measuring import measure_rule
 
 FEW = 3
 """Up to this many rules are measured in this process by default: starting another takes seconds."""
-
-Progress = Callable[[int, int, str], None]
-"""Called with the number of finished rules, the total, and the last rule."""
 
 
 @boundary("certify", OF_CERTIFY)
@@ -62,11 +58,14 @@ def certify(
     jobs = [(rule, job(rule, targets, _samples(samples, rule), dtypes, seed, levels)) for rule in rules]
     if isinstance(rule_or_rules, Rule) and executor is None and timeout is None:
         return measure_rule(rule_or_rules, targets, jobs[0][1].samples, dtypes, seed, None, levels)
+    away = [one for rule, one in jobs if _runs_elsewhere(rule, one, len(jobs), executor, timeout)]
+    elsewhere = {one.rule for one in away}
+    here = ((one, _measured_here(rule, one, targets, given)) for rule, one in jobs if one.rule not in elsewhere)
+    done: dict[str, Certificate] = {}
     with _shown(progress, len(jobs)) as report:
-        away = {one.rule for rule, one in jobs if _runs_elsewhere(rule, one, len(jobs), executor, timeout)}
-        here = _with_progress([(rule, one) for rule, one in jobs if one.rule not in away], report, len(jobs))
-        done = {one.rule: _measured_here(rule, one, targets, given) for rule, one in here}
-        done |= _over(executor, [one for rule, one in jobs if one.rule not in done], timeout, report, len(jobs))
+        for one, answer in answers(away, executor, within(timeout), here):
+            done[one.rule] = certificate_of(one, answer)
+            report(len(done), len(jobs), one.rule)
     found = Certificates({one.rule: done[one.rule] for _, one in jobs})
     return found[jobs[0][1].rule] if isinstance(rule_or_rules, Rule) else found
 
@@ -103,53 +102,13 @@ def _runs_elsewhere(
     return (count > FEW or executor is not None or timeout is not None) and one.can_travel(rule)
 
 
-def _measured_here(rule: Rule, one: CertificationJob, targets: list[Target], rules: Rules | None) -> Certificate:
+def _measured_here(
+    rule: Rule, one: CertificationJob, targets: list[Target], rules: Rules | None
+) -> Certificate | Failed:
     try:
         return measure_rule(rule, targets, one.samples, one.dtypes, one.seed, rules, one.levels)
     except Exception as error:  # as in a process of its own, only this rule is lost
-        return failed_certificate(one, f"{type(error).__name__}: {error}")
-
-
-def _with_progress(
-    jobs: list[tuple[Rule, CertificationJob]], report: Progress, total: int
-) -> Iterator[tuple[Rule, CertificationJob]]:
-    for i, (rule, one) in enumerate(jobs):
-        yield rule, one
-        report(i + 1, total, one.rule)
-
-
-def _over(
-    executor: Executor | None, jobs: list[CertificationJob], timeout: float | None, report: Progress, total: int
-) -> dict[str, Certificate]:
-    """Measure each job in a separate process, over the executor; by default over threads that each have a process."""
-    if not jobs:
-        return {}
-    if executor is None:
-        with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as threads:
-            return _over(threads, jobs, timeout, report, total)
-    waiting: dict[Future[Certificate], CertificationJob] = {
-        executor.submit(measure_in_process, one, timeout): one for one in jobs
-    }
-    done: dict[str, Certificate] = {}
-    before = total - len(jobs)
-    # Futures of other libraries (dask) need not be `concurrent.futures.Future`s, as as_completed requires.
-    all_standard = all(isinstance(future, Future) for future in waiting)
-    try:
-        for future in as_completed(waiting) if all_standard else waiting:
-            one = waiting[future]
-            done[one.rule] = _result(future, one)
-            report(before + len(done), total, one.rule)
-    except BaseException:  # also for an interrupt: stop the rest
-        stop(waiting)
-        raise
-    return done
-
-
-def _result(future: Future[Certificate], one: CertificationJob) -> Certificate:
-    try:
-        return future.result()
-    except Exception as error:  # a broken pool loses its pending jobs
-        return failed_certificate(one, f"the executor lost it: {type(error).__name__}: {error}")
+        return Failed(f"{type(error).__name__}: {error}")
 
 
 @contextlib.contextmanager

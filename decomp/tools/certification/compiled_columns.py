@@ -4,15 +4,14 @@ are measured, for many at a time, in a separate process. Nothing else in a certi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any
 
+from decomp.jobs import Failed, answers, run_in_process, within
 from decomp.rules.accuracy import DEFAULT, LEVELS
 from decomp.tools.certification.certificate import AS_WRITTEN, NOT_COMPILED, Certificate, Implementation
-from decomp.tools.certification.isolation import run_in_process, stop
 from decomp.tools.certification.jobs import rule_named, target_named
-from decomp.tools.measurement.as_compiled import Column, columns
+from decomp.tools.measurement.as_compiled import columns
 from decomp.tools.measurement.measuring import flushed_verdicts
 
 TARGETS = ("tinygrad", "luminal")
@@ -26,6 +25,8 @@ TIMEOUT = 1200.0
 
 Place = tuple[str, str, str]
 """The identity of a rule, a target, a level."""
+Columns = dict[Place, tuple[dict[str, str], tuple[str, ...]]]
+"""Verdicts by dtype and the fingerprints of the programs."""
 
 
 def compilable(certificate: Certificate) -> list[Implementation]:
@@ -45,20 +46,11 @@ def with_columns(
 ) -> Iterator[list[Certificate]]:
     """The certificates with their columns measured again, job by job, the cheapest programs first; over an executor, or
     one job after the other."""
-    if executor is None:
-        with ThreadPoolExecutor(1) as thread:
-            yield from with_columns(certificates, thread, timeout, seed)
-        return
     batches = list(_batches(sorted(certificates, key=_cost)))
     jobs = [ColumnJob(tuple(_places(batch)), timeout or TIMEOUT, seed) for batch in batches]
-    waiting = [executor.submit(find_in_process, job) for job in jobs]
-    try:
-        for batch, future in zip(batches, waiting):
-            found = future.result()
-            yield [_completed(each, found) for each in batch]
-    except BaseException:  # an interrupt, above all: stop the rest
-        stop(waiting)
-        raise
+    asked = {id(job): batch for job, batch in zip(jobs, batches)}
+    for job, found in answers(jobs, executor or 1, find_in_process):
+        yield [_completed(each, {} if isinstance(found, Failed) else found) for each in asked[id(job)]]
 
 
 @dataclass(frozen=True)
@@ -72,31 +64,21 @@ class ColumnJob:
     def run(self) -> Columns:
         """Compile and compare. Raises `LookupError` for an unknown rule or target."""
         ways = [(rule_named(rule)[0], target_named(target), level) for rule, target, level in self.ways]
-        return Columns(dict(zip(self.ways, columns(ways, MOST_CALLS, self.seed))))
+        found = zip(self.ways, columns(ways, MOST_CALLS, self.seed))
+        return {way: (column.verdicts, column.programs) for way, column in found}
 
 
-@dataclass(frozen=True)
-class Columns:
-    """What a job found."""
-
-    found: dict[Place, Column]
-
-    def to_json(self) -> dict[str, Any]:
-        """By place, verdicts by dtype and the fingerprints of the programs."""
-        return {"\n".join(place): (column.verdicts, column.programs) for place, column in self.found.items()}
-
-
-def find_in_process(job: ColumnJob) -> dict[str, Any]:
+def find_in_process(job: ColumnJob) -> Columns:
     """The result of a job run in a process of its own. A job that crashes or hangs is split in halves, down to the
     implementation at fault."""
     if not job.ways:
         return {}
-    answer = run_in_process(job, job.timeout)
-    if isinstance(answer, dict):
+    answer: Columns | Failed = run_in_process(job, job.timeout)
+    if not isinstance(answer, Failed):
         return answer
     if len(job.ways) == 1:
         said = answer if answer.startswith("crashes") else f"{NOT_COMPILED}: {answer[:160]}"
-        return {"\n".join(job.ways[0]): ({"all": said}, ())}
+        return {job.ways[0]: ({"all": said}, ())}
     middle = len(job.ways) // 2
     first, second = (replace(job, ways=half) for half in (job.ways[:middle], job.ways[middle:]))
     return find_in_process(first) | find_in_process(second)
@@ -132,14 +114,14 @@ def _too_large(way: Implementation) -> str:
     return f"{NOT_COMPILED}: {calls:,g} calls, more than {MOST_CALLS}" if calls > MOST_CALLS else ""
 
 
-def _completed(certificate: Certificate, found: dict[str, Any]) -> Certificate:
+def _completed(certificate: Certificate, found: Columns) -> Certificate:
     large = [way for way in compilable(certificate) if _too_large(way)]
 
     def completed(way: Implementation) -> Implementation:
-        answer = found.get("\n".join((certificate.rule, way.name, way.level)))
+        answer = found.get((certificate.rule, way.name, way.level))
         if answer is None and way in large:
             return replace(way, compiled={"all": _too_large(way)}, programs=())
-        return way if answer is None else replace(way, compiled=answer[0], programs=tuple(answer[1]))
+        return way if answer is None else replace(way, compiled=answer[0], programs=answer[1])
 
     return replace(certificate, ways=tuple(map(completed, certificate.ways)))
 
@@ -158,19 +140,15 @@ def with_flushed(
 ) -> Iterator[list[Certificate]]:
     """The certificates with their columns measured again, some at a time; over an executor, or in one process. One
     whose rule hangs or crashes is returned unchanged."""
-    if executor is None:
-        with ThreadPoolExecutor(1) as thread:
-            yield from with_flushed(certificates, thread, timeout, seed)
-        return
     jobs = [FlushedJob(one.rule, tuple((w.name, w.level) for w in _measured(one)), seed) for one in certificates]
-    waiting = [executor.submit(run_in_process, job, timeout) for job in jobs]
-    try:
-        for start in range(0, len(certificates), WAYS):
-            pairs = zip(certificates[start : start + WAYS], waiting[start:])
-            yield [_with_answer(certificate, future.result()) for certificate, future in pairs]
-    except BaseException:  # an interrupt, above all: stop the rest
-        stop(waiting)
-        raise
+    asked, batch = {one.rule: one for one in certificates}, list[Certificate]()
+    for job, answer in answers(jobs, executor or 1, within(timeout)):
+        batch.append(asked[job.rule] if isinstance(answer, Failed) else asked[job.rule].with_flushed(answer))
+        if len(batch) == WAYS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 @dataclass(frozen=True)
@@ -181,29 +159,11 @@ class FlushedJob:
     ways: tuple[tuple[str, str], ...]
     seed: int = 0
 
-    def run(self) -> FlushedColumns:
+    def run(self) -> dict[tuple[str, str], dict[str, str]]:
         """Run them with and without flushing. Raises `LookupError` for an unknown rule or target."""
         ways = [(None if name == AS_WRITTEN else target_named(name), level) for name, level in self.ways]
         found = flushed_verdicts(rule_named(self.rule)[0], ways, self.seed)
-        return FlushedColumns(dict(zip(self.ways, found)))
-
-
-@dataclass(frozen=True)
-class FlushedColumns:
-    """What a job found."""
-
-    found: dict[tuple[str, str], dict[str, str]]
-
-    def to_json(self) -> dict[str, Any]:
-        """By name and level, verdicts by dtype."""
-        return {"\n".join(place): verdicts for place, verdicts in self.found.items()}
-
-
-def _with_answer(certificate: Certificate, answer: dict[str, Any] | str) -> Certificate:
-    if isinstance(answer, str):
-        return certificate
-    split = ((place.partition("\n"), verdicts) for place, verdicts in answer.items())
-    return certificate.with_flushed({(name, level): verdicts for (name, _, level), verdicts in split})
+        return dict(zip(self.ways, found))
 
 
 def _measured(certificate: Certificate) -> Iterator[Implementation]:

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 import importlib
-import pickle
 from typing import Any
 
 import torch
 
 from decomp._library import library
 from decomp.ir.ops import Op
+from decomp.jobs import Failed, can_travel, run_in_process
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
@@ -55,10 +55,23 @@ class CertificationJob:
     def can_travel(self, rule: Rule) -> bool:
         """Whether another process can find this rule and unpickle the rest."""
         try:
-            pickle.dumps(self)
-            return rule_named(self.rule)[0].function is rule.function and rule.function.__module__ != "__main__"
-        except (LookupError, ImportError, AttributeError, TypeError, pickle.PicklingError):
+            found = rule_named(self.rule)[0].function is rule.function
+        except (LookupError, ImportError, AttributeError, TypeError):
             return False
+        return found and rule.function.__module__ != "__main__" and can_travel(self)
+
+
+def measure_in_process(one: CertificationJob, timeout: float | None = None) -> Certificate:
+    """The certificate of a job, measured in another process; one with an `error` if the rule hangs or crashes."""
+    return certificate_of(one, run_in_process(one, timeout))
+
+
+def certificate_of(one: CertificationJob, answer: Certificate | Failed) -> Certificate:
+    """The answer to a job, or the certificate of a rule that could not be measured."""
+    if not isinstance(answer, Failed):
+        return answer
+    version = torch.__version__.partition("+")[0]
+    return Certificate(one.rule, one.hash, version, one.seed, error=str(answer), level=one.level)
 
 
 def job(

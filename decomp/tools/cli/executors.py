@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 import contextlib
 import multiprocessing
 import os
-from typing import Any
 
 import torch
 
-from decomp.tools.certification.isolation import stop
+from decomp.jobs import Threads
 from decomp.tools.cli.arguments import load_callable
 from decomp.tools.cli.terminal import Unusable
 
@@ -26,33 +25,14 @@ def made_executor(name: str) -> Executor:
     return made
 
 
-class _Threads(ThreadPoolExecutor):
-    """Threads that keep the futures of their jobs."""
-
-    def __init__(self, count: int | None) -> None:
-        super().__init__(count)
-        self.begun: list[Future[Any]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future = super().submit(fn, *args, **kwargs)
-        self.begun.append(future)
-        return future
-
-
 @contextlib.contextmanager
 def chosen_executor(name: str | None, workers: int | None) -> Iterator[Executor | None]:
     """The executor that `module:callable` returns, or threads that each measure in a process of their own."""
     if name is None and workers is None:
         yield None
     elif name is None:
-        threads = _Threads(workers)
-        try:
+        with Threads(workers) as threads:
             yield threads
-        except BaseException:  # also for an interrupt while jobs are still being submitted
-            threads.shutdown(wait=False, cancel_futures=True)
-            stop(threads.begun)
-            raise
-        threads.shutdown()
     else:
         with made_executor(name) as made:
             yield made

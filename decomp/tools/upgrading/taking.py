@@ -3,13 +3,11 @@ models in this one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 import functools
 from importlib import metadata
-import os
 import platform
 from typing import Any
 
@@ -19,19 +17,17 @@ from decomp._library import library, samples as library_samples
 from decomp.advice.jobs import Setting
 from decomp.costs.machine import describe_machine
 from decomp.ir.ops import op as op_of, resolve
+from decomp.jobs import Failed, Progress, answers, within
 from decomp.samples import Sample
-from decomp.tools.certification.isolation import run_in_process, stop
 from decomp.tools.upgrading.kernels import behaviours, numbers_of
 from decomp.tools.upgrading.reaching import model_record, reached
-from decomp.tools.upgrading.records import CallRecord, ModelRecord, VersionRecord, call_record
+from decomp.tools.upgrading.records import CallRecord, ModelRecord, VersionRecord
 from decomp.torch_internals.schemas import lacking_ops
 
 KINDS = ("derivations", "kernels", "models")
 """What a snapshot is made of."""
 TIMEOUT = 120.0
 """Seconds that an op may take."""
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -40,16 +36,6 @@ class OpRecord:
 
     calls: tuple[CallRecord, ...]
     points: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """For another process."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> OpRecord:
-        """What `to_json` made."""
-        points = {key: tuple(texts) for key, texts in data["points"].items()}
-        return cls(tuple(map(call_record, data["calls"])), points)
 
 
 @dataclass(frozen=True)
@@ -123,13 +109,13 @@ def take(
     points: dict[str, tuple[str, ...]] = {}
     jobs = [OpJob(name, setting, tuple(kinds)) for name in names]
     with _one_thread():
-        for done, (name, answer) in enumerate(_answers(jobs, workers or os.cpu_count() or 1, timeout), 1):
-            if isinstance(answer, str):
-                lost[name] = answer
+        for done, (job, answer) in enumerate(answers(jobs, workers, within(timeout)), 1):
+            if isinstance(answer, Failed):
+                lost[job.op] = str(answer)
             else:
-                found[name] = answer.calls
+                found[job.op] = answer.calls
                 points.update(answer.points)
-            progress(done, total, name)
+            progress(done, total, job.op)
         lowered: dict[str, ModelRecord] = {}
         for done, (name, make) in enumerate(models.items(), len(names) + 1):
             progress(done - 1, total, name)
@@ -144,18 +130,6 @@ def take(
         lowered,
         dict(sorted(points.items())),
     )
-
-
-def _answers(jobs: Iterable[OpJob], workers: int, timeout: float) -> Iterator[tuple[str, OpRecord | str]]:
-    with ThreadPoolExecutor(workers) as threads:  # each of which keeps one process
-        waiting: dict[Future[Any], OpJob] = {threads.submit(run_in_process, job, timeout): job for job in jobs}
-        try:
-            for future in as_completed(waiting):
-                answer = future.result()
-                yield waiting[future].op, OpRecord.from_json(answer) if isinstance(answer, dict) else answer
-        except BaseException:  # an interrupt, above all: stop the rest
-            stop(waiting)
-            raise
 
 
 @contextlib.contextmanager

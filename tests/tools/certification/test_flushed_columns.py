@@ -51,11 +51,11 @@ def test_the_column_is_found_where_it_is_missing() -> None:
     rule = next(rule for rule in RULES.of(decomp.op("cos")) if rule.name == "cos_of_quarter_turn")
     places = (("as written", "fast"), ("tinygrad", "fast"))
     found = compiled_columns.FlushedJob(identity(rule), places).run()
-    assert found.found == dict.fromkeys(places, {"float32": "finite"})
+    assert found == dict.fromkeys(places, {"float32": "finite"})
     values = {"float32": Figures(1, 0.0, 0.0)}
     ways = (Implementation(name, "measured", values=values, level="fast") for name, _ in places)
     bare = Certificate(identity(rule), ways=tuple(ways))
-    assert compiled_columns.unflushed(bare) and not compiled_columns.unflushed(bare.with_flushed(found.found))
+    assert compiled_columns.unflushed(bare) and not compiled_columns.unflushed(bare.with_flushed(found))
 
 
 def test_flushing_is_left_as_it_was() -> None:

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from decomp._library import samples
+from decomp.jobs import answers, within
 from decomp.tools.measurement import points
 from decomp.tools.measurement.trials import takes
 from decomp.tools.upgrading.kernels import behaviours
 from decomp.tools.upgrading.numbers import UNKNOWN, read
 from decomp.tools.upgrading.records import VersionRecord
-from decomp.tools.upgrading.taking import OpJob, _answers, calls_of
+from decomp.tools.upgrading.taking import OpJob, calls_of
 from decomp_rules.samples.edges import EDGES
 from tests.commands import run, said
 
@@ -120,7 +121,7 @@ def test_a_target_of_ones_own_with_conditions_is_found_by_other_processes(tmp_pa
 def test_an_op_whose_process_dies_costs_that_op_alone():
     dies = OpJob("aten.relu", functools.partial(os._exit, 3))
     lives = OpJob("aten.relu", functools.partial(os._exit, 3), ("kernels",))
-    found = [answer for _, answer in _answers([dies, lives], 1, 60)]
+    found = [answer for _, answer in answers([dies, lives], 1, within(60))]
     assert found[0] == "crashes: exit code 3" and len(found[1].calls) == len(calls_of("aten.relu"))
 
 
