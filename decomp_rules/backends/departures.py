@@ -54,6 +54,10 @@ def _tiny(own: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return x.abs() < 1e-35
 
 
+def _zero_times_no_number(own: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return (x == 0) & ~weight.isfinite()
+
+
 def _far_away(own: torch.Tensor, x: torch.Tensor, grid: torch.Tensor) -> bool:
     return not_finite(own, x, grid) or bool((grid.abs() > 1e8).any())
 
@@ -110,6 +114,17 @@ ONNX: Table = (
     (
         "sigmoid",
         {"epsilons": 2, "reason": "ONNX Runtime's sigmoid is a rational function, right to so many digits of 1"},
+    ),
+    (
+        "hardsigmoid hardswish",
+        {
+            "epsilons": 3,
+            "reason": "ONNX's HardSigmoid is x/6 + 1/2 of rounded numbers, right to so many digits of 1",
+        },
+    ),
+    (
+        "_prelu_kernel",
+        {"where": _zero_times_no_number, "reason": "ONNX Runtime's PRelu is 0 at 0 where a weight is infinite or NaN"},
     ),
     ("tanh", {"where": _tiny, "ulp": 128, "reason": "ONNX Runtime's tanh meets subnormal numbers below 1e-35"}),
     ("tanh", {"ulp": 8, "reason": "ONNX Runtime's tanh is a rational function, up to 7 ULP off"}),

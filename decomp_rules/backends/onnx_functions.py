@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from decomp_rules.backends.onnx_graph import Table, Value, compute, constant, entering, result
+from decomp_rules.backends.onnx_graph import Table, Value, compute, constant, entering, moved, result
 
 OPS: Table = {}
 emits = entering(OPS)
@@ -17,6 +17,36 @@ emits = entering(OPS)
 @emits("relu")
 def relu(self: Value) -> Value:
     return compute("Relu", self, at=result().dtype)
+
+
+@emits("linear")
+def linear(input: Value, weight: Value, bias: Value | None = None) -> Value:
+    """Gemm of a matrix; else MatMul by the transposed weight, which is stored so, and Add of the bias."""
+    at = result().dtype
+    if input.rank == 2:
+        return compute("Gemm", input, weight, bias, at=at, transB=1)
+    found = compute("MatMul", input, moved("Transpose", weight, perm=[1, 0]), at=at)
+    return found if bias is None else compute("Add", found, bias, at=at)
+
+
+@emits("hardswish")
+def hardswish(self: Value) -> Value:
+    return compute("HardSwish", self, at=self.dtype)
+
+
+@emits("hardsigmoid")
+def hardsigmoid(self: Value) -> Value:
+    return compute("HardSigmoid", self, at=self.dtype, alpha=1 / 6, beta=0.5)
+
+
+@emits("leaky_relu")
+def leaky_relu(self: Value, negative_slope: float = 0.01) -> Value:
+    return compute("LeakyRelu", self, at=self.dtype, alpha=float(negative_slope))
+
+
+@emits("_prelu_kernel")
+def prelu(self: Value, weight: Value) -> Value:
+    return compute("PRelu", self, weight, at=self.dtype)
 
 
 @emits("gelu")

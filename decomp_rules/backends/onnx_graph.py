@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 import decomp
+from decomp_rules.backends.onnx_tidying import tidy
 
 OPSET = 21
 DTYPES: Mapping[torch.dtype, int] = {
@@ -78,7 +79,7 @@ _KERNELS: Mapping[str, str] = {
     "BitShift": "uSIL",
     "IsNaN": "fdh",
     "IsInf": "fdh",
-    "Gelu": "f",
+    **dict.fromkeys("Gelu HardSwish HardSigmoid LeakyRelu PRelu".split(), "f"),
     "Trilu": "fdli?",
     "ScatterElements": "fdlisbuSIL?",
     "ScatterND": "fdlisbuSIL?",
@@ -180,7 +181,8 @@ class Graph:
     def proto(self, name: str, inputs: Sequence[Value], outputs: Sequence[Value]) -> onnx.GraphProto:
         """A body as ONNX has it. The shapes of what it carries may change as it runs."""
         ends = [helper.make_tensor_value_info(each.name, DTYPES[each.dtype], None) for each in outputs]
-        return helper.make_graph(self.nodes, name, [value_info(each, bool(each.meta.dim())) for each in inputs], ends)
+        nodes = tidy(self.nodes, {each.name for each in outputs})
+        return helper.make_graph(nodes, name, [value_info(each, bool(each.meta.dim())) for each in inputs], ends)
 
 
 def value_info(value: Value, unknown: bool = False) -> onnx.ValueInfoProto:

@@ -7,7 +7,7 @@ program, its module, and the rules that emitted it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 import ctypes
 from dataclasses import dataclass, replace
 import functools
@@ -24,7 +24,15 @@ from torch import fx
 
 import decomp
 from decomp_rules import targets
-from decomp_rules.backends import departures, onnx_functions, onnx_ops, onnx_recurrent, onnx_shapes, onnx_weights
+from decomp_rules.backends import (
+    departures,
+    onnx_functions,
+    onnx_ops,
+    onnx_recurrent,
+    onnx_shapes,
+    onnx_tidying,
+    onnx_weights,
+)
 from decomp_rules.backends.onnx_graph import (
     DTYPES,
     OPSET,
@@ -112,7 +120,7 @@ def _emitting(backend: decomp.Backend, function: Callable[..., Any]) -> Callable
 def _finished(value: Value, meta: torch.Tensor, name: str) -> Value:
     value = cast(value, meta.dtype)
     if value.meta is not None or value.made_by is None:  # not emitted by this call: an operand, a constant
-        value = node("Identity", value, dtype=value.dtype)
+        return replace(value, meta=meta)
     place = graph()
     if name not in place.names and place.nodes and place.nodes[-1] is value.made_by:
         outputs = value.made_by.output
@@ -157,15 +165,19 @@ def _emitted(loaded: decomp.results.Loaded, program: Any = None) -> Emitted:
         for i, (leaf, value) in enumerate(zip(loaded.leaves, leaves))
         if isinstance(value, Value) and (leaf.kind == "input" or leaf.name in loaded.writes)
     ]
-    infos = [value_info(value) for value in leaves if isinstance(value, Value) and value.name in {n for _, n in fed}]
-    wanted = {*_read(place.nodes), *(name for _, name in fed)}
+    inputs = {name for _, name in fed}
+    infos = [value_info(value) for value in leaves if isinstance(value, Value) and value.name in inputs]
+    ends = {each.name for each in outputs}
+    matrices = {value.name for value in state.values() if value.data is not None and value.rank == 2}
+    nodes, turned = onnx_tidying.without_transposes(onnx_tidying.tidy(place.nodes, ends), matrices, ends)
+    wanted = {*onnx_tidying.names_read(nodes), *inputs}
     stored = {
-        value.name: _stored(leaf, value.name)
+        name: _stored(leaf, name, value.name in turned)
         for leaf, value in zip(loaded.leaves, leaves)
-        if leaf.kind != "input" and value.name in wanted
+        if leaf.kind != "input" and (name := turned.get(value.name, value.name)) in wanted
     }
-    carried = [*stored.values(), *(data for _, data in place.constants.values())]
-    body = helper.make_graph(place.nodes, "program", infos, [value_info(each) for each in outputs], carried)
+    carried = [*stored.values(), *(data for _, data in place.constants.values() if data.name in wanted)]
+    body = helper.make_graph(nodes, "program", infos, [value_info(each) for each in outputs], carried)
     model = helper.make_model(
         body, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="decomp", ir_version=10
     )
@@ -174,17 +186,11 @@ def _emitted(loaded: decomp.results.Loaded, program: Any = None) -> Emitted:
     return Emitted(model, tuple(fed), results)
 
 
-def _stored(leaf: Any, name: str) -> onnx.TensorProto:
+def _stored(leaf: Any, name: str, transposed: bool) -> onnx.TensorProto:
     """A parameter, buffer or constant as the model has it: a weight without numbers is in a file of its own."""
-    return tensor_proto(leaf.value, name) if leaf.value is not None else absent_proto(leaf.meta, name)
-
-
-def _read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    """The names that nodes read, and those in their bodies."""
-    for each in nodes:
-        yield from each.input
-        for attribute in each.attribute:
-            yield from _read(attribute.g.node)
+    if leaf.value is None:
+        return absent_proto(leaf.meta, name)
+    return tensor_proto(leaf.value.t() if transposed else leaf.value, name)
 
 
 def _node_now(backend: decomp.Backend) -> fx.Node | None:

@@ -31,6 +31,10 @@ def _has_dimensions(call: Any) -> bool:
     return bool(call.argument("self").dim() > 0)
 
 
+def _has_matrix(call: Any) -> bool:
+    return bool(call.argument("weight").dim() == 2 and call.argument("input").dim() > 0)
+
+
 def _drops_nothing(call: Any) -> bool:
     return not (call.argument("train") and call.argument("dropout"))
 
@@ -45,6 +49,11 @@ Conditions = dict[str, Callable[[Any], bool]]
 _RECURRENT: Conditions = {"dropout=0 or evaluation mode": _drops_nothing, "float32": _is_float32}
 CONDITIONS: dict[str, Conditions] = {
     "relu": {"floating-point numbers": _is_float},
+    "linear": {"floating-point numbers": _is_float, "a matrix of weights": _has_matrix},
+    "hardswish": {"float32, float16 or bfloat16": _is_at_most_32_bits_wide},
+    "hardsigmoid": {"float32, float16 or bfloat16": _is_at_most_32_bits_wide},
+    "leaky_relu": {"float32, float16 or bfloat16": _is_at_most_32_bits_wide},
+    "_prelu_kernel": {"float32, float16 or bfloat16": _is_at_most_32_bits_wide},
     "gelu": {"float32, float16 or bfloat16": _is_at_most_32_bits_wide},
     "softmax.int": {"a tensor with dimensions": _has_dimensions},
     "log_softmax.int": {"a tensor with dimensions": _has_dimensions},

@@ -148,7 +148,8 @@ def test_names_provenance_and_shared_weights() -> None:
     output = low.result.graph.output_node().args[0][0]
     assert list(named(graph.output)) == [output.name]
     weights = {each.name for each in graph.initializer}
-    assert "blocks.0.attention.project.weight" in weights and len(weights & {"tokens.weight", "head.weight"}) == 1
+    assert "blocks.0.attention.project.weight/transposed" in weights
+    assert len(weights & {"tokens.weight", "head.weight"}) == 1
     said = [{each.key: each.value for each in node.metadata_props} for node in graph.node]
     linear = next(each for each in said if each.get("decomp.module") == "blocks.0.attention.project")
     assert linear["decomp.source"] == "linear = aten.linear.default" and linear["decomp.rules"]
