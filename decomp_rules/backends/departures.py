@@ -72,7 +72,7 @@ def _squares_overflow(own: torch.Tensor, x: torch.Tensor, *others: torch.Tensor)
 
 ONNX: Table = (
     (
-        "amax amin argmax argmin max_pool1d max_pool2d max_pool3d",
+        "amax amin argmax argmin max_pool1d max_pool2d max_pool3d scatter_reduce.two",
         {"where": has_nan, "reason": "ONNX leaves open what comes of NaN, and ONNX Runtime passes over it"},
     ),
     (

@@ -65,7 +65,7 @@ _WIDER = {
 _KERNELS: Mapping[str, str] = {
     **dict.fromkeys("Acos Acosh Asin Asinh Atan Cosh Sinh Tan Erf Det Conv ConvTranspose".split(), "f"),
     **dict.fromkeys("AveragePool GlobalAveragePool Col2Im InstanceNormalization BatchNormalization Atanh".split(), "f"),
-    **dict.fromkeys("Relu Softmax LogSoftmax LayerNormalization".split(), "fd"),
+    **dict.fromkeys("Relu Softmax LogSoftmax LayerNormalization Clip DepthToSpace".split(), "fd"),
     **dict.fromkeys("Cos Sin Tanh Reciprocal Sqrt Exp Log Sigmoid Ceil Floor Gemm GridSample".split(), "fd"),
     **dict.fromkeys("Round RandomUniform RandomUniformLike RandomNormal".split(), "fd"),
     **dict.fromkeys("RandomNormalLike MaxPool".split(), "fd"),
@@ -79,7 +79,7 @@ _KERNELS: Mapping[str, str] = {
     "BitShift": "uSIL",
     "IsNaN": "fdh",
     "IsInf": "fdh",
-    **dict.fromkeys("Gelu HardSwish HardSigmoid LeakyRelu PRelu".split(), "f"),
+    **dict.fromkeys("Gelu HardSwish HardSigmoid LeakyRelu PRelu Resize".split(), "f"),
     "Trilu": "fdli?",
     "ScatterElements": "fdlisbuSIL?",
     "ScatterND": "fdlisbuSIL?",
@@ -140,7 +140,8 @@ class Graph:
     """The provenance recorded in each node."""
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[Any, tuple[Value, onnx.TensorProto]] = field(default_factory=dict)
-    sizes: dict[str, Size] = field(default_factory=dict)
+    sizes: dict[Any, Value] = field(default_factory=dict)
+    """What is known of sizes, by their expressions, and by the operators that compute with them."""
     names: set[str] = field(default_factory=set)
 
     def unique(self, name: str) -> str:
@@ -288,7 +289,11 @@ def operand(value: Any) -> Value:
         if all(type(each) is int for each in value):
             return constant(torch.tensor(value, dtype=torch.int64))
         parts = [each if isinstance(each, (Size, Value)) else [each] for each in value]
-        return node("Concat", *parts, dtype=torch.int64, axis=0) if len(parts) > 1 else operand(parts[0])
+        return (
+            _once("Concat", [operand(each) for each in parts], torch.int64, axis=0)
+            if len(parts) > 1
+            else operand(parts[0])
+        )
     assert isinstance(value, Value), value
     return value
 
@@ -322,7 +327,7 @@ class Size:
     def _with(self, op_type: str, one: Any, other: Any, dtype: torch.dtype | None = None) -> Any:
         kinds = {each.value.dtype if isinstance(each, Size) else _dtype_of(each) for each in (one, other)}
         at = torch.float64 if torch.float64 in kinds else torch.int64
-        return Size(node(op_type, *(_as_number(each, at) for each in (one, other)), dtype=dtype or at))
+        return Size(_once(op_type, [_as_number(each, at) for each in (one, other)], dtype or at))
 
     def __add__(self, other: Any) -> Any:
         return self._with("Add", self, other)
@@ -422,5 +427,13 @@ def _size_of(value: Value, place: int) -> Size:
     """One size of a value. Sizes of the same expression are read once."""
     known, expression = graph().sizes, str(value.meta.shape[place])
     if expression not in known:
-        known[expression] = Size(node("Shape", value, dtype=torch.int64, start=place, end=place + 1))
-    return known[expression]
+        known[expression] = node("Shape", value, dtype=torch.int64, start=place, end=place + 1)
+    return Size(known[expression])
+
+
+def _once(op_type: str, inputs: Sequence[Value], dtype: torch.dtype, **attributes: Any) -> Value:
+    """An operator on sizes: the one of the same inputs, if there is one."""
+    known, key = graph().sizes, (op_type, dtype, *(each.name for each in inputs))
+    if key not in known:
+        known[key] = node(op_type, *inputs, dtype=dtype, **attributes)
+    return known[key]

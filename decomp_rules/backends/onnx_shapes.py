@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from decomp.ops import aten
 from decomp_rules.backends.onnx_graph import (
@@ -47,13 +48,37 @@ def cat(tensors: Sequence[Value], dim: int = 0) -> Value:
 
 @emits("expand")
 def expand(self: Value, size: Any) -> Value:
-    return moved("Expand", self, [1 if type(each) is int and each == -1 else each for each in size])
+    """Dimensions that stay as they are have the size 1 in Expand."""
+    old, new = self.meta.shape, result().shape
+    kept = [i >= len(new) - len(old) and _same(old[i - len(new)], new[i]) for i in range(len(new))]
+    return moved("Expand", self, [1 if stays else each for each, stays in zip(size, kept)])
 
 
 @emits("reshape", "view.default")
 def reshape(self: Value, size: Any) -> Value:
+    """A dimension of unknown size that stays where it is is 0 in Reshape, and the only other one -1: no sizes are
+    computed then."""
+    known = _constant_sizes(self.meta.shape, result().shape)
+    if known is not None:
+        return moved("Reshape", self, known, allowzero=int(0 in result().shape))
     inferred = any(type(each) is int and each == -1 for each in size)
     return moved("Reshape", self, list(size), allowzero=int(not inferred))
+
+
+def _constant_sizes(old: Sequence[Any], new: Sequence[Any]) -> list[int] | None:
+    """Sizes for Reshape that are numbers, if there are."""
+    if all(type(each) is int for each in new):
+        return list(new)
+    if not all(type(each) is int and each > 0 or statically_known_true(each >= 1) for each in new):
+        return None  # a size that may be 0 does not say what -1 is
+    found = [
+        each if type(each) is int else 0 if i < len(old) and _same(old[i], each) else -1 for i, each in enumerate(new)
+    ]
+    return found if found.count(-1) <= 1 else None
+
+
+def _same(one: Any, other: Any) -> bool:
+    return str(one) == str(other)
 
 
 @emits("constant_pad_nd")
@@ -178,6 +203,11 @@ def index_put(self: Value, indices: Sequence[Value], values: Value, accumulate: 
 @emits("scatter.src")
 def scatter(self: Value, dim: int, index: Value, src: Value) -> Value:
     return _scattered(self, dim, index, src, "none")
+
+
+@emits("scatter_reduce.two")
+def scatter_reduce(self: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool = True) -> Value:
+    return _scattered(self, dim, index, src, {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}[reduce])
 
 
 @emits("scatter_add")

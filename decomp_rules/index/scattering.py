@@ -89,6 +89,30 @@ def scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str,
     return torch.where(hit, _grown(reduced, x1, dim), x1).view(x.shape)
 
 
+@register(aten.scatter_reduce, needs=("scatter_reduce", "scatter"), forward_only=True)
+def scatter_reduce_over_identities(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True
+) -> Tensor:
+    """For targets that reduce with x: where x is not to be included it is first overwritten by the neutral element. A
+    mean is a sum, divided by the number of its terms."""
+    if include_self and reduce != "mean" or x.dtype == torch.bool:
+        return decline("the reduction with x of numbers is the op itself")
+    if known_empty(index):
+        return x.clone()
+    total = wide(x) if reduce == "mean" else x
+    if not include_self:
+        neutral = torch.full(index.shape, _identity_element(reduce, x.dtype), dtype=total.dtype, device=x.device)
+        total = torch.scatter(total, dim, index, neutral)
+    if reduce != "mean":
+        return torch.scatter_reduce(total, dim, index, src, reduce)
+    total = torch.scatter_reduce(total, dim, index, cast(src, total.dtype), "sum")
+    first = torch.full(x.shape, int(include_self), dtype=total.dtype, device=x.device)
+    ones = torch.ones(index.shape, dtype=total.dtype, device=x.device)
+    count = torch.clamp(torch.scatter_reduce(first, dim, index, ones, "sum"), min=1)
+    whole = not (x.is_floating_point() or x.is_complex())
+    return cast(torch.div(total, count, rounding_mode="floor") if whole else total / count, x.dtype)
+
+
 def _reduced(reduce: str, x: Tensor, src: Tensor, pointing: Tensor, dim: int, include_self: bool) -> Tensor | str:
     """The reduction over `dim` of the sources where they point, x being one of them if it is included; or a reason."""
     if x.dtype == torch.bool:

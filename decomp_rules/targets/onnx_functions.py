@@ -5,6 +5,7 @@ others."""
 from __future__ import annotations
 
 from collections.abc import Callable
+import math
 from typing import Any
 
 import torch
@@ -35,6 +36,63 @@ def _has_matrix(call: Any) -> bool:
     return bool(call.argument("weight").dim() == 2 and call.argument("input").dim() > 0)
 
 
+def _has_bounds(call: Any) -> bool:
+    bounds = [call.argument(name) for name in ("min", "max")]
+    return all(each is None or isinstance(each, (int, float)) and math.isfinite(each) for each in bounds)
+
+
+def _is_batch_of_images(call: Any) -> bool:
+    return bool(call.argument("self").dim() == 4)
+
+
+def _is_enlarged(call: Any) -> bool:
+    return _factors(call) is not None
+
+
+def _is_enlarged_by_powers(call: Any) -> bool:
+    """Whether the positions between which ONNX Runtime interpolates in float32 are exact."""
+    factors = _factors(call)
+    return factors is not None and not call.argument("align_corners") and all(not f & (f - 1) for f in factors)
+
+
+def _factors(call: Any) -> list[int] | None:
+    """The whole factors by which images grow, if they do."""
+    old = call.tensors[0].shape[2:]
+    new, given = call.argument("output_size"), _scales(call)
+    if not all(type(each) is int and each > 0 for each in (*old, *(new or ()))):
+        return None
+    factors = [*given, *([each / size for each, size in zip(new, old)] if new else ())]
+    return [int(each) for each in factors] if all(each >= 1 and each == int(each) for each in factors) else None
+
+
+def _scales(call: Any) -> list[float]:
+    if "scale_factors" in call.arguments:
+        return list(call.argument("scale_factors") or ())
+    return [scale for name in ("scales_h", "scales_w") if (scale := call.argument(name)) is not None]
+
+
+def _has_channels(call: Any) -> bool:
+    shape = call.argument("input").shape
+    return type(shape[1]) is int and all(type(each) is not int or each > 0 for each in shape)
+
+
+def _is_float_but_masks(call: Any) -> bool:
+    mask = call.argument("attn_mask")
+    kinds = (*FLOATS, torch.float64)
+    return all(tensor.dtype in kinds or tensor is mask and tensor.dtype is torch.bool for tensor in call.tensors)
+
+
+def _drops_no_scores(call: Any) -> bool:
+    return not call.argument("dropout_p")
+
+
+def _has_pairs(call: Any) -> bool:
+    query, key, value = (call.argument(name).shape for name in ("query", "key", "value"))
+    known = all(type(each) is not int or each > 0 for each in (*query, *key, *value))
+    heads = not call.argument("enable_gqa") or all(type(each[-3]) is int for each in (query, key, value))
+    return known and heads and type(query[-1]) is int and str(key[-2]) == str(value[-2])
+
+
 def _drops_nothing(call: Any) -> bool:
     return not (call.argument("train") and call.argument("dropout"))
 
@@ -54,6 +112,34 @@ CONDITIONS: dict[str, Conditions] = {
     "hardsigmoid": {"float32, float16 or bfloat16": _is_at_most_32_bits_wide},
     "leaky_relu": {"float32, float16 or bfloat16": _is_at_most_32_bits_wide},
     "_prelu_kernel": {"float32, float16 or bfloat16": _is_at_most_32_bits_wide},
+    "clamp": {"floating-point numbers": _is_float, "finite bounds that are numbers": _has_bounds},
+    "hardtanh": {"floating-point numbers": _is_float},
+    "pixel_shuffle": {"floating-point numbers": _is_float, "a batch of images": _is_batch_of_images},
+    "upsample_nearest2d.vec": {
+        "float32, float16 or bfloat16": _is_at_most_32_bits_wide,
+        "known sizes, enlarged by integers": _is_enlarged,
+    },
+    "upsample_nearest2d.default": {
+        "float32, float16 or bfloat16": _is_at_most_32_bits_wide,
+        "known sizes, enlarged by integers": _is_enlarged,
+    },
+    "upsample_bilinear2d.vec": {
+        "float32, float16 or bfloat16": _is_at_most_32_bits_wide,
+        "known sizes, enlarged by powers of 2, align_corners=False": _is_enlarged_by_powers,
+    },
+    "upsample_bilinear2d.default": {
+        "float32, float16 or bfloat16": _is_at_most_32_bits_wide,
+        "known sizes, enlarged by powers of 2, align_corners=False": _is_enlarged_by_powers,
+    },
+    "group_norm": {
+        "float32, float16 or bfloat16": _is_at_most_32_bits_wide,
+        "known channels, with elements": _has_channels,
+    },
+    "scaled_dot_product_attention": {
+        "floating-point numbers, and a mask of them or of bools": _is_float_but_masks,
+        "dropout=0": _drops_no_scores,
+        "as many keys as values, of known width, one or more": _has_pairs,
+    },
     "gelu": {"float32, float16 or bfloat16": _is_at_most_32_bits_wide},
     "softmax.int": {"a tensor with dimensions": _has_dimensions},
     "log_softmax.int": {"a tensor with dimensions": _has_dimensions},

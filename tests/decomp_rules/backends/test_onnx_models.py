@@ -233,3 +233,46 @@ def test_a_layer_that_drops_values_is_no_operator() -> None:
 def test_a_model_names_its_target(target: decomp.Target) -> None:
     model = onnx_models.model_of(decomp.lower(nn.ReLU(), to=target, args=(torch.ones(2),)))
     assert {each.key: each.value for each in model.metadata_props} == {"decomp.target": target.name}
+
+
+class Heads(nn.Module):
+    """Parts a last dimension into heads, and joins them again."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        apart = x.view(batch, length, 4, 2).transpose(1, 2)
+        return apart.transpose(1, 2).reshape(batch, length, 8).exp().view(batch * length, 8)
+
+
+def test_no_sizes_are_computed_where_dimensions_stay() -> None:
+    sizes = ({0: Dim("batch", min=2, max=64), 1: Dim("length", min=2, max=32)},)
+    model, x = Heads(), torch.randn(3, 5, 8)
+    program = loaded(model, (x,), dynamic_shapes=sizes)
+    kinds = {node.op_type for node in program.function.emitted.model.graph.node}
+    assert kinds <= {"Reshape", "Transpose", "Exp"}
+    torch.testing.assert_close(program(x[:2]), model(x[:2]))
+
+
+def test_empty_batches_are_reshaped_where_they_are_allowed() -> None:
+    model, x = Heads(), torch.randn(3, 5, 8)
+    program = loaded(model, (x,), dynamic_shapes=({0: Dim("batch", min=0, max=64)},))
+    torch.testing.assert_close(program(x), model(x))
+    torch.testing.assert_close(program(x[:0]), model(x[:0]))
+
+
+def test_copies_are_not_operators() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.ReLU(), nn.Dropout(0.1), nn.Flatten()).eval()
+    x = torch.randn(2, 3)
+    program = chip.load(decomp.lower(model, to=targets.onnxruntime, args=(x,), training=False))
+    assert [node.op_type for node in program.function.emitted.model.graph.node] == ["Gemm", "Relu"]
+    torch.testing.assert_close(program(x), model(x))
+
+
+def test_linear_layers_of_sequences_are_a_product_and_a_sum() -> None:
+    model, x = nn.Linear(3, 4), torch.randn(2, 5, 3)
+    model_proto = onnx_models.model_of(decomp.lower(model, to=targets.onnxruntime, args=(x,)))
+    assert [node.op_type for node in model_proto.graph.node] == ["MatMul", "Add"]
+    assert {each.name: list(each.dims) for each in model_proto.graph.initializer} == {
+        "weight/transposed": [3, 4],
+        "bias": [4],
+    }

@@ -49,6 +49,7 @@ NO_NAN = {
     "grid_sampler_2d",
     "grid_sampler_3d",
     "_prelu_kernel",
+    "scatter_reduce",
 }
 """Ops for which ONNX does not specify NaN, which ONNX Runtime sometimes ignores."""
 BESIDE = {
@@ -60,7 +61,7 @@ BESIDE = {
     "pow": {"Reciprocal"},
     "arange": {"Neg"},
     "gather": {"Reshape", "Squeeze"},
-    **dict.fromkeys(("scatter", "scatter_add"), {"Slice", "Reshape", "Squeeze"}),
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), {"Slice", "Reshape", "Squeeze"}),
 }
 """The operators emitted in addition to an op's own, other than casts."""
 KERNELS = {
@@ -71,6 +72,11 @@ KERNELS = {
     "_prelu_kernel": "prelu",
     "clamp": "clip",
     "hardtanh": "clip",
+    "pixel_shuffle": "depthtospace",
+    "upsample_nearest2d": "resize",
+    "upsample_bilinear2d": "resize",
+    "group_norm": "instancenormalization",
+    "scaled_dot_product_attention": "softmax",
 }
 """The operators of ops of `onnxruntime` where their names differ."""
 NAMES = sorted({op.short for op, _ in targets.onnx.spellings()})
@@ -186,7 +192,7 @@ def test_a_legal_call_is_one_operator_and_computes_the_same(name: str) -> None:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", [op.partition(".")[0] for op in CONDITIONS])
+@pytest.mark.parametrize("name", sorted({op.partition(".")[0] for op in CONDITIONS}))
 def test_what_onnx_runtime_has_kernels_for_computes_the_same(name: str) -> None:
     kernel = KERNELS.get(name, name.replace("_", ""))
     found = list(operators_of(name, targets.onnxruntime))
@@ -283,3 +289,39 @@ def test_sources_may_be_larger_than_the_index_and_single_numbers(function, size,
     args = torch.randn(size), torch.randint(0, 4, of_index), torch.randn(of_source)
     loaded = backends.get("onnx").load(decomp.lower(Holder(function), to=targets.onnxruntime, args=args))
     torch.testing.assert_close(loaded(*args), function(*args))
+
+
+REDUCED = [("amax", False), ("amin", False), ("prod", False), ("sum", False), ("mean", True), ("mean", False)]
+
+
+@pytest.mark.parametrize("reduce, include_self", REDUCED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+def test_reductions_by_index_are_not_written_densely(reduce: str, include_self: bool, dtype: torch.dtype) -> None:
+    x, index, source = torch.randn(9, 4) * 9, torch.randint(0, 7, (20, 3)), torch.randn(20, 4) * 9
+    model = Holder(lambda x, i, u: x.scatter_reduce(0, i, u, reduce, include_self=include_self))
+    args = x.to(dtype), index, source.to(dtype)
+    loaded = backends.get("onnx").load(decomp.lower(model, to=targets.onnxruntime, args=args, training=False))
+    kinds = {node.op_type for node in loaded.function.emitted.model.graph.node}
+    assert "ScatterElements" in kinds and not kinds & {"Equal", "ReduceMax", "ReduceSum"}
+    torch.testing.assert_close(loaded(*args), model(*args))
+
+
+def test_rows_of_which_a_mask_hides_everything_are_zero() -> None:
+    attend = Holder(lambda q, k, mask: nn.functional.scaled_dot_product_attention(q, k, k, mask))
+    q, k, mask = torch.randn(2, 4, 6, 8), torch.randn(2, 4, 5, 8), torch.rand(2, 1, 6, 5) > 0.5
+    mask[0, 0, 1] = False
+    for given in (mask, torch.where(mask, 0.3, -torch.inf)):
+        loaded = backends.get("onnx").load(decomp.lower(attend, to=targets.onnxruntime, args=(q, k, given)))
+        found = loaded(q, k, given)
+        torch.testing.assert_close(found, attend(q, k, given))
+        assert not found[0, :, 1].any()
+
+
+def test_a_known_mask_that_hides_no_row_costs_one_addition() -> None:
+    mask = torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu(1) > 0, -torch.inf)
+    attend = Holder(lambda q: nn.functional.scaled_dot_product_attention(q, q, q, mask))
+    args = (torch.randn(2, 4, 5, 8),)
+    loaded = backends.get("onnx").load(decomp.lower(attend, to=targets.onnxruntime, args=args))
+    kinds = [node.op_type for node in loaded.function.emitted.model.graph.node]
+    assert sorted(kinds) == ["Add", "MatMul", "MatMul", "Mul", "Softmax", "Transpose"]
+    torch.testing.assert_close(loaded(*args), attend(*args))
