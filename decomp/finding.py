@@ -8,12 +8,11 @@ from typing import Any
 
 from torch import fx, nn
 
-from decomp.capture.frontends import CapturedProgram
 from decomp.derive.pipeline import CaptureRequest
 from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.session import capture_session
 from decomp.errors import boundary
-from decomp.ir.call import graphs_of
+from decomp.ir.module import ProgramGraph
 from decomp.patterns.found import Match, NearMiss
 from decomp.patterns.matching import find_matches
 from decomp.patterns.pattern import Pattern
@@ -66,23 +65,12 @@ def match(
     matching = RuleSelection(rules, MatchAllTarget("wherever the pattern is"))
     source = CaptureRequest(program, args, kwargs, tracer_class, dynamic_shapes)
     missed: list[NearMiss] = []
-    with capture_session(source, matching) as subject:
-        graphs = list(_graphs(subject))
-        found = [each for graph in graphs for each in _in_graph(subject, *graph, wanted, missed)]
+    with capture_session(source, matching) as module:
+        graphs = module.with_bodies(("get_attr", "call_module")).graphs.values()
+        found = [each for graph in graphs for each in _in_graph(graph, wanted, missed)]
     return Matches(found, missed)
 
 
-def _graphs(program: CapturedProgram) -> Iterator[tuple[fx.Graph, nn.Module]]:
-    """The graph of a program, and those of the bodies of its higher-order ops."""
-    yield program.graph, program.root
-    for owner, graph in graphs_of(program.root):
-        if graph is not program.graph and owner is not None and owner is not program.root:
-            yield graph, owner
-
-
-def _in_graph(
-    program: CapturedProgram, graph: fx.Graph, owner: nn.Module, pattern: Pattern, missed: list[NearMiss]
-) -> Iterator[Match]:
-    for found in find_matches(graph, [pattern], owner=owner, missed=missed, everywhere=True):
-        nodes = (program.source_of(node) for node in found.nodes)
-        yield replace(found, sources=tuple(dict.fromkeys(nodes)))
+def _in_graph(own: ProgramGraph, pattern: Pattern, missed: list[NearMiss]) -> Iterator[Match]:
+    for found in find_matches(own.graph, [pattern], owner=own.owner, missed=missed, everywhere=True):
+        yield replace(found, sources=tuple(dict.fromkeys(map(own.source_of, found.nodes))))

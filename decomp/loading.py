@@ -13,10 +13,11 @@ from torch import fx, nn
 
 from decomp.capture.calling import unlift
 from decomp.capture.exporting import export
-from decomp.capture.frontends import CapturedProgram, Parts, capture, graph_module
+from decomp.capture.frontends import capture, graph_module
 from decomp.capture.module_hooks import carry_hooks
 from decomp.errors import CaptureError, spell_target
 from decomp.ir.call import CALLS, is_host, is_projection
+from decomp.ir.module import Module
 from decomp.lowering import Lowering
 
 
@@ -42,7 +43,7 @@ def load(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | Non
     return Unlifted(_module_of(model, program, args, kwargs), spelled_op)
 
 
-def _module_of(model: nn.Module, program: CapturedProgram, args: Any, kwargs: Any) -> fx.GraphModule:
+def _module_of(model: nn.Module, program: Module, args: Any, kwargs: Any) -> fx.GraphModule:
     if program.exported is None and program.dialect == "torch" and (args is not None or kwargs):
         # Overloads have variants that write into given memory; functions and methods of torch do not.
         with contextlib.suppress(CaptureError):
@@ -51,7 +52,7 @@ def _module_of(model: nn.Module, program: CapturedProgram, args: Any, kwargs: An
         return unlift(program.exported)
     if isinstance(model, fx.GraphModule) and program.graph is model.graph:
         return model
-    root = graph_module(program.root, Parts(program.graph, {}, {}, ()))
+    root = graph_module(program.root, program.graph)
     carry_hooks(program.root, root)
     return root
 

@@ -17,7 +17,6 @@ from torch import fx
 from decomp._library import hold_to_lock, library, write_page
 from decomp.advice.suggestions import SuggestionSearch
 from decomp.capture import frontends
-from decomp.capture.frontends import CapturedProgram
 from decomp.costs.model import Cost
 from decomp.derive.decisions import Plan, PlannedProgram
 from decomp.derive.pipeline import (
@@ -37,6 +36,7 @@ from decomp.forks import collector_paused
 from decomp.graphs.lowered_modules import snapshots_of
 from decomp.graphs.snapshot import Snapshot
 from decomp.ir.dtypes import name_of
+from decomp.ir.module import Module
 from decomp.ir.narrow_calls import NARROWER
 from decomp.ir.ops import op as op_of
 from decomp.metadata.ambient_modes import without_ambient_modes
@@ -82,7 +82,7 @@ class Lowering:
     """The rules and the target of the lowering."""
     policy: Policy = field(repr=False)
     """How alternatives were chosen."""
-    program: CapturedProgram = field(repr=False)
+    program: Module = field(repr=False)
     """The source program, as a graph."""
     snapshots: tuple[Snapshot, ...] = field(repr=False)
     """The graphs of `result` when it was returned, in the order of `pieces`."""
@@ -345,9 +345,7 @@ def plan(
         return _attach_lazy_answers(plan_program(program, matching, policy), program, matching, policy)
 
 
-def _attach_lazy_answers(
-    planned: PlannedProgram, program: CapturedProgram, matching: RuleSelection, policy: Policy
-) -> Plan:
+def _attach_lazy_answers(planned: PlannedProgram, program: Module, matching: RuleSelection, policy: Policy) -> Plan:
     """The plan; its costs and its suggestions for the target are computed on first access."""
     pricing, suggesting = PlanPricing(planned, program, matching, policy), SuggestionSearch(program, matching, policy)
     return replace(planned.plan, pricing=pricing, suggesting=suggesting)
@@ -433,7 +431,7 @@ def resimplify(lowering: Lowering, settings: Settings | None, verify: bool = Tru
 
 
 def _pick_levels(
-    program: CapturedProgram, matching: RuleSelection, source: CaptureRequest, policy: Policy, max_error: float
+    program: Module, matching: RuleSelection, source: CaptureRequest, policy: Policy, max_error: float
 ) -> Picked:
     """The cheapest levels for the ops whose level the user has not named."""
     # Deferred: only max_error= needs it.
@@ -446,7 +444,7 @@ def _pick_levels(
 
 def _run_stages(
     source: CaptureRequest,
-    program: CapturedProgram,
+    program: Module,
     matching: RuleSelection,
     policy: Policy,
     partial: bool,
@@ -468,25 +466,25 @@ def _run_stages(
         with clock.stage("simplify"):
             rewritten = simplify_program(rewritten, target, settings)
     with clock.stage("rebuild"):
-        rebuilt = rebuild_program(rewritten, matching.training)
-        _mark(rebuilt.result, target)
+        returned = rebuild_program(rewritten, matching.training)
+        _mark(returned.result, target)
     with clock.stage("verify") if verify else contextlib.nullcontext():
-        proof = prove_program(rewritten.graphs, rebuilt.returned_program, target, verify == "full") if verify else None
+        proof = prove_program(rewritten.graphs, returned, target, verify == "full") if verify else None
     plan = _attach_lazy_answers(planned, program, matching, policy)
     lowering = Lowering(
-        rebuilt.result,
+        returned.result,
         target,
         plan,
         rewritten.graphs,
         proof,
         clock.times,
         planned.runs,
-        rebuilt.returned_program,
+        returned,
         source,
         matching,
         policy,
         program,
-        snapshots_of(rewritten.graphs, rebuilt.result),
+        snapshots_of(rewritten.graphs, returned.result),
         planned.memory.verdicts,
     )
     if proof is not None and verify == "values":

@@ -1,5 +1,5 @@
-"""`simplify`: a program is captured, each of its graphs is simplified, and it is rebuilt as the same kind of program; a
-`Lowering` is simplified again with other settings."""
+"""`simplify`: a program is captured, simplified, rebuilt as the same kind of program, and checked; a `Lowering` is
+simplified again with other settings."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import fx, nn
+from torch import fx
 
 from decomp.capture import frontends, rebuild_exported
-from decomp.capture.frontends import CapturedProgram, Parts
 from decomp.capture.lowered_module import check_inputs
 from decomp.derive.session import lowering_session
 from decomp.errors import ArgumentError, boundary
 from decomp.forks import collector_paused
-from decomp.graphs.rewrite import copy_graph
 from decomp.graphs.tracing import without_guards
-from decomp.ir.aliases import attribute
+from decomp.ir.module import Module
 from decomp.lowering import Lowering, resimplify
 from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.proof.returned_program import ReturnedProgram, check_returned_program
@@ -25,8 +23,7 @@ from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
 from decomp.rules.target import MatchAllTarget, Target
 from decomp.simplification.checking import check_simplified
-from decomp.simplification.freezing import is_retraced
-from decomp.simplification.simplifier import PASSES, Settings, Simplified, Subject, simplify_graph
+from decomp.simplification.simplifier import PASSES, Settings, simplify_module
 
 
 @boundary("simplify", CHECKS)
@@ -85,7 +82,12 @@ def simplify(
             trains=lambda _: settings.training is not False,
         )
         with without_guards(captured.mode):
-            result = _Simplification(captured, to or _ANY, settings).result()
+            module = simplify_module(captured.with_bodies(), to or _ANY, settings)
+            result, exported = frontends.rebuild(module, captured.graph)
+        if captured.by_example:
+            check_inputs(result, captured.graph, None)
+        _check(ReturnedProgram.of(module, result, exported))
+        _record(module, result)
         sizes.keep(result)
     return result
 
@@ -105,68 +107,26 @@ def _settings(passes: Iterable[str] | None, freeze: bool, exact: bool, training:
     return Settings(frozenset(chosen), exact, False if freeze else training, freeze)
 
 
-class _Simplification:
-    """Simplifies the graphs of one program."""
-
-    def __init__(self, program: CapturedProgram, target: Target, settings: Settings) -> None:
-        self.program, self.target, self.settings = program, target, settings
-        self.done: dict[tuple[nn.Module, Settings], fx.GraphModule] = {}
-        self.removed: Counter[str] = Counter()
-        self.laws: Counter[str] = Counter()
-        self.before = 0
-
-    def result(self) -> Any:
-        """The simplified program, rebuilt and checked."""
-        program = self.program
-        parts, found = self._parts(program.graph, program.root, program.exported, self.settings)
-        result, exported = frontends.rebuild(program, parts)
-        if program.by_example:
-            check_inputs(result, program.graph, None)
-        returned = ReturnedProgram(
-            result,
-            parts.graph,
-            exported,
-            program.exported,
-            program.root,
-            parts.submodules,
-            parts.constants,
-            hooks=ReturnedProgram.hooks_of(result),
-        )
-        check_returned_program(returned)
-        if found is not None:
-            check_simplified(found, rebuild_exported.input_names(found.constants))
-        module = result.graph_module if hasattr(result, "graph_module") else result
-        module.meta["simplified"] = {
-            "before": self.before,
-            "after": self.before - self.removed.total(),
-            "removed": dict(self.removed),
-            "laws": dict(self.laws.most_common()),
-        }
-        return result
-
-    def _parts(
-        self, graph: fx.Graph, root: nn.Module, exported: Any, settings: Settings
-    ) -> tuple[Parts, Simplified | None]:
-        """A simplified graph with its constants and submodules; sub-programs are simplified first."""
-        bodies = _bodies(graph, root)
-        submodules: dict[str, nn.Module] = {}
-        for name, body in bodies.items():
-            inner = settings.without_constants if is_retraced(graph, name) else settings
-            if (body, inner) not in self.done:
-                parts, found = self._parts(body.graph, body, None, inner)
-                self.done[body, inner] = frontends.graph_module(body, parts, is_body=True)
-                if found is not None:
-                    check_simplified(found, ())
-            submodules[name] = self.done[body, inner]
-        found = simplify_graph(Subject.of(graph, root, self.target, exported), settings)
-        self.before += sum(node.op.startswith("call") for node in graph.nodes)
-        if found is not None:
-            self.removed.update(found.counts)
-            self.laws.update(name for names in found.applied.values() for name in names)
-        new = found.graph if found is not None else copy_graph(graph).graph
-        return Parts(new, found.constants if found is not None else {}, submodules, ()), found
+def _check(returned: ReturnedProgram) -> None:
+    """Raise a `VerificationError` unless each graph is what its record says, and the program has these graphs."""
+    check_returned_program(returned)
+    module = returned.module
+    for each in module.graphs.values():
+        if each.why is not None:
+            check_simplified(each.why, rebuild_exported.input_names(each.constants) if each is module.main else ())
 
 
-def _bodies(graph: fx.Graph, root: nn.Module) -> dict[str, fx.GraphModule]:
-    named = {str(node.target): attribute(root, str(node.target)) for node in graph.find_nodes(op="get_attr")}
-    return {name: value for name, value in named.items() if isinstance(value, fx.GraphModule)}
+def _record(module: Module, result: Any) -> None:
+    """Write into the metadata of a program what was simplified."""
+    pairs = [(each.before, each.why) for each in module.graphs.values()]
+    before = sum(each.calls for each, _ in pairs if each is not None)
+    found = [each for _, each in pairs if each is not None]
+    removed = sum((Counter(each.counts) for each in found), Counter[str]())
+    laws = Counter(name for each in found for names in each.applied.values() for name in names)
+    owner = result.graph_module if hasattr(result, "graph_module") else result
+    owner.meta["simplified"] = {
+        "before": before,
+        "after": before - removed.total(),
+        "removed": dict(removed),
+        "laws": dict(laws.most_common()),
+    }

@@ -19,7 +19,6 @@ from decomp.advice.alternatives import Alternatives, Exploration
 from decomp.advice.missing import MissingCapability, MissingOp, extend_target, is_advisable
 from decomp.advice.suggestions import count_planned_calls, iterate_blocked
 from decomp.cache.fingerprints import fingerprint
-from decomp.capture.frontends import CapturedProgram
 from decomp.derive.decisions import Derived, PlannedProgram
 from decomp.derive.pipeline import CaptureRequest, plan_program
 from decomp.derive.planner import Planner
@@ -27,6 +26,7 @@ from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.session import capture_session, resumed_session
 from decomp.errors import CaptureError, DecompError, first_line
 from decomp.forks import Lock
+from decomp.ir.module import Module
 from decomp.ir.ops import Op
 from decomp.rules.accuracy import Policy
 from decomp.rules.rules import Rule
@@ -92,7 +92,7 @@ class AdviceJob:
         except DecompError as error:
             return Answer(reason=first_line(error))
 
-    def _outcome(self, program: CapturedProgram, setting: Setting) -> Answer:
+    def _outcome(self, program: Module, setting: Setting) -> Answer:
         target = extend_target(setting.matching.target, self.wishes or ())
         with resumed_session(program, setting.matching.rules):
             planned = _planned(program, setting, target)
@@ -131,7 +131,7 @@ def run_job(job: AdviceJob) -> Answer:
     return job()
 
 
-def _lacking(program: CapturedProgram, setting: Setting) -> Answer:
+def _lacking(program: Module, setting: Setting) -> Answer:
     with resumed_session(program, setting.matching.rules):
         planned = _planned(program, setting, setting.matching.target)
         blocked = list(iterate_blocked(planned))
@@ -149,7 +149,7 @@ def _lacking(program: CapturedProgram, setting: Setting) -> Answer:
     return Answer(None, _reason(planned), found.as_dict(), numbers)
 
 
-def _planned(program: CapturedProgram, setting: Setting, target: Target) -> PlannedProgram:
+def _planned(program: Module, setting: Setting, target: Target) -> PlannedProgram:
     return plan_program(program, replace(setting.matching, target=target), setting.policy)
 
 
@@ -175,10 +175,10 @@ class _Held:
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self.found: OrderedDict[tuple[str, str], CapturedProgram] = OrderedDict()
+        self.found: OrderedDict[tuple[str, str], Module] = OrderedDict()
         self.settings: OrderedDict[str, Setting] = OrderedDict()
 
-    def program(self, job: AdviceJob) -> tuple[CapturedProgram, Setting]:
+    def program(self, job: AdviceJob) -> tuple[Module, Setting]:
         """The captured program of a job, and its setting."""
         with self.lock:
             setting = self.settings.get(job.run) or job.setting()

@@ -12,7 +12,6 @@ from torch import fx
 from decomp.advice.alternatives import Alternatives, Exploration
 from decomp.advice.missing import MissingCapability, MissingDtype, extend_target
 from decomp.advice.smallest_sets import MinimalSet, SmallestSets
-from decomp.capture.frontends import CapturedProgram
 from decomp.costs.model import calls_in
 from decomp.derive.decisions import Blocked, Decision, Derived, Legal, PlannedProgram
 from decomp.derive.pipeline import plan_program
@@ -21,6 +20,7 @@ from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.session import resumed_session
 from decomp.ir.call import is_host, is_projection
 from decomp.ir.dtypes import name_of
+from decomp.ir.module import Module
 from decomp.rules.accuracy import Policy
 from decomp.rules.target import Target
 
@@ -202,7 +202,7 @@ class Suggestion:
 class SuggestionSearch:
     """Computes the suggestion for the plan of one program, on demand."""
 
-    program: CapturedProgram
+    program: Module
     matching: RuleSelection
     policy: Policy
 

@@ -1,12 +1,12 @@
-"""Front ends: a program of any kind in, the same kind out. In between there is one representation: a graph, the module
-that owns its attributes, its dialect, and the fake mode of its metadata."""
+"""Front ends: a program of any kind in, the same kind out. In between it is a `Module`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -38,10 +38,10 @@ from decomp.capture.subclasses import refuse_wrapped, refuse_wrapped_state, unwr
 from decomp.capture.symbolic_capture import trace_symbolically
 from decomp.errors import CaptureError, first_line, is_own_fault
 from decomp.graphs.graph_builder import is_aten
-from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import fake_like
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata
+from decomp.ir.module import Module, ProgramGraph
 from decomp.metadata.fakes import mode_of
 from decomp.metadata.meta_values import known_value, with_value
 from decomp.metadata.nonfinite_constants import spell_numbers
@@ -49,41 +49,6 @@ from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode, unset_fake_
 from decomp.torch_internals.graphs import BodyModule, PyTreeCodeGen, lazy_graph_module
 from decomp.torch_internals.pytree import tree_flatten
 from decomp.torch_internals.transforms import has_transforms
-
-
-@dataclass
-class CapturedProgram:
-    """A model as a graph."""
-
-    graph: fx.Graph
-    root: nn.Module
-    """Owner of the attributes and modules that the graph names."""
-    kind: str
-    """The kind of the source: "module", "captured" (a module, exported here), "graph" or "exported"."""
-    dialect: str
-    """"aten" (overloads) or "torch" (functions, methods, modules)."""
-    mode: FakeTensorMode | None
-    """The fake mode of the metadata; None if there is no metadata."""
-    exported: ExportedProgram | None = None
-    rewrite: Rewrite | None = None
-    """How the graph was derived from the source's, if it was prepared (modules inlined, metadata added)."""
-    by_example: bool = False
-    """Whether the metadata comes from example inputs, as the graph had none for its inputs."""
-    refused: str | None = None
-    """Why torch.export failed to capture it, if it was tried."""
-    refused_leaves: Mapping[str, str] = field(default_factory=dict)
-    """The same for leaf modules, by path."""
-    opened: bool = False
-    """Whether leaf modules were captured by torch.export, which specialises on numbers and sizes."""
-
-    def rewritten(self, rewrite: Rewrite, **changes: Any) -> CapturedProgram:
-        """The program with a graph that was derived from its own."""
-        both = rewrite if self.rewrite is None else self.rewrite.then(rewrite)
-        return replace(self, graph=rewrite.graph, rewrite=both, **changes)
-
-    def source_of(self, node: fx.Node) -> fx.Node:
-        """The corresponding node of the source's graph."""
-        return node if self.rewrite is None else self.rewrite.source_of(node)
 
 
 def capture(
@@ -95,8 +60,8 @@ def capture(
     dynamic_shapes: Any = None,
     leaves: Leaves | None = None,
     infer: Infer | None = None,
-    trains: Callable[[CapturedProgram], bool] = lambda program: False,
-) -> CapturedProgram:
+    trains: Callable[[Module], bool] = lambda program: False,
+) -> Module:
     """The program of `model`. `leaves` says which leaf modules are to be replaced by their own graphs, `infer(node)`
     returns the result of a call that PyTorch cannot run on fake tensors, and `trains(program)` says whether the program
     is to have the gradients of its source. Raises `CaptureError`."""
@@ -125,8 +90,8 @@ def _of_module(
     dynamic_shapes: Any,
     leaves: Leaves | None,
     infer: Infer | None,
-    trains: Callable[[CapturedProgram], bool],
-) -> CapturedProgram:
+    trains: Callable[[Module], bool],
+) -> Module:
     if isinstance(model, fx.GraphModule):
         return _graph(model, args, kwargs, leaves, infer)
     if args is not None or kwargs:
@@ -137,7 +102,7 @@ def _of_module(
     return _trace_symbolically(model, tracer_class, leaves)
 
 
-def _exported(program: ExportedProgram, kind: str) -> CapturedProgram:
+def _exported(program: ExportedProgram, kind: str) -> Module:
     if has_transforms(program.graph_module):
         # Imported here, as few programs have transforms and Dynamo is slow to import.
         from decomp.capture.transforms import remove_transforms
@@ -146,7 +111,7 @@ def _exported(program: ExportedProgram, kind: str) -> CapturedProgram:
     graph = program.graph
     _lint(graph)
     _refuse_lost_tensors(program)
-    return CapturedProgram(graph, program.graph_module, kind, "aten", mode_of(graph), program)
+    return Module.of(graph, program.graph_module, kind, "aten", mode_of(graph), program)
 
 
 def _refuse_lost_tensors(program: ExportedProgram) -> None:
@@ -160,7 +125,7 @@ def _refuse_lost_tensors(program: ExportedProgram) -> None:
         )
 
 
-def _trace_symbolically(model: nn.Module, tracer_class: type[fx.Tracer], leaves: Leaves | None) -> CapturedProgram:
+def _trace_symbolically(model: nn.Module, tracer_class: type[fx.Tracer], leaves: Leaves | None) -> Module:
     graph, root = trace_symbolically(model, tracer_class)
     return _prepare(graph, root, "module", leaves)
 
@@ -173,8 +138,8 @@ def _capture_module(
     dynamic_shapes: Any,
     leaves: Leaves | None,
     infer: Infer | None,
-    trains: Callable[[CapturedProgram], bool],
-) -> CapturedProgram:
+    trains: Callable[[Module], bool],
+) -> Module:
     """The module by export. If that fails on ops that PyTorch cannot run on fake tensors: by symbolic tracing, which
     may leave such ops inside a function that has a rule; and if that leaves modules whose forward cannot be traced, by
     export with rules in place of these ops. If all fail, the error of the first export is raised."""
@@ -188,7 +153,7 @@ def _capture_module(
         if lost and trains(exported):
             return _with_custom_functions(model, args, kwargs, dynamic_shapes, leaves, infer, lost)
         return exported
-    program: CapturedProgram | None = None
+    program: Module | None = None
     with contextlib.suppress(CaptureError):
         # Metadata from example inputs has static sizes, so this cannot replace an export with dynamic ones.
         if dynamic_shapes is None:
@@ -215,7 +180,7 @@ def _with_custom_functions(
     leaves: Leaves | None,
     infer: Infer | None,
     lost: Mapping[str, bool],
-) -> CapturedProgram:
+) -> Module:
     """A module with custom autograd functions as a Dynamo graph, which holds their forward and backward. Raises
     `CaptureError` if export has `lost` more than these, or Dynamo fails to capture the module."""
     if not all(lost.values()):
@@ -231,9 +196,7 @@ def _with_custom_functions(
     return replace(program, by_example=True)
 
 
-def _graph(
-    model: fx.GraphModule, args: Any, kwargs: Any, leaves: Leaves | None, infer: Infer | None
-) -> CapturedProgram:
+def _graph(model: fx.GraphModule, args: Any, kwargs: Any, leaves: Leaves | None, infer: Infer | None) -> Module:
     given = args is not None or bool(kwargs)
     refuse_changed_graph_module(model, by_example=given)
     _lint(model.graph)
@@ -253,7 +216,7 @@ def _graph(
         return _exported_instead(model, args or (), kwargs or {}, refused)
 
 
-def _complete_metadata(program: CapturedProgram, leaves: Leaves | None, infer: Infer | None) -> CapturedProgram | None:
+def _complete_metadata(program: Module, leaves: Leaves | None, infer: Infer | None) -> Module | None:
     """The program with metadata propagated from its inputs to every node, including nodes that a pass added without
     any; None if its inputs have none."""
     values = [metadata(node) for node in program.graph.nodes if node.op == "placeholder"]
@@ -296,7 +259,7 @@ def _differs(known: Any, given: Any) -> bool:
     return any(type(size) is int and size != other for size, other in zip(known.shape, given.shape))
 
 
-def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: CaptureError) -> CapturedProgram:
+def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: CaptureError) -> Module:
     """The graph captured by export, for a graph with data-dependent sizes: only export has symbols for these."""
     try:
         return _exported(export(model, args, kwargs), "captured")
@@ -304,12 +267,12 @@ def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: Ca
         raise refused from refused.__cause__
 
 
-def _prepare(graph: fx.Graph, root: nn.Module, kind: str, leaves: Leaves | None) -> CapturedProgram:
-    rewrite = None
-    if leaves is not None and any(node.op == "call_module" for node in graph.nodes):
-        rewrite = inlining.inline_modules(graph, root, leaves.body)
-        graph = rewrite.graph
-    return CapturedProgram(graph, root, kind, dialect_of(graph), mode_of(graph), rewrite=rewrite)
+def _prepare(graph: fx.Graph, root: nn.Module, kind: str, leaves: Leaves | None) -> Module:
+    program = Module.of(graph, root, kind, dialect_of(graph), mode_of(graph))
+    if leaves is None or all(node.op != "call_module" for node in graph.nodes):
+        return program
+    rewrite = inlining.inline_modules(graph, root, leaves.body)
+    return program.rewritten(rewrite, dialect=dialect_of(rewrite.graph), mode=mode_of(rewrite.graph))
 
 
 def dialect_of(graph: fx.Graph) -> str:
@@ -318,16 +281,16 @@ def dialect_of(graph: fx.Graph) -> str:
 
 
 def _with_metadata(
-    program: CapturedProgram, values: Sequence[Any], infer: Infer | None, mode: FakeTensorMode | None = None
-) -> CapturedProgram:
+    program: Module, values: Sequence[Any], infer: Infer | None, mode: FakeTensorMode | None = None
+) -> Module:
     """The program with metadata propagated from `values` of its inputs: examples, or existing metadata of `mode`."""
     rewrite, mode = propagate_metadata(program.graph, program.root, values, infer, mode)
     return program.rewritten(rewrite, mode=mode, dialect=dialect_of(rewrite.graph))
 
 
 def _from_examples(
-    program: CapturedProgram, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Leaves | None, infer: Infer | None
-) -> CapturedProgram:
+    program: Module, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Leaves | None, infer: Infer | None
+) -> Module:
     """The program with metadata from example inputs; the source's graph is not changed."""
     count = sum(node.op == "placeholder" for node in program.graph.nodes)
     values = _flat_inputs(program.graph, args, kwargs, count)
@@ -336,7 +299,7 @@ def _from_examples(
     return opened if opened.graph is known.graph else _with_metadata(opened, values, infer)
 
 
-def _open_leaves(program: CapturedProgram, leaves: Leaves | None) -> CapturedProgram:
+def _open_leaves(program: Module, leaves: Leaves | None) -> Module:
     """The program with leaf modules that could not be traced captured by torch.export; their metadata has another fake
     mode."""
     bodies: dict[fx.Node, InlinedBody] = {}
@@ -379,7 +342,7 @@ def _flat_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
     return values
 
 
-def all_inputs(program: CapturedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+def all_inputs(program: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
     """The inputs of a program's graph for a call with these arguments, lifted state included; None if the arguments do
     not match."""
     if program.exported is None:
@@ -407,53 +370,55 @@ def _lint(graph: fx.Graph) -> None:
         raise CaptureError("the graph is malformed: it has no output\n  to do: end it with graph.output(...)")
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The parts from which a lowered program is assembled."""
-
-    graph: fx.Graph
-    constants: Mapping[str, torch.Tensor]
-    """Tensors that rules created, by attribute name."""
-    submodules: Mapping[str, nn.Module]
-    """Lowered bodies of higher-order ops, by attribute name."""
-    writes: Sequence[tuple[fx.Node, fx.Node]]
-    """For exported programs: each input (of this graph) that is written back, and its new value."""
-    dropped: frozenset[str] = frozenset()
-    """For exported programs: names of inputs of the source, constants, that the graph no longer takes."""
-
-
-def rebuild(program: CapturedProgram, parts: Parts) -> tuple[Any, ExportedProgram | None]:
-    """A result of the same kind as the source, around the lowered graph; and the exported program that it is or belongs
-    to."""
-    if program.exported is None:
-        result = graph_module(program.root, parts)
-        carry_hooks(program.root, result)
+def rebuild(module: Module, source: fx.Graph) -> tuple[Any, ExportedProgram | None]:
+    """A result of the kind of the captured program around the graphs of a module; and the exported program that it is
+    or belongs to. `source`: the captured graph."""
+    own = module.main
+    result = _built(module, own, {})
+    if module.exported is None:
+        carry_hooks(module.root, result)
         return result, None
-    exported = rebuild_exported(program.exported, graph_module(program.root, parts), parts)
-    return (exported if program.kind == "exported" else unlift(exported, program.graph)), exported
+    exported = rebuild_exported(module.exported, result, own)
+    return (exported if module.kind == "exported" else unlift(exported, source)), exported
 
 
-def graph_module(root: nn.Module, parts: Parts, is_body: bool = False) -> fx.GraphModule:
-    """A module around the graph that shares parameters, buffers and submodules with `root`. Code is generated when it
-    is first run. `is_body`: whether it is run by a higher-order op."""
+def _built(module: Module, own: ProgramGraph, made: dict[nn.Module, fx.GraphModule]) -> fx.GraphModule:
+    """A module around one graph, after those of its bodies; `made` has those already built."""
+    for owner in own.bodies.values():
+        if owner not in made:
+            made[owner] = _built(module, module.graphs[owner], made)
+    bodies = {name: made[owner] for name, owner in own.bodies.items()}
+    return graph_module(own.owner, own.graph, own.constants, bodies, is_body=own is not module.main)
+
+
+def graph_module(
+    root: nn.Module,
+    graph: fx.Graph,
+    constants: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    bodies: Mapping[str, nn.Module] = MappingProxyType({}),
+    is_body: bool = False,
+) -> fx.GraphModule:
+    """A module around a graph that shares parameters, buffers and submodules with `root`, besides `constants`, tensors
+    that rules created, and `bodies`. Code is generated when it is first run. `is_body`: whether it is run by a
+    higher-order op."""
     attributes: dict[str, Any] = {}
-    for node in parts.graph.nodes:
+    for node in graph.nodes:
         spell_numbers(node)
         if node.op in ("get_attr", "call_module"):
             name = str(node.target)
-            attributes[name] = _attribute(root, name, parts)
+            attributes[name] = bodies[name] if name in bodies else _attribute(root, name, constants)
     if isinstance(root, fx.GraphModule):
         name = root.__class__.__name__ if root.__class__.__name__ != "_LazyGraphModule" else "GraphModule"
     else:
         name = type(root).__name__
-    module = lazy_graph_module(attributes, parts.graph, name, BodyModule if is_body else LoweredModule)
+    module = lazy_graph_module(attributes, graph, name, BodyModule if is_body else LoweredModule)
     for name in attributes:
-        if name in parts.constants or _is_non_persistent(root, name):
+        if name in constants or _is_non_persistent(root, name):
             leave_out_of_state(module, name)
     module.training = root.training
     if isinstance(root, fx.GraphModule):
         module.meta = {key: copy.copy(value) for key, value in root.meta.items()}
-    _unshare_meta(parts.graph)
+    _unshare_meta(graph)
     for name in ("_in_spec", "_out_spec", "validate_inputs", "range_constraints"):  # read by hooks of torch.export
         if hasattr(root, name):
             setattr(module, name, getattr(root, name))
@@ -466,11 +431,9 @@ def _is_non_persistent(root: nn.Module, path: str) -> bool:
     return name in getattr(attribute(root, owner) if owner else root, "_non_persistent_buffers_set", ())
 
 
-def _attribute(root: nn.Module, name: str, parts: Parts) -> Any:
-    if name in parts.submodules:
-        return parts.submodules[name]
-    if name in parts.constants:
-        tensor = parts.constants[name]
+def _attribute(root: nn.Module, name: str, constants: Mapping[str, torch.Tensor]) -> Any:
+    if name in constants:
+        tensor = constants[name]
         if isinstance(tensor, nn.Parameter):
             return tensor
         with unset_fake_temporarily():  # torch.compile calls backends under a fake mode of its own

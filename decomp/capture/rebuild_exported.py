@@ -26,7 +26,7 @@ from decomp.capture.inputs.checks import reads_strides
 from decomp.torch_internals.graphs import lazy_graph_module, share_getitems
 
 if TYPE_CHECKING:
-    from decomp.capture.frontends import Parts
+    from decomp.ir.module import ProgramGraph
 
 
 def lifted_state(program: ExportedProgram) -> dict[str, Any]:
@@ -67,16 +67,16 @@ def sync_input_names(program: ExportedProgram) -> ExportedProgram:
     return found
 
 
-def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, parts: Parts) -> LoweredProgram:
+def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, own: ProgramGraph) -> LoweredProgram:
     """An exported program like `source` with another graph, which `module` owns."""
     graph = module.graph
     given = source.graph_signature.input_specs
-    specs = [copy.copy(spec) for spec in given if getattr(spec.arg, "name", "") not in parts.dropped]
+    specs = [copy.copy(spec) for spec in given if getattr(spec.arg, "name", "") not in own.dropped]
     gone = {spec.target for spec in given} - {spec.target for spec in specs}
     constants = {name: value for name, value in source.constants.items() if name not in gone}
     state = dict(source.state_dict)
-    _lift_constants(module, graph, specs, constants, state, parts)
-    outputs = _outputs(source, graph, specs, parts)
+    _lift_constants(module, graph, specs, constants, state, own)
+    outputs = _outputs(source, graph, specs, own)
     signature = ExportGraphSignature(input_specs=specs, output_specs=outputs)
     changed = {
         "graph_signature": signature,
@@ -127,16 +127,16 @@ def _lift_constants(
     specs: list[InputSpec],
     constants: dict[str, Any],
     state: dict[str, Any],
-    parts: Parts,
+    own: ProgramGraph,
 ) -> None:
     """Turn tensors that rules created into inputs, as torch.export does, before the user's inputs: constants, and
     parameters, which keep their gradients."""
     inputs = graph.find_nodes(op="placeholder")
     for node in list(graph.nodes):
-        if node.op != "get_attr" or node.target not in parts.constants:
+        if node.op != "get_attr" or node.target not in own.constants:
             continue
         target = str(node.target)
-        trained = isinstance(parts.constants[target], torch.nn.Parameter)
+        trained = isinstance(own.constants[target], torch.nn.Parameter)
         place = _place(specs, trained)
         anchor = inputs[place] if place < len(inputs) else next(iter(n for n in graph.nodes if n.op != "placeholder"))
         with graph.inserting_before(anchor):
@@ -147,7 +147,7 @@ def _lift_constants(
         kind = InputKind.PARAMETER if trained else InputKind.CONSTANT_TENSOR
         specs.insert(place, InputSpec(kind, TensorArgument(lifted.name), target))
         inputs.insert(place, lifted)
-        (state if trained else constants)[target] = parts.constants[target]
+        (state if trained else constants)[target] = own.constants[target]
         if hasattr(module, target) and not trained:
             delattr(module, target)
 
@@ -170,7 +170,7 @@ def input_names(constants: Iterable[str]) -> Iterator[str]:
         yield from (name, lifted_name(name), lifted_name(name, trained=True))
 
 
-def _outputs(source: ExportedProgram, graph: fx.Graph, specs: list[InputSpec], parts: Parts) -> list[OutputSpec]:
+def _outputs(source: ExportedProgram, graph: fx.Graph, specs: list[InputSpec], own: ProgramGraph) -> list[OutputSpec]:
     """Output specs with the names of the new nodes; written-back values come first."""
     output = graph.output_node()
     results = list(output.args[0])
@@ -179,8 +179,8 @@ def _outputs(source: ExportedProgram, graph: fx.Graph, specs: list[InputSpec], p
         for spec, value in zip(source.graph_signature.output_specs, results)
     ]
     targets = {spec.arg.name: spec for spec in specs if hasattr(spec.arg, "name")}
-    written = [write_spec(targets[node.name], value) for node, value in parts.writes]
-    output.args = (tuple([value for _, value in parts.writes] + results),)
+    written = [write_spec(targets[write.source.name], write.value) for write in own.writes]
+    output.args = ((*(write.value for write in own.writes), *results),)
     return written + renewed
 
 

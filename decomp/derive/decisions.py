@@ -12,7 +12,6 @@ import torch
 from torch import fx, nn
 
 from decomp.cache.portable import Record
-from decomp.capture.frontends import CapturedProgram
 from decomp.costs.plans import PlanCosts
 from decomp.derive.expansion import Composite
 from decomp.derive.planning_memory import PlanningMemory
@@ -23,6 +22,7 @@ from decomp.graphs.template import ExpansionTemplate
 from decomp.html_tables import table, titled
 from decomp.ir.aliases import spelling_of, view_chain
 from decomp.ir.call import call_if_bound, is_host, metadata
+from decomp.ir.module import Module
 from decomp.ir.op_facts import READS_MEMORY
 from decomp.ir.ops import Op
 from decomp.metadata.symbolic_sizes import SYMBOLIC, has_fixed_sizes, same_size
@@ -32,7 +32,6 @@ from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.declining import Declined
 from decomp.rules.rules import Rule
-from decomp.simplification.freezing import is_retraced
 
 if TYPE_CHECKING:
     from decomp.advice.suggestions import Suggestion
@@ -351,7 +350,7 @@ OUTSIDE_OPERAND = "with dynamic sizes it may access memory outside of its input,
 class PlannedGraph:
     """A functional graph of a program, with a decision for each of its calls."""
 
-    program: CapturedProgram
+    program: Module
     name: str
     """The attribute that holds it, for the body of a higher-order op; empty for the main graph."""
     owner: nn.Module
@@ -394,7 +393,7 @@ class PlannedGraph:
 class PlannedProgram:
     """A program with a decision for each of its calls."""
 
-    program: CapturedProgram
+    program: Module
     graphs: tuple[PlannedGraph, ...]
     """The main graph first, callers before the bodies that they call."""
     plan: Plan
@@ -402,15 +401,3 @@ class PlannedProgram:
     """The planning memory for this pair of rules and target."""
     runs: int
     """How many times a rule was run."""
-
-
-def bodies_retraced(graphs: Sequence[PlannedGraph]) -> set[nn.Module]:
-    """The bodies that a call traces at run time, and those nested in them."""
-    by_owner, found, waiting = {graph.owner: graph for graph in graphs}, set[nn.Module](), list(graphs)
-    for graph in waiting:
-        inside = graph.owner in found
-        for name, body in graph.bodies.items():
-            if body not in found and (inside or is_retraced(graph.graph, name)):
-                found.add(body)
-                waiting.append(by_owner[body])
-    return found

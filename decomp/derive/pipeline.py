@@ -14,7 +14,6 @@ from torch import fx, nn
 
 from decomp.capture import autocast, frontends, rebuild_exported
 from decomp.capture.calling import LoweredProgram
-from decomp.capture.frontends import CapturedProgram, Parts
 from decomp.capture.lowered_module import check_inputs, disable_gradients
 from decomp.capture.module_hooks import describe_kept_leaf
 from decomp.derive import own_memory
@@ -28,7 +27,6 @@ from decomp.derive.decisions import (
     PlannedGraph,
     PlannedProgram,
     add_pattern_reasons,
-    bodies_retraced,
     decide_left_complex,
     require_whole_operand,
 )
@@ -42,6 +40,7 @@ from decomp.errors import CaptureError, spell_target
 from decomp.functionalize.gradients import GradientSources, gradient_inputs
 from decomp.functionalize.walk import Functional, Write, append_writes, functionalize, mutates
 from decomp.graphs.rewrite import Rewrite
+from decomp.ir.module import Module, ProgramGraph
 from decomp.ir.ops import op as op_of
 from decomp.ir.respelling import respell
 from decomp.metadata.symbolic_sizes import planning_sizes
@@ -55,6 +54,7 @@ from decomp.proof.returned_program import ReturnedProgram
 from decomp.rules.accuracy import Policy
 from decomp.rules.target import Target
 from decomp.simplification.checking import check_simplified
+from decomp.simplification.freezing import bodies_retraced
 from decomp.simplification.simplifier import Settings, Simplified, Subject, simplify_graph
 
 
@@ -69,7 +69,7 @@ class CaptureRequest:
     dynamic_shapes: Any
 
 
-def capture_program(source: CaptureRequest, matching: RuleSelection) -> CapturedProgram:
+def capture_program(source: CaptureRequest, matching: RuleSelection) -> Module:
     """The graph of a model, with leaf modules replaced by their graphs where rules or the target require it. Raises
     `CaptureError`."""
     return frontends.capture(
@@ -87,9 +87,7 @@ def capture_program(source: CaptureRequest, matching: RuleSelection) -> Captured
 # Planning: a decision for each call.
 
 
-def plan_program(
-    program: CapturedProgram, matching: RuleSelection, policy: Policy, partial: bool = False
-) -> PlannedProgram:
+def plan_program(program: Module, matching: RuleSelection, policy: Policy, partial: bool = False) -> PlannedProgram:
     """Decide how each call of a program is lowered; with `partial`, blocked calls stay unchanged."""
     matching = matching.specialise_for_program(program)
     planner = Planner(matching.rules, matching.target, program.dialect, program.mode, policy)
@@ -108,7 +106,7 @@ def plan_program(
 class _Planning:
     """The state shared by planning the graphs of one program."""
 
-    program: CapturedProgram
+    program: Module
     matching: RuleSelection
     planner: Planner
     partial: bool
@@ -380,9 +378,14 @@ class Rewritten:
     """In the order of the planned graphs."""
 
     @property
-    def program(self) -> CapturedProgram:
+    def program(self) -> Module:
         """The program that was lowered."""
         return self.graphs[0].planned.program
+
+    @property
+    def module(self) -> Module:
+        """The same as a `Module`."""
+        return replace(self.program, graphs={each.planned.owner: _final_graph(each) for each in self.graphs})
 
 
 def rewrite_program(planned: PlannedProgram) -> Rewritten:
@@ -426,7 +429,7 @@ def _with_writes(planned: PlannedGraph, retraced: InlinedGraph) -> RewrittenGrap
 def simplify_program(rewritten: Rewritten, target: Target, settings: Settings) -> Rewritten:
     """Simplify the lowered graphs."""
     graphs = rewritten.graphs
-    traced = bodies_retraced([graph.planned for graph in graphs])
+    traced = bodies_retraced(rewritten.module)
     own = [settings.without_constants if graph.planned.owner in traced else settings for graph in graphs]
     simpler = (simplify_graph(_subject(graph, target), each) for graph, each in zip(graphs, own))
     return Rewritten(tuple(replace(graph, simplified=each) for graph, each in zip(graphs, simpler)))
@@ -442,47 +445,19 @@ def _subject(graph: RewrittenGraph, target: Target) -> Subject:
 # Rebuilding: a program of the kind of the source.
 
 
-@dataclass(frozen=True)
-class Rebuilt:
-    """The lowered program."""
-
-    result: Any
-    """The program that is returned to the user."""
-    returned_program: ReturnedProgram
-    """The same together with its parts, for verification."""
-
-
-def rebuild_program(rewritten: Rewritten, training: bool | None = None) -> Rebuilt:
+def rebuild_program(rewritten: Rewritten, training: bool | None = None) -> ReturnedProgram:
     """Assemble a program around the lowered graphs; with `training=False`, one that runs without gradients."""
-    own, program = rewritten.graphs[0], rewritten.program
-    by_owner = {graph.planned.owner: graph for graph in rewritten.graphs[1:]}
-    parts = _parts(own, by_owner, {})
-    result, exported = frontends.rebuild(program, parts)
-    _check_inputs(result, own.planned, training)
-    returned_program = ReturnedProgram(
-        result,
-        parts.graph,
-        exported,
-        program.exported,
-        program.root,
-        parts.submodules,
-        parts.constants,
-        tuple(place for place, _ in parts.writes),
-        ReturnedProgram.hooks_of(result),
+    module = rewritten.module
+    result, exported = frontends.rebuild(module, rewritten.program.graph)
+    _check_inputs(result, rewritten.graphs[0].planned, training)
+    return ReturnedProgram.of(module, result, exported)
+
+
+def _final_graph(each: RewrittenGraph) -> ProgramGraph:
+    planned, signed = each.planned, each.pending_writes[: each.signed]
+    return ProgramGraph(
+        each.graph, planned.owner, planned.name, constants=each.constants, bodies=planned.bodies, writes=signed
     )
-    return Rebuilt(result, returned_program)
-
-
-def _parts(
-    graph: RewrittenGraph, by_owner: Mapping[nn.Module, RewrittenGraph], lowered: dict[nn.Module, fx.GraphModule]
-) -> Parts:
-    """The parts of a module around a lowered graph, building its bodies first; `lowered` has those already built."""
-    for body in graph.planned.bodies.values():
-        if body not in lowered:
-            lowered[body] = frontends.graph_module(body, _parts(by_owner[body], by_owner, lowered), is_body=True)
-    submodules = {name: lowered[body] for name, body in graph.planned.bodies.items()}
-    signed = [(write.source, write.value) for write in graph.pending_writes[: graph.signed]]
-    return Parts(graph.graph, graph.constants, submodules, signed)
 
 
 def _check_inputs(result: Any, planned: PlannedGraph, training: bool | None) -> None:

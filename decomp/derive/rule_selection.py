@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import fx, nn
 
-from decomp.capture.frontends import CapturedProgram
 from decomp.capture.inlining import InlinedBody, Leaves, body_of_graph_module, inline_modules, trace_forward
 from decomp.capture.module_hooks import has_own_forward, hooks_of, is_customised, is_guards
 from decomp.capture.rebuild_exported import lifted_state
@@ -18,6 +17,7 @@ from decomp.functionalize.alias_sets import regions, touching_writes
 from decomp.functionalize.gradients import gradient_inputs
 from decomp.functionalize.walk import mutates
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
+from decomp.ir.module import Module
 from decomp.ir.ops import of_function, of_module_class
 from decomp.rules.declining import Declined
 from decomp.rules.requirements import missing_ops
@@ -34,7 +34,7 @@ class RuleSelection:
     training: bool | None = None
     """Whether to keep what only gradients need; None: if an input or a parameter may require a gradient."""
 
-    def specialise_for_program(self, program: CapturedProgram) -> RuleSelection:
+    def specialise_for_program(self, program: Module) -> RuleSelection:
         """A copy with the rules for inference, if `program` does not train."""
         training = self.training
         if self.everywhere or not self.rules.trains:

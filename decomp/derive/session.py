@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import contextlib
 from typing import Any
 
-from decomp.capture.frontends import CapturedProgram
 from decomp.derive.pipeline import CaptureRequest, capture_program
 from decomp.derive.planning_memory import forget_if_full, keep_symbolic_memory
 from decomp.derive.rule_selection import RuleSelection
 from decomp.forks import Lock, collector_paused, undone_in_child
 from decomp.graphs.tracing import without_guards
+from decomp.ir.module import Module
 from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.metadata.shape_env import Snapshot, shape_env_of
 from decomp.rules.rules import Rules
@@ -45,7 +45,7 @@ def lowering_session(rules: Rules, model: Any, captures: bool) -> Iterator[Snaps
 
 
 @contextlib.contextmanager
-def capture_session(source: CaptureRequest, matching: RuleSelection) -> Iterator[CapturedProgram]:
+def capture_session(source: CaptureRequest, matching: RuleSelection) -> Iterator[Module]:
     """The graph of a model, for planning inside this context, without other threads and the caller's modes interfering.
     Raises `CaptureError`."""
     captures = source.args is not None
@@ -56,7 +56,7 @@ def capture_session(source: CaptureRequest, matching: RuleSelection) -> Iterator
 
 
 @contextlib.contextmanager
-def resumed_session(program: CapturedProgram, rules: Rules) -> Iterator[Snapshot]:
+def resumed_session(program: Module, rules: Rules) -> Iterator[Snapshot]:
     """Inside this context a program that was captured earlier may be planned again, as in `capture_session`."""
     with (
         lowering_session(rules, program, captures=False) as sizes,
@@ -68,7 +68,7 @@ def resumed_session(program: CapturedProgram, rules: Rules) -> Iterator[Snapshot
 
 
 @contextlib.contextmanager
-def planning(program: CapturedProgram) -> Iterator[None]:
+def planning(program: Module) -> Iterator[None]:
     """The context of planning: no guards are added, and memory of symbolic sizes that end with the program is
     dropped."""
     with without_guards(program.mode), keep_symbolic_memory(program.mode):

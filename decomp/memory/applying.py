@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.capture.frontends import Parts, graph_module
+from decomp.capture.frontends import graph_module
 from decomp.capture.lowered_module import run_on_other_strides
 from decomp.capture.module_hooks import carry_hooks
 from decomp.graphs.rewrite import Rewrite
@@ -27,7 +27,7 @@ def apply_plan(graph: fx.Graph, root: nn.Module, placement: Placement, unplanned
     bits that kernels compute. On inputs with other strides the module runs `unplanned`."""
     made = PlanRewriter(graph, root, placement).rewritten()
     bodies = {name: module for name, module in root.named_modules() if name and isinstance(module, fx.GraphModule)}
-    result = graph_module(root, Parts(made, {}, bodies, ()))
+    result = graph_module(root, made, bodies=bodies)
     carry_hooks(root, result)
     run_on_other_strides(result, unplanned)
     return result

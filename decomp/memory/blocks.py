@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp.capture.frontends import Parts, graph_module
+from decomp.capture.frontends import graph_module
 from decomp.capture.module_hooks import carry_hooks
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.call import metadata
@@ -177,7 +177,7 @@ class _Blocking:
                 self._views(node)
                 self._copy(node)
         bodies = {name: m for name, m in self.root.named_modules() if name and isinstance(m, fx.GraphModule)}
-        root = graph_module(self.root, Parts(self.rewrite.graph, {}, {**bodies, **self.modules}, ()))
+        root = graph_module(self.root, self.rewrite.graph, bodies={**bodies, **self.modules})
         carry_hooks(self.root, root)
         copies = {source: new for new, source in self.rewrite.origin.items() if new.name == source.name}
         return BlockedProgram(root, self.calls, copies, self.bodies)

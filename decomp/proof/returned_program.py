@@ -4,7 +4,7 @@ and hooks of the source; and the source must still be the program that was lower
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from decomp.capture.module_hooks import added_hooks
 from decomp.capture.rebuild_exported import write_spec
 from decomp.ir.agreement import shown
 from decomp.ir.aliases import attribute
+from decomp.ir.module import Module
 from decomp.ops import aten
 from decomp.proof.correspondence import (
     AnotherSource,
@@ -36,25 +37,20 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_
 
 @dataclass(frozen=True)
 class ReturnedProgram:
-    """A lowered program as it is returned to the user."""
+    """A program as it is returned to the user."""
 
     result: Any
     """The module or `ExportedProgram` itself."""
-    graph: fx.Graph
-    """The verified graph."""
-    exported: ExportedProgram | None = None
-    """The lowered `ExportedProgram` that `result` is, or from which it was unlifted."""
-    source: ExportedProgram | None = None
-    """The exported program that was lowered."""
-    root: nn.Module | None = None
-    """The module that owns the attributes of the source graph."""
-    submodules: Mapping[str, nn.Module] = field(default_factory=dict)
-    """Bodies of higher-order ops, by attribute name."""
-    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Constants created by rules."""
-    signed: tuple[fx.Node, ...] = ()
-    """Inputs that are written back by the signature, in order."""
-    hooks: tuple[tuple[Any, ...], ...] = ()
+    module: Module
+    """The verified graphs that it was built from."""
+    exported: ExportedProgram | None
+    """The `ExportedProgram` that `result` is, or from which it was unlifted."""
+    hooks: tuple[tuple[Any, ...], ...]
+
+    @classmethod
+    def of(cls, module: Module, result: Any, exported: ExportedProgram | None) -> ReturnedProgram:
+        """The program `result`, with the hooks that it has now."""
+        return cls(result, module, exported, cls.hooks_of(result))
 
     @staticmethod
     def hooks_of(result: Any) -> tuple[tuple[Any, ...], ...]:
@@ -78,8 +74,8 @@ def check_returned_program(program: ReturnedProgram) -> list[str]:
 
 def _same_graph(program: ReturnedProgram, graph: fx.Graph) -> str:
     """The graph must be the verified one, or a copy of it."""
-    if graph is not program.graph:
-        require_same_graph(program.graph, graph, NotAsRecorded, "the lowered graph")
+    if graph is not program.module.graph:
+        require_same_graph(program.module.graph, graph, NotAsRecorded, "the lowered graph")
     return "the returned program has the verified graph"
 
 
@@ -124,9 +120,9 @@ def _call(node: fx.Node) -> str:
 
 def _signature_kept(program: ReturnedProgram, lowered: ExportedProgram) -> str:
     """The signature must name the inputs and outputs of the graph, and have the writes of the source."""
-    assert program.source is not None
-    before, after = program.source.graph_signature, lowered.graph_signature
-    added = {name for spec in after.input_specs if (name := spec.target) in program.constants}
+    assert program.module.exported is not None
+    before, after = program.module.exported.graph_signature, lowered.graph_signature
+    added = {name for spec in after.input_specs if (name := spec.target) in program.module.main.constants}
     kept = [_input(spec) for spec in after.input_specs if spec.target not in added]
     if kept != [_input(spec) for spec in before.input_specs]:
         raise PlaceholdersChanged("the input specs of the signature changed", expected=before.input_specs, found=kept)
@@ -145,7 +141,7 @@ def _input(spec: Any) -> tuple[Any, ...]:
 def _require_same_kinds(program: ReturnedProgram, before: ExportGraphSignature, after: ExportGraphSignature) -> None:
     """The output specs must be those of the source, after those of writes made explicit by lowering."""
     inputs = {spec.arg.name: spec for spec in after.input_specs}
-    expected_writes = [write_spec(inputs[place.name], place) for place in program.signed]
+    expected_writes = [write_spec(inputs[write.source.name], write.value) for write in program.module.main.writes]
     expected = [(spec.kind, spec.target) for spec in (*expected_writes, *before.output_specs)]
     found = [(spec.kind, spec.target) for spec in after.output_specs]
     if found != expected:
@@ -297,22 +293,24 @@ def _state(program: ReturnedProgram) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(program.result, ExportedProgram):
         yield from _state_of_exported(program, program.result)
         return
+    own, source = program.module.main, program.module.exported
     names = {str(node.target) for node in program.result.graph.nodes if node.op in ("get_attr", "call_module")}
     for name in sorted(names):
-        if name in program.submodules:
+        if name in own.bodies:
             continue
-        expected = program.constants.get(name)
-        if expected is None and program.source is not None:
-            expected = {**program.source.constants, **program.source.state_dict}.get(name)
+        expected = own.constants.get(name)
+        if expected is None and source is not None:
+            expected = {**source.constants, **source.state_dict}.get(name)
         elif expected is None:
-            expected = attribute(program.root, name)
+            expected = attribute(own.owner, name)
         if expected is not None:
             yield name, expected, attribute(program.result, name)
 
 
 def _state_of_exported(program: ReturnedProgram, result: ExportedProgram) -> Iterator[tuple[str, Any, Any]]:
-    assert program.source is not None
-    expected: dict[str, Any] = {**program.source.constants, **program.source.state_dict, **program.constants}
+    source = program.module.exported
+    assert source is not None
+    expected: dict[str, Any] = {**source.constants, **source.state_dict, **program.module.main.constants}
     found: dict[str, Any] = {**result.constants, **result.state_dict}
     for name, value in expected.items():
         yield name, value, found.get(name)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import fx
 
 from decomp.ir.agreement import described, same_metadata
+from decomp.ir.module import ProgramGraph
 from decomp.proof.between_programs import as_many_effects
 from decomp.proof.correspondence import Correspondence, MetadataChanged, Proof
 from decomp.proof.invariants import (
@@ -21,14 +22,13 @@ from decomp.proof.invariants import (
     same_regions,
 )
 from decomp.proof.returned_program import signatures_agree
-from decomp.refolding.programs import FoldedGraph
 from decomp.validation.whole_programs import whole_programs
 
 
 def verify_refolding(
     source: Any,
     result: Any,
-    graphs: Collection[FoldedGraph],
+    graphs: Collection[ProgramGraph],
     level: bool | str,
     given: tuple[tuple[Any, ...], Mapping[str, Any]] | None,
 ) -> Proof:
@@ -42,7 +42,7 @@ def verify_refolding(
         checks += signatures_agree(source, result)
     if level == "values":
         checks.append(_measured(source, result, given))
-    nodes = sum(len(refolded.rewrite.graph.nodes) for refolded in graphs)
+    nodes = sum(len(refolded.graph.nodes) for refolded in graphs)
     return Proof(tuple(checks), nodes, 0, time.perf_counter() - began)
 
 
@@ -52,9 +52,10 @@ def _measured(source: Any, result: Any, given: Any) -> str:
     return whole_programs(source, result, *given)
 
 
-def _graph_checks(refolded: FoldedGraph, full: bool) -> list[str]:
+def _graph_checks(refolded: ProgramGraph, full: bool) -> list[str]:
     """Check the new graph on its own, then against its source."""
-    before, rewrite = refolded.before, refolded.rewrite
+    assert refolded.before is not None and refolded.edges is not None
+    before, rewrite = refolded.before.graph, refolded.edges
     alone = Work(Correspondence(rewrite.graph, rewrite.graph, {}, {}))
     checks = [invariant(alone) for invariant in OF_ONE_GRAPH + (WHOLE_GRAPH if full else ())]
     # Folding drops inputs. The checks expect the second graph to have more inputs, so the order is reversed here.
@@ -65,9 +66,10 @@ def _graph_checks(refolded: FoldedGraph, full: bool) -> list[str]:
     return [check for check in checks if check]
 
 
-def _same_metadata(refolded: FoldedGraph) -> str:
+def _same_metadata(refolded: ProgramGraph) -> str:
     compared = 0
-    for old, new in refolded.rewrite.values.items():
+    values = refolded.edges.values if refolded.edges is not None else {}
+    for old, new in values.items():
         expected = old.meta.get("val")
         if isinstance(new, fx.Node) and expected is not None:
             compared += 1

@@ -3,7 +3,7 @@ other programs they are found by what their nodes compute."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import contextlib
 from dataclasses import dataclass, field, replace
 import functools
@@ -20,6 +20,7 @@ from decomp.graphs.lowered_modules import lowered_modules
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.snapshot import is_as_recorded
 from decomp.graphs.tracing import without_guards
+from decomp.ir.module import Module
 from decomp.lowering import Lowering, resimplify
 from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.proof.correspondence import Proof
@@ -28,12 +29,11 @@ from decomp.provenance import Provenance
 from decomp.refolding.found import WantedCalls
 from decomp.refolding.outcome import MissedCall, RefoldReport, RestoredCall
 from decomp.refolding.programs import (
-    FoldedGraph,
-    capture_graphs,
+    capture_module,
     constants_of,
     count_calls,
     fold_graph,
-    graphs_of_result,
+    module_of_result,
     rebuild_program,
 )
 from decomp.refolding.proving import verify_refolding
@@ -181,54 +181,38 @@ def _of_lowering(lowering: Lowering, to: Target | None, check: _RefoldCheck, tim
     found: dict[nn.Module, RecordedFindings] = {}
     with _timed(times, "find"):
         lowering = _unsimplified(lowering)
-        graphs = graphs_of_result(lowering.result)
+        given = module_of_result(lowering.result)
         records = zip(lowered_modules(lowering.pieces, lowering.result), lowering.pieces, lowering.snapshots)
         for i, (module, piece, before) in enumerate(records):
             if module is not None:
                 inputs = _inputs(lowering, module) if not i else {}
                 found[module] = find_recorded_folds(piece, module.graph, before, inputs, to)
-    constants = tuple(input_names(lowering.returned_program.constants))
+    constants = tuple(input_names(lowering.returned_program.module.main.constants))
     with _timed(times, "fold"):
-        refolded = {
-            module: fold_graph(graph, module, found[module].folds if module in found else (), constants)
-            for module, graph in graphs.by_owner.items()
+        graphs = {
+            owner: fold_graph(each, found[owner].folds if owner in found else (), constants)
+            for owner, each in given.graphs.items()
         }
-    with _timed(times, "rebuild"):
-        result = rebuild_program(graphs, refolded)
     name = to.name if to is not None else "the ops of the source"
-    made = _Made(lowering.result, result, name, tuple(refolded.values()), tuple(found.values()))
-    given = check.given(example_inputs(lowering.model, *lowering.example_inputs))
-    return _finished(made, check, given, times, lowering)
+    examples = check.given(example_inputs(lowering.model, *lowering.example_inputs))
+    folded = replace(given, graphs=graphs)
+    return _finished(lowering.result, given, folded, name, found.values(), check, examples, times, lowering)
 
 
 def _of_program(
     program: Any, wanted: WantedCalls, name: str, rules: Rules | None, check: _RefoldCheck, times: dict[str, float]
 ) -> Refolding:
     with _timed(times, "capture"):
-        graphs = capture_graphs(program, check.args, check.kwargs)
-    constants = constants_of(graphs.program)
-    with _timed(times, "find"), without_guards(graphs.program.mode):
+        given = capture_module(program, check.args, check.kwargs)
+    constants = constants_of(given)
+    with _timed(times, "find"), without_guards(given.mode):
         found = {
-            owner: search(graph, owner, wanted, rules, constants if owner is graphs.program.root else None)
-            for owner, graph in graphs.by_owner.items()
+            owner: search(each.graph, owner, wanted, rules, constants if owner is given.root else None)
+            for owner, each in given.graphs.items()
         }
-    refolded = {owner: each.refolded for owner, each in found.items()}
-    with _timed(times, "rebuild"):
-        result = rebuild_program(graphs, refolded)
-    made = _Made(program, result, name, tuple(refolded.values()), tuple(found.values()))
-    examples = getattr(program, "example_inputs", None)
-    return _finished(made, check, check.given(examples), times, None)
-
-
-@dataclass(frozen=True)
-class _Made:
-    """A refolded program, and the findings in it."""
-
-    source: Any
-    result: Any
-    target: str
-    refolded: tuple[FoldedGraph, ...]
-    found: tuple[RecordedFindings | RefoldSearch, ...]
+    folded = replace(given, graphs={owner: given.graphs[owner].rewritten(own.rewrite) for owner, own in found.items()})
+    examples = check.given(getattr(program, "example_inputs", None))
+    return _finished(program, given, folded, name, found.values(), check, examples, times, None)
 
 
 def _unsimplified(lowering: Lowering) -> Lowering:
@@ -245,22 +229,28 @@ def _unsimplified(lowering: Lowering) -> Lowering:
 
 
 def _finished(
-    made: _Made, check: _RefoldCheck, given: Any, times: dict[str, float], lowering: Lowering | None
+    source: Any,
+    given: Module,
+    module: Module,
+    name: str,
+    found: Collection[RecordedFindings | RefoldSearch],
+    check: _RefoldCheck,
+    examples: Any,
+    times: dict[str, float],
+    lowering: Lowering | None,
 ) -> Refolding:
-    proof = None
+    """The result of folding calls of the program `source`, which was `given` as a module."""
+    with _timed(times, "rebuild"):
+        result = rebuild_program(module, given.graph)
+    proof, graphs = None, tuple(module.graphs.values())
     if check.level:
         with _timed(times, "verify"):
-            proof = verify_refolding(made.source, made.result, made.refolded, check.level, given)
-    before, after = (sum(map(count_calls, graphs)) for graphs in zip(*_pairs(made.refolded)))
-    folded = tuple(each for one in made.found for each in one.folded)
-    missed = tuple(each for one in made.found for each in one.missed)
-    rewrites = tuple(each.rewrite for each in made.refolded)
-    return Refolding(made.result, made.target, folded, missed, proof, times, rewrites, (before, after), lowering)
-
-
-def _pairs(refolded: Iterable[FoldedGraph]) -> Iterator[tuple[fx.Graph, fx.Graph]]:
-    """Each graph before and after."""
-    return ((each.before, each.rewrite.graph) for each in refolded)
+            proof = verify_refolding(source, result, graphs, check.level, examples)
+    before, after = (sum(count_calls(each.graph) for each in side.graphs.values()) for side in (given, module))
+    folded = tuple(each for one in found for each in one.folded)
+    missed = tuple(each for one in found for each in one.missed)
+    rewrites = tuple(each.edges for each in graphs if each.edges is not None)
+    return Refolding(result, name, folded, missed, proof, times, rewrites, (before, after), lowering)
 
 
 def _inputs(lowering: Lowering, module: fx.GraphModule) -> dict[fx.Node, fx.Node]:

@@ -12,12 +12,13 @@ from torch import fx, nn
 
 from decomp.derive.stride_propagation import StridePropagation
 from decomp.graphs.rewrite import Rewrite
+from decomp.ir.module import ProgramGraph
 from decomp.ir.uncertain_strides import ATTENTION, other_strides
 from decomp.metadata.strides import same_layout
 from decomp.refolding.folding import Fold
 from decomp.refolding.found import Findings, FoundCall, ResultMetadata, WantedCalls, make_fold
 from decomp.refolding.outcome import MissedCall, RestoredCall
-from decomp.refolding.programs import FoldedGraph, fold_graph
+from decomp.refolding.programs import fold_graph
 from decomp.refolding.regions import GraphIndex
 from decomp.refolding.searches.attention import Attentions
 from decomp.refolding.searches.batch_norms import BatchNorms
@@ -38,7 +39,7 @@ SEARCHES = (Functions, Weights, BatchNorms, Attentions, Products, Names)
 class RefoldSearch:
     """The findings in one graph."""
 
-    refolded: FoldedGraph
+    rewrite: Rewrite
     folded: list[RestoredCall] = field(default_factory=list)
     missed: list[MissedCall] = field(default_factory=list)
 
@@ -62,7 +63,7 @@ def search(
         rounds.run([(on_stones, ()), *_kinds(wanted, rules, stones=False)])
         missed += rounds.missed
     rewrite = rounds.rewrite if rounds.rewrite is not None else _folded(graph, owner, [])
-    return RefoldSearch(FoldedGraph(graph, rewrite), *_that_stand(rewrite.graph, rounds.folded, missed))
+    return RefoldSearch(rewrite, *_that_stand(rewrite.graph, rounds.folded, missed))
 
 
 _Kind = tuple[Callable[[GraphIndex, Runner, WantedCalls], Any], Container[Any]]
@@ -133,7 +134,8 @@ def _that_stand(
 def _folded(graph: fx.Graph, owner: nn.Module, folds: list[Fold]) -> Rewrite:
     """Apply folds to a graph, and re-propagate strides, also for the other strides that attention kernels may
     return."""
-    rewrite = fold_graph(graph, owner, folds).rewrite
+    rewrite = fold_graph(ProgramGraph(graph, owner), folds).edges
+    assert rewrite is not None
     given = [(node, rewrite.values.get(node)) for fold in folds if fold.target in ATTENTION for node in fold.gives]
     own = {old: new.meta.get("val") for old, new in given if new is not None}
     for old, value in own.items():

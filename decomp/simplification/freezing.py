@@ -14,6 +14,7 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute
 from decomp.ir.call import substituted
 from decomp.ir.effects import EffectTable
+from decomp.ir.module import Module
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.metadata.meta_values import known_value, on_host, on_meta
@@ -165,6 +166,18 @@ def is_retraced(graph: fx.Graph, body: str) -> bool:
     `materialize_as_graph` enters a fake mode that accepts no other tensors."""
     users = (user for node in graph.find_nodes(op="get_attr") if str(node.target) == body for user in node.users)
     return any(getattr(user.target, "__name__", "") not in RUN_ONCE for user in users)
+
+
+def bodies_retraced(module: Module) -> set[nn.Module]:
+    """The owners of bodies that a call traces at run time, and of those nested in them."""
+    found, waiting = set[nn.Module](), list(module.graphs.values())
+    for each in waiting:
+        inside = each.owner in found
+        for name, body in each.bodies.items():
+            if body not in found and (inside or is_retraced(each.graph, name)):
+                found.add(body)
+                waiting.append(module.graphs[body])
+    return found
 
 
 def find_constants(

@@ -16,15 +16,16 @@ from torch import fx, nn
 from decomp.capture.rebuild_exported import lifted_state, written_inputs
 from decomp.functionalize.gradients import gradient_inputs
 from decomp.graphs.graph_builder import own_memory
-from decomp.graphs.rewrite import Rewrite
+from decomp.graphs.rewrite import Rewrite, copy_graph
 from decomp.ir.aliases import view_bases
 from decomp.ir.call import substituted
+from decomp.ir.module import Module, ProgramGraph
 from decomp.metadata.fakes import mode_of
 from decomp.rules.target import Target
 from decomp.simplification.chains import CHAINS
 from decomp.simplification.constants import CONSTANTS
 from decomp.simplification.elementwise import ELEMENTWISE
-from decomp.simplification.freezing import LARGEST, Constants, constants_of, find_constants
+from decomp.simplification.freezing import LARGEST, Constants, bodies_retraced, constants_of, find_constants
 from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, same_value
 from decomp.simplification.no_ops import NO_OPS
@@ -155,6 +156,20 @@ class Simplified:
         """The attributes among these that the simplified graph reads."""
         names = {str(node.target) for node in self.graph.find_nodes(op="get_attr")}
         return {name: value for name, value in attributes.items() if name in names}
+
+
+def simplify_module(module: Module, target: Target, settings: Settings) -> Module:
+    """The program with its graphs simplified, and what was done to each in `ProgramGraph.why`."""
+    retraced, graphs = bodies_retraced(module), dict[nn.Module, ProgramGraph]()
+    for owner, each in module.graphs.items():
+        exported = module.exported if each is module.main else None
+        own = settings.without_constants if owner in retraced else settings
+        found = simplify_graph(Subject.of(each.graph, owner, target, exported), own)
+        if found is None:
+            graphs[owner] = each.rewritten(copy_graph(each.graph))
+        else:
+            graphs[owner] = each.rewritten(found.rewrite, constants=found.constants, why=found)
+    return replace(module, graphs=graphs)
 
 
 def simplify_graph(subject: Subject, settings: Settings, laws: Laws | None = None) -> Simplified | None:

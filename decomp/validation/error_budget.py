@@ -11,7 +11,7 @@ import math
 import torch
 from torch import fx
 
-from decomp.capture.frontends import CapturedProgram, all_inputs
+from decomp.capture.frontends import all_inputs
 from decomp.costs.counting import CALLS
 from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
 from decomp.derive.decisions import Blocked, Decision, Derived, PlannedProgram, op_of_node
@@ -20,6 +20,7 @@ from decomp.derive.rule_selection import RuleSelection
 from decomp.errors import AccuracyError, NotLowered, spell_target
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.call import call_if_bound
+from decomp.ir.module import Module
 from decomp.ir.ops import Op
 from decomp.rules.accuracy import LEVELS, Accuracy, Level, Policy
 from decomp.validation.error_sources import Experiment, Place, Traced
@@ -197,7 +198,7 @@ class Levels:
 
 
 def levels_of(
-    program: CapturedProgram, matching: RuleSelection, source: CaptureRequest, policy: Policy, seed: int = 0
+    program: Module, matching: RuleSelection, source: CaptureRequest, policy: Policy, seed: int = 0
 ) -> Levels:
     """A captured program at each level of accuracy, and at the policy's levels, on its example inputs. Raises
     `AccuracyError`."""
@@ -207,7 +208,7 @@ def levels_of(
     return Levels(plans, inputs, cost or matching.target.costs or CALLS, seed, matching.target.narrower)
 
 
-def _inputs(program: CapturedProgram, source: CaptureRequest) -> list[object]:
+def _inputs(program: Module, source: CaptureRequest) -> list[object]:
     args, kwargs = source.args, source.kwargs
     if args is None and kwargs is None:
         args, kwargs = getattr(source.model, "example_inputs", None) or (None, None)

@@ -11,7 +11,6 @@ import torch
 from torch import fx
 
 from decomp._library import certificate_of
-from decomp.capture.frontends import CapturedProgram
 from decomp.costs.counting import CALLS
 from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
 from decomp.costs.plans import PlanCosts, Price, Priced
@@ -22,6 +21,7 @@ from decomp.derive.session import resumed_session
 from decomp.errors import spell_target
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
 from decomp.ir.dtypes import name_of
+from decomp.ir.module import Module
 from decomp.rules.accuracy import LEVELS, Accuracy, Policy
 from decomp.rules.rules import Rule
 from decomp.torch_internals.pytree import tensors_in
@@ -35,7 +35,7 @@ class PlanPricing:
     """Prices the plan of one program; other levels are planned on demand."""
 
     planned: PlannedProgram
-    program: CapturedProgram
+    program: Module
     matching: RuleSelection
     policy: Policy
 

@@ -11,7 +11,7 @@ from torch import fx, nn
 import torch.nn.functional as F
 
 import decomp
-from decomp.refolding.programs import capture_graphs, constants_of
+from decomp.refolding.programs import capture_module, constants_of
 from decomp_rules import targets
 from tests.forms import Holder
 from tests.models import TEXT, Head, build
@@ -180,7 +180,7 @@ def test_a_weight_of_two_names_is_no_constant():
     traced = decomp.lower(graph, to=targets.core_aten, args=(x,), simplify=False).result
     read = {str(node.target) for node in traced.graph.find_nodes(op="get_attr")}
     assert len(read) == 2
-    assert not constants_of(capture_graphs(traced, (x,), None).program)
+    assert not constants_of(capture_module(traced, (x,), None))
 
 
 # In words.

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import decomp
 from decomp.graphs.snapshot import snapshot
 from decomp.ir.call import calls
+from decomp.ir.module import ProgramGraph
 from decomp.proof.correspondence import EffectsChanged
 from decomp.refolding.programs import fold_graph
 from decomp.refolding.proving import verify_refolding
@@ -325,9 +326,9 @@ def test_calls_stay_in_their_no_grad_regions():
 
 def test_a_call_that_left_its_region_is_found_out():
     source = sine_with_and_without_gradients()
-    refolded = fold_graph(source.graph, source, [])
+    refolded = fold_graph(ProgramGraph(source.graph, source), [])
     assert "every call is in its region of 3" in verify_refolding(source, source, [refolded], True, None).checks
-    move_out(refolded.rewrite.graph)
+    move_out(refolded.graph)
     with pytest.raises(EffectsChanged, match="'sin_default' moved out of its no_grad or autocast region"):
         verify_refolding(source, source, [refolded], True, None)
 
