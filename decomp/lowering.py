@@ -21,13 +21,12 @@ from decomp.costs.model import Cost
 from decomp.derive.decisions import Plan, PlannedProgram
 from decomp.derive.pipeline import (
     CaptureRequest,
-    RewrittenGraph,
     capture_program,
+    correspondence,
+    expand_module,
     plan_program,
     prove_program,
     rebuild_program,
-    rewrite_program,
-    simplify_program,
 )
 from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.session import capture_session, lowering_session, planning, resumed_session
@@ -36,9 +35,10 @@ from decomp.forks import collector_paused
 from decomp.graphs.lowered_modules import snapshots_of
 from decomp.graphs.snapshot import Snapshot
 from decomp.ir.dtypes import name_of
-from decomp.ir.module import Module
+from decomp.ir.module import Module, ProgramGraph
 from decomp.ir.narrow_calls import NARROWER
 from decomp.ir.ops import op as op_of
+from decomp.ir.stages import Stage, stages_of
 from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.patterns.pattern import Pattern
 from decomp.proof.correspondence import Correspondence, Proof
@@ -49,8 +49,7 @@ from decomp.rules.accuracy import DEFAULT, Accuracy, Limits, Policy, Spec
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import MatchAllTarget, Target
-from decomp.simplification.simplifier import Settings
-from decomp.stages import Stage, stages_of
+from decomp.simplification.simplifier import Settings, simplify_module
 from decomp.validation.plan_prices import PlanPricing
 from decomp.validation.values import measure_lowering
 
@@ -66,7 +65,7 @@ class Lowering:
     """The lowered program, of the same kind as the source."""
     target: Target
     plan: Plan
-    pieces: tuple[RewrittenGraph, ...] = field(repr=False)
+    pieces: tuple[ProgramGraph, ...] = field(repr=False)
     """Its graphs, lowered and simplified: the main graph, then the bodies of higher-order ops."""
     proof: Proof | None = field(repr=False)
     """What verification checked; None with `verify=False`."""
@@ -109,7 +108,7 @@ class Lowering:
     @property
     def trains(self) -> bool:
         """Whether the lowered program has the gradients of its source."""
-        done = (piece.simplified for piece in self.pieces)
+        done = (piece.record("simplify") for piece in self.pieces)
         return self.derived_to_train and all(each is None or each.settings.training is not False for each in done)
 
     @functools.cached_property
@@ -140,7 +139,7 @@ class Lowering:
     def correspondences(self) -> list[Correspondence]:
         """How each lowered graph, before simplification, relates to its source: the main graph, then the bodies of
         higher-order ops."""
-        return [piece.correspondence(self.target) for piece in self.pieces]
+        return [correspondence(piece, self.target) for piece in self.pieces]
 
     @property
     def narrower(self) -> Mapping[torch.dtype, torch.dtype]:
@@ -173,10 +172,12 @@ class Lowering:
         records: dict[str, Provenance] = {}
         for piece in self.pieces:
             chains = piece.chains
-            for new, source in piece.rewrite.origin.items():
+            planned = piece.planned
+            for new, source in piece.since_planned.origin.items():
                 chain = chains.get(new, ())
                 where = source.target.location if isinstance(source.target, Pattern) else None
-                records.setdefault(new.name, record(piece.origin(source), chain, piece.planned.origins(source), where))
+                sources = planned.sources_of(source)
+                records.setdefault(new.name, record(planned.source_of(source), chain, sources, where))
         return records
 
     @functools.cached_property
@@ -461,21 +462,21 @@ def _run_stages(
         known = not any(blocker.needs_metadata for blocker in blockers)
         raise NotLowered(target.name, blockers, SuggestionSearch(program, matching, policy) if known else None)
     with clock.stage("retrace"):
-        rewritten = rewrite_program(planned)
+        module = expand_module(planned)
     if settings is not None:
         with clock.stage("simplify"):
-            rewritten = simplify_program(rewritten, target, settings)
+            module = simplify_module(module, target, settings)
     with clock.stage("rebuild"):
-        returned = rebuild_program(rewritten, matching.training)
+        returned = rebuild_program(module, matching.training)
         _mark(returned.result, target)
     with clock.stage("verify") if verify else contextlib.nullcontext():
-        proof = prove_program(rewritten.graphs, returned, target, verify == "full") if verify else None
-    plan = _attach_lazy_answers(planned, program, matching, policy)
+        proof = prove_program(returned, target, verify == "full") if verify else None
+    plan, graphs = _attach_lazy_answers(planned, program, matching, policy), tuple(module.graphs.values())
     lowering = Lowering(
         returned.result,
         target,
         plan,
-        rewritten.graphs,
+        graphs,
         proof,
         clock.times,
         planned.runs,
@@ -484,7 +485,7 @@ def _run_stages(
         matching,
         policy,
         program,
-        snapshots_of(rewritten.graphs, returned.result),
+        snapshots_of(graphs, returned.result),
         planned.memory.verdicts,
     )
     if proof is not None and verify == "values":

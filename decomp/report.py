@@ -4,18 +4,19 @@ of the table are properties, so that all renderings of a report agree."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from decomp.derive.decisions import ERASED_GUARD, Derived
+from decomp.derive.decisions import ERASED_GUARD, Decision, Derived
 from decomp.errors import count_noun, spell_target
 from decomp.html_tables import folded, table, titled
 from decomp.ir.accounting import WRITE_BACK, calls_for_target, effects_in
 from decomp.ir.call import module_path
+from decomp.ir.module import ProgramGraph
 
 if TYPE_CHECKING:
     from decomp.lowering import Lowering
@@ -165,22 +166,25 @@ def report_of(lowering: Lowering) -> Report:
     removed: Counter[str] = Counter()
     effects: Counter[str] = Counter()
     for piece in lowering.pieces:
-        whole, program = piece.planned.whole, piece.planned.program
+        planned = piece.planned
+        whole = _before_conversion(planned)
         for node in calls_for_target(whole.graph):
-            _count(node, program.source_of(whole.source_of(node)), before, modules, 0)
-        origins = piece.rewrite.origin
+            _count(node, whole.source_of(node), before, modules, 0)
+        origins = piece.since_planned.origin
         found = effects_in(piece.graph)
         effects.update(kind for kind in found.values() if kind != WRITE_BACK)
         for node in calls_for_target(piece.graph, found):
             source = origins.get(node)
-            _count(node, piece.origin(source) if source is not None else node, after, modules, 1)
-        plain += sum(node.op.startswith("call") for node in piece.retraced.graph.nodes)
-        removed.update(piece.simplified.counts if piece.simplified is not None else {})
-        rules.update(str(d.rule) for d in piece.decisions.values() if hasattr(d, "rule"))
+            _count(node, planned.source_of(source) if source is not None else node, after, modules, 1)
+        plain += piece.expanded.calls
+        simplified = piece.record("simplify")
+        removed.update(simplified.counts if simplified is not None else {})
+        derived = [each for each in _decisions(piece) if isinstance(each, Derived)]
+        rules.update(str(each.rule) for each in derived)
         if piece.writes:
             effects[WRITE_BACK] += len(piece.writes)
-        stamped += sum(piece.retraced.stamps.values())
-        expansions += len(piece.retraced.stamps)
+        stamped += len(derived)
+        expansions += len({each.stamp for each in derived})
     return Report(
         target=lowering.target.name,
         before=dict(before.most_common()),
@@ -199,8 +203,18 @@ def report_of(lowering: Lowering) -> Report:
         notes=lowering.plan.notes,
         unsimplified=plain,
         removed=dict(removed.most_common()),
-        proved=sum(d is ERASED_GUARD for piece in lowering.pieces for d in piece.decisions.values()),
+        proved=sum(each is ERASED_GUARD for piece in lowering.pieces for each in _decisions(piece)),
     )
+
+
+def _before_conversion(planned: ProgramGraph) -> ProgramGraph:
+    """The functional graph before patterns were contracted, or complex numbers split, in it."""
+    changed = planned.at("fuse patterns") or planned.at("split complex")
+    return changed.before if changed is not None and changed.before is not None else planned
+
+
+def _decisions(piece: ProgramGraph) -> Iterable[Decision]:
+    return (piece.planned.decisions or {}).values()
 
 
 def _verified(lowering: Lowering) -> Iterator[CheckedPart]:
@@ -216,7 +230,7 @@ def _verified(lowering: Lowering) -> Iterator[CheckedPart]:
     kept = f"{count_noun(inputs, 'input')}, {count_noun(outputs, 'output')}"
     kept += ", parameters, buffers and hooks as in the source"
     yield CheckedPart("interface", True, kept)
-    done = [piece.simplified for piece in lowering.pieces if piece.simplified is not None]
+    done = [found for piece in lowering.pieces if (found := piece.record("simplify")) is not None]
     laws, merged = sum(len(each.applied) for each in done), sum(len(each.merged) for each in done)
     changed = f"{count_noun(laws, 'call')} changed by laws and {merged} merged, each replayed"
     yield CheckedPart("simplified", bool(done), changed if done else "nothing was simplified")
@@ -232,7 +246,7 @@ def _verified(lowering: Lowering) -> Iterator[CheckedPart]:
 
 def _rules(lowering: Lowering) -> CheckedPart:
     """What measuring each distinct expansion found out, the worst rule by name."""
-    stamps = {d.stamp for piece in lowering.pieces for d in piece.decisions.values() if isinstance(d, Derived)}
+    stamps = {each.stamp for piece in lowering.pieces for each in _decisions(piece) if isinstance(each, Derived)}
     found = [lowering.verdicts[stamp] for stamp in stamps if stamp in lowering.verdicts]
     done = [verdict for verdict in found if verdict.values is not None]
     if not stamps:

@@ -14,8 +14,9 @@ from decomp.capture.lowered_module import check_inputs
 from decomp.derive.session import lowering_session
 from decomp.errors import ArgumentError, boundary
 from decomp.forks import collector_paused
+from decomp.graphs.rewrite import copy_graph
 from decomp.graphs.tracing import without_guards
-from decomp.ir.module import Module
+from decomp.ir.module import Module, ProgramGraph
 from decomp.lowering import Lowering, resimplify
 from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.proof.returned_program import ReturnedProgram, check_returned_program
@@ -82,7 +83,7 @@ def simplify(
             trains=lambda _: settings.training is not False,
         )
         with without_guards(captured.mode):
-            module = simplify_module(captured.with_bodies(), to or _ANY, settings)
+            module = simplify_module(captured.with_bodies(), to or _ANY, settings).map(_as_copy)
             result, exported = frontends.rebuild(module, captured.graph)
         if captured.by_example:
             check_inputs(result, captured.graph, None)
@@ -107,20 +108,24 @@ def _settings(passes: Iterable[str] | None, freeze: bool, exact: bool, training:
     return Settings(frozenset(chosen), exact, False if freeze else training, freeze)
 
 
+def _as_copy(own: ProgramGraph) -> ProgramGraph:
+    """A graph that may be changed: the captured one belongs to the user."""
+    return own.rewritten(copy_graph(own.graph), "copy") if own.by == "capture" else own
+
+
 def _check(returned: ReturnedProgram) -> None:
     """Raise a `VerificationError` unless each graph is what its record says, and the program has these graphs."""
     check_returned_program(returned)
     module = returned.module
     for each in module.graphs.values():
-        if each.why is not None:
-            check_simplified(each.why, rebuild_exported.input_names(each.constants) if each is module.main else ())
+        if (found := each.record("simplify")) is not None:
+            check_simplified(found, rebuild_exported.input_names(each.constants) if each is module.main else ())
 
 
 def _record(module: Module, result: Any) -> None:
     """Write into the metadata of a program what was simplified."""
-    pairs = [(each.before, each.why) for each in module.graphs.values()]
-    before = sum(each.calls for each, _ in pairs if each is not None)
-    found = [each for _, each in pairs if each is not None]
+    before = sum(each.captured.calls for each in module.graphs.values())
+    found = [record for each in module.graphs.values() if (record := each.record("simplify")) is not None]
     removed = sum((Counter(each.counts) for each in found), Counter[str]())
     laws = Counter(name for each in found for names in each.applied.values() for name in names)
     owner = result.graph_module if hasattr(result, "graph_module") else result

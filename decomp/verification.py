@@ -70,7 +70,7 @@ def verify(
 def _of_lowering(source: Any, lowering: Any, full: bool) -> Proof:
     found = require_source(lowering.model, lowering.given, source, lowering.graph_of)
     program = replace(lowering.returned_program, result=lowering.result)
-    return prove_program(lowering.pieces, program, lowering.target, full).also([found])
+    return prove_program(program, lowering.target, full).also([found])
 
 
 def _of_programs(source: Any, lowered: Any, full: bool) -> Proof:

@@ -7,6 +7,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import decomp
+from decomp.ir.stages import stage_of
 from decomp.tools.cli.app import app
 from decomp_rules import targets
 
@@ -106,3 +107,34 @@ def test_a_stage_counts_calls_as_the_report_does():
     lowering = decomp.lower(source, to=targets.tinygrad)
     *_, last = lowering.stages.values()
     assert last.calls == sum(lowering.report().after.values()) < sum(bool(node.call) for node in last.graphs[0].nodes)
+
+
+def passes_of(graph):
+    """A graph and those that it was made from, the last first."""
+    while graph is not None:
+        yield graph
+        graph = graph.before
+
+
+def test_a_program_is_text_after_every_pass():
+    class Rotating(nn.Module):
+        def forward(self, x, z):
+            y = x.double() * 2
+            y.relu_()
+            return (y + y + (y + y)).float(), torch.view_as_real(z * z)
+
+    chip = targets.tinygrad.with_dtypes(["float32", "float64", "int32", "bool"])
+    lowering = decomp.lower(Rotating(), to=chip, args=(torch.randn(3), torch.randn(3, dtype=torch.complex64)))
+    graphs = list(passes_of(lowering.pieces[0]))
+    assert [graph.by for graph in graphs] == ["simplify", "expand", "split complex", "functionalize", "capture"]
+    for graph in graphs:
+        assert str(stage_of([graph])).startswith(f"{graph.by}: ")
+    assert "# z: split complex" in str(stage_of([graphs[2]]))
+    assert "%mul_1_sub: f32[3] = aten.sub.Tensor(%mul_1_mul, %mul_1_mul_1)  # mul_1: mul (" in str(
+        stage_of([graphs[2]])
+    )
+    assert "# relu_: functionalize" in str(stage_of([graphs[3]]))
+    assert str(lowering.program).startswith("capture: ")
+    known = [{node.name for node in graph.graph.nodes} for graph in graphs]
+    for graph, names in zip(graphs, known[1:]):
+        assert {node.source for node in stage_of([graph]).graphs[0].nodes} - {""} <= names

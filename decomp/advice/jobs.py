@@ -161,7 +161,7 @@ def _emitters(planned: PlannedProgram) -> list[Op]:
     """The ops from which derived calls come, those with most calls first. If several ops produce the same calls, as
     `layer_norm` and the `native_layer_norm` in it, only the one in the program is listed."""
     calls: dict[Op, list[int]] = {}
-    stamps = (each.stamp for graph in planned.graphs for each in graph.decisions.values() if isinstance(each, Derived))
+    stamps = (each.stamp for _, _, each in planned.decisions if isinstance(each, Derived))
     entries = (entry for stamp in stamps for entry in stamp.entries if entry.op.startswith("call"))
     for number, entry in enumerate(entries):
         for op in dict.fromkeys(rule.op for rule in entry.chain if isinstance(rule, Rule)):

@@ -367,13 +367,12 @@ def find_replacements(
 
 def iterate_blocked(planned: PlannedProgram) -> Iterator[tuple[fx.Node, Blocked]]:
     """The blocked calls of a program, with the reasons."""
-    for graph in planned.graphs:
-        yield from ((node, each) for node, each in graph.decisions.items() if isinstance(each, Blocked))
+    return ((node, each) for _, node, each in planned.decisions if isinstance(each, Blocked))
 
 
 def count_planned_calls(planned: PlannedProgram) -> int:
     """The number of calls of the lowered program, given its plan."""
-    return sum(_calls(node, decision) for graph in planned.graphs for node, decision in graph.decisions.items())
+    return sum(_calls(node, decision) for _, node, decision in planned.decisions)
 
 
 def _calls(node: fx.Node, decision: Decision) -> int:

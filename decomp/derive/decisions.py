@@ -3,21 +3,19 @@ node of a program, together with the graphs that contain them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from decomp.cache.portable import Record
 from decomp.costs.plans import PlanCosts
 from decomp.derive.expansion import Composite
 from decomp.derive.planning_memory import PlanningMemory
 from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_line, spell_target
-from decomp.functionalize.walk import Functional
-from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import ExpansionTemplate
 from decomp.html_tables import table, titled
 from decomp.ir.aliases import spelling_of, view_chain
@@ -26,9 +24,7 @@ from decomp.ir.module import Module
 from decomp.ir.op_facts import READS_MEMORY
 from decomp.ir.ops import Op
 from decomp.metadata.symbolic_sizes import SYMBOLIC, has_fixed_sizes, same_size
-from decomp.narrowing.type_conversion import TypeConversion
 from decomp.patterns.fusing import PatternFusion, PatternUse
-from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.declining import Declined
 from decomp.rules.rules import Rule
@@ -347,57 +343,20 @@ OUTSIDE_OPERAND = "with dynamic sizes it may access memory outside of its input,
 
 
 @dataclass(frozen=True)
-class PlannedGraph:
-    """A functional graph of a program, with a decision for each of its calls."""
-
-    program: Module
-    name: str
-    """The attribute that holds it, for the body of a higher-order op; empty for the main graph."""
-    owner: nn.Module
-    """The owner of its attributes."""
-    functional: Functional
-    decisions: Mapping[fx.Node, Decision]
-    bodies: Mapping[str, fx.GraphModule]
-    """Bodies of its higher-order ops, by attribute."""
-    casts_written: bool
-    """Whether casts of autocast were made explicit in its bodies."""
-    fused: PatternFusion = PatternFusion()
-    """The pattern matches in it."""
-    represented: TypeConversion = TypeConversion()
-    """The conversion to narrow dtypes and to pairs of real numbers, if there was one."""
-
-    @property
-    def graph(self) -> fx.Graph:
-        """The functional graph."""
-        return self.functional.graph
-
-    @property
-    def whole(self) -> Rewrite:
-        """The rewrite to the functional graph in which patterns are not contracted to calls."""
-        return self.functional.before or self.functional.rewrite
-
-    def origin(self, node: fx.Node) -> fx.Node:
-        """The source node from which a node of the functional graph comes."""
-        return self.program.source_of(self.functional.rewrite.source_of(node))
-
-    def origins(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """All source nodes from which a node of the functional graph comes: several if it is the call of a pattern."""
-        match = self.fused.match_at(node.name) if isinstance(node.target, Pattern) else None
-        if match is None:
-            return (self.origin(node),)
-        found = (self.program.source_of(self.whole.source_of(each)) for each in match.nodes)
-        return tuple(dict.fromkeys(found))
-
-
-@dataclass(frozen=True)
 class PlannedProgram:
     """A program with a decision for each of its calls."""
 
-    program: Module
-    graphs: tuple[PlannedGraph, ...]
-    """The main graph first, callers before the bodies that they call."""
+    module: Module
+    """Functional graphs with decisions: callers come before the bodies that they call."""
     plan: Plan
     memory: PlanningMemory
     """The planning memory for this pair of rules and target."""
     runs: int
     """How many times a rule was run."""
+
+    @property
+    def decisions(self) -> Iterator[tuple[int, fx.Node, Decision]]:
+        """Every decision, with the number of its graph."""
+        for i, own in enumerate(self.module.graphs.values()):
+            for node, decision in (own.decisions or {}).items():
+                yield i, node, decision

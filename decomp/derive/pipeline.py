@@ -1,6 +1,6 @@
-"""The stages of a lowering, in order, each a function from one frozen value to the next. A program is captured as
-graphs: the main graph, and the bodies of its higher-order ops. Each graph is made functional, planned and rewritten;
-then the program is rebuilt around them and verified."""
+"""The stages of a lowering, in order, each a function from one `Module` to the next. A program is captured; it is made
+functional, with the bodies of its higher-order ops, brought to the dtypes of the target, fused, decided call by call
+(`PLAN`), expanded and simplified; then it is rebuilt and verified."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from decomp.derive.decisions import (
     Decision,
     Derived,
     Plan,
-    PlannedGraph,
     PlannedProgram,
     add_pattern_reasons,
     decide_left_complex,
@@ -32,20 +31,26 @@ from decomp.derive.decisions import (
 )
 from decomp.derive.planner import Planner
 from decomp.derive.regions import bodies_of, body_named, inline_regions, runs_untracked
-from decomp.derive.rewriter import InlinedGraph, inline_expansions
+from decomp.derive.rewriter import inline_expansions
 from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.stride_propagation import PINNED, StridePropagation, correct_strides, with_kernel_strides
 from decomp.derive.write_checks import check_writes
 from decomp.errors import CaptureError, spell_target
 from decomp.functionalize.gradients import GradientSources, gradient_inputs
-from decomp.functionalize.walk import Functional, Write, append_writes, functionalize, mutates
-from decomp.graphs.rewrite import Rewrite
+from decomp.functionalize.walk import Write, append_writes, functionalize, mutates
 from decomp.ir.module import Module, ProgramGraph
 from decomp.ir.ops import op as op_of
 from decomp.ir.respelling import respell
 from decomp.metadata.symbolic_sizes import planning_sizes
 from decomp.narrowing.functional import IntegerRangeCheck
-from decomp.narrowing.type_conversion import TypeConversion, convert_types
+from decomp.narrowing.type_conversion import (
+    NARROW,
+    check_conversions,
+    conversions_at_border,
+    convert_types,
+    describe_conversions,
+    why_complex,
+)
 from decomp.patterns.fusing import PatternFusion, choose_matches
 from decomp.proof.checks import check_program
 from decomp.proof.correspondence import Correspondence, Proof
@@ -54,8 +59,7 @@ from decomp.proof.returned_program import ReturnedProgram
 from decomp.rules.accuracy import Policy
 from decomp.rules.target import Target
 from decomp.simplification.checking import check_simplified
-from decomp.simplification.freezing import bodies_retraced
-from decomp.simplification.simplifier import Settings, Simplified, Subject, simplify_graph
+from decomp.simplification.simplifier import Subject
 
 
 @dataclass(frozen=True)
@@ -87,131 +91,168 @@ def capture_program(source: CaptureRequest, matching: RuleSelection) -> Module:
 # Planning: a decision for each call.
 
 
-def plan_program(program: Module, matching: RuleSelection, policy: Policy, partial: bool = False) -> PlannedProgram:
+def plan_program(module: Module, matching: RuleSelection, policy: Policy, partial: bool = False) -> PlannedProgram:
     """Decide how each call of a program is lowered; with `partial`, blocked calls stay unchanged."""
-    matching = matching.specialise_for_program(program)
-    planner = Planner(matching.rules, matching.target, program.dialect, program.mode, policy)
-    with planning_sizes(program.mode):
-        graphs = _Planning(program, matching, planner, partial).graphs("", program.graph, program.root, None)
+    matching = matching.specialise_for_program(module)
+    planner = Planner(matching.rules, matching.target, module.dialect, module.mode, policy)
+    session = PlanningSession(module, matching, planner, partial)
+    with planning_sizes(module.mode):
+        for each in PLAN:
+            module = each(module, session)
     planner.memory.signatures.forget_nodes()
     planner.close()
-    entries = tuple((graph.origin(node), decision) for graph in graphs for node, decision in graph.decisions.items())
-    uses = tuple(use for graph in graphs for use in graph.fused.uses())
-    notes = tuple(note for graph in graphs for note in graph.represented.notes())
+    graphs = tuple(module.graphs.values())
+    entries = tuple(
+        (own.source_of(node), decision) for own in graphs for node, decision in (own.decisions or {}).items()
+    )
+    uses = tuple(use for fusion in session.fusions.values() for use in fusion.uses())
+    notes = tuple(note for own in graphs for note in describe_conversions(own))
     plan = Plan(matching.target.name, entries, patterns=uses, notes=notes)
-    return PlannedProgram(program, tuple(graphs), plan, planner.memory, planner.candidates.runs)
+    return PlannedProgram(module, plan, planner.memory, planner.candidates.runs)
 
 
 @dataclass(frozen=True)
-class _Planning:
-    """The state shared by planning the graphs of one program."""
+class PlanningSession:
+    """What the passes that plan one program share."""
 
     program: Module
+    """The captured program."""
     matching: RuleSelection
     planner: Planner
     partial: bool
-    begun: set[nn.Module] = field(default_factory=set)
-    """Bodies that are planned or being planned: each is lowered once for all its callers."""
     untracked: set[nn.Module] = field(default_factory=set)
     """Bodies that run without gradients."""
+    fusions: dict[nn.Module, PatternFusion] = field(default_factory=dict)
+    """The pattern matches in each graph."""
+
+    def state(self, own: ProgramGraph) -> Mapping[str, Any]:
+        """The tensors behind the lifted inputs of an exported program's own graph."""
+        exported = self.program.exported if not own.name else None
+        return rebuild_exported.lifted_state(exported) if exported is not None else {}
+
+
+def functionalize_module(module: Module, session: PlanningSession) -> Module:
+    """The program, and the bodies of its higher-order ops, without mutation."""
+    return replace(module, graphs=_Functionalization(session).graphs(module.main, None))
+
+
+def convert_module(module: Module, session: PlanningSession) -> Module:
+    """The program in the dtypes of the target."""
+    pairs, target = session.planner.pairs, session.planner.target
+    return module.map(lambda own: convert_types(own, pairs, target, session.state(own)))
+
+
+def fuse_module(module: Module, session: PlanningSession) -> Module:
+    """The program with pattern matches contracted to calls where this is profitable."""
+    return module.map(lambda own: _fused(own, session))
+
+
+def decide_module(module: Module, session: PlanningSession) -> Module:
+    """The program with a decision for each call, and with metadata that is true under these decisions."""
+    return module.map(lambda own: _Decisions(own, session).decided())
+
+
+PLAN = (functionalize_module, convert_module, fuse_module, decide_module)
+"""The passes before a program is expanded, in order."""
+
+
+@dataclass(frozen=True)
+class _Functionalization:
+    """Makes the graphs of one program functional."""
+
+    session: PlanningSession
+    begun: set[nn.Module] = field(default_factory=set)
+    """Bodies that are functional or being made so: each is lowered once for all its callers."""
     stale_strides: dict[fx.Node, Any] = field(default_factory=dict)
     """`Functional.stale_strides` of all graphs: bodies are made functional together with their callers."""
 
-    def graphs(
-        self, name: str, graph: fx.Graph, owner: nn.Module, policy: autocast.Policy | None
-    ) -> list[PlannedGraph]:
-        """A graph and the bodies of its higher-order ops, planned; `policy`: the autocast under which it runs."""
-        state = self._state(name)
-        functional = self._functional(name, graph, owner, state)
-        functional, values = convert_types(functional, self.planner.pairs, self.planner.target, owner, state)
-        functional, fused = self._fused(name, functional, owner, values)
-        bodies = bodies_of(functional, owner, policy)
-        functional, decisions = self._decided(functional, owner, values, state)
-        decisions = add_pattern_reasons(decisions, fused)
-        modules = {key: body for key, (body, _) in bodies.items()}
-        casts_written = any(policy is not None for _, policy in bodies.values())
-        found = [PlannedGraph(self.program, name, owner, functional, decisions, modules, casts_written, fused, values)]
+    def graphs(self, captured: ProgramGraph, policy: autocast.Policy | None) -> dict[nn.Module, ProgramGraph]:
+        """A graph and those of the bodies that it calls, which come after it; `policy`: the autocast under which it
+        runs."""
+        own, untracked = self._functional(captured), self.session.untracked
+        bodies = bodies_of(own, policy)
+        own = replace(own, bodies={key: body for key, (body, _) in bodies.items()})
+        found = {own.owner: own}
         for key, (body, policy) in bodies.items():
             if body not in self.begun:
                 self.begun.add(body)
-                if owner in self.untracked or runs_untracked(functional.graph, key):
-                    self.untracked.add(body)
-                # Callers come before their bodies: the main graph must be the first.
-                found += self.graphs(key, body.graph, body, policy)
+                if own.owner in untracked or runs_untracked(own.graph, key):
+                    untracked.add(body)
+                found.update(self.graphs(ProgramGraph(body.graph, body, key), policy))
         return found
 
-    def _state(self, name: str) -> Mapping[str, Any]:
-        """The tensors of the main graph's lifted inputs, for an exported program."""
-        exported = self.program.exported if not name else None
-        return rebuild_exported.lifted_state(exported) if exported is not None else {}
-
-    def _functional(self, name: str, graph: fx.Graph, owner: nn.Module, state: Mapping[str, Any]) -> Functional:
+    def _functional(self, captured: ProgramGraph) -> ProgramGraph:
         """A graph without mutation, with metadata that has the strides of kernels' results."""
-        kernel_strides = self.planner.kernel_strides
-        captured = correct_strides(graph, owner, kernel_strides)
-        if captured is None:
-            functional = self._without_mutation(name, graph, owner, state)
-        else:
-            functional = self._without_mutation(name, captured.rewrite.graph, captured.owner(owner), state)
-            functional = captured.functional(functional)
-        if own := {node: self.stale_strides[node] for node in graph.nodes if node in self.stale_strides}:
-            now = {functional.rewrite.values.get(node, node): meta for node, meta in own.items()}
-            functional = replace(functional, stale_strides={**functional.stale_strides, **now})
-        return with_kernel_strides(functional, kernel_strides)
+        kernel_strides, owner, own = self.session.planner.kernel_strides, captured.owner, captured
+        corrected = correct_strides(captured.graph, owner, kernel_strides)
+        if corrected is not None:
+            owner = corrected.owner(owner)
+            own = captured.rewritten(corrected.rewrite, "correct strides", bodies=corrected.bodies)
+        own = self._without_mutation(own, owner)
+        if known := {node: self.stale_strides[node] for node in captured.graph.nodes if node in self.stale_strides}:
+            values = own.since(captured).values if own is not captured else {}
+            now = {values.get(node, node): meta for node, meta in known.items()}
+            own = replace(own, stale_strides={**own.stale_strides, **now})
+        return with_kernel_strides(own, kernel_strides)
 
-    def _without_mutation(self, name: str, graph: fx.Graph, owner: nn.Module, state: Mapping[str, Any]) -> Functional:
-        exported = self.program.exported if not name else None
-        functional = Functional(Rewrite(graph))
-        if self.matching.must_be_functional(graph, owner):
-            functional = functionalize(graph, owner, state, self.matching.rules.trains)
-            self.stale_strides.update(functional.stale_strides)
-        detaches = not self.matching.rules.trains or self.matching.target.surely_legal(op_of("detach"), "default")
-        if exported is None or self.matching.everywhere or not detaches:
-            return functional
+    def _without_mutation(self, own: ProgramGraph, owner: nn.Module) -> ProgramGraph:
+        """`owner`: that of the graph, with the bodies that the graph calls now."""
+        matching, exported = self.session.matching, self.session.program.exported if not own.name else None
+        if matching.must_be_functional(own.graph, owner):
+            found = functionalize(own.graph, owner, self.session.state(own), matching.rules.trains)
+            self.stale_strides.update(found.stale_strides)
+            own = own.rewritten(
+                found.rewrite,
+                "functionalize",
+                writes=found.writes,
+                stale_strides=found.stale_strides,
+                bodies={**own.bodies, **found.submodules},
+            )
+        detaches = not matching.rules.trains or matching.target.surely_legal(op_of("detach"), "default")
+        if exported is None or matching.everywhere or not detaches:
+            return own
         signature = exported.graph_signature
         frozen = {*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants}
-        rewrite = inline_regions(functional.graph, lambda body: body_named(body, functional, owner), owner, frozen)
-        return functional if rewrite is None else functional.rewritten(rewrite)
+        rewrite = inline_regions(own.graph, lambda body: body_named(body, own), owner, frozen)
+        return own if rewrite is None else own.rewritten(rewrite, "inline regions")
 
-    def _fused(
-        self, name: str, functional: Functional, owner: nn.Module, values: TypeConversion
-    ) -> tuple[Functional, PatternFusion]:
-        """The graph with pattern matches contracted to calls where this is profitable. (Between markers of autocast
-        calls are cast implicitly, and nothing matches.)"""
-        rules = self.matching.rules.patterns
-        if not rules or any(map(autocast.region_marker, functional.graph.nodes)):
-            return functional, PatternFusion()
-        kept = {write.value for write in functional.writes}
-        constants = functools.partial(self._constants, name, functional, owner, values)
-        fused = choose_matches(
-            functional.graph, rules, self.planner, owner, kept, constants, self.planner.policy.freeze
-        )
-        if fused.contraction is None:
-            return functional, fused
-        return replace(functional.rewritten(fused.contraction.rewrite), before=functional.rewrite), fused
 
-    def _constants(self, name: str, functional: Functional, owner: nn.Module, values: TypeConversion) -> set[fx.Node]:
-        """The nodes that are computed once if the program is frozen. Bodies get their weights as operands."""
-        if name or self.matching.training:
-            return set()
-        written, target = (write.source for write in functional.writes), self.matching.target
-        subject = Subject.of(functional.graph, owner, target, self.program.exported, written, values.constants)
-        return subject.frozen_nodes()
+def _fused(own: ProgramGraph, session: PlanningSession) -> ProgramGraph:
+    """A graph with pattern matches contracted. (Between markers of autocast calls are cast implicitly, and nothing
+    matches.)"""
+    rules, planner = session.matching.rules.patterns, session.planner
+    if not rules or any(map(autocast.region_marker, own.graph.nodes)):
+        return own
+    kept = {write.value for write in own.writes}
+    constants = functools.partial(_frozen_nodes, own, session)
+    fusion = choose_matches(own.graph, rules, planner, own.owner, kept, constants, planner.policy.freeze)
+    session.fusions[own.owner] = fusion
+    contraction = fusion.contraction
+    return own if contraction is None else own.rewritten(contraction.rewrite, "fuse patterns", why=contraction)
 
-    def _decided(
-        self,
-        functional: Functional,
-        owner: nn.Module,
-        values: TypeConversion,
-        state: Mapping[str, Any],
-        held: frozenset[str] = frozenset(),
-    ) -> tuple[Functional, dict[fx.Node, Decision]]:
-        """A decision for each call of a functional graph, and that graph with metadata that is true under these
-        decisions. `held`: calls that must stay, as a call that stays reads their memory by strides."""
-        self.planner.memory.signatures.written.update(write.value for write in functional.writes)
-        propagation = StridePropagation(functional.graph, functional.stale_strides)
+
+def _frozen_nodes(own: ProgramGraph, session: PlanningSession) -> set[fx.Node]:
+    """The nodes that are computed once if the program is frozen. Bodies get their weights as operands."""
+    if own.name or session.matching.training:
+        return set()
+    return Subject.of(own, session.matching.target, session.program.exported).frozen_nodes()
+
+
+class _Decisions:
+    """Decides the calls of one functional graph."""
+
+    def __init__(self, own: ProgramGraph, session: PlanningSession) -> None:
+        self.own, self.session = own, session
+        self.planner, self.matching = session.planner, session.matching
+
+    def decided(self, held: frozenset[str] = frozenset()) -> ProgramGraph:
+        """The graph with a decision for each call, and metadata that is true under these decisions. `held`: calls that
+        must stay, as a call that stays reads their memory by strides."""
+        own, owner = self.own, self.own.owner
+        self.planner.memory.signatures.written.update(write.value for write in own.writes)
+        propagation = StridePropagation(own.graph, own.stale_strides)
         decisions: dict[fx.Node, Decision] = {}
-        at_border = {node.name for node in values.border(functional.graph)}
+        at_border = {node.name for node in conversions_at_border(own)}
         depth = 0
         for node in propagation.nodes():
             marker = autocast.region_marker(node)
@@ -226,26 +267,28 @@ class _Planning:
                 decisions[node] = LEGAL
             elif node.op in ("call_function", "call_method"):
                 decision = require_whole_operand(self.planner.decide(node), node)
-                decisions[node] = decide_left_complex(decision, node, values.why_complex(node))
+                decisions[node] = decide_left_complex(decision, node, why_complex(own, node))
                 self.planner.propagate(propagation, node, decisions[node])
         # Blocked calls stay in a partial lowering, and read memory by strides: calls before them whose strides changed
         # are kept as well, and everything is decided again.
-        if self.partial and (more := propagation.changed_before_lost()):
-            return self._decided(functional, owner, values, state, held | more)
-        functional, decisions = _with_true_metadata(functional, decisions, propagation)
-        own_memory.separate_results(functional.graph, decisions, self.planner)
-        recorded = owner not in self.untracked
-        own_memory.detach_results(functional.graph, decisions, self.planner, recorded)
+        if self.session.partial and (more := propagation.changed_before_lost()):
+            return self.decided(held | more)
+        own, decisions = _with_true_metadata(own, decisions, propagation)
+        own_memory.separate_results(own.graph, decisions, self.planner)
+        recorded = owner not in self.session.untracked
+        own_memory.detach_results(own.graph, decisions, self.planner, recorded)
         tracks = GradientSources(owner)
-        tracks.inputs = gradient_inputs(functional.graph, owner, state)
-        own_memory.connect_results(functional.graph, decisions, self.planner, tracks, recorded)
-        return functional, decisions
+        tracks.inputs = gradient_inputs(own.graph, owner, self.session.state(own))
+        own_memory.connect_results(own.graph, decisions, self.planner, tracks, recorded)
+        fusion = self.session.fusions.get(owner)
+        return replace(own, decisions=decisions if fusion is None else add_pattern_reasons(decisions, fusion))
 
     def _module(self, owner: nn.Module, node: fx.Node) -> Decision:
         module = owner.get_submodule(str(node.target))
         if self.matching.keeps_module(module, node):
             return LEGAL
-        refused = self.program.refused_leaves.get(str(node.target)) or self.program.refused
+        program = self.session.program
+        refused = program.refused_leaves.get(str(node.target)) or program.refused
         reason = describe_kept_leaf(module, refused)
         if self.matching.everywhere:
             raise CaptureError(f"a rule matches inside module {str(node.target)!r}, but {reason}")
@@ -261,217 +304,82 @@ _UNDER_AUTOCAST = Blocked.because("autocast", _SILENT_CASTS, needs_metadata=True
 
 
 def _with_true_metadata(
-    functional: Functional, decisions: dict[fx.Node, Decision], propagation: StridePropagation
-) -> tuple[Functional, dict[fx.Node, Decision]]:
+    own: ProgramGraph, decisions: dict[fx.Node, Decision], propagation: StridePropagation
+) -> tuple[ProgramGraph, dict[fx.Node, Decision]]:
     """The graph copied by stride propagation with its decisions, if strides changed; otherwise the arguments."""
     if propagation.emit is None:
-        return functional, decisions
+        return own, decisions
     rewrite = propagation.emit.rewrite
     current = {rewrite.values.get(node, node): decision for node, decision in decisions.items()}
-    return functional.rewritten(rewrite), current
+    return own.rewritten(rewrite, "plan"), current
 
 
-# Rewriting: every derived call is replaced by its expansion.
+# Expansion: every derived call is replaced by what its rules recorded.
 
 
-@dataclass(frozen=True)
-class RewrittenGraph:
-    """A lowered graph, and its relation to the functional one."""
-
-    planned: PlannedGraph
-    retraced: InlinedGraph
-    writes: tuple[Write, ...] = ()
-    """The writes to inputs and buffers, in terms of the lowered graph."""
-    signed: int = 0
-    """How many of the first writes are leading outputs of an exported program; the others are `copy_` calls."""
-    simplified: Simplified | None = None
-    """The simplified graph; None if it was not simplified, or could not be."""
-
-    @property
-    def graph(self) -> fx.Graph:
-        """The final graph: the lowered one, or the simplified one."""
-        return self.retraced.graph if self.simplified is None else self.simplified.graph
-
-    @functools.cached_property
-    def rewrite(self) -> Rewrite:
-        """The rewrite from the functional graph to the final one."""
-        lowered = self.retraced.rewrite
-        if self.simplified is None:
-            return lowered
-        both = lowered.then(self.simplified.rewrite)
-        # Simplification may merge nodes of different origin: each new node has the origin of its first one.
-        both.origin = self.simplified.carried(lowered.origin)
-        return both
-
-    @property
-    def chains(self) -> Mapping[fx.Node, tuple[Any, ...]]:
-        """For each node of the final graph that a rule created, its rules, the outermost first."""
-        lowered, first = self.retraced.chains, self.planned.represented.chains_of(self.source)
-        if first:
-            own = lowered
-            lowered = {n: (*first.get(at, ()), *own.get(n, ())) for n, at in self.retraced.rewrite.origin.items()}
-        return lowered if self.simplified is None else self.simplified.carried(lowered)
-
-    @property
-    def constants(self) -> Mapping[str, torch.Tensor]:
-        """The tensors of rules that the final graph reads, by attribute name, before an exported program lifts them to
-        inputs."""
-        known, simplified = self.retraced.constants, self.simplified
-        return known if simplified is None else simplified.used({**known, **simplified.constants})
-
-    @property
-    def pending_writes(self) -> tuple[Write, ...]:
-        """The writes, in terms of the final graph."""
-        simplified = self.simplified
-        return self.writes if simplified is None else tuple(write.through(simplified.rewrite) for write in self.writes)
-
-    @property
-    def source(self) -> fx.Graph:
-        """The functional graph that was rewritten."""
-        return self.planned.graph
-
-    @property
-    def decisions(self) -> Mapping[fx.Node, Decision]:
-        """The decision for each call of the functional graph."""
-        return self.planned.decisions
-
-    def origin(self, node: fx.Node) -> fx.Node:
-        """The source node from which a node of the functional graph comes."""
-        return self.planned.origin(node)
-
-    def correspondence(self, target: Target) -> Correspondence:
-        """The relation of the lowered graph to its source, as input for verification."""
-        retraced = self.retraced
-        at_border = self.planned.represented.border(retraced.graph)
-        blocked = (retraced.rewrite.values[node] for node, d in self.decisions.items() if isinstance(d, Blocked))
-        return Correspondence(
-            source=self.source,
-            lowered=retraced.graph,
-            origin=retraced.rewrite.origin,
-            values=retraced.rewrite.values,
-            expansions=tuple(stamp.graph for stamp in retraced.stamps),
-            illegal=why_illegal_in(target, {*blocked, *self._write_backs(), *at_border}),
-            added=frozenset(rebuild_exported.input_names(retraced.constants)),
-            writes=tuple(write.value for write in self.writes),
-            stamps={node: d.stamp for node, d in self.decisions.items() if isinstance(d, Derived)},
-            constants={n: t for key, t in retraced.constants.items() for n in rebuild_exported.input_names([key])},
-            # The outputs of a simplified graph are those before writes were added.
-            signed=tuple(write.value for write in self.writes[: self.signed]) if self.simplified is None else (),
-            copied=tuple((write.source, write.value) for write in self.writes[self.signed :]),
-            contraction=self.planned.fused.contraction,
-        )
-
-    def _write_backs(self) -> Iterator[fx.Node]:
-        """The `copy_` nodes at the end of a module, and their targets: every target must support these effects."""
-        for write in self.writes:
-            for user in write.value.users:
-                if user not in self.retraced.rewrite.origin and user.op.startswith("call"):
-                    yield user
-                    yield from user.all_input_nodes[:1]
-
-
-@dataclass(frozen=True)
-class Rewritten:
-    """A program with lowered graphs."""
-
-    graphs: tuple[RewrittenGraph, ...]
-    """In the order of the planned graphs."""
-
-    @property
-    def program(self) -> Module:
-        """The program that was lowered."""
-        return self.graphs[0].planned.program
-
-    @property
-    def module(self) -> Module:
-        """The same as a `Module`."""
-        return replace(self.program, graphs={each.planned.owner: _final_graph(each) for each in self.graphs})
-
-
-def rewrite_program(planned: PlannedProgram) -> Rewritten:
+def expand_module(planned: PlannedProgram) -> Module:
     """Replace derived calls by their expansions, and append writes."""
-    graphs = tuple(_rewrite_graph(graph, planned.memory.aliases) for graph in planned.graphs)
-    return Rewritten(graphs)
+    module = planned.module
+    return module.map(lambda own: _expanded(module, own, planned.memory.aliases))
 
 
-def _rewrite_graph(planned: PlannedGraph, aliases: set[torch._ops.OpOverload]) -> RewrittenGraph:
-    derived = {node: d for node, d in planned.decisions.items() if isinstance(d, Derived)}
-    gone = frozenset(node for node, d in planned.decisions.items() if d is ERASED_GUARD)
-    own = planned.represented.constants
-    names = [*planned.owner.__dict__.get("_buffers", {}), *planned.owner.__dict__, *own]
-    retraced = inline_expansions(planned.graph, derived, planned.program.mode, names, gone)
-    used = {str(node.target) for node in retraced.graph.find_nodes(op="get_attr")} if own else set()
-    retraced.constants.update({name: tensor for name, tensor in own.items() if name in used})
-    respell(retraced.graph, aliases)
-    for node in retraced.graph.nodes if planned.casts_written else ():
+def _expanded(module: Module, own: ProgramGraph, aliases: set[torch._ops.OpOverload]) -> ProgramGraph:
+    decisions, owner = own.decisions or {}, own.owner
+    derived = {node: decision for node, decision in decisions.items() if isinstance(decision, Derived)}
+    gone = frozenset(node for node, decision in decisions.items() if decision is ERASED_GUARD)
+    names = [*owner.__dict__.get("_buffers", {}), *owner.__dict__, *own.constants]
+    made = inline_expansions(own.graph, derived, module.mode, names, gone)
+    graph, origin, chains = made.rewrite.graph, made.rewrite.origin, made.chains
+    if own.constants:
+        used = {str(node.target) for node in graph.find_nodes(op="get_attr")}
+        made.constants.update({name: tensor for name, tensor in own.constants.items() if name in used})
+    respell(graph, aliases)
+    for node in graph.nodes if own.bodies else ():
         if autocast.is_region(node):
-            autocast.disable_region(node)
-    return _with_writes(planned, retraced)
+            autocast.disable_region(node)  # casts were made explicit in its body
+    if own.chains:
+        chains = {new: (*own.chains.get(old, ()), *made.chains.get(new, ())) for new, old in origin.items()}
+    after = own.rewritten(made.rewrite, "expand", constants=made.constants, chains=chains)
+    return replace(after, writes=_appended(module, after))
 
 
-def _with_writes(planned: PlannedGraph, retraced: InlinedGraph) -> RewrittenGraph:
-    """The lowered graph with its writes: as outputs if it has a signature, otherwise as `copy_`."""
-    has_signature = planned.program.exported is not None and not planned.name
-    signed: list[Write] = []
-    copied: list[Write] = []
-    for write in (write.through(retraced.rewrite) for write in planned.functional.writes):
-        # A signature cannot express a write that is hidden from autograd: it stays in the graph.
-        hidden = write.untracked and write.differentiable
-        (signed if has_signature and not hidden else copied).append(write)
+def _appended(module: Module, own: ProgramGraph) -> tuple[Write, ...]:
+    """The writes of a lowered graph: those that its signature will name, then others, by `copy_` at its end."""
+    has_signature = module.exported is not None and not own.name
+    # A signature cannot express a write that is hidden from autograd: it stays in the graph.
+    writes = [
+        replace(write, signed=has_signature and not (write.untracked and write.differentiable)) for write in own.writes
+    ]
+    copied = [write for write in writes if not write.signed]
     if copied:
-        append_writes(retraced.graph, copied, planned.program.dialect == "aten")
-    return RewrittenGraph(planned, retraced, (*signed, *copied), len(signed))
-
-
-# Simplification: redundant calls are removed from the lowered graphs.
-
-
-def simplify_program(rewritten: Rewritten, target: Target, settings: Settings) -> Rewritten:
-    """Simplify the lowered graphs."""
-    graphs = rewritten.graphs
-    traced = bodies_retraced(rewritten.module)
-    own = [settings.without_constants if graph.planned.owner in traced else settings for graph in graphs]
-    simpler = (simplify_graph(_subject(graph, target), each) for graph, each in zip(graphs, own))
-    return Rewritten(tuple(replace(graph, simplified=each) for graph, each in zip(graphs, simpler)))
-
-
-def _subject(graph: RewrittenGraph, target: Target) -> Subject:
-    exported = graph.planned.program.exported if not graph.planned.name else None
-    written, results = (write.source for write in graph.writes), (write.value for write in graph.writes[: graph.signed])
-    found = Subject.of(graph.retraced.graph, graph.planned.owner, target, exported, written, graph.retraced.constants)
-    return replace(found, results=tuple(results), sources=graph.retraced.rewrite.origin)
+        append_writes(own.graph, copied, module.dialect == "aten")
+    return (*(write for write in writes if write.signed), *copied)
 
 
 # Rebuilding: a program of the kind of the source.
 
 
-def rebuild_program(rewritten: Rewritten, training: bool | None = None) -> ReturnedProgram:
+def rebuild_program(module: Module, training: bool | None = None) -> ReturnedProgram:
     """Assemble a program around the lowered graphs; with `training=False`, one that runs without gradients."""
-    module = rewritten.module
-    result, exported = frontends.rebuild(module, rewritten.program.graph)
-    _check_inputs(result, rewritten.graphs[0].planned, training)
+    source = module.main.captured.graph
+    result, exported = frontends.rebuild(module, source)
+    _check_inputs(result, module, source, training)
     return ReturnedProgram.of(module, result, exported)
 
 
-def _final_graph(each: RewrittenGraph) -> ProgramGraph:
-    planned, signed = each.planned, each.pending_writes[: each.signed]
-    return ProgramGraph(
-        each.graph, planned.owner, planned.name, constants=each.constants, bodies=planned.bodies, writes=signed
-    )
-
-
-def _check_inputs(result: Any, planned: PlannedGraph, training: bool | None) -> None:
+def _check_inputs(result: Any, module: Module, source: fx.Graph, training: bool | None) -> None:
     """Make the lowered program refuse inputs that it was not lowered for."""
-    program = planned.program
-    if program.by_example and (program.opened or mutates(program.graph, program.root)):
-        check_inputs(result, program.graph, None)
-    elif program.by_example:
-        check_inputs(result, planned.graph, {n for n, d in planned.decisions.items() if isinstance(d, Derived)})
+    planned = module.main.planned
+    if module.by_example and (module.opened or mutates(source, module.root)):
+        check_inputs(result, source, None)
+    elif module.by_example:
+        derived = {node for node, decision in (planned.decisions or {}).items() if isinstance(decision, Derived)}
+        check_inputs(result, planned.graph, derived)
     checks: list[Callable[[fx.GraphModule], None]] = [disable_gradients] if training is False else []
-    if planned.graph is not program.graph:
+    if planned.graph is not source:
         checks.append(check_writes)
-    if planned.represented.narrowed is not None:
-        checks.append(IntegerRangeCheck(planned.represented.narrowed.dtypes).added)
+    if (narrowed := planned.record(NARROW)) is not None:
+        checks.append(IntegerRangeCheck(narrowed.dtypes).added)
     if isinstance(result, LoweredProgram):
         result._more_checks = (*result._more_checks, *checks)
         return
@@ -482,15 +390,52 @@ def _check_inputs(result: Any, planned: PlannedGraph, training: bool | None) -> 
 # Verification: each graph from its record, and the last step to the returned program.
 
 
-def prove_program(graphs: Sequence[RewrittenGraph], program: ReturnedProgram, target: Target, full: bool) -> Proof:
-    """Verify the returned program: its lowered graphs, each step of their simplification, and the last step to
-    `program`. Raises `VerificationError`."""
-    proof = check_program([graph.correspondence(target) for graph in graphs], program, full)
+def prove_program(program: ReturnedProgram, target: Target, full: bool) -> Proof:
+    """Verify a returned program: its lowered graphs, each step of their simplification, and the last step to the
+    program. Raises `VerificationError`."""
+    graphs = tuple(program.module.graphs.values())
+    proof = check_program([correspondence(own, target) for own in graphs], program, full)
     phrases: list[str] = []
-    proof = proof.also([phrase for graph in graphs for phrase in graph.planned.represented.checks()])
-    for graph in graphs:
-        if graph.simplified is not None:
-            added = rebuild_exported.input_names([*graph.retraced.constants, *graph.simplified.constants])
-            phrases += check_simplified(graph.simplified, added, graph.signed, full)
+    proof = proof.also([phrase for own in graphs for phrase in check_conversions(own)])
+    for own in graphs:
+        found = own.record("simplify")
+        if found is not None:
+            added = rebuild_exported.input_names([*own.expanded.constants, *found.constants])
+            phrases += check_simplified(found, added, sum(write.signed for write in own.writes), full)
     # Bodies would repeat the phrase of the main graph.
     return proof.also(phrases[:1])
+
+
+def correspondence(final: ProgramGraph, target: Target) -> Correspondence:
+    """The relation of an expanded graph to the planned one, as input for verification."""
+    own, planned = final.expanded, final.planned
+    edges, decisions = final.expanded.edges, planned.decisions or {}
+    assert edges is not None
+    blocked = (edges.values[node] for node, decision in decisions.items() if isinstance(decision, Blocked))
+    stamps = {node: decision.stamp for node, decision in decisions.items() if isinstance(decision, Derived)}
+    return Correspondence(
+        source=planned.graph,
+        lowered=own.graph,
+        origin=edges.origin,
+        values=edges.values,
+        expansions=tuple(stamp.graph for stamp in dict.fromkeys(stamps.values())),
+        illegal=why_illegal_in(target, {*blocked, *_write_backs(own), *conversions_at_border(own)}),
+        added=frozenset(rebuild_exported.input_names(own.constants)),
+        writes=tuple(write.value for write in own.writes),
+        stamps=stamps,
+        constants={n: tensor for key, tensor in own.constants.items() for n in rebuild_exported.input_names([key])},
+        # The outputs of a graph that was simplified are those before writes were added.
+        signed=tuple(write.value for write in own.writes if write.signed) if own is final else (),
+        copied=tuple((write.source, write.value) for write in own.writes if not write.signed),
+        contraction=planned.record("fuse patterns"),
+    )
+
+
+def _write_backs(own: ProgramGraph) -> Iterator[fx.Node]:
+    """The `copy_` nodes at the end of a module, and their targets: every target must support these effects."""
+    assert own.edges is not None
+    for write in own.writes:
+        for user in write.value.users:
+            if user not in own.edges.origin and user.op.startswith("call"):
+                yield user
+                yield from user.all_input_nodes[:1]

@@ -12,10 +12,11 @@ import torch
 from torch import fx, nn
 
 from decomp.capture import autocast
-from decomp.functionalize.writes import Functional, can_require_grad
+from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute, is_same_tensor, is_view, list_operands, view_bases
 from decomp.ir.call import metadata
+from decomp.ir.module import ProgramGraph
 from decomp.ops import aten
 
 _WITHOUT_GRADIENT = "wrap_with_set_grad_enabled"
@@ -165,19 +166,19 @@ def _passed_through(body: fx.Graph, operands: Sequence[Any]) -> dict[fx.Node, An
 
 
 def bodies_of(
-    functional: Functional, owner: nn.Module, policy: autocast.Policy | None
+    own: ProgramGraph, policy: autocast.Policy | None
 ) -> dict[str, tuple[fx.GraphModule, autocast.Policy | None]]:
     """The bodies of higher-order ops, by attribute, with the autocast under which each runs; its casts are made
     explicit."""
     found: dict[str, tuple[fx.GraphModule, autocast.Policy | None]] = {}
-    for node in functional.graph.find_nodes(op="get_attr"):
+    for node in own.graph.find_nodes(op="get_attr"):
         name = str(node.target)
         # An unused region has been erased, and with it the autocast under which its body runs.
-        body = body_named(name, functional, owner) if name not in found and node.users else None
+        body = body_named(name, own) if name not in found and node.users else None
         if body is not None:
             regions = [user for user in node.users if autocast.is_region(user) and user.args[4] is node]
-            own = autocast.region_policy(regions[0]) if regions else policy
-            found[name] = _with_explicit_casts(body, own), own
+            inner = autocast.region_policy(regions[0]) if regions else policy
+            found[name] = _with_explicit_casts(body, inner), inner
     return found
 
 
@@ -185,10 +186,9 @@ def _with_explicit_casts(body: fx.GraphModule, policy: autocast.Policy | None) -
     return autocast.make_casts_explicit(body, lambda _: policy) if policy is not None else body
 
 
-def body_named(name: str, functional: Functional, owner: nn.Module) -> fx.GraphModule | None:
-    if name in functional.submodules:
-        return functional.submodules[name]
-    value = attribute(owner, name)
+def body_named(name: str, own: ProgramGraph) -> fx.GraphModule | None:
+    """The body that a graph calls by this name; None if it is no body."""
+    value = own.bodies[name] if name in own.bodies else attribute(own.owner, name)
     return value if isinstance(value, fx.GraphModule) else None
 
 

@@ -5,7 +5,6 @@ its base."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -23,33 +22,16 @@ if TYPE_CHECKING:
     from decomp.derive.expansion import Expansion
 
 
-@dataclass
-class InlinedGraph:
-    """A lowered graph, its relation to the graph it was made from, and what was added."""
-
-    rewrite: Rewrite
-    chains: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
-    """The rules, the outermost first, by node that their expansion created."""
-    stamps: dict[ExpansionTemplate, int] = field(default_factory=dict)
-    constants: dict[str, torch.Tensor] = field(default_factory=dict)
-    """Concrete tensors that rules use, by attribute name; one name per tensor."""
-
-    @property
-    def graph(self) -> fx.Graph:
-        """The lowered graph."""
-        return self.rewrite.graph
-
-
 def inline_expansions(
     source: fx.Graph,
     decisions: Mapping[fx.Node, Derived],
     mode: FakeTensorMode | None,
     taken: Any = (),
     without: Collection[fx.Node] = (),
-) -> InlinedGraph:
+) -> Inlining:
     """Build the lowered graph: nodes in `decisions` are replaced, those in `without` are left out. `taken`: attribute
     names that are in use."""
-    walk = _InliningWalk(source, mode, set(taken))
+    walk = Inlining(source, mode, set(taken))
     for node in source.nodes:
         decision = decisions.get(node)
         if node in without:
@@ -58,23 +40,25 @@ def inline_expansions(
             walk.rewrite.copy(node)
         else:
             walk.stamp(node, decision.stamp)
-    return walk.out
+    return walk
 
 
-class _InliningWalk:
-    """The state of one walk."""
+class Inlining:
+    """One walk, and what came of it."""
 
     def __init__(self, source: fx.Graph, mode: FakeTensorMode | None, taken: set[str]) -> None:
         self.rewrite = Rewrite.of(source)
-        self.out = InlinedGraph(self.rewrite)
+        self.chains: dict[fx.Node, tuple[Any, ...]] = {}
+        """The rules, the outermost first, by node that their expansion created."""
+        self.constants: dict[str, torch.Tensor] = {}
+        """Concrete tensors that rules use, by attribute name; one name per tensor."""
         self.fakes = Fakes(mode) if mode is not None else None
         self.taken = taken
         self.attributes: dict[int, fx.Node] = {}
 
     def stamp(self, node: fx.Node, stamp: ExpansionTemplate) -> None:
         """Inline an expansion in place of `node`."""
-        out, rewrite, fakes = self.out, self.rewrite, self.fakes
-        out.stamps[stamp] = out.stamps.get(stamp, 0) + 1
+        rewrite, fakes = self.rewrite, self.fakes
         values = [rewrite.values[slot] for slot in node.all_input_nodes]
         metas = [metadata(v) if type(v) is fx.Node else None for v in values] if fakes is not None else []
         kept = inherited_meta(node)
@@ -102,7 +86,7 @@ class _InliningWalk:
                     new.meta["val"] = value
             values.append(new)
             rewrite.origin[new] = node
-            out.chains[new] = entry.chain
+            self.chains[new] = entry.chain
         rewrite.replace(node, stamp.outputs(values))
 
     def _attribute(self, tensor: torch.Tensor, spec: Any) -> fx.Node:
@@ -111,7 +95,7 @@ class _InliningWalk:
         if found is None:
             name = next(f"_constant{i}" for i in range(len(self.taken) + 1) if f"_constant{i}" not in self.taken)
             self.taken.add(name)
-            self.out.constants[name] = tensor
+            self.constants[name] = tensor
             found = self.rewrite.create("get_attr", name, (), {}, self.rewrite.free(name))
             self.attributes[id(tensor)] = found
             if self.fakes is not None and spec is not None:
@@ -123,16 +107,16 @@ def flatten(expansion: Expansion, decisions: Mapping[fx.Node, Derived]) -> Expan
     """The expansion with its derived calls replaced by their own expansions, compiled to a template."""
     graph, constants = expansion.graph, dict(expansion.constants)
     if decisions:
-        walk = _InliningWalk(graph, mode_of(graph), set(constants))
+        walk = Inlining(graph, mode_of(graph), set(constants))
         for node in graph.nodes:
             if node in decisions:
                 walk.stamp(node, decisions[node].stamp)
             else:
                 walk.rewrite.copy(node)
-        for new, chain in walk.out.chains.items():
+        for new, chain in walk.chains.items():
             new.meta["chain"] = (expansion.rule, *chain)
         graph = walk.rewrite.graph
-        constants.update(walk.out.constants)
+        constants.update(walk.constants)
     for node in graph.nodes:
         if node.op not in ("placeholder", "output"):
             node.meta.setdefault("chain", (expansion.rule,))

@@ -11,18 +11,19 @@ metadata of its new arguments, and either inherits true metadata, or gets dense 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from decomp.functionalize.writes import Functional, as_module
+from decomp.functionalize.writes import as_module
 from decomp.graphs.graph_builder import Emitter
 from decomp.graphs.rewrite import Rewrite, copy_graph
 from decomp.graphs.tracing import fake_like
 from decomp.ir.aliases import bodies, changes_metadata, spelling_of
 from decomp.ir.call import is_host, metadata
+from decomp.ir.module import ProgramGraph
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.metadata.symbolic_sizes import is_data
@@ -223,15 +224,15 @@ TrueResults = Callable[[fx.Node], Any]
 """Returns the true metadata of a call's results, if the captured metadata has other strides; else None."""
 
 
-def with_kernel_strides(functional: Functional, kernel_strides: TrueResults) -> Functional:
-    """A functional program with metadata that has the strides its kernels return. A call that does not work on these
+def with_kernel_strides(own: ProgramGraph, kernel_strides: TrueResults) -> ProgramGraph:
+    """A functional graph with metadata that has the strides its kernels return. A call that does not work on these
     gets a copy."""
-    propagation = StridePropagation(functional.graph, functional.stale_strides, expected=())
+    propagation = StridePropagation(own.graph, own.stale_strides, expected=())
     for node in propagation.nodes():
         results = kernel_strides(propagation.current(node))
         if results is not None:
             propagation.strides_changed(node, results)
-    return functional if propagation.emit is None else functional.rewritten(propagation.emit.rewrite)
+    return own if propagation.emit is None else own.rewritten(propagation.emit.rewrite, "kernel strides")
 
 
 @dataclass(frozen=True)
@@ -252,12 +253,6 @@ class Corrected:
         found.__dict__.update(owner.__dict__)
         found._modules = {**owner._modules, **self.bodies}
         return found
-
-    def functional(self, functional: Functional) -> Functional:
-        """A functional form of this graph, as one of the captured graph."""
-        same = functional.graph is self.rewrite.graph
-        rewrite = self.rewrite if same else self.rewrite.then(functional.rewrite)
-        return replace(functional, rewrite=rewrite, submodules={**self.bodies, **functional.submodules})
 
 
 def correct_strides(graph: fx.Graph, owner: nn.Module, kernel_strides: TrueResults) -> Corrected | None:
@@ -335,5 +330,5 @@ def _region_results(
         return None
     if str(name.target) in regions:
         raise _CannotBeRun  # one body, called with two layouts
-    regions[str(name.target)] = as_module(body, own.functional(Functional(own.rewrite)))
+    regions[str(name.target)] = as_module(body, own.rewrite.graph, own.bodies)
     return changed_strides(own.rewrite.graph, metadata(node))

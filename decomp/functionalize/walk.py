@@ -458,7 +458,7 @@ class _FunctionalWalk:
                 f"its body {name!r} writes {inner.writes[0].source.name!r}, an operand",
                 "return the new value from the body",
             )
-        self.submodules[name] = as_module(body, inner)
+        self.submodules[name] = as_module(body, inner.graph, inner.submodules)
         self.emit.stale_strides.update(inner.stale_strides)
 
     def _enter(self, node: fx.Node, region: _RunOnceBody) -> None:
@@ -578,4 +578,4 @@ class _RunOnceBody:
 
     def module(self) -> fx.GraphModule:
         """The functional body."""
-        return as_module(self.body, self.functional)
+        return as_module(self.body, self.functional.graph, self.functional.submodules)

@@ -31,6 +31,8 @@ class Write:
     """Whether the write is hidden from autograd, as gradients were disabled."""
     differentiable: bool = False
     """Whether the tensor may require a gradient at run time."""
+    signed: bool = False
+    """Whether the value is an output that the signature of an exported program names, and not that of a `copy_`."""
 
     def through(self, rewrite: Rewrite) -> Write:
         """The same write in a graph derived from this one."""
@@ -50,19 +52,11 @@ class Functional:
     stale_strides: Mapping[fx.Node, Any] = field(default_factory=dict)
     """Nodes whose strides differ from the captured metadata with which their users were traced, mapped to that
     metadata; including nodes of functional bodies."""
-    before: Rewrite | None = None
-    """The rewrite that led to the graph in which patterns are not yet contracted to calls."""
 
     @property
     def graph(self) -> fx.Graph:
         """The functional graph."""
         return self.rewrite.graph
-
-    def rewritten(self, after: Rewrite) -> Functional:
-        """The program with a graph derived from its own."""
-        writes = tuple(write.through(after) for write in self.writes)
-        captured = {after.values[node]: meta for node, meta in self.stale_strides.items() if node in after.values}
-        return Functional(self.rewrite.then(after), writes, self.submodules, captured, self.before)
 
 
 def append_writes(graph: fx.Graph, writes: Iterable[Write], aten_dialect: bool) -> None:
@@ -209,10 +203,10 @@ def _detach(graph: fx.Graph, node: fx.Node, aten_dialect: bool) -> fx.Node:
     return new
 
 
-def as_module(body: fx.GraphModule, functional: Functional) -> fx.GraphModule:
-    """`body` with its functional graph."""
-    module = fx.GraphModule(body, functional.graph, type(body).__name__)
-    for name, inner in functional.submodules.items():
+def as_module(body: fx.GraphModule, graph: fx.Graph, submodules: Mapping[str, fx.GraphModule]) -> fx.GraphModule:
+    """`body` with another graph, and other bodies that it calls."""
+    module = fx.GraphModule(body, graph, type(body).__name__)
+    for name, inner in submodules.items():
         module.add_submodule(name, inner)
     module.meta.update(body.meta)
     return module.train(body.training)

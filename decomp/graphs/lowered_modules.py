@@ -11,22 +11,22 @@ from torch.export import ExportedProgram
 from decomp.graphs.snapshot import Snapshot, snapshot
 
 if TYPE_CHECKING:
-    from decomp.derive.pipeline import RewrittenGraph
+    from decomp.ir.module import ProgramGraph
 
 
-def lowered_modules(graphs: Sequence[RewrittenGraph], result: Any) -> list[fx.GraphModule | None]:
+def lowered_modules(graphs: Sequence[ProgramGraph], result: Any) -> list[fx.GraphModule | None]:
     """For each record of a lowered graph, the main one first, the module with this graph in `result`; None if there is
     none."""
     found: dict[nn.Module, fx.GraphModule] = {}
-    by_owner = {graph.planned.owner: graph.planned for graph in graphs}
-    waiting = [(graphs[0].planned, result.graph_module if isinstance(result, ExportedProgram) else result)]
-    for planned, module in waiting:
-        found[planned.owner] = module
-        for name, body in planned.bodies.items():
+    by_owner = {own.owner: own for own in graphs}
+    waiting = [(graphs[0], result.graph_module if isinstance(result, ExportedProgram) else result)]
+    for own, module in waiting:
+        found[own.owner] = module
+        for name, body in own.bodies.items():
             inner = _submodule(module, name)
             if inner is not None and body not in found:
                 waiting.append((by_owner[body], inner))
-    return [found.get(graph.planned.owner) for graph in graphs]
+    return [found.get(own.owner) for own in graphs]
 
 
 def _submodule(module: nn.Module, name: str) -> fx.GraphModule | None:
@@ -35,6 +35,6 @@ def _submodule(module: nn.Module, name: str) -> fx.GraphModule | None:
     return module if isinstance(module, fx.GraphModule) else None
 
 
-def snapshots_of(graphs: Sequence[RewrittenGraph], result: Any) -> tuple[Snapshot, ...]:
+def snapshots_of(graphs: Sequence[ProgramGraph], result: Any) -> tuple[Snapshot, ...]:
     """Snapshots of the current graphs of a lowered program."""
     return tuple({} if each is None else snapshot(each.graph) for each in lowered_modules(graphs, result))

@@ -29,6 +29,8 @@ class Rewrite:
     """From a node of this graph to the source node from which it comes."""
     values: dict[fx.Node, Any] = field(default_factory=dict)
     """From a source node to its value: a node, or nested containers of nodes and constants."""
+    several: dict[fx.Node, tuple[fx.Node, ...]] = field(default_factory=dict)
+    """From a node that replaces several source nodes to all of them."""
     names: set[str] = field(default_factory=set)
     """Names that new nodes must not use: those of nodes still to be copied, and those returned by `free`."""
 
@@ -109,6 +111,10 @@ class Rewrite:
     def source_of(self, node: fx.Node) -> fx.Node:
         """The source node from which a node comes; the node itself if it has no origin."""
         return self.origin.get(node, node)
+
+    def sources_of(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """All source nodes from which a node comes; the node itself if it has no origin."""
+        return self.several.get(node, (self.source_of(node),))
 
     def then(self, after: Rewrite) -> Rewrite:
         """The composition of this rewrite with `after`, whose source is the graph of this one."""

@@ -1,11 +1,12 @@
 """The value that every pass takes and returns: a program as graphs, its own and the bodies of its higher-order ops.
 Each graph knows the graph that it was made from and how the nodes of the two relate, so that a program at any stage can
-be traced back to the captured one."""
+be traced back to the captured one, and printed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,45 +14,117 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from decomp.ir.aliases import attribute
+from decomp.ir.stages import stage_of
 from decomp.torch_internals.fakes import FakeTensorMode
 
 if TYPE_CHECKING:
+    from decomp.derive.decisions import Decision
     from decomp.functionalize.writes import Write
     from decomp.graphs.rewrite import Rewrite
 
 
 @dataclass(frozen=True, eq=False)
 class ProgramGraph:
-    """One graph of a program: its own, or the body of a higher-order op."""
+    """One graph of a program at one stage: its own, or the body of a higher-order op."""
 
     graph: fx.Graph
     owner: nn.Module
     """The module of the captured program that owns the attributes that the graph names."""
     name: str = ""
     """The attribute by which another graph calls it; empty for the program's own."""
+    by: str = "capture"
+    """The pass that made it."""
     before: ProgramGraph | None = None
     """The graph that it was made from; None for one that was captured as it is."""
     edges: Rewrite | None = None
     """How its nodes relate to those of the graph before."""
     why: Any = None
     """What justifies the edges that are no copies, as the pass recorded it."""
-    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Tensors that passes added, by attribute name."""
+    decisions: Mapping[fx.Node, Decision] | None = None
+    """What becomes of each of its calls; None if it was not planned."""
     bodies: Mapping[str, nn.Module] = field(default_factory=dict)
     """By attribute name: the owner of each graph that it calls."""
     writes: tuple[Write, ...] = ()
-    """What an exported program still has to write back to its inputs."""
+    """Inputs and buffers that are to be written back, and their new values."""
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Tensors that passes added, by attribute name."""
+    chains: Mapping[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
+    """The rules that created a node, the outermost first."""
+    stale_strides: Mapping[fx.Node, Any] = field(default_factory=dict)
+    """Nodes whose strides differ from the captured metadata with which their users were traced, mapped to that
+    metadata."""
     dropped: frozenset[str] = frozenset()
     """Names of inputs, constants of an exported program, that it no longer takes."""
 
-    def rewritten(self, edges: Rewrite, **changes: Any) -> ProgramGraph:
-        """The graph that was made from this one."""
-        return replace(self, graph=edges.graph, before=self, edges=edges, **changes)
+    def rewritten(self, edges: Rewrite, by: str, **changes: Any) -> ProgramGraph:
+        """The graph that a pass made from this one. Writes, stale strides and chains of rules are carried over."""
+        values, chains = edges.values, self.chains
+        facts = {
+            "why": None,
+            "decisions": None,
+            "writes": tuple(write.through(edges) for write in self.writes),
+            "stale_strides": {values[node]: meta for node, meta in self.stale_strides.items() if node in values},
+            "chains": {new: chains[old] for new, old in edges.origin.items() if new.name == old.name and old in chains}
+            if chains
+            else chains,
+        }
+        return replace(self, graph=edges.graph, by=by, before=self, edges=edges, **{**facts, **changes})
 
     @property
     def calls(self) -> int:
         """How many calls it makes."""
         return sum(node.op.startswith("call") for node in self.graph.nodes)
+
+    def at(self, by: str) -> ProgramGraph | None:
+        """The latest graph that a pass made, this one or one that it was made from; None if there is none."""
+        each: ProgramGraph | None = self
+        while each is not None and each.by != by:
+            each = each.before
+        return each
+
+    def record(self, by: str) -> Any:
+        """What a pass recorded; None if it changed nothing."""
+        found = self.at(by)
+        return None if found is None else found.why
+
+    @property
+    def captured(self) -> ProgramGraph:
+        """The graph of the captured program."""
+        return self._require("capture")
+
+    @property
+    def expanded(self) -> ProgramGraph:
+        """The lowered graph before it was simplified."""
+        return self._require("expand")
+
+    def _require(self, by: str) -> ProgramGraph:
+        found = self.at(by)
+        assert found is not None, by
+        return found
+
+    @property
+    def planned(self) -> ProgramGraph:
+        """The graph that has decisions."""
+        each = self
+        while each.decisions is None:
+            assert each.before is not None
+            each = each.before
+        return each
+
+    @functools.cached_property
+    def since_planned(self) -> Rewrite:
+        """The rewrite from the planned graph."""
+        return self.since(self.planned)
+
+    def since(self, before: ProgramGraph) -> Rewrite:
+        """The rewrite from an earlier graph. Nodes that have no source there have no origin."""
+        assert self.before is not None and self.edges is not None
+        if self.before is before:
+            return self.edges
+        earlier = self.before.since(before)
+        both, known = earlier.then(self.edges), earlier.origin
+        both.origin = {new: known[old] for new, old in self.edges.origin.items() if old in known}
+        return both
 
     def source_of(self, node: fx.Node) -> fx.Node:
         """The node of the user's program from which a node comes."""
@@ -59,6 +132,15 @@ class ProgramGraph:
         while each is not None and each.edges is not None:
             node, each = each.edges.source_of(node), each.before
         return node
+
+    def sources_of(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """All nodes of the user's program from which a node comes: several if it is the call of a pattern."""
+        found: tuple[fx.Node, ...] = (node,)
+        each: ProgramGraph | None = self
+        while each is not None and each.edges is not None:
+            found = tuple(old for new in found for old in each.edges.sources_of(new))
+            each = each.before
+        return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +189,17 @@ class Module:
     def rewritten(self, edges: Rewrite, root: nn.Module | None = None, **changes: Any) -> Module:
         """The program, which has no bodies yet, with a graph that was made from its own; its attributes are in
         `root`."""
-        own = self.main.rewritten(edges, owner=root or self.root)
+        own = self.main.rewritten(edges, "capture", owner=root or self.root)
         return replace(self, graphs={own.owner: own}, **changes)
+
+    def map(self, change: Callable[[ProgramGraph], ProgramGraph]) -> Module:
+        """The program with each graph changed."""
+        return replace(self, graphs={owner: change(own) for owner, own in self.graphs.items()})
+
+    def __str__(self) -> str:
+        """Its graphs as text: calls with dtypes and shapes, and for each the nodes that it comes from, in the graph
+        before, with the justification."""
+        return str(stage_of(self.graphs.values()))
 
     def source_of(self, node: fx.Node) -> fx.Node:
         """The node of the user's program from which a node of its own graph comes."""

@@ -12,10 +12,10 @@ from torch import fx, nn
 
 from decomp.capture.lowered_module import add_input_check
 from decomp.errors import CaptureError, OutOfRange, spell_target
-from decomp.functionalize.writes import Functional
 from decomp.ir.aliases import attribute
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.dtypes import name_of
+from decomp.ir.module import ProgramGraph
 from decomp.metadata.fakes import mode_of
 from decomp.metadata.meta_values import convert_constant, known_value
 from decomp.narrowing.program import Dtypes, Narrowed, fits_dtype, narrow_graph
@@ -23,31 +23,29 @@ from decomp.rules.target import Target
 from decomp.torch_internals.pytree import tensors_in, tree_leaves
 
 
-def narrow_program(
-    functional: Functional, target: Target, owner: nn.Module, state: Mapping[str, Any]
-) -> tuple[Functional, Narrowed] | None:
-    """The program in narrow dtypes; None if the target declares none, or nothing is wide. `owner` has the attributes
-    that the graph names, `state` the tensors behind inputs. Raises `OutOfRange` for a tensor or a number that does not
-    fit, and `CaptureError` if the graph has no metadata."""
-    graph = functional.graph
+def narrow_program(own: ProgramGraph, target: Target, state: Mapping[str, Any]) -> ProgramGraph:
+    """A graph in narrow dtypes; itself if the target declares none, or nothing is wide. `state`: the tensors behind
+    inputs. Raises `OutOfRange` for a tensor or a number that does not fit, and `CaptureError` if the graph has no
+    metadata."""
+    graph = own.graph
     if not target.narrower:
-        return None
+        return own
     if mode_of(graph) is None:
         if any(node.op.startswith("call") for node in graph.nodes):
             raise CaptureError("narrow=True needs the dtypes of the program, which it does not have: pass args=(...)")
-        return None
-    found = narrow_graph(graph, target.narrower, {write.value for write in functional.writes})
+        return own
+    found = narrow_graph(graph, target.narrower, {write.value for write in own.writes})
     if found is None:
-        return None
+        return own
     for call, (what, dtype) in found.refused.items():
         raise OutOfRange(f"{spell_target(call.target)} (at {call.name}) takes", what, dtype)
     for node in graph.nodes:
         tensor = state.get(node.name) if node.op == "placeholder" else None
-        tensor = attribute(owner, str(node.target)) if node.op == "get_attr" else tensor
+        tensor = attribute(own.owner, str(node.target)) if node.op == "get_attr" else tensor
         if isinstance(tensor, torch.Tensor):
             require_fits(str(node.target), tensor, target.narrower)
-    after = functional.rewritten(found.rewrite)
-    return replace(after, stale_strides={**after.stale_strides, **found.stale_strides}), found
+    after = own.rewritten(found.rewrite, "narrow", why=found)
+    return replace(after, stale_strides={**after.stale_strides, **found.stale_strides})
 
 
 def require_fits(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> None:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from decomp.errors import count_noun
-from decomp.functionalize.writes import Functional
 from decomp.ir.call import call_if_bound, metadata
+from decomp.ir.module import ProgramGraph
 from decomp.ir.ops import op as op_of
 from decomp.metadata.fakes import mode_of
 from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, ComplexAsReal, complex_as_real
@@ -21,21 +21,18 @@ from decomp.rules.target import Target
 from decomp.torch_internals.pytree import tensors_in
 
 
-def split_complex_program(
-    functional: Functional, recorder: PairRecorder, target: Target, owner: nn.Module
-) -> tuple[Functional, ComplexAsReal] | None:
-    """The program with pairs of real numbers instead of complex ones; None if `target` knows every complex dtype in it.
-    `owner` has the attributes that the graph names."""
-    graph = functional.graph
+def split_complex_program(own: ProgramGraph, recorder: PairRecorder, target: Target) -> ProgramGraph:
+    """A graph with pairs of real numbers instead of complex ones; itself if `target` knows every complex dtype in
+    it."""
+    graph, owner = own.graph, own.owner
     if target.dtypes is None or mode_of(graph) is None or not any(_unknown(node, target) for node in graph.nodes):
-        return None
+        return own
     kept = {node for node in graph.nodes if is_complex_call(node) and _may_stay(node, target)}
-    written = {write.value for write in functional.writes}
+    written = {write.value for write in own.writes}
     taken = [*owner.__dict__.get("_buffers", {}), *owner.__dict__]
     found = complex_as_real(graph, recorder, kept, written, taken)
-    after = functional.rewritten(found.rewrite)
-    captured = {**after.stale_strides, **found.stale_strides}
-    return replace(after, stale_strides=captured, before=functional.before or functional.rewrite), found
+    after = own.rewritten(found.rewrite, "split complex", why=found, chains=found.chains, constants=found.constants)
+    return replace(after, stale_strides={**after.stale_strides, **found.stale_strides})
 
 
 def _unknown(node: fx.Node, target: Target) -> bool:

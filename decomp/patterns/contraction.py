@@ -91,7 +91,7 @@ def _call(rewrite: Rewrite, match: Match) -> fx.Node:
     args = fx.node.map_arg(tuple(match.bound.get(name) for name in pattern.variables), values.__getitem__)
     name = match.root.name if pattern.single else rewrite.free(pattern.name)
     new: fx.Node = rewrite.create("call_function", pattern, args, {}, name)
-    rewrite.origin[new] = match.root
+    rewrite.origin[new], rewrite.several[new] = match.root, match.nodes
     if pattern.single:
         new.meta.update(match.root.meta)
         rewrite.replace(match.root, new)

@@ -58,15 +58,6 @@ class PatternFusion:
     searched: tuple[Any, ...] = ()
     """The graph that was searched, and the owner of its attributes."""
 
-    def match_at(self, name: str) -> Match | None:
-        """The match that a call of a pattern replaces, by the name of the call."""
-        return self._by_name.get(name)
-
-    @functools.cached_property
-    def _by_name(self) -> dict[str, Match]:
-        calls = self.contraction.matches if self.contraction is not None else {}
-        return {node.name: match for node, match in calls.items()}
-
     def reasons(self) -> dict[str, list[tuple[str, str]]]:
         """By the name of a node: the rules whose patterns it matches in part, each with the reason why it was not
         replaced."""

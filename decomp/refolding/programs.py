@@ -86,7 +86,9 @@ def fold_graph(own: ProgramGraph, folds: Iterable[Fold], constants: Iterable[str
         except Circular as circular:
             left.remove(circular.fold)
             continue
-        return own.rewritten(rewrite, dropped=frozenset(node.name for node in given if node not in rewrite.values))
+        return own.rewritten(
+            rewrite, "refold", dropped=frozenset(node.name for node in given if node not in rewrite.values)
+        )
 
 
 def rebuild_program(module: Module, source: fx.Graph) -> Any:

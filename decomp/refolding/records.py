@@ -13,13 +13,13 @@ from typing import Any
 from torch import fx
 
 from decomp.derive.decisions import Derived
-from decomp.derive.pipeline import RewrittenGraph
 from decomp.errors import spell_target
 from decomp.graphs.snapshot import Snapshot, is_as_recorded, renamed_operands, same_target
 from decomp.ir.agreement import same_metadata
 from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call, is_projection, metadata, nodes_in
 from decomp.ir.effects import EffectTable
+from decomp.ir.module import ProgramGraph
 from decomp.patterns.pattern import Pattern
 from decomp.refolding.folding import Fold, Path
 from decomp.refolding.outcome import MissedCall, RestoredCall
@@ -39,7 +39,7 @@ class RecordedFindings:
 
 
 def find_recorded_folds(
-    piece: RewrittenGraph, host: fx.Graph, before: Snapshot, inputs: Mapping[fx.Node, fx.Node], to: Target | None
+    piece: ProgramGraph, host: fx.Graph, before: Snapshot, inputs: Mapping[fx.Node, fx.Node], to: Target | None
 ) -> RecordedFindings:
     """The calls of the source of `piece` that can be restored in `host`, the lowered graph in its current state;
     `before` is its state after lowering. `inputs` maps inputs of the recorded graph to nodes of `host` with other
@@ -56,24 +56,24 @@ class _RecordWalk:
 
     def __init__(
         self,
-        piece: RewrittenGraph,
+        piece: ProgramGraph,
         host: fx.Graph,
         before: Snapshot,
         inputs: Mapping[fx.Node, fx.Node],
         to: Target | None,
     ) -> None:
         self.piece, self.before, self.to = piece, before, to
-        self.rewrite = piece.rewrite
+        self.rewrite = piece.since_planned
         self.now = {node.name: node for node in host.nodes}
         self.inputs = inputs
         self.edited = {name for name, was in before.items() if not self._is_untouched(name, was)}
         self.strangers = self._strangers(host)
-        self.effects = EffectTable(piece.source.owning_module)
+        self.effects = EffectTable(piece.planned.graph.owning_module)
         self.calls: dict[fx.Node, Fold] = {}
         self.spare: dict[fx.Node, Fold] = {}
         self.found = RecordedFindings()
         self.wanted = _wanted_in(to)
-        for source, decision in piece.decisions.items():
+        for source, decision in (piece.planned.decisions or {}).items():
             if isinstance(decision, Derived) and source in self.rewrite.values:
                 self._visit(source)
 

@@ -189,13 +189,10 @@ def _of_lowering(lowering: Lowering, to: Target | None, check: _RefoldCheck, tim
                 found[module] = find_recorded_folds(piece, module.graph, before, inputs, to)
     constants = tuple(input_names(lowering.returned_program.module.main.constants))
     with _timed(times, "fold"):
-        graphs = {
-            owner: fold_graph(each, found[owner].folds if owner in found else (), constants)
-            for owner, each in given.graphs.items()
-        }
+        folds = {owner: each.folds for owner, each in found.items()}
+        folded = given.map(lambda own: fold_graph(own, folds.get(own.owner, ()), constants))
     name = to.name if to is not None else "the ops of the source"
     examples = check.given(example_inputs(lowering.model, *lowering.example_inputs))
-    folded = replace(given, graphs=graphs)
     return _finished(lowering.result, given, folded, name, found.values(), check, examples, times, lowering)
 
 
@@ -210,7 +207,9 @@ def _of_program(
             owner: search(each.graph, owner, wanted, rules, constants if owner is given.root else None)
             for owner, each in given.graphs.items()
         }
-    folded = replace(given, graphs={owner: given.graphs[owner].rewritten(own.rewrite) for owner, own in found.items()})
+    folded = replace(
+        given, graphs={owner: given.graphs[owner].rewritten(own.rewrite, "refold") for owner, own in found.items()}
+    )
     examples = check.given(getattr(program, "example_inputs", None))
     return _finished(program, given, folded, name, found.values(), check, examples, times, None)
 
@@ -218,7 +217,7 @@ def _of_program(
 def _unsimplified(lowering: Lowering) -> Lowering:
     """The lowering without simplification, whose graphs still have the nodes of all source calls. If the user changed
     the result, the simplified lowering itself, in which some operands may no longer be computed."""
-    if all(piece.simplified is None for piece in lowering.pieces):
+    if all(piece.at("simplify") is None for piece in lowering.pieces):
         return lowering
     for module, before in zip(lowered_modules(lowering.pieces, lowering.result), lowering.snapshots):
         nodes = list(module.graph.nodes) if module is not None else []

@@ -17,9 +17,9 @@ import weakref
 from torch import fx
 
 from decomp.errors import count_noun
+from decomp.ir.stages import final_stage, user_line
 from decomp.lowering import Lowering
 from decomp.report import Report
-from decomp.stages import final_stage, user_line
 
 MOST = 256
 """How many records a backend keeps, the latest."""

@@ -16,7 +16,7 @@ from torch import fx, nn
 from decomp.capture.rebuild_exported import lifted_state, written_inputs
 from decomp.functionalize.gradients import gradient_inputs
 from decomp.graphs.graph_builder import own_memory
-from decomp.graphs.rewrite import Rewrite, copy_graph
+from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import view_bases
 from decomp.ir.call import substituted
 from decomp.ir.module import Module, ProgramGraph
@@ -85,23 +85,16 @@ class Subject:
     """For a lowered graph, the source node of each node: results are named after it."""
 
     @classmethod
-    def of(
-        cls,
-        graph: fx.Graph,
-        root: nn.Module | None,
-        target: Target,
-        exported: Any = None,
-        written: Iterable[fx.Node] = (),
-        constants: Mapping[str, Any] | None = None,
-    ) -> Subject:
-        """A graph whose attributes are in `root` and `constants`, and whose inputs are those of an exported program, if
-        given."""
-        state, every = dict(constants or {}), set(written)
+    def of(cls, own: ProgramGraph, target: Target, exported: Any = None) -> Subject:
+        """A graph, whose inputs are those of an exported program, if given."""
+        state, every = dict[str, Any](own.constants), {write.source for write in own.writes}
         if exported is not None:
             state.update(lifted_state(exported))
             names = written_inputs(exported)
-            every.update(node for node in graph.find_nodes(op="placeholder") if node.name in names)
-        return cls(graph, root, target, state, tuple(every))
+            every.update(node for node in own.graph.find_nodes(op="placeholder") if node.name in names)
+        results = tuple(write.value for write in own.writes if write.signed)
+        sources = own.edges.origin if own.edges is not None and own.by == "expand" else {}
+        return cls(own.graph, own.owner, target, state, tuple(every), results, sources)
 
     def constants(self, around: RewriteConstraints, settings: Settings) -> Constants:
         """The values that are the same in every run: those computed from factories, and if frozen from parameters."""
@@ -159,17 +152,19 @@ class Simplified:
 
 
 def simplify_module(module: Module, target: Target, settings: Settings) -> Module:
-    """The program with its graphs simplified, and what was done to each in `ProgramGraph.why`."""
-    retraced, graphs = bodies_retraced(module), dict[nn.Module, ProgramGraph]()
-    for owner, each in module.graphs.items():
-        exported = module.exported if each is module.main else None
-        own = settings.without_constants if owner in retraced else settings
-        found = simplify_graph(Subject.of(each.graph, owner, target, exported), own)
+    """The program with its graphs simplified; one that cannot be simplified is left as it is."""
+    retraced = bodies_retraced(module)
+
+    def simplified(own: ProgramGraph) -> ProgramGraph:
+        exported = module.exported if own is module.main else None
+        chosen = settings.without_constants if own.owner in retraced else settings
+        found = simplify_graph(Subject.of(own, target, exported), chosen)
         if found is None:
-            graphs[owner] = each.rewritten(copy_graph(each.graph))
-        else:
-            graphs[owner] = each.rewritten(found.rewrite, constants=found.constants, why=found)
-    return replace(module, graphs=graphs)
+            return own
+        constants, chains = found.used({**own.constants, **found.constants}), found.carried(own.chains)
+        return own.rewritten(found.rewrite, "simplify", why=found, constants=constants, chains=chains)
+
+    return module.map(simplified)
 
 
 def simplify_graph(subject: Subject, settings: Settings, laws: Laws | None = None) -> Simplified | None:

@@ -96,7 +96,7 @@ class Levels:
         """`plans`: the plans of one program, by level. `narrower`: wide dtypes that occur only at the boundary, as the
         program computes in narrow ones. Raises `AccuracyError` if nothing that it returns can have an error."""
         self.plans, self.cost = plans, cost
-        self.experiment = Experiment(next(iter(plans.values())).graphs, inputs, seed)
+        self.experiment = Experiment(next(iter(plans.values())).module, inputs, seed)
         self._as_it_is = self.experiment.traced({})
         self.original = Error.of(self._as_it_is.outputs, self.experiment.exact)
         """The error of the source program in PyTorch."""
@@ -225,7 +225,7 @@ def _inputs(program: Module, source: CaptureRequest) -> list[object]:
 
 
 def _decisions(planned: PlannedProgram) -> dict[Place, Decision]:
-    return {(i, node.name): d for i, graph in enumerate(planned.graphs) for node, d in graph.decisions.items()}
+    return {(i, node.name): decision for i, node, decision in planned.decisions}
 
 
 def _op_of(node: fx.Node) -> Op:

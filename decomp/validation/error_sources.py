@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.derive.decisions import PlannedGraph
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.aliases import attribute
 from decomp.ir.arguments import zipped
 from decomp.ir.call import call_if_bound, is_host, is_projection
 from decomp.ir.effects import EffectTable
+from decomp.ir.module import Module, ProgramGraph
 from decomp.torch_internals import pytree
 from decomp.validation.closeness import widened
 from decomp.validation.running_programs import call_node, forked_random_state, run_graph
@@ -47,9 +47,10 @@ class Traced:
 class Experiment:
     """A program on its inputs. Random numbers are drawn once, by PyTorch's own kernels, and reused in each run."""
 
-    def __init__(self, graphs: Sequence[PlannedGraph], inputs: Sequence[Any], seed: int = 0) -> None:
-        """`graphs`: the main graph first; `inputs`: its inputs."""
-        self.graphs, self.inputs, self.seed = graphs, list(inputs), seed
+    def __init__(self, module: Module, inputs: Sequence[Any], seed: int = 0) -> None:
+        """`module`: functional graphs; `inputs`: those of the program."""
+        self.module, self.inputs, self.seed = module, list(inputs), seed
+        self.graphs = tuple(module.graphs.values())
         self.random: dict[Place, list[Any]] = {}
         """The results of each call that draws random numbers, for each time that it ran."""
         self.own_only: set[Place] = set()
@@ -58,8 +59,8 @@ class Experiment:
         """The dtypes of each call's arguments, in containers like those of the arguments."""
         self.containers: dict[Place, Any] = {}
         """The structure of each call's results."""
-        self._number = {graph.owner: number for number, graph in enumerate(graphs)}
-        self._effects = [EffectTable(graph.owner) for graph in graphs]
+        self._number = {graph.owner: number for number, graph in enumerate(self.graphs)}
+        self._effects = [EffectTable(graph.owner) for graph in self.graphs]
         self.drawn_before = False
         self._run(self._first, self.inputs)
         self.drawn_before = True
@@ -109,7 +110,7 @@ class Experiment:
     @functools.cached_property
     def _written(self) -> int:
         """How many leading outputs of an exported program are new values of its state and of its inputs."""
-        exported = self.graphs[0].program.exported
+        exported = self.module.exported
         specs = exported.graph_signature.output_specs if exported is not None else ()
         return sum(spec.kind.name not in ("USER_OUTPUT", "LOSS_OUTPUT") for spec in specs)
 
@@ -180,7 +181,7 @@ class _ProgramRun:
         turn = self.drawn[place] = self.drawn.get(place, -1) + 1
         return widened(draws[turn % len(draws)]) if self.wide else draws[turn % len(draws)]
 
-    def _attribute(self, planned: PlannedGraph, name: str) -> Any:
+    def _attribute(self, planned: ProgramGraph, name: str) -> Any:
         """A tensor; or a body, as a function."""
         body = planned.bodies.get(name)
         if body is not None:

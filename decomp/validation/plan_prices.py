@@ -94,8 +94,7 @@ Decided = Mapping[Place, tuple[fx.Node, Decision]]
 
 
 def _decisions(planned: PlannedProgram) -> Iterator[tuple[Place, tuple[fx.Node, Decision]]]:
-    for i, graph in enumerate(planned.graphs):
-        yield from (((i, node.name), (node, decision)) for node, decision in graph.decisions.items())
+    return (((i, node.name), (node, decision)) for i, node, decision in planned.decisions)
 
 
 def _is_op(node: fx.Node) -> bool:

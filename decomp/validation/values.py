@@ -19,6 +19,7 @@ from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.call import call_target, metadata, read_results, select_results
 from decomp.ir.effects import EffectTable, recorded_behind
+from decomp.ir.module import ProgramGraph
 from decomp.metadata.meta_values import on_host
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.rules.accuracy import LEVELS
@@ -47,7 +48,6 @@ from decomp.validation.running_programs import (
 from decomp.validation.whole_programs import whole_programs
 
 if TYPE_CHECKING:
-    from decomp.derive.pipeline import RewrittenGraph
     from decomp.lowering import Lowering
 
 
@@ -84,7 +84,7 @@ def measure_lowering(
     given = example_inputs(source, *((args, kwargs) if args is not None or kwargs else lowered.example_inputs))
     missing = "there are no example inputs" if given is None else without_numbers(source, *given)
     verdicts = expansions(lowered, given if missing is None else None)
-    laws = run_laws_of_graphs(piece.simplified for piece in lowered.pieces)
+    laws = run_laws_of_graphs(piece.record("simplify") for piece in lowered.pieces)
     if given is None or missing is not None:
         return [*laws, _phrase(verdicts), f"the whole program not run, as {missing}"]
     promise = max((verdict.promise for verdict in verdicts), default=0.0)
@@ -125,20 +125,21 @@ def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]]
     return [verdicts[stamp] for stamp in distinct]
 
 
-def _derived(piece: RewrittenGraph) -> Iterator[tuple[fx.Node, Derived]]:
-    return ((node, d) for node, d in piece.decisions.items() if isinstance(d, Derived))
+def _derived(piece: ProgramGraph) -> Iterator[tuple[fx.Node, Derived]]:
+    return ((node, d) for node, d in (piece.planned.decisions or {}).items() if isinstance(d, Derived))
 
 
 def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[ExpansionTemplate, Any]) -> None:
     """Run the functionalized source on the example inputs, and measure each expansion on the operands of its first call
     there."""
-    piece = lowering.pieces[0]
+    planned = lowering.pieces[0].planned
+    decisions = planned.decisions or {}
     inputs = lowering.flat_inputs(*given)
     if inputs is None:
         return
 
     def visit(node: fx.Node, values: Mapping[fx.Node, Any]) -> None:
-        decision = piece.decisions.get(node)
+        decision = decisions.get(node)
         if isinstance(decision, Derived) and decision.stamp in fresh and decision.stamp not in lowering.verdicts:
             seen = [values[slot] for slot in node.all_input_nodes]
             promise = _promise(lowering, decision)
@@ -146,7 +147,7 @@ def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[ExpansionTe
 
     try:
         with torch.no_grad():
-            run_graph(piece.source, lowering.root, inputs, visit)
+            run_graph(planned.graph, lowering.root, inputs, visit)
     except Exception:  # the source itself fails, which is not the lowering's fault: use random operands
         return
 

@@ -300,8 +300,8 @@ def test_narrow_has_to_know_dtypes():
 def spoilt(change, model=None, args=None):
     """The error of the check for a program in narrow dtypes whose graph was changed."""
     model = model or Of(lambda self, a, b: (a + 1) * b - a.argmax() + torch.full((4,), 3).double())
-    planned = decomp.lower(model, to=CORE, args=args or (n(4), n(4)), narrow=True).pieces[0].planned
-    narrowed = planned.represented.narrowed
+    lowering = decomp.lower(model, to=CORE, args=args or (n(4), n(4)), narrow=True)
+    narrowed = lowering.pieces[0].record("narrow")
     nodes = {node.name: node for node in narrowed.graph.nodes}
     change(nodes, narrowed)
     return check_narrow(narrowed)

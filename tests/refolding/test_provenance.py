@@ -65,7 +65,7 @@ def test_every_op_of_a_sample_model_comes_back(name, to):
     refolding = refold(lowering, verify="values")
     same = Counter(each.op.split(".")[1] for each in refolding.missed if each.reason == MERGED)
     assert [each for each in refolding.missed if each.reason != MERGED] == []
-    expected = sum((ops(piece.source) for piece in lowering.pieces), Counter())
+    expected = sum((ops(piece.planned.graph) for piece in lowering.pieces), Counter())
     assert ops(refolding.result) == expected - same
     assert set(same) <= {"dropout"}
 
@@ -150,8 +150,8 @@ def edited(change, module=None):
 
 def inside(lowering, op):
     """Nodes on the way to the value of an op."""
-    [source] = [n for n in lowering.pieces[0].source.nodes if n.op == "call_function" and op in str(n.target)]
-    origin = lowering.pieces[0].retraced.rewrite.origin
+    [source] = [n for n in lowering.pieces[0].planned.graph.nodes if n.op == "call_function" and op in str(n.target)]
+    origin = lowering.pieces[0].expanded.edges.origin
     return [n for n in lowering.result.graph.nodes if origin.get(n) is source and n.name != source.name]
 
 

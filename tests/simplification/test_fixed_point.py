@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from decomp.ir.module import ProgramGraph
 from decomp.rules.target import MatchAllTarget
 from decomp.simplification.checking import check_simplified
 from decomp.simplification.laws import Laws
@@ -108,12 +109,16 @@ CASES: dict[str, tuple[Callable[..., Any], Settings, list[str]]] = {
 def test_once_is_enough_whichever_law_is_asked_first(name):
     function, settings, expected = CASES[name]
     program = torch.export.export(Of(function), (torch.ones(3, 4),))
-    subject, forms = Subject.of(program.graph, program.graph_module, MatchAllTarget("any"), program), set()
+    subject, forms = (
+        Subject.of(ProgramGraph(program.graph, program.graph_module), MatchAllTarget("any"), program),
+        set(),
+    )
     for laws in (Laws(LAWS), Laws(LAWS[::-1])):
         found = simplify_graph(subject, settings, laws)
         check_simplified(found)
         forms.add(str(found.graph))
-        again = Subject.of(found.graph, program.graph_module, MatchAllTarget("any"), program, (), found.constants)
+        own = ProgramGraph(found.graph, program.graph_module, constants=found.constants)
+        again = Subject.of(own, MatchAllTarget("any"), program)
         assert simplify_graph(again, settings, laws) is None
         assert [str(n.target).split(".")[1] for n in found.graph.nodes if n.op == "call_function"] == expected
     assert len(forms) == 1

@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import decomp
+from decomp.ir.module import ProgramGraph
 from decomp.proof.correspondence import EffectsChanged, NotAsRecorded
 from decomp.rules.target import MatchAllTarget
 from decomp.simplification.checking import check_simplified
@@ -201,7 +202,9 @@ def test_what_has_no_gradient_needs_no_detach():
 
 
 def _simplified(traced: Any) -> Any:
-    return simplify_graph(Subject.of(traced.graph, traced, MatchAllTarget("any")), Settings(training=False))
+    return simplify_graph(
+        Subject.of(ProgramGraph(traced.graph, traced), MatchAllTarget("any")), Settings(training=False)
+    )
 
 
 def test_regions_are_not_crossed():
@@ -235,7 +238,7 @@ def test_the_order_of_laws_is_of_no_matter_where_what_was_read_is_written_later(
     traced = make_fx(function, tracing_mode="fake")(X)
     for laws in (LAWS, LAWS[::-1]):
         found = simplify_graph(
-            Subject.of(traced.graph, traced, MatchAllTarget("any")), Settings(training=False), Laws(laws)
+            Subject.of(ProgramGraph(traced.graph, traced), MatchAllTarget("any")), Settings(training=False), Laws(laws)
         )
         called = [str(node.target).split(".")[1] for node in found.graph.nodes if node.op == "call_function"]
         assert called == ["clone", "neg", "sin", "add_", "add"]
@@ -371,7 +374,7 @@ def test_sizes_that_vary_make_no_constants():
 
 def test_another_constant_is_seen():
     found = decomp.lower(program(_causal), to=targets.core_aten)
-    (simplified,) = (piece.simplified for piece in found.pieces)
+    (simplified,) = (piece.record("simplify") for piece in found.pieces)
     (name,) = simplified.constants
     simplified.constants[name][0, 0] = False
     with pytest.raises(NotAsRecorded, match=f"the constant '{name}' is not what 'ge' computes"):
@@ -388,7 +391,7 @@ def test_a_lowering_is_simplified_again():
 
 def test_a_law_that_did_not_hold_is_seen():
     found = decomp.lower(program(lambda x: x.permute(1, 0).permute(1, 0).exp()), to=targets.tinygrad, training=False)
-    (simplified,) = (piece.simplified for piece in found.pieces)
+    (simplified,) = (piece.record("simplify") for piece in found.pieces)
     node = next(iter(simplified.applied))
     simplified.applied[node] = ("slice of a slice",)
     with pytest.raises(NotAsRecorded, match="the law 'slice of a slice' does not hold for"):

@@ -11,6 +11,8 @@ import torch
 
 import decomp
 from decomp.capture.rebuild_exported import written_inputs
+from decomp.functionalize.writes import Write
+from decomp.ir.module import ProgramGraph
 from decomp.rules.target import MatchAllTarget
 from decomp.simplification.checking import check_simplified
 from decomp.simplification.laws import Laws
@@ -72,7 +74,7 @@ def test_it_is_a_fixed_point_in_any_order_of_the_laws(seed):
     program = exported(seed)
     names = written_inputs(program)
     written = tuple(node for node in program.graph.nodes if node.name in names)
-    subject = Subject.of(program.graph, program.graph_module, MatchAllTarget("any"), program)
+    subject = Subject.of(ProgramGraph(program.graph, program.graph_module), MatchAllTarget("any"), program)
     settings = Settings(training=False)
     forms = set()
     for order in range(3):
@@ -84,8 +86,9 @@ def test_it_is_a_fixed_point_in_any_order_of_the_laws(seed):
             continue
         check_simplified(found)
         forms.add(str([(n.op, n.target, n.args, n.kwargs) for n in renamed(found.graph)]))
-        moved = [found.rewrite.values[node] for node in written]
-        again = Subject.of(found.graph, program.graph_module, MatchAllTarget("any"), program, moved)
+        moved = (found.rewrite.values[node] for node in written)
+        own = ProgramGraph(found.graph, program.graph_module, writes=tuple(Write(node, node) for node in moved))
+        again = Subject.of(own, MatchAllTarget("any"), program)
         assert simplify_graph(again, settings, Laws(laws)) is None
     assert len(forms) == 1
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import decomp
+from decomp.ir.module import ProgramGraph
 from decomp.proof.correspondence import NotAsRecorded
 from decomp.rules.target import MatchAllTarget
 from decomp.simplification.checking import check_simplified
@@ -180,7 +181,7 @@ def test_calls_that_are_put_above_are_legal():
 
 def _found(function: Callable[..., Any], *args: Any, laws: Any = LAWS) -> Any:
     exported = program(function, *args)
-    subject = Subject.of(exported.graph, exported.graph_module, MatchAllTarget("any"), exported)
+    subject = Subject.of(ProgramGraph(exported.graph, exported.graph_module), MatchAllTarget("any"), exported)
     return simplify_graph(subject, Settings(training=False), Laws(laws))
 
 
@@ -189,7 +190,7 @@ def test_the_record_is_proved_and_the_result_is_a_fixed_point(name):
     found = _found(SINKS[name][0], CUBE)
     assert any(LAW in names for names in found.applied.values())
     check_simplified(found)
-    again = Subject.of(found.graph, found.subject.root, MatchAllTarget("any"))
+    again = Subject.of(ProgramGraph(found.graph, found.subject.root), MatchAllTarget("any"))
     assert simplify_graph(again, Settings(training=False)) is None
     assert "the same to the last bit" in run_laws_of_graphs([found])[0]
     backwards = _found(SINKS[name][0], CUBE, laws=LAWS[::-1])

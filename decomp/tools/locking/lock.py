@@ -20,9 +20,9 @@ from torch.export import ExportedProgram
 from decomp.derive.decisions import Blocked, Derived
 from decomp.errors import ArgumentError, spell_target
 from decomp.ir.call import call_if_bound, metadata
+from decomp.ir.stages import StageNode, final_stage, type_of
 from decomp.lowering import Lowering
 from decomp.rules.rules import Rule
-from decomp.stages import StageNode, final_stage, type_of
 from decomp.tools.certification.sources import content_hash
 from decomp.tools.writing import one_row_a_line, write_atomically
 from decomp.torch_internals.pytree import tensors_in
@@ -151,7 +151,7 @@ def _calls(lowering: Lowering) -> dict[str, LockedCall]:
     found: dict[str, LockedCall] = {}
     times: Counter[str] = Counter()
     for piece in lowering.pieces:
-        for node, decision in piece.decisions.items():
+        for node, decision in (piece.planned.decisions or {}).items():
             call = call_if_bound(node)
             if call is None and not isinstance(decision, (Derived, Blocked)):
                 continue
@@ -190,7 +190,7 @@ def _rules(lowering: Lowering) -> dict[str, LockedRule]:
     """The rules of the program's expansions, those that were used within them included."""
     used: Counter[Any] = Counter()
     for piece in lowering.pieces:
-        for decision in piece.decisions.values():
+        for decision in (piece.planned.decisions or {}).values():
             if isinstance(decision, Derived):
                 used[decision.rule] += 1
                 inner = {rule for entry in decision.stamp.entries for rule in entry.chain}

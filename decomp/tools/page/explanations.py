@@ -14,9 +14,9 @@ from torch import fx
 from decomp._library import certificate_of
 from decomp.costs.plans import Price, Priced
 from decomp.derive.decisions import Blocked, Decision, Derived, ErasedGuard
-from decomp.derive.pipeline import RewrittenGraph
 from decomp.errors import CostError, spell_target
 from decomp.ir.call import call_if_bound
+from decomp.ir.module import ProgramGraph
 from decomp.lowering import Lowering
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS
@@ -82,9 +82,9 @@ class DecisionTexts:
         self._numbers: dict[Any, int] = {}
         self._prices = _prices(lowering)
 
-    def number(self, graph: int, node: fx.Node, piece: RewrittenGraph) -> int:
+    def number(self, graph: int, node: fx.Node, piece: ProgramGraph) -> int:
         """The number of the decision for a node of a functional graph; -1 if there was nothing to decide."""
-        decision = piece.decisions.get(node)
+        decision = (piece.planned.decisions or {}).get(node)
         if decision is None:
             return -1
         priced = self._prices.get((graph, node.name))

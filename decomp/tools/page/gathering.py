@@ -10,11 +10,11 @@ import torch
 from torch import fx
 
 from decomp.costs.counting import CALLS
-from decomp.derive.pipeline import RewrittenGraph
 from decomp.ir.call import module_path
+from decomp.ir.module import ProgramGraph
+from decomp.ir.stages import StageGraph, user_line
 from decomp.lowering import Lowering
 from decomp.simplification.simplifier import Simplified
-from decomp.stages import StageGraph, captured_graph, user_line
 from decomp.tools.page.contents import (
     CALL,
     CONSTANT,
@@ -80,27 +80,27 @@ class _Gathering:
         """Every graph of the program."""
         for i, piece in enumerate(self.lowering.pieces):
             made = [stage.graphs[i] for stage in self.lowering.stages.values()]
-            yield GraphStages(piece.planned.name, tuple(self._stages(i, piece, made)))
+            yield GraphStages(piece.name, tuple(self._stages(i, piece, made)))
 
-    def _stages(self, number: int, piece: RewrittenGraph, made: Sequence[StageGraph]) -> Iterator[GraphColumns]:
-        captured = self._columns(captured_graph(piece), made[0], {})
-        nodes = _nodes(captured_graph(piece))
+    def _stages(self, number: int, piece: ProgramGraph, made: Sequence[StageGraph]) -> Iterator[GraphColumns]:
+        captured = self._columns(piece.captured.graph, made[0], {})
+        nodes = _nodes(piece.captured.graph)
         captured.modules = [self._text(module_path(node.meta.get("nn_module_stack"))) for node in nodes]
         captured.why = [self._text(user_line(node, 200)) for node in nodes]
         yield captured
 
-        functional = self._columns(piece.source, made[1], _places(captured))
-        functional.decisions = [self.decisions.number(number, node, piece) for node in _nodes(piece.source)]
+        functional = self._columns(piece.planned.graph, made[1], _places(captured))
+        functional.decisions = [self.decisions.number(number, node, piece) for node in _nodes(piece.planned.graph)]
         functional.fused = _fused(made[1], _places(captured))
         yield functional
 
-        expanded = self._columns(piece.retraced.graph, made[2], _places(functional))
+        expanded = self._columns(piece.expanded.graph, made[2], _places(functional))
         expanded.chains = [self._chain(chain) for chain in _chains(piece)]
-        simplified = piece.simplified
+        simplified = piece.record("simplify")
         if simplified is None:
             yield expanded
         else:
-            expanded.gone = [self._text(_gone(node, simplified)) for node in _nodes(piece.retraced.graph)]
+            expanded.gone = [self._text(_gone(node, simplified)) for node in _nodes(piece.expanded.graph)]
             yield expanded
         if len(made) > 3:
             yield self._columns(piece.graph, made[3], _places(expanded))
@@ -151,12 +151,9 @@ def _fused(made: StageGraph, places: dict[str, int]) -> dict[int, list[int]]:
     return {i: [places[name] for name in names if name in places] for i, names in several.items()}
 
 
-def _chains(piece: RewrittenGraph) -> Iterator[tuple[Any, ...]]:
+def _chains(piece: ProgramGraph) -> Iterator[tuple[Any, ...]]:
     """The rules that created each node of the expanded graph, those that put it on pairs of real numbers first."""
-    retraced, first = piece.retraced, piece.planned.represented.chains_of(piece.source)
-    for node in _nodes(retraced.graph):
-        source = retraced.rewrite.origin.get(node)
-        yield (*(first.get(source, ()) if source is not None else ()), *retraced.chains.get(node, ()))
+    return (piece.expanded.chains.get(node, ()) for node in _nodes(piece.expanded.graph))
 
 
 def _gone(node: fx.Node, simplified: Simplified) -> str:

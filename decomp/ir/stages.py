@@ -3,7 +3,7 @@ before that it comes from, with the justification."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 import re
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,9 @@ from decomp.ir.dtypes import name_of
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 
 if TYPE_CHECKING:
-    from decomp.derive.pipeline import RewrittenGraph
+    from decomp.graphs.rewrite import Rewrite
+    from decomp.ir.module import ProgramGraph
+    from decomp.simplification.simplifier import Simplified
 
 COPIED = "copied"
 _LONGEST = 96
@@ -92,43 +94,77 @@ class Stage:
         return "\n".join([f"{self.name}: {self.calls} calls", *map(str, self.graphs)])
 
 
-def stages_of(pieces: tuple[RewrittenGraph, ...]) -> Mapping[str, Stage]:
+def stage_of(graphs: Iterable[ProgramGraph], name: str | None = None) -> Stage:
+    """A program after the pass that made its own graph, which the stage is named after."""
+    graphs = tuple(graphs)
+    return Stage(name or graphs[0].by, tuple(_graph(own, _justification(own)) for own in graphs))
+
+
+def stages_of(pieces: tuple[ProgramGraph, ...]) -> Mapping[str, Stage]:
     """The stages of a lowering by name, in order: `capture`, `functionalize` (which converts types and fuses patterns
     too), `expand`, and `simplify` where that changed something."""
-    names = ["capture", "functionalize", "expand", *(["simplify"] if _is_simplified(pieces) else [])]
-    return {name: _stage(name, pieces) for name in names}
+    functional = tuple(_graph(own, _functional(own)) for own in (piece.planned for piece in pieces))
+    return {
+        "capture": stage_of(piece.captured for piece in pieces),
+        "functionalize": Stage("functionalize", functional),
+        "expand": stage_of(piece.expanded for piece in pieces),
+        **({"simplify": final_stage(pieces)} if _is_simplified(pieces) else {}),
+    }
 
 
-def final_stage(pieces: tuple[RewrittenGraph, ...]) -> Stage:
+def final_stage(pieces: tuple[ProgramGraph, ...]) -> Stage:
     """The last stage of a lowering: its result."""
-    return _stage("simplify" if _is_simplified(pieces) else "expand", pieces)
+    if not _is_simplified(pieces):
+        return stage_of(pieces)
+    # A graph that could not be simplified is shown as a copy of the expanded one.
+    graphs = tuple(_graph(own, _justification(own) if own.by == "simplify" else _unchanged) for own in pieces)
+    return Stage("simplify", graphs)
 
 
-def _is_simplified(pieces: tuple[RewrittenGraph, ...]) -> bool:
-    return any(piece.simplified is not None for piece in pieces)
-
-
-def _stage(name: str, pieces: tuple[RewrittenGraph, ...]) -> Stage:
-    return Stage(name, tuple(_graph(piece.planned.name, *_MADE[name](piece)) for piece in pieces))
+def _is_simplified(pieces: tuple[ProgramGraph, ...]) -> bool:
+    return any(piece.by == "simplify" for piece in pieces)
 
 
 Justify = Callable[[fx.Node], tuple[str, str]]
 """For a node, the name of its source and what justifies it."""
 
 
-def _graph(name: str, graph: fx.Graph, justify: Justify) -> StageGraph:
+def _graph(own: ProgramGraph, justify: Justify) -> StageGraph:
+    graph = own.graph
     nodes = [node for node in graph.nodes if node.op != "output"]
     counted = {*calls_for_target(graph)}
     shown = tuple(
         StageNode(node.name, type_of(metadata(node)), _call(node), *justify(node), node in counted) for node in nodes
     )
-    return StageGraph(name, shown, _value(graph.output_node().args[0]))
+    return StageGraph(own.name, shown, _value(graph.output_node().args[0]))
 
 
-def captured_graph(piece: RewrittenGraph) -> fx.Graph:
-    """The graph of the source program that a lowered graph was made from."""
-    planned = piece.planned
-    return planned.program.graph if not planned.name else planned.owner.graph
+def _justification(own: ProgramGraph) -> Justify:
+    """What justifies the nodes that the last pass made."""
+    if own.by == "capture" or own.before is None or own.edges is None:
+        return _of_the_user
+    return _simplified(own.why) if own.by == "simplify" else _rewritten(own, own.edges, own.before)
+
+
+def _rewritten(own: ProgramGraph, edges: Rewrite, before: ProgramGraph) -> Justify:
+    """The rules that made a node, the name of the pass, or that it is a copy."""
+
+    def justify(node: fx.Node) -> tuple[str, str]:
+        if node not in edges.origin:
+            return "", "written back" if node.op.startswith("call") else ""
+        sources = edges.sources_of(node)
+        names, first = ", ".join(each.name for each in sources), sources[0]
+        if chain := own.chains.get(node, ())[len(before.chains.get(first, ())) :]:
+            return names, " → ".join(f"{rule.name} ({rule.location})" for rule in chain)
+        # An expansion spells a call that it keeps by the name that the target has for it.
+        is_copy = own.by == "expand" or first.target == node.target and edges.values.get(first) is node
+        return names, COPIED if is_copy and len(sources) == 1 else own.by
+
+    return justify
+
+
+def _unchanged(node: fx.Node) -> tuple[str, str]:
+    return node.name, COPIED
 
 
 _LINE = re.compile(r'File "(?:.*[/\\])?(.+)", line (\d+), in [^:]*: ?(.*)')
@@ -144,34 +180,18 @@ def user_line(node: fx.Node, longest: int = 60) -> str:
     return f"{found[1]}:{found[2]} {found[3][:longest]}" if found else ""
 
 
-def _functional(piece: RewrittenGraph) -> Justify:
-    planned = piece.planned
+def _functional(own: ProgramGraph) -> Justify:
+    """The nodes of the captured program that a node of the planned graph comes from, by all passes in between."""
 
     def justify(node: fx.Node) -> tuple[str, str]:
-        sources = planned.origins(node)
+        sources = own.sources_of(node)
         names = ", ".join(each.name for each in sources)
         return names, COPIED if len(sources) == 1 and sources[0].target == node.target else "made functional"
 
     return justify
 
 
-def _expanded(piece: RewrittenGraph) -> Justify:
-    origin, chains = piece.retraced.rewrite.origin, piece.retraced.chains
-
-    def justify(node: fx.Node) -> tuple[str, str]:
-        source = origin.get(node)
-        if source is None:
-            return "", "written back" if node.op.startswith("call") else ""
-        chain = chains.get(node, ())
-        return source.name, " → ".join(f"{rule.name} ({rule.location})" for rule in chain) or COPIED
-
-    return justify
-
-
-def _simplified(piece: RewrittenGraph) -> Justify:
-    simplified = piece.simplified
-    if simplified is None:
-        return lambda node: (node.name, COPIED)
+def _simplified(simplified: Simplified) -> Justify:
     origin, replaced = simplified.rewrite.origin, dict[fx.Node, list[str]]()
     for node, first in simplified.merged.items():
         replaced.setdefault(first, []).append(f"{node.name}, the same call")
@@ -192,15 +212,6 @@ def _simplified(piece: RewrittenGraph) -> Justify:
         return source.name, f"{why}; replaces {also}" if also else why
 
     return justify
-
-
-_MADE: Mapping[str, Callable[[RewrittenGraph], tuple[fx.Graph, Justify]]] = {
-    "capture": lambda piece: (captured_graph(piece), _of_the_user),
-    "functionalize": lambda piece: (piece.source, _functional(piece)),
-    "expand": lambda piece: (piece.retraced.graph, _expanded(piece)),
-    "simplify": lambda piece: (piece.graph, _simplified(piece)),
-}
-"""By stage: the graph, and what justifies its nodes."""
 
 
 _PREFIXES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
