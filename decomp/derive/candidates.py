@@ -286,8 +286,8 @@ class Candidates:
             return Declined("computes in int64 and shifts bits left, which would overflow with narrow=True")
         for call, (what, dtype) in narrowed.refused.items():
             return Declined(f"computes in int64: {spell_target(call.target)} takes {what}, which {dtype} cannot hold")
-        drop_dead(narrowed.graph)
-        return replace(found, graph=narrowed.graph)
+        drop_dead(narrowed.rewrite.graph)
+        return replace(found, graph=narrowed.rewrite.graph)
 
     def _site(self, request: Request) -> Site:
         """The mode and dialect in which to record: the program's own fake mode for symbolic sizes, none if metadata is

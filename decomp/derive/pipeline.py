@@ -49,7 +49,7 @@ from decomp.narrowing.type_conversion import (
     conversions_at_border,
     convert_types,
     describe_conversions,
-    why_complex,
+    left_complex,
 )
 from decomp.patterns.fusing import PatternFusion, choose_matches
 from decomp.proof.checks import check_program
@@ -252,7 +252,7 @@ class _Decisions:
         self.planner.memory.signatures.written.update(write.value for write in own.writes)
         propagation = StridePropagation(own.graph, own.stale_strides)
         decisions: dict[fx.Node, Decision] = {}
-        at_border = {node.name for node in conversions_at_border(own)}
+        at_border, complex_calls = {node.name for node in conversions_at_border(own)}, left_complex(own)
         depth = 0
         for node in propagation.nodes():
             marker = autocast.region_marker(node)
@@ -267,7 +267,7 @@ class _Decisions:
                 decisions[node] = LEGAL
             elif node.op in ("call_function", "call_method"):
                 decision = require_whole_operand(self.planner.decide(node), node)
-                decisions[node] = decide_left_complex(decision, node, why_complex(own, node))
+                decisions[node] = decide_left_complex(decision, node, complex_calls.get(node.name))
                 self.planner.propagate(propagation, node, decisions[node])
         # Blocked calls stay in a partial lowering, and read memory by strides: calls before them whose strides changed
         # are kept as well, and everything is decided again.
@@ -379,7 +379,7 @@ def _check_inputs(result: Any, module: Module, source: fx.Graph, training: bool 
     if planned.graph is not source:
         checks.append(check_writes)
     if (narrowed := planned.record(NARROW)) is not None:
-        checks.append(IntegerRangeCheck(narrowed.dtypes).added)
+        checks.append(IntegerRangeCheck(narrowed).added)
     if isinstance(result, LoweredProgram):
         result._more_checks = (*result._more_checks, *checks)
         return

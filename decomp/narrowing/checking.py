@@ -9,35 +9,38 @@ from torch import fx
 
 from decomp.ir.call import is_projection, metadata, substituted
 from decomp.ir.effects import is_discharged_assertion, regions_of
+from decomp.ir.module import ProgramGraph
 from decomp.ir.narrow_calls import CAST
 from decomp.metadata.symbolic_sizes import same_shape
-from decomp.narrowing.program import Narrowed, why_not_narrow
+from decomp.narrowing.program import why_not_narrow
 from decomp.proof.correspondence import EffectsChanged, MetadataChanged, NotAsRecorded, OutputsChanged, ValueLost
 from decomp.proof.replay import same
 from decomp.torch_internals.pytree import tensors_in
 
 
-def check_narrow(found: Narrowed) -> str:
+def check_narrow(own: ProgramGraph) -> str:
     """Verify a graph in narrow dtypes against its source; returns a sentence that says what was verified. Every call is
     the call of the source on the same values, except that operands may be cast between a wide dtype and its narrow one,
     and dtype arguments may be narrow. Results keep their shapes, in the same dtype or the narrow one, and no scalar
     argument is out of range. Raises a `VerificationError` for the first violation."""
-    replay = _NarrowingReplay(found)
-    calls = sum(replay.visit(node) for node in found.source.nodes)
+    assert own.before is not None
+    replay = _NarrowingReplay(own)
+    calls = sum(replay.visit(node) for node in own.before.graph.nodes)
     casts = replay.require_casts()
-    found.graph.lint()
+    own.graph.lint()
     return f"{calls} calls in narrow dtypes are those of the source, on the same values, {casts} casts between them"
 
 
 class _NarrowingReplay:
     """One walk over the source that compares each node with its image in the new graph."""
 
-    def __init__(self, found: Narrowed) -> None:
-        self.found, self.dtypes = found, found.dtypes
-        self.images = {source: new for new, source in found.rewrite.origin.items() if new.name == source.name}
+    def __init__(self, own: ProgramGraph) -> None:
+        assert own.edges is not None
+        self.graph, self.dtypes = own.graph, own.why
+        self.images = {source: new for new, source in own.edges.origin.items() if new.name == source.name}
         """Maps each source node to the new node of the same name. Other new nodes of the same origin are casts."""
         self.sources = {new: source for source, new in self.images.items()}
-        self.regions = regions_of(found.graph)
+        self.regions = regions_of(own.graph)
 
     def visit(self, node: fx.Node) -> bool:
         """Compare a node with its image; returns whether it is a call."""
@@ -108,7 +111,7 @@ class _NarrowingReplay:
 
     def require_casts(self) -> int:
         """Check that every node without a source is a cast; returns the number of casts."""
-        others = [node for node in self.found.graph.nodes if node not in self.sources]
+        others = [node for node in self.graph.nodes if node not in self.sources]
         for node in others:
             if not self._is_cast(node):
                 raise NotAsRecorded(f"{node.name!r} comes from no node of the source, and is not a cast", node)

@@ -18,7 +18,7 @@ from decomp.ir.dtypes import name_of
 from decomp.ir.module import ProgramGraph
 from decomp.metadata.fakes import mode_of
 from decomp.metadata.meta_values import convert_constant, known_value
-from decomp.narrowing.program import Dtypes, Narrowed, fits_dtype, narrow_graph
+from decomp.narrowing.program import Dtypes, fits_dtype, narrow_graph
 from decomp.rules.target import Target
 from decomp.torch_internals.pytree import tensors_in, tree_leaves
 
@@ -44,7 +44,7 @@ def narrow_program(own: ProgramGraph, target: Target, state: Mapping[str, Any]) 
         tensor = attribute(own.owner, str(node.target)) if node.op == "get_attr" else tensor
         if isinstance(tensor, torch.Tensor):
             require_fits(str(node.target), tensor, target.narrower)
-    after = own.rewritten(found.rewrite, "narrow", why=found)
+    after = own.rewritten(found.rewrite, "narrow", why=target.narrower)
     return replace(after, stale_strides={**after.stale_strides, **found.stale_strides})
 
 
@@ -100,22 +100,25 @@ def require_integers_fit(given: Mapping[str, Any], dtypes: Dtypes) -> None:
                 require_fits(f"input {name!r}", leaf, dtypes)
 
 
-def describe_narrowing(found: Narrowed) -> str:
-    """A sentence for plans and reports: which dtypes were replaced, and what is still wide at the border."""
+def describe_narrowing(own: ProgramGraph) -> str:
+    """A sentence for plans and reports on a graph in narrow dtypes: which dtypes were replaced, and what is still wide
+    at the border."""
+    assert own.before is not None
+    source, dtypes = own.before.graph, own.why
     by_dtype: dict[torch.dtype, list[str]] = {}
-    given = [node for node in found.source.nodes if node.op in ("placeholder", "get_attr")]
+    given = [node for node in source.nodes if node.op in ("placeholder", "get_attr")]
     for node in given:
-        _list(node, found.dtypes, by_dtype)
+        _list(node, dtypes, by_dtype)
     results: dict[torch.dtype, list[str]] = {}
-    for node in dict.fromkeys(nodes_in(found.source.output_node().args)):
-        _list(node, found.dtypes, results)
-    made = {each for node in found.source.nodes for each in _dtypes_of(node)} & found.dtypes.keys()
+    for node in dict.fromkeys(nodes_in(source.output_node().args)):
+        _list(node, dtypes, results)
+    made = {each for node in source.nodes for each in _dtypes_of(node)} & dtypes.keys()
     said = []
     for wide in sorted(made, key=str):
         border = [f"given {_named(by_dtype[wide])}"] if wide in by_dtype else []
         border += [f"returned {_named(results[wide])}"] if wide in results else []
         at = f"; still {name_of(wide)} at the border: {', '.join(border)}" if border else ""
-        said.append(f"{name_of(found.dtypes[wide])} instead of {name_of(wide)}{at}")
+        said.append(f"{name_of(dtypes[wide])} instead of {name_of(wide)}{at}")
     return "; ".join(said)
 
 

@@ -5,7 +5,6 @@ a wide tensor (`argmax`, the index of `take`), the call gets casts before and af
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 import math
 from typing import Any
 
@@ -42,35 +41,17 @@ _BITS = ("view", "view_copy")
 SHIFT_OPS = ("bitwise_left_shift", "__lshift__")
 
 
-@dataclass
-class Narrowed:
-    """A graph in narrow dtypes, and how it relates to its source."""
-
-    source: fx.Graph
-    rewrite: Rewrite
-    dtypes: Dtypes
-    refused: dict[fx.Node, tuple[str, str]] = field(default_factory=dict)
-    """Calls of the source that cannot be narrowed: what they take, and the dtype that cannot represent it."""
-    stale_strides: dict[fx.Node, Any] = field(default_factory=dict)
-    """The captured metadata of results whose strides differ from it now."""
-
-    @property
-    def graph(self) -> fx.Graph:
-        """The new graph."""
-        return self.rewrite.graph
-
-
-def narrow_graph(source: fx.Graph, dtypes: Dtypes, written: Collection[fx.Node] = ()) -> Narrowed | None:
+def narrow_graph(source: fx.Graph, dtypes: Dtypes, written: Collection[fx.Node] = ()) -> Narrowing | None:
     """`source` in narrow dtypes; None if nothing in it is wide. `written` values are written back to inputs or buffers
     after the run, so that they are needed in the wide dtype though no node uses them."""
     if not any(_wide_in(node, dtypes) for node in source.nodes):
         return None
-    walk = _NarrowingWalk(source, dtypes)
+    walk = Narrowing(source, dtypes)
     for node in source.nodes:
         walk.visit(node)
         if node in written and _is(node, dtypes):
             walk.observed(node)
-    return walk.out
+    return walk
 
 
 def _wide_in(node: fx.Node, dtypes: Dtypes) -> bool:
@@ -82,15 +63,18 @@ def _is(node: fx.Node, dtypes: Dtypes) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in dtypes
 
 
-class _NarrowingWalk:
-    """One pass over a graph."""
+class Narrowing:
+    """One pass over a graph, and what came of it."""
 
     def __init__(self, source: fx.Graph, dtypes: Dtypes) -> None:
         mode = mode_of(source)
         assert mode is not None
         self.dtypes, self.mode = dtypes, mode
         self.rewrite = Rewrite.of(source)
-        self.out = Narrowed(source, self.rewrite, dtypes)
+        self.refused: dict[fx.Node, tuple[str, str]] = {}
+        """Calls of the source that cannot be narrowed: what they take, and the dtype that cannot represent it."""
+        self.stale_strides: dict[fx.Node, Any] = {}
+        """The captured metadata of results whose strides differ from it now."""
         self.wide: dict[fx.Node, fx.Node] = {}
         """Maps a wide value of the source to the new node that has it as a wide tensor, if there is one."""
         self.narrow: dict[fx.Node, fx.Node] = {}
@@ -165,7 +149,7 @@ class _NarrowingWalk:
     def _call(self, node: fx.Node) -> None:
         reason = why_not_narrow(node, self.dtypes)
         if reason is not None:
-            self.out.refused[node] = reason
+            self.refused[node] = reason
             self._copy(node)
             return
         if node.meta.get("unbacked_bindings"):
@@ -198,7 +182,7 @@ class _NarrowingWalk:
         self._note(node, new)
         expected = metadata(node)
         if isinstance(value, torch.Tensor) and isinstance(expected, torch.Tensor) and not same_layout(value, expected):
-            self.out.stale_strides[new] = own_memory(value.new_empty_strided(expected.shape, expected.stride()))
+            self.stale_strides[new] = own_memory(value.new_empty_strided(expected.shape, expected.stride()))
 
     def _tried(self, node: fx.Node, stay: Collection[fx.Node]) -> tuple[Any, Any, Any] | None:
         """The arguments and the metadata of a call in narrow dtypes, with the operands `stay` left wide; None if

@@ -34,19 +34,21 @@ def conversions_at_border(own: ProgramGraph) -> Collection[fx.Node]:
     return tuple(border_conversions(own.graph)) if own.at(PAIRS) is not None else ()
 
 
-def why_complex(own: ProgramGraph, node: fx.Node) -> str | None:
-    """Why a call is not computed on pairs; None if it is, or stays complex on purpose."""
+def left_complex(own: ProgramGraph) -> dict[str, str]:
+    """By the name of each call that stays complex: why it is not computed on pairs. Calls that stay on purpose are left
+    out."""
     pairs = own.record(PAIRS)
-    return None if pairs is None else pairs.why_refused(node)
+    reasons = pairs.items() if pairs is not None else ()
+    return {node.name: why for node, why in reasons if isinstance(why, str)}
 
 
 def describe_conversions(own: ProgramGraph) -> tuple[str, ...]:
     """Sentences for plans and reports: the conversions, and what is converted at the border."""
-    found = ((own.record(PAIRS), describe_pairs), (own.record(NARROW), describe_narrowing))
-    return tuple(describe(record) for record, describe in found if record is not None)
+    found = ((own.at(PAIRS), describe_pairs), (own.at(NARROW), describe_narrowing))
+    return tuple(describe(converted) for converted, describe in found if converted is not None)
 
 
 def check_conversions(own: ProgramGraph) -> list[str]:
     """Verify the conversions; returns sentences that say what was verified. Raises `VerificationError`."""
-    found = ((own.record(PAIRS), verify_pairs), (own.record(NARROW), check_narrow))
-    return [check(record) for record, check in found if record is not None]
+    found = ((own.at(PAIRS), verify_pairs), (own.at(NARROW), check_narrow))
+    return [check(converted) for converted, check in found if converted is not None]

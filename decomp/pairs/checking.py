@@ -3,7 +3,7 @@ built the new graph."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 import operator
 from typing import Any
 
@@ -15,12 +15,13 @@ from decomp.ir.arguments import zipped
 from decomp.ir.call import is_projection, metadata, projected
 from decomp.ir.dtypes import is_complex
 from decomp.ir.effects import is_discharged_assertion, regions_of
+from decomp.ir.module import ProgramGraph
 from decomp.metadata.strides import inverse
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.ops import aten
 from decomp.pairs.functional import border_conversions, describe_border
 from decomp.pairs.pair import real_dtype
-from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, ComplexAsReal, flatten_image
+from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, flatten_image
 from decomp.pairs.recording import is_complex_call, reads_sizes
 from decomp.proof.correspondence import (
     EffectsChanged,
@@ -33,20 +34,21 @@ from decomp.proof.correspondence import (
 from decomp.proof.replay import same, same_call
 
 
-def verify_pairs(found: ComplexAsReal) -> str:
+def verify_pairs(own: ProgramGraph) -> str:
     """Verify a graph on pairs against its source; returns a sentence that says what was verified. Inputs and outputs
     are the same. Every call on real numbers is the same call on the images of its operands. A complex call became its
     expansion on the parts of its operands, and its result a pair of its shape. Only calls at the border, and those that
     stay complex, take or return complex tensors. Raises a `VerificationError` for the first violation."""
-    replay = _PairsReplay(found)
-    for node in found.source.nodes:
+    assert own.before is not None and own.edges is not None
+    replay = _PairsReplay(own, own.before.graph, own.edges.origin)
+    for node in own.before.graph.nodes:
         replay.visit(node)
     replay.require_nothing_left()
-    found.graph.lint()
-    at_border = describe_border(found.graph)
+    own.graph.lint()
+    at_border, refused = describe_border(own.graph), sum(isinstance(why, str) for why in own.why.values())
     return (
-        f"{len(found.stamps)} complex calls computed on pairs of real numbers, each by its expansion on the parts of "
-        f"its operands; every other call is the same; {len(found.refused) or 'none'} left inside"
+        f"{len(own.why) - refused} complex calls computed on pairs of real numbers, each by its expansion on the parts "
+        f"of its operands; every other call is the same; {refused or 'none'} left inside"
         + (f" ({at_border})" if at_border else "")
     )
 
@@ -54,11 +56,12 @@ def verify_pairs(found: ComplexAsReal) -> str:
 class _PairsReplay:
     """One walk over the source that ticks off the new nodes of each source node; none may be left over."""
 
-    def __init__(self, found: ComplexAsReal) -> None:
-        self.found = found
+    def __init__(self, found: ProgramGraph, source: fx.Graph, origin: Mapping[fx.Node, fx.Node]) -> None:
+        self.graph, self.names = found.graph, {node.name for node in source.nodes}
+        self.stamps = {node: why for node, why in found.why.items() if not isinstance(why, str)}
         self.images: dict[fx.Node, Any] = {}
         """The image of each source node: a node, a pair of nodes, or a tuple of either."""
-        self.regions = {**regions_of(found.source), **regions_of(found.graph)}
+        self.regions = {**regions_of(source), **regions_of(found.graph)}
         """The region (no_grad, autocast) of each node of either graph."""
         self.parts: dict[tuple[fx.Node, int], tuple[fx.Node, fx.Node]] = {}
         """The parts of complex tensors that are split at the border, by region."""
@@ -77,20 +80,17 @@ class _PairsReplay:
         at_border: set[fx.Node] = set()
         for node in found.graph.nodes:
             if node in found.chains:
-                self.made.setdefault(found.rewrite.origin[node], []).append(node)
-            elif node.target is TAKEN_APART and node in self.border and node.name not in self._names():
+                self.made.setdefault(origin[node], []).append(node)
+            elif node.target is TAKEN_APART and node in self.border and node.name not in self.names:
                 at_border |= self._taken_apart(node)
-            elif node.target is PUT_TOGETHER and node in self.border and node.name not in self._names():
+            elif node.target is PUT_TOGETHER and node in self.border and node.name not in self.names:
                 at_border |= self._put_together(node)
-            elif node.target is aten.clone.default and node.name not in self._names():
-                self.own[node.args[0], found.rewrite.origin[node], self.regions[node]] = node
+            elif node.target is aten.clone.default and node.name not in self.names:
+                self.own[node.args[0], origin[node], self.regions[node]] = node
                 at_border.add(node)
         for node in found.graph.nodes:
             if node not in found.chains and node not in at_border and node not in self.constants.values():
-                self.copies.setdefault(found.rewrite.origin[node], node)
-
-    def _names(self) -> set[str]:
-        return {node.name for node in self.found.source.nodes}
+                self.copies.setdefault(origin[node], node)
 
     def _taken_apart(self, pair: fx.Node) -> set[fx.Node]:
         """Record the parts of a complex tensor, which the border selects from `view_as_real`."""
@@ -130,7 +130,7 @@ class _PairsReplay:
 
     def visit(self, node: fx.Node) -> None:
         """Find the image of a node, and compare it with the node."""
-        stamp = self.found.stamps.get(node)
+        stamp = self.stamps.get(node)
         if stamp is not None:
             self.images[node] = self._stamped(node, stamp)
             self._require_parts(node, self.images[node], metadata(node))
@@ -255,8 +255,8 @@ class _PairsReplay:
         stay = {
             image
             for node, image in self.images.items()
-            if node not in self.found.stamps and is_complex_call(node) and isinstance(image, fx.Node)
+            if node not in self.stamps and is_complex_call(node) and isinstance(image, fx.Node)
         }
-        for node in self.found.graph.nodes:
+        for node in self.graph.nodes:
             if is_complex_call(node) and node not in self.border and node not in stay:
                 raise NotAsRecorded(f"{node.name!r} is complex, inside a graph on pairs", node)

@@ -15,7 +15,7 @@ from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.module import ProgramGraph
 from decomp.ir.ops import op as op_of
 from decomp.metadata.fakes import mode_of
-from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, ComplexAsReal, complex_as_real
+from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, complex_as_real
 from decomp.pairs.recording import PairRecorder, is_complex_call, is_complex_inside
 from decomp.rules.target import Target
 from decomp.torch_internals.pytree import tensors_in
@@ -31,7 +31,7 @@ def split_complex_program(own: ProgramGraph, recorder: PairRecorder, target: Tar
     written = {write.value for write in own.writes}
     taken = [*owner.__dict__.get("_buffers", {}), *owner.__dict__]
     found = complex_as_real(graph, recorder, kept, written, taken)
-    after = own.rewritten(found.rewrite, "split complex", why=found, chains=found.chains, constants=found.constants)
+    after = own.rewritten(found.rewrite, "split complex", why=found.why, chains=found.chains, constants=found.constants)
     return replace(after, stale_strides={**after.stale_strides, **found.stale_strides})
 
 
@@ -74,10 +74,11 @@ def describe_border(graph: fx.Graph) -> str:
     return "; ".join(filter(None, said))
 
 
-def describe_pairs(found: ComplexAsReal) -> str:
-    """A sentence for plans and reports: how many calls compute on pairs, and the conversions at the border."""
-    calls = count_noun(len(found.stamps), "call")
-    at_border = describe_border(found.graph)
+def describe_pairs(own: ProgramGraph) -> str:
+    """A sentence for plans and reports on a graph on pairs: how many calls compute on them, and the conversions at the
+    border."""
+    calls = count_noun(sum(not isinstance(why, str) for why in own.why.values()), "call")
+    at_border = describe_border(own.graph)
     return f"complex numbers: {calls} on pairs of real numbers" + (f"; at the border {at_border}" if at_border else "")
 
 

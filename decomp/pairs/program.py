@@ -5,7 +5,6 @@ on pairs stay complex, with a merge before and a split after; the planner decide
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,55 +26,33 @@ from decomp.pairs.recording import PairRecorder, is_complex_call, reads_sizes
 TAKEN_APART, PUT_TOGETHER = aten.view_as_real.default, aten.view_as_complex.default
 
 
-@dataclass
-class ComplexAsReal:
-    """A graph with pairs in place of complex numbers, and how it relates to its source."""
-
-    source: fx.Graph
-    rewrite: Rewrite
-    stamps: dict[fx.Node, ExpansionTemplate] = field(default_factory=dict)
-    """The expansion of each complex call of the source."""
-    chains: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
-    """For each node of an expansion: the rules that emitted it."""
-    refused: dict[fx.Node, str] = field(default_factory=dict)
-    """Complex calls that could not be expanded, and why."""
-    taken_apart: dict[str, list[fx.Node]] = field(default_factory=dict)
-    """By input that was split: the split and its two parts."""
-    constants: dict[str, torch.Tensor] = field(default_factory=dict)
-    """Tensors that rules use, by attribute."""
-    stale_strides: dict[fx.Node, Any] = field(default_factory=dict)
-    """The captured metadata of real results whose strides differ from it now."""
-
-    @property
-    def graph(self) -> fx.Graph:
-        """The new graph."""
-        return self.rewrite.graph
-
-    def why_refused(self, node: fx.Node) -> str | None:
-        """Why a call of the new graph, or of a copy of it, stays complex; None if it does not, or is in `kept`."""
-        return next((reason for refused, reason in self.refused.items() if refused.name == node.name), None)
-
-
 def complex_as_real(
     source: fx.Graph, recorder: PairRecorder, kept: Collection[fx.Node], written: Collection[fx.Node], taken: Any
 ) -> ComplexAsReal:
     """`source` with pairs of real numbers. `kept` calls stay complex. `written` values are written back to inputs or
     buffers after the run, so that they are needed as complex tensors. `taken` are the names of attributes in use."""
-    walk = _PairsWalk(source, recorder, kept, set(taken))
+    walk = ComplexAsReal(source, recorder, kept, set(taken))
     for node in source.nodes:
         walk.visit(node)
         if node in written:
             walk.observed(node)
-    return walk.out
+    return walk
 
 
-class _PairsWalk:
-    """One pass over a graph."""
+class ComplexAsReal:
+    """One pass over a graph, and what came of it."""
 
     def __init__(self, source: fx.Graph, recorder: PairRecorder, kept: Collection[fx.Node], taken: set[str]) -> None:
         self.recorder, self.kept, self.taken = recorder, kept, taken
         self.rewrite = Rewrite.of(source)
-        self.out = ComplexAsReal(source, self.rewrite)
+        self.why: dict[fx.Node, ExpansionTemplate | str] = {}
+        """By complex call of the source: its expansion, or why it has none and stays complex."""
+        self.chains: dict[fx.Node, tuple[Any, ...]] = {}
+        """For each node of an expansion: the rules that emitted it."""
+        self.constants: dict[str, torch.Tensor] = {}
+        """Tensors that rules use, by attribute."""
+        self.stale_strides: dict[fx.Node, Any] = {}
+        """The captured metadata of real results whose strides differ from it now."""
         mode = mode_of(source)
         assert mode is not None
         self.mode, self.fakes = mode, Fakes(mode)
@@ -212,7 +189,6 @@ class _PairsWalk:
                 self._call(aten.select.int, (pair, -1, 1), node, "imag"),
             )
             self.at_border[1].add(node)
-            self.out.taken_apart[node.name] = [pair, *self.pairs[node]]
         return self.pairs[node]
 
     # Calls.
@@ -232,16 +208,14 @@ class _PairsWalk:
         """Replace a call by its expansion on pairs; keep it complex without one."""
         sparse = [given for given in node.all_input_nodes if _is(given) and metadata(given).layout is not torch.strided]
         if sparse:
-            self.out.refused[node] = f"takes {sparse[0].name}, a sparse complex tensor, which has no real view"
+            self.why[node] = f"takes {sparse[0].name}, a sparse complex tensor, which has no real view"
             self._copy(node)
             return
         operands = [self._parts(given) if _is(given) else self._real(given) for given in node.all_input_nodes]
-        stamp = self.recorder.stamp(node, operands)
+        stamp = self.why[node] = self.recorder.stamp(node, operands)
         if isinstance(stamp, str):
-            self.out.refused[node] = stamp
             self._copy(node)
             return
-        self.out.stamps[node] = stamp
         result = self._of_this_region(node, self._put(node, stamp, list(flatten_image(tuple(operands)))))
         self.rewrite.replace(node, result)
         if _is(node):
@@ -261,7 +235,7 @@ class _PairsWalk:
                 name = None if i == stamp.result else f"{node.name}_{entry.suffix}"
                 new = self.rewrite.add(entry.op, entry.target, args, kwargs, name, at=node)
                 new.meta.update(kept)
-                self.out.chains[new] = entry.chain
+                self.chains[new] = entry.chain
                 if self.here is not None:
                     self.here.add(new)
                 if entry.spec is not None:
@@ -275,7 +249,7 @@ class _PairsWalk:
         if found is None:
             name = next(f"_part{i}" for i in range(len(self.taken) + 1) if f"_part{i}" not in self.taken)
             self.taken.add(name)
-            self.out.constants[name] = tensor
+            self.constants[name] = tensor
             found = self.rewrite.add("get_attr", name, (), {}, name, at=at)
             found.meta["val"] = make_value(spec, self.fakes, [])
             self.attributes[id(tensor)] = found
@@ -288,7 +262,7 @@ class _PairsWalk:
         for new, value in pairs:
             found = metadata(new) if isinstance(new, fx.Node) else None
             if isinstance(found, torch.Tensor) and isinstance(value, torch.Tensor) and not same_layout(found, value):
-                self.out.stale_strides[new] = own_memory(value)
+                self.stale_strides[new] = own_memory(value)
 
 
 def _inputs_under(node: fx.Node) -> Iterator[fx.Node]:

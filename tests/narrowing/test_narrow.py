@@ -301,7 +301,7 @@ def spoilt(change, model=None, args=None):
     """The error of the check for a program in narrow dtypes whose graph was changed."""
     model = model or Of(lambda self, a, b: (a + 1) * b - a.argmax() + torch.full((4,), 3).double())
     lowering = decomp.lower(model, to=CORE, args=args or (n(4), n(4)), narrow=True)
-    narrowed = lowering.pieces[0].record("narrow")
+    narrowed = lowering.pieces[0].at("narrow")
     nodes = {node.name: node for node in narrowed.graph.nodes}
     change(nodes, narrowed)
     return check_narrow(narrowed)
@@ -338,7 +338,7 @@ def test_the_check_finds_what_is_not_the_source():
 
 def test_narrow_calls_of_a_far_number_do_not_pass_the_check():
     def far(nodes, found):
-        source = next(node for node in found.source.nodes if node.name == "add")
+        source = next(node for node in found.before.graph.nodes if node.name == "add")
         source.args = (source.args[0], 2**40)
         nodes["add"].args = (nodes["add"].args[0], 2**40)
 
