@@ -19,7 +19,7 @@ from decomp.errors import CaptureError, boundary
 from decomp.ir.call import graphs_of
 from decomp.proof.between_programs import BETWEEN_PROGRAMS
 from decomp.proof.correspondence import Correspondence, HooksChanged, Proof, StaleCode
-from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, output_of
+from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, output_of
 from decomp.proof.returned_program import (
     ReturnedProgram,
     require_no_more_hooks,
@@ -91,7 +91,7 @@ def _well_formed(program: Any, full: bool) -> list[str]:
     invariants = OF_ONE_GRAPH + (WHOLE_GRAPH if full else ())
     checks: list[str] = []
     for _, graph in graphs_of(program):
-        work = Work(Correspondence(graph, graph, {}, {}))
+        work = Correspondence(graph, graph, {}, {})
         checks = [invariant(work) for invariant in invariants]
     return checks
 
@@ -108,11 +108,11 @@ def _own_code(program: Any) -> list[str]:
     return ["the code is that of the graph"] if graphs else []
 
 
-def _pair(source: Any, lowered: Any) -> Work:
+def _pair(source: Any, lowered: Any) -> Correspondence:
     before, after = _graph(source), _graph(lowered)
     added = _constants(lowered) - _constants(source)
     results = _returned(source, before), _returned(lowered, after)
-    return Work(Correspondence(before, after, {}, {}, added=frozenset(added)), results)
+    return Correspondence(before, after, {}, {}, added=frozenset(added), results=results)
 
 
 def _constants(program: Any) -> set[str]:

@@ -227,8 +227,7 @@ def _fused(own: ProgramGraph, session: PlanningSession) -> ProgramGraph:
     constants = functools.partial(_frozen_nodes, own, session)
     fusion = choose_matches(own.graph, rules, planner, own.owner, kept, constants, planner.policy.freeze)
     session.fusions[own.owner] = fusion
-    contraction = fusion.contraction
-    return own if contraction is None else own.rewritten(contraction.rewrite, "fuse patterns", why=contraction)
+    return own if fusion.rewrite is None else own.rewritten(fusion.rewrite, "fuse patterns", why=fusion.matches)
 
 
 def _frozen_nodes(own: ProgramGraph, session: PlanningSession) -> set[fx.Node]:
@@ -427,7 +426,7 @@ def correspondence(final: ProgramGraph, target: Target) -> Correspondence:
         # The outputs of a graph that was simplified are those before writes were added.
         signed=tuple(write.value for write in own.writes if write.signed) if own is final else (),
         copied=tuple((write.source, write.value) for write in own.writes if not write.signed),
-        contraction=planned.record("fuse patterns"),
+        contraction=planned.at("fuse patterns"),
     )
 
 

@@ -3,8 +3,7 @@ other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 import operator
 from typing import Any
 
@@ -17,24 +16,10 @@ from decomp.patterns.found import Match
 _OF_ONE_VALUE = ("val", "example_value", "tensor_meta")
 
 
-@dataclass(frozen=True)
-class Contraction:
-    """A graph with matches contracted, and how it relates to its source."""
-
-    source: fx.Graph
-    rewrite: Rewrite
-    matches: Mapping[fx.Node, Match]
-    """Maps each call of a pattern in the new graph to the match that it replaces."""
-
-    @property
-    def graph(self) -> fx.Graph:
-        """The new graph."""
-        return self.rewrite.graph
-
-
-def contract(graph: fx.Graph, matches: Sequence[Match]) -> Contraction:
+def contract(graph: fx.Graph, matches: Sequence[Match]) -> tuple[Rewrite, dict[fx.Node, Match]]:
     """Contract matches that share no node; matches that cannot be ordered among the others are left out. Remaining
-    nodes and the outputs of matches keep their names."""
+    nodes and the outputs of matches keep their names. Returns the rewrite, and for each call of a pattern in the new
+    graph the match that it replaces."""
     matches = list(matches)
     while isinstance(before := _places(graph, matches), Match):
         matches.remove(before)
@@ -46,7 +31,7 @@ def contract(graph: fx.Graph, matches: Sequence[Match]) -> Contraction:
             made[_call(rewrite, match)] = match
         if node not in covered:
             rewrite.copy(node)
-    return Contraction(graph, rewrite, made)
+    return rewrite, made
 
 
 def _places(graph: fx.Graph, matches: Sequence[Match]) -> dict[fx.Node, list[Match]] | Match:

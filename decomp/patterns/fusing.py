@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 from torch import fx, nn
 
+from decomp.graphs.rewrite import Rewrite
 from decomp.ir.arguments import key
 from decomp.ir.call import NUMBER, is_host, kind_of
 from decomp.patterns.choosing import PatternCandidate, choose_disjoint
-from decomp.patterns.contraction import Contraction, contract, price_call
+from decomp.patterns.contraction import contract, price_call
 from decomp.patterns.found import Match, NearMiss
 from decomp.patterns.matching import find_matches
 
@@ -46,8 +47,10 @@ class FusionPricing(Protocol):
 class PatternFusion:
     """The outcome of all patterns in one graph."""
 
-    contraction: Contraction | None = None
-    """The graph with the chosen matches contracted; None if none was chosen."""
+    rewrite: Rewrite | None = None
+    """To the graph with the chosen matches contracted; None if none was chosen."""
+    matches: Mapping[fx.Node, Match] = field(default_factory=dict)
+    """The match that each call of a pattern in that graph replaces."""
     rules: Mapping[Match, Any] = field(default_factory=dict)
     """The rule of each chosen match."""
     passed_over: tuple[NearMiss, ...] = ()
@@ -113,11 +116,11 @@ def choose_matches(
     chosen = choose_disjoint(candidates)
     if not chosen:
         return PatternFusion(passed_over=tuple(missed), asked=tuple(rules), searched=(graph, owner))
-    contraction = contract(graph, [candidate.match for candidate in chosen])
-    taken = dict.fromkeys(contraction.matches.values())
+    rewrite, matches = contract(graph, [candidate.match for candidate in chosen])
+    taken = dict.fromkeys(matches.values())
     missed += [_overlapped(candidate.match, taken) for candidate in candidates if candidate.match not in taken]
     own = {match: by_pattern[match.pattern] for match in taken}
-    return PatternFusion(contraction, own, tuple(missed), tuple(rules), (graph, owner))
+    return PatternFusion(rewrite, matches, own, tuple(missed), tuple(rules), (graph, owner))
 
 
 def _closest(pattern: Any, graph: fx.Graph, owner: nn.Module) -> NearMiss | str:

@@ -4,12 +4,12 @@ effects, and results that depend on the same inputs."""
 from __future__ import annotations
 
 from decomp.ir.effects import Effect
-from decomp.proof.correspondence import EffectsChanged, InventedDependency, LostDependency
+from decomp.proof.correspondence import Correspondence, EffectsChanged, InventedDependency, LostDependency
 from decomp.proof.dependence import changed_dependency, results_of_draws
-from decomp.proof.invariants import Invariant, Work, output_of, same_codegen, same_outputs, same_placeholders
+from decomp.proof.invariants import Invariant, output_of, same_codegen, same_outputs, same_placeholders
 
 
-def as_many_effects(work: Work) -> str:
+def as_many_effects(work: Correspondence) -> str:
     before = [work.source_effects.of(node) for node in work.source_place]
     after = [work.effects.of(node) for node in work.place]
     # An op with unknown effects may be lowered to any number of effects.
@@ -23,7 +23,7 @@ def as_many_effects(work: Work) -> str:
     return "equally many effects"
 
 
-def _same_dependencies(work: Work) -> str:
+def _same_dependencies(work: Correspondence) -> str:
     """Results must depend on the same inputs. Not checked if a program mutates: edges do not show dependencies through
     memory."""
     written = [

@@ -4,6 +4,7 @@ for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import operator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,7 +12,6 @@ from torch import fx
 
 from decomp.ir.arguments import equal
 from decomp.ir.op_facts import COMMUTATIVE
-from decomp.patterns.contraction import Contraction
 from decomp.patterns.found import Match
 from decomp.patterns.host import SearchGraph
 from decomp.patterns.literals import is_same_literal
@@ -21,31 +21,41 @@ from decomp.proof.correspondence import NotAsRecorded, NotAsThePattern
 from decomp.proof.replay import same, same_call
 
 if TYPE_CHECKING:
-    from decomp.proof.invariants import Work
+    from decomp.proof.correspondence import Correspondence
 
 
-def patterns_stand_for_calls(work: Work) -> str:
+def patterns_stand_for_calls(work: Correspondence) -> str:
     """Every pattern call must replace calls that are the pattern; all other calls must be copies. Empty if no pattern
     was applied."""
-    contraction = work.correspondence.contraction
-    if contraction is None:
+    contraction = work.contraction
+    if contraction is None or contraction.before is None or contraction.edges is None:
         return ""
-    check = _ContractionCheck(contraction, SearchGraph(contraction.source, work.source.owning_module))
+    source, matches = contraction.before.graph, contraction.why
+    host = SearchGraph(source, work.source.owning_module)
+    check = _ContractionCheck(contraction.graph, source, contraction.edges.values, matches, host)
     check.copies()
-    for call, match in contraction.matches.items():
+    for call, match in matches.items():
         check.match(call, match)
-    calls = sum(len(match.nodes) for match in contraction.matches.values())
-    found = f"{len(contraction.matches)} calls of patterns replace {calls} nodes"
+    calls = sum(len(match.nodes) for match in matches.values())
+    found = f"{len(matches)} calls of patterns replace {calls} nodes"
     return f"{found}, which match the patterns and are used nowhere else"
 
 
 class _ContractionCheck:
     """The check of one contraction."""
 
-    def __init__(self, contraction: Contraction, host: SearchGraph) -> None:
-        self.contraction, self.host, self.values = contraction, host, contraction.rewrite.values
+    def __init__(
+        self,
+        graph: fx.Graph,
+        source: fx.Graph,
+        values: Mapping[fx.Node, Any],
+        matches: Mapping[fx.Node, Match],
+        host: SearchGraph,
+    ) -> None:
+        """`matches`: the match that each call of a pattern in `graph` replaces."""
+        self.graph, self.source, self.values, self.matches, self.host = graph, source, values, matches, host
         self.owner: dict[fx.Node, Match] = {}
-        for match in contraction.matches.values():
+        for match in matches.values():
             for node in match.nodes:
                 if node in self.owner:
                     raise NotAsThePattern(f"{node.name!r} is part of two patterns", None, node)
@@ -54,11 +64,11 @@ class _ContractionCheck:
     def copies(self) -> None:
         """Nodes outside of matches must have one copy each, and all other new nodes must be calls of patterns."""
         made = sum(1 if match.pattern.single else 1 + len(match.outputs) for match in self.owned())
-        expected = len(self.contraction.source.nodes) - len(self.owner) + made
-        if len(self.contraction.graph.nodes) != expected:
-            found = len(self.contraction.graph.nodes)
+        expected = len(self.source.nodes) - len(self.owner) + made
+        if len(self.graph.nodes) != expected:
+            found = len(self.graph.nodes)
             raise NotAsRecorded(f"there are {found} nodes, but {expected} are accounted for")
-        for node in self.contraction.source.nodes:
+        for node in self.source.nodes:
             if node in self.owner:
                 continue
             new = self.values.get(node)
@@ -69,7 +79,7 @@ class _ContractionCheck:
 
     def owned(self) -> list[Match]:
         """The matches, in order."""
-        return list(self.contraction.matches.values())
+        return list(self.matches.values())
 
     def match(self, call: fx.Node, match: Match) -> None:
         """Check one call of a pattern."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+import functools
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import fx
 
+from decomp.capture.rebuild_exported import with_lifted
 from decomp.errors import DecompError, describe, source_line
 from decomp.ir.call import CALLS
+from decomp.ir.effects import EffectTable
 
 if TYPE_CHECKING:
     from decomp.graphs.template import ExpansionTemplate
-    from decomp.patterns.contraction import Contraction
+    from decomp.ir.module import ProgramGraph
 
 _MEND_THE_RULE = "fix the rule for the source node; verify=False skips verification"
 
@@ -222,8 +225,40 @@ class Correspondence:
     """Those of `writes` that are leading outputs, in order; None if unknown."""
     copied: tuple[tuple[fx.Node, fx.Node], ...] | None = None
     """Inputs or attributes written by `copy_` calls at the end, each with its new value, in order."""
-    contraction: Contraction | None = None
+    contraction: ProgramGraph | None = None
     """How `source` was made by contracting matches to calls of patterns; None if no pattern was applied."""
+    results: tuple[Any, Any] | None = None
+    """What the source and the lowered graph return, if that is not all of their outputs."""
+
+    @functools.cached_property
+    def images(self) -> Mapping[fx.Node, Any]:
+        """`values`, with inputs that hold constants of rules in place of attributes."""
+        return with_lifted(self.values, self.place) if self.added else self.values
+
+    @functools.cached_property
+    def place(self) -> dict[fx.Node, int]:
+        """The nodes of `lowered`, each with its position."""
+        return {node: i for i, node in enumerate(self.lowered.nodes)}
+
+    @functools.cached_property
+    def source_place(self) -> dict[fx.Node, int]:
+        """The nodes of `source`, each with its position."""
+        return {node: i for i, node in enumerate(self.source.nodes)}
+
+    @functools.cached_property
+    def attributes(self) -> frozenset[str]:
+        """The names of the attributes that the source reads."""
+        return frozenset(str(node.target) for node in self.source_place if node.op == "get_attr")
+
+    @functools.cached_property
+    def effects(self) -> EffectTable:
+        """Effects of the lowered calls."""
+        return EffectTable(self.lowered.owning_module or self.source.owning_module)
+
+    @functools.cached_property
+    def source_effects(self) -> EffectTable:
+        """Effects of the calls of the source."""
+        return EffectTable(self.source.owning_module)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,10 @@ cycles; everything else is a pass over the nodes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-import functools
 from typing import Any
 
 from torch import fx
 
-from decomp.capture.rebuild_exported import with_lifted
 from decomp.ir.agreement import described, metadata_of, same_metadata, same_structure, shown
 from decomp.ir.call import CALLS, nodes_in, read_results, select_results
 from decomp.ir.effects import Effects, EffectTable, regions_of, switches
@@ -42,40 +40,7 @@ from decomp.proof.replay import matches_record
 _ABSENT = object()
 
 
-class Work:
-    """A correspondence, with derived tables that several invariants use."""
-
-    def __init__(self, correspondence: Correspondence, results: tuple[Any, Any] | None = None) -> None:
-        self.source, self.lowered = correspondence.source, correspondence.lowered
-        self.origin, self.values = correspondence.origin, correspondence.values
-        self.correspondence, self._results = correspondence, results
-        self.place = {node: i for i, node in enumerate(self.lowered.nodes)}
-        if correspondence.added:
-            self.values = with_lifted(self.values, self.place)
-        self.source_place = {node: i for i, node in enumerate(self.source.nodes)}
-
-    @property
-    def results(self) -> tuple[Any, Any]:
-        """The results of both graphs, without the values that they write back."""
-        return self._results or (output_of(self.source).args[0], _without_writes(self))
-
-    @functools.cached_property
-    def attributes(self) -> frozenset[str]:
-        """The names of the attributes that the source reads."""
-        return frozenset(str(node.target) for node in self.source_place if node.op == "get_attr")
-
-    @functools.cached_property
-    def effects(self) -> EffectTable:
-        """Effects of the lowered calls."""
-        return EffectTable(self.lowered.owning_module or self.source.owning_module)
-
-    @functools.cached_property
-    def source_effects(self) -> EffectTable:
-        """Effects of the calls of the source."""
-        return EffectTable(self.source.owning_module)
-
-
-def _in_order(work: Work) -> str:
+def _in_order(work: Correspondence) -> str:
     place = work.place
     for node, i in place.items():
         for user in node.users:
@@ -84,7 +49,7 @@ def _in_order(work: Work) -> str:
     return "every node comes after its inputs, so there is no cycle"
 
 
-def _no_dangling_reference(work: Work) -> str:
+def _no_dangling_reference(work: Correspondence) -> str:
     place, uses = work.place, 0
     for node in place:
         inputs = node.all_input_nodes
@@ -98,7 +63,7 @@ def _no_dangling_reference(work: Work) -> str:
     return "no reference dangles, users and inputs agree"
 
 
-def _names_distinct(work: Work) -> str:
+def _names_distinct(work: Correspondence) -> str:
     if len({node.name for node in work.place}) < len(work.place):
         seen: set[str] = set()
         for node in work.place:
@@ -108,7 +73,7 @@ def _names_distinct(work: Work) -> str:
     return "names are distinct"
 
 
-def _dangling(work: Work, node: fx.Node, operand: fx.Node) -> Dangling:
+def _dangling(work: Correspondence, node: fx.Node, operand: fx.Node) -> Dangling:
     source = work.origin.get(node)
     if operand in work.place:
         return Dangling(f"{node.name!r} reads {operand.name!r}, which does not list it as a user", node, source)
@@ -116,7 +81,7 @@ def _dangling(work: Work, node: fx.Node, operand: fx.Node) -> Dangling:
     return Dangling(f"{node.name!r} reads {operand.name!r}, which {where}", node, source)
 
 
-def _stray_user(work: Work) -> Dangling:
+def _stray_user(work: Correspondence) -> Dangling:
     for node in work.place:
         for user in node.users:
             if user not in work.place or node not in user.all_input_nodes:
@@ -124,28 +89,28 @@ def _stray_user(work: Work) -> Dangling:
     raise AssertionError("inputs and users differ in number, yet each agrees")
 
 
-def same_placeholders(work: Work) -> str:
+def same_placeholders(work: Correspondence) -> str:
     before = [str(node.target) for node in work.source.nodes if node.op == "placeholder"]
-    added = work.correspondence.added
+    added = work.added
     after = [str(node.target) for node in work.lowered.nodes if node.op == "placeholder" and node.target not in added]
     if before != after:
         raise PlaceholdersChanged("the placeholders changed", expected=", ".join(before), found=", ".join(after))
     return f"the same {len(before)} placeholders"
 
 
-def same_outputs(work: Work) -> str:
-    before, after = work.results
-    values = work.values if work.values else None
+def same_outputs(work: Correspondence) -> str:
+    before, after = work.results or (output_of(work.source).args[0], _without_writes(work))
+    values = work.images if work.images else None
     if not same_structure(before, after, values):
         nodes = output_of(work.lowered), output_of(work.source)
         raise OutputsChanged("the outputs changed", *nodes, expected=shown(before, values), found=shown(after))
     return "the same outputs in the same structure"
 
 
-def _without_writes(work: Work) -> Any:
+def _without_writes(work: Correspondence) -> Any:
     """The outputs of the lowered graph without leading ones that an exported program writes back."""
     before, after = output_of(work.source).args[0], output_of(work.lowered).args[0]
-    writes, signed = work.correspondence.writes, work.correspondence.signed
+    writes, signed = work.writes, work.signed
     if signed is not None:
         return after[len(signed) :] if isinstance(after, (tuple, list)) and signed else after
     if not writes or not isinstance(before, (tuple, list)) or not isinstance(after, (tuple, list)):
@@ -154,13 +119,13 @@ def _without_writes(work: Work) -> Any:
     return after[leading:] if leading > 0 and all(value in writes for value in after[:leading]) else after
 
 
-def _writes_kept(work: Work) -> str:
+def _writes_kept(work: Correspondence) -> str:
     """Each new value of an input or buffer must be written back to it, once and in order."""
-    signed, copied = work.correspondence.signed or (), work.correspondence.copied or ()
-    if work.correspondence.signed is not None:
+    signed, copied = work.signed or (), work.copied or ()
+    if work.signed is not None:
         leading = output_of(work.lowered).args[0][: len(signed)] if signed else ()
         _require_written(work, tuple(leading), signed)
-    if work.correspondence.copied is not None:
+    if work.copied is not None:
         found = tuple(_target_and_value(node) for node in work.place if _copies_back(work, node))
         if found != copied:
             raise WritesChanged(
@@ -170,7 +135,7 @@ def _writes_kept(work: Work) -> str:
     return f"{written} inputs and buffers written back, each with its own new value" if written else ""
 
 
-def _require_written(work: Work, found: tuple[Any, ...], expected: tuple[fx.Node, ...]) -> None:
+def _require_written(work: Correspondence, found: tuple[Any, ...], expected: tuple[fx.Node, ...]) -> None:
     if found != expected:
         raise WritesChanged(
             "the values that are written back changed",
@@ -180,7 +145,7 @@ def _require_written(work: Work, found: tuple[Any, ...], expected: tuple[fx.Node
         )
 
 
-def _copies_back(work: Work, node: fx.Node) -> bool:
+def _copies_back(work: Correspondence, node: fx.Node) -> bool:
     name = str(getattr(node.target, "__name__", node.target))
     return node.op in CALLS and node not in work.origin and name.startswith("copy_")
 
@@ -200,7 +165,7 @@ def output_of(graph: fx.Graph) -> fx.Node:
     return outputs[0]
 
 
-def same_codegen(work: Work) -> str:
+def same_codegen(work: Correspondence) -> str:
     # torch 2.13 has `Graph.set_codegen` but no public way to read it back.
     before, after = work.source._codegen, work.lowered._codegen
     if type(before) is not type(after):
@@ -212,8 +177,8 @@ def same_codegen(work: Work) -> str:
     return "the same codegen"
 
 
-def _all_legal(work: Work) -> str:
-    illegal, calls = work.correspondence.illegal, 0
+def _all_legal(work: Correspondence) -> str:
+    illegal, calls = work.illegal, 0
     for node in work.place:
         if node.op in CALLS:
             calls += 1
@@ -223,7 +188,7 @@ def _all_legal(work: Work) -> str:
     return f"all {calls} calls are legal"
 
 
-def _no_invented_dependency(work: Work) -> str:
+def _no_invented_dependency(work: Correspondence) -> str:
     indirect: list[tuple[fx.Node, fx.Node]] = []
     # An expansion may only use values of its own source node's operands. So contracting each expansion to its source
     # node must give no edge that the source does not have, at least as a path.
@@ -236,7 +201,7 @@ def _no_invented_dependency(work: Work) -> str:
     return f"contracted to its {len(work.source_place)} source nodes, it has no new dependency"
 
 
-def _crossing_edges(work: Work, indirect: list[tuple[fx.Node, fx.Node]]) -> Iterator[tuple[fx.Node, fx.Node]]:
+def _crossing_edges(work: Correspondence, indirect: list[tuple[fx.Node, fx.Node]]) -> Iterator[tuple[fx.Node, fx.Node]]:
     """The edges of the quotient graph: those between nodes of different origin. Edges that the source lacks are
     appended to `indirect`: the source must have a path for them."""
     origin = work.origin
@@ -256,8 +221,8 @@ def _crossing_edges(work: Work, indirect: list[tuple[fx.Node, fx.Node]]) -> Iter
             yield source, target
 
 
-def _require_no_origin_needed(work: Work, node: fx.Node) -> None:
-    if node.op == "output" or (node.op == "placeholder" and node.target in work.correspondence.added):
+def _require_no_origin_needed(work: Correspondence, node: fx.Node) -> None:
+    if node.op == "output" or (node.op == "placeholder" and node.target in work.added):
         return
     if node.op == "get_attr" and node.target not in work.attributes:
         return
@@ -285,26 +250,26 @@ def _reads_a_size(node: fx.Node) -> bool:
     return node.op == "call_function" and of_function(node.target).op.name.removeprefix("aten.") in SIZES
 
 
-def _writes_back(work: Work, node: fx.Node) -> bool:
+def _writes_back(work: Correspondence, node: fx.Node) -> bool:
     """Whether a node is one of the trailing `copy_` calls that write inputs back, or the `detach` for one."""
     name = getattr(node.target, "__name__", node.target)
     if str(name).startswith("copy_") and node.op in CALLS and len(node.args) > 1:
-        return node.args[1] in work.correspondence.writes
+        return node.args[1] in work.writes
     return bool(node.users) and "detach" in str(name) and all(_writes_back(work, user) for user in node.users)
 
 
-def _may_read(work: Work, node: fx.Node, user: fx.Node) -> bool:
+def _may_read(work: Correspondence, node: fx.Node, user: fx.Node) -> bool:
     """Whether `user` may read `node` although its source node does not read that of `node`: `node` is a constant or a
     size, or is also the value of another operand, because a rule returned its input."""
-    if user.op == "output" and node in work.correspondence.writes:
+    if user.op == "output" and node in work.writes:
         return True
     if node.op == "get_attr" and work.origin[node].op != "get_attr":
         return True
-    values = (work.values.get(operand) for operand in work.origin[user].all_input_nodes)
+    values = (work.images.get(operand) for operand in work.origin[user].all_input_nodes)
     return any(node is found for value in values for found in nodes_in(value)) or _reads_sizes(node)
 
 
-def _require_paths(work: Work, edges: list[tuple[fx.Node, fx.Node]], batch: int = 512) -> None:
+def _require_paths(work: Correspondence, edges: list[tuple[fx.Node, fx.Node]], batch: int = 512) -> None:
     """Raise unless the source has a path for every edge; each batch takes one pass over the source."""
     origin, place = work.origin, work.source_place
     edges.sort(key=lambda edge: place[origin[edge[0]]])
@@ -319,8 +284,8 @@ def _require_paths(work: Work, edges: list[tuple[fx.Node, fx.Node]], batch: int 
                 raise InventedDependency(problem, user, end)
 
 
-def _no_value_lost(work: Work) -> str:
-    values, place = work.values, work.place
+def _no_value_lost(work: Correspondence) -> str:
+    values, place = work.images, work.place
     for source in work.source_place:
         value = values.get(source, _ABSENT)
         if value is _ABSENT and source.users:
@@ -331,9 +296,9 @@ def _no_value_lost(work: Work) -> str:
     return f"each of {len(values)} values has a lowered value"
 
 
-def _same_metadata(work: Work) -> str:
+def _same_metadata(work: Correspondence) -> str:
     compared = 0
-    for source, value in work.values.items():
+    for source, value in work.images.items():
         expected = source.meta.get("val")
         if expected is None or value is None and not source.users:
             continue  # unused results need not be computed
@@ -350,7 +315,7 @@ def _same_metadata(work: Work) -> str:
     return f"shape, dtype and device of {compared} values unchanged"
 
 
-def _same_effects(work: Work) -> str:
+def _same_effects(work: Correspondence) -> str:
     done = _effects_by_origin(work)
     total = 0
     for source in work.source_place:
@@ -361,7 +326,7 @@ def _same_effects(work: Work) -> str:
     return f"the same {total} effects in the same order"
 
 
-def _effects_by_origin(work: Work) -> dict[fx.Node, list[tuple[fx.Node, Effects]]]:
+def _effects_by_origin(work: Correspondence) -> dict[fx.Node, list[tuple[fx.Node, Effects]]]:
     done: dict[fx.Node, list[tuple[fx.Node, Effects]]] = {}
     table, latest = work.effects, -1
     for node in work.place:
@@ -382,7 +347,7 @@ def _effects_by_origin(work: Work) -> dict[fx.Node, list[tuple[fx.Node, Effects]
     return done
 
 
-def same_regions(work: Work) -> str:
+def same_regions(work: Correspondence) -> str:
     """Every call must be in the region (no_grad, autocast) of its source node."""
     marks = sum(map(switches, work.source_place))
     if not marks:
@@ -405,25 +370,25 @@ def _require_same_effects(source: fx.Node, expected: Effects, done: list[tuple[f
         raise EffectsChanged(f"the effects of {source.name!r} changed", node, source, expected=expected, found=shown)
 
 
-def _no_dead_code_added(work: Work) -> str:
+def _no_dead_code_added(work: Correspondence) -> str:
     for node in work.place:
         if not node.users and node.op not in ("placeholder", "output"):
             _require_not_added(work, node)
     return "no dead code added"
 
 
-def _require_not_added(work: Work, node: fx.Node) -> None:
+def _require_not_added(work: Correspondence, node: fx.Node) -> None:
     effects, source = work.effects.of(node), work.origin.get(node)
     if effects or not effects.known:
         return
-    if source is None or not any(node is found for found in nodes_in(work.values.get(source))):
+    if source is None or not any(node is found for found in nodes_in(work.images.get(source))):
         raise DeadCodeAdded(f"{node.name!r} is not used", node, source)
 
 
-def _expansions_sound(work: Work) -> str:
-    for expansion in work.correspondence.expansions:
+def _expansions_sound(work: Correspondence) -> str:
+    for expansion in work.expansions:
         _require_sound(expansion, work.effects)
-    return f"{len(work.correspondence.expansions)} expansions are acyclic and without dead code"
+    return f"{len(work.expansions)} expansions are acyclic and without dead code"
 
 
 def _require_sound(expansion: fx.Graph, table: EffectTable) -> None:
@@ -442,14 +407,14 @@ def _require_sound(expansion: fx.Graph, table: EffectTable) -> None:
             raise MalformedExpansion(f"an expansion computes {node.name!r}, which its output does not need", node)
 
 
-def _networkx_agrees(work: Work) -> str:
+def _networkx_agrees(work: Correspondence) -> str:
     whole = as_networkx(work.lowered)
     if not networkx().is_directed_acyclic_graph(whole):
         raise OutOfOrder(f"a cycle: {' -> '.join(node.name for node, _ in networkx().find_cycle(whole))}")
     return f"networkx finds no cycle in {len(whole)} nodes"
 
 
-def _lints(work: Work) -> str:
+def _lints(work: Correspondence) -> str:
     try:
         work.lowered.lint()
     except (RuntimeError, ValueError) as error:
@@ -457,7 +422,7 @@ def _lints(work: Work) -> str:
     return "the graph lints"
 
 
-Invariant = Callable[[Work], str]
+Invariant = Callable[[Correspondence], str]
 """Returns a phrase stating what holds, empty if not applicable; raises a `VerificationError`."""
 INVARIANTS: tuple[Invariant, ...] = (
     _no_dangling_reference,

@@ -20,12 +20,12 @@ from decomp.proof.correspondence import NotAsRecorded, ValueLost
 from decomp.torch_internals.pytree import tree_leaves
 
 if TYPE_CHECKING:
-    from decomp.proof.invariants import Work
+    from decomp.proof.correspondence import Correspondence
 
 
-def matches_record(work: Work) -> str:
+def matches_record(work: Correspondence) -> str:
     """Every node of the lowered graph must be the one predicted by the record. Empty without a record."""
-    stamps = work.correspondence.stamps
+    stamps = work.stamps
     if stamps is None:
         return ""
     walk = _ExpansionReplay(work, stamps)
@@ -39,11 +39,11 @@ def matches_record(work: Work) -> str:
 class _ExpansionReplay:
     """One pass over the source that ticks off the lowered nodes of each source node."""
 
-    def __init__(self, work: Work, stamps: Mapping[fx.Node, ExpansionTemplate]) -> None:
+    def __init__(self, work: Correspondence, stamps: Mapping[fx.Node, ExpansionTemplate]) -> None:
         self.work, self.stamps = work, stamps
         self.compared = 0
         self.constants = _nodes_of_constants(work)
-        self.values = self._with_lifted_constants() if self.constants else work.values
+        self.values = self._with_lifted_constants() if self.constants else work.images
         self.lowered: dict[fx.Node, list[fx.Node]] = {}
         # Several expansions may share a constant, so its node belongs to none of them.
         shared = set(self.constants.values())
@@ -53,20 +53,20 @@ class _ExpansionReplay:
                 self.lowered.setdefault(source, []).append(node)
 
     def _with_lifted_constants(self) -> dict[fx.Node, Any]:
-        """`work.values`, with lifted inputs of an exported program instead of attributes."""
-        tensors = self.work.correspondence.constants
+        """`work.images`, with lifted inputs of an exported program instead of attributes."""
+        tensors = self.work.constants
 
         def with_lifted(node: fx.Node) -> fx.Node:
             if node.op != "get_attr" or node in self.work.place:
                 return node
             return self.constants.get(id(tensors.get(str(node.target))), node)
 
-        return {source: fx.node.map_arg(value, with_lifted) for source, value in self.work.values.items()}
+        return {source: fx.node.map_arg(value, with_lifted) for source, value in self.work.images.items()}
 
     def visit(self, source: fx.Node) -> None:
         lowered = self.lowered.pop(source, ())
         stamp = self.stamps.get(source)
-        own = self.work.correspondence.constants.get(str(source.target)) if source.op == "get_attr" else None
+        own = self.work.constants.get(str(source.target)) if source.op == "get_attr" else None
         if own is not None:
             self._require_kept_constant(source, own)
         elif stamp is not None:
@@ -154,10 +154,10 @@ class _ExpansionReplay:
             raise NotAsRecorded(problem, lowered[0])
 
 
-def _nodes_of_constants(work: Work) -> dict[int, fx.Node]:
+def _nodes_of_constants(work: Correspondence) -> dict[int, fx.Node]:
     """The node of each constant created by rules, by the id of its tensor: an attribute, or the input to which an
     exported program lifted it."""
-    constants = work.correspondence.constants
+    constants = work.constants
     return {
         id(constants[name]): node
         for node in work.place

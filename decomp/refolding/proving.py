@@ -15,7 +15,6 @@ from decomp.proof.correspondence import Correspondence, MetadataChanged, Proof
 from decomp.proof.invariants import (
     OF_ONE_GRAPH,
     WHOLE_GRAPH,
-    Work,
     same_codegen,
     same_outputs,
     same_placeholders,
@@ -56,11 +55,11 @@ def _graph_checks(refolded: ProgramGraph, full: bool) -> list[str]:
     """Check the new graph on its own, then against its source."""
     assert refolded.before is not None and refolded.edges is not None
     before, rewrite = refolded.before.graph, refolded.edges
-    alone = Work(Correspondence(rewrite.graph, rewrite.graph, {}, {}))
+    alone = Correspondence(rewrite.graph, rewrite.graph, {}, {})
     checks = [invariant(alone) for invariant in OF_ONE_GRAPH + (WHOLE_GRAPH if full else ())]
     # Folding drops inputs. The checks expect the second graph to have more inputs, so the order is reversed here.
-    inputs = Work(Correspondence(rewrite.graph, before, {}, {}, added=refolded.dropped))
-    pair = Work(Correspondence(before, rewrite.graph, rewrite.origin, rewrite.values))
+    inputs = Correspondence(rewrite.graph, before, {}, {}, added=refolded.dropped)
+    pair = Correspondence(before, rewrite.graph, rewrite.origin, rewrite.values)
     checks += [same_placeholders(inputs), same_outputs(pair), same_codegen(pair), as_many_effects(pair)]
     checks += [_same_metadata(refolded), same_regions(pair)]
     return [check for check in checks if check]

@@ -24,7 +24,7 @@ from decomp.proof.correspondence import (
     ValueLost,
     out_of_region,
 )
-from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, Work, same_codegen
+from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, same_codegen
 from decomp.proof.replay import same, same_call
 from decomp.simplification.freezing import LARGEST
 from decomp.simplification.new_calls import same_value
@@ -38,7 +38,7 @@ def check_simplified(found: Simplified, added: Iterable[str] = (), signed: int =
     """Verify a simplified graph against the original, whose first `signed` results are leading outputs by now, and
     whose attributes may be inputs by now, under names in `added`. Returns the facts verified. Raises a
     `VerificationError` otherwise."""
-    work = Work(Correspondence(found.subject.graph, found.graph, {}, {}))
+    work = Correspondence(found.subject.graph, found.graph, {}, {})
     for invariant in OF_ONE_GRAPH + (WHOLE_GRAPH if full else ()):
         invariant(work)
     same_codegen(work)
@@ -58,7 +58,7 @@ def check_simplified(found: Simplified, added: Iterable[str] = (), signed: int =
 class _SimplificationReplay:
     """One pass over the original graph."""
 
-    def __init__(self, found: Simplified, work: Work, added: frozenset[str], signed: int) -> None:
+    def __init__(self, found: Simplified, work: Correspondence, added: frozenset[str], signed: int) -> None:
         self.found, self.work, self.added, self.signed = found, work, added, signed
         self.images = ReplayedRewrites(found)
         self.around: RewriteConstraints = self.images.around

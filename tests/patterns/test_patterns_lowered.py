@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 import decomp
 from decomp.errors import ArgumentError, NotLowered, RuleError
-from decomp.patterns.contraction import Contraction
 from decomp.patterns.terms import op_name
 from decomp.proof.checks import check
 from decomp.proof.correspondence import GradientsDiffer, NotAsThePattern, ValuesDiffer
@@ -299,15 +298,15 @@ def test_the_source_program_is_not_changed():
 def broken(contraction, node, **changes):
     """The same contraction with another match for one call."""
     matches = {
-        call: replace(match, **changes) if match.root is node else match for call, match in contraction.matches.items()
+        call: replace(match, **changes) if match.root is node else match for call, match in contraction.why.items()
     }
-    return Contraction(contraction.source, contraction.rewrite, matches)
+    return replace(contraction, why=matches)
 
 
 def test_the_proof_finds_what_is_not_the_pattern():
     lowered = decomp.lower(torch.export.export(net(), (x,)), to=chip, rules=rules)
     (own,) = lowered.correspondences
-    first, second = own.contraction.matches.values()
+    first, second = own.contraction.why.values()
     swapped = dict(zip(first.placed, reversed(first.placed.values())))
     for changes in (
         {"placed": swapped},
