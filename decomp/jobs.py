@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 import contextlib
 import functools
-import importlib
 import os
 import pickle
 import queue
@@ -123,7 +122,7 @@ def run_in_process(job: Any, timeout: float | None = None) -> Any:
     """The result of `job.run()` in another process, or why there is none."""
     process = getattr(_OWN, "process", None)
     if process is None or process.process.poll() is not None:
-        process = _OWN.process = _Process(type(job).__module__)
+        process = _OWN.process = _Process(type(job))
     return process.ask(pickle.dumps(job), timeout or TIMEOUT)
 
 
@@ -137,14 +136,14 @@ _OWN = threading.local()
 
 
 class _Process:
-    """A process for jobs. It is started with the search path of this one, and ends with it. `module` is imported before
-    the first job, so that it is not charged for that."""
+    """A process for jobs. It is started with the search path of this one, and ends with it. It unpickles the class of
+    the jobs at once, so that the first job is not charged for the imports."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, kind: type) -> None:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from decomp.jobs import serve; serve()", module],
+            [sys.executable, "-c", "from decomp.jobs import serve; serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -154,6 +153,8 @@ class _Process:
         _STARTED.add(self)
         assert self.process.stdin is not None and self.process.stdout is not None
         self.jobs, self.answers = self.process.stdin, self.process.stdout
+        with contextlib.suppress(BrokenPipeError):
+            _send(self.jobs, pickle.dumps(kind))
         if _receive(self.answers) != b"ready":
             self.errors.seek(0)
             said = self.errors.read()[-500:].decode(errors="replace").strip().rpartition("\n")[2]
@@ -205,8 +206,9 @@ def serve() -> None:
 
     import torch
 
-    importlib.import_module(sys.argv[1])
     torch.set_num_threads(1)
+    with contextlib.suppress(Exception):  # the first job says so
+        pickle.loads(jobs.get())
     _send(out, b"ready")
     while True:
         _send(out, _run(jobs.get()))
