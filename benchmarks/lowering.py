@@ -16,6 +16,7 @@ from benchmarks import programs
 from benchmarks.contenders import contenders, graph_of
 from benchmarks.measuring import bytes_per_node, compare, microseconds
 from decomp.costs.machine import describe_machine
+from decomp.tables import Table
 from decomp.tools.benchmarking.records import BenchmarkResults, BenchmarkRow
 
 RESULTS = Path(__file__).parent / "results"
@@ -94,14 +95,19 @@ def section(rows: Iterable[BenchmarkRow], case: Case) -> Iterator[str]:
     """The table of one program."""
     name, size = case
     yield f"\n### {name}, {size:,}\n"
-    yield "| contender | nodes | ms | µs/node | × create_node | rounds |"
-    yield "|---|--:|--:|--:|--:|--:|"
-    for r in rows:
-        if (r.case.name, r.case.size) == (name, f"{size:,}") and r.seconds is not None and r.to_baseline is not None:
-            yield (
-                f"| {r.variant} | {r.nodes:,} | {r.seconds.median * 1e3:.1f} | {microseconds(r):.2f} | "
-                f"{r.to_baseline.median:.2f} | {r.seconds.rounds} |"
-            )
+    found = [
+        (
+            r.variant,
+            f"{r.nodes:,}",
+            f"{r.seconds.median * 1e3:.1f}",
+            f"{microseconds(r):.2f}",
+            f"{r.to_baseline.median:.2f}",
+            r.seconds.rounds,
+        )
+        for r in rows
+        if (r.case.name, r.case.size) == (name, f"{size:,}") and r.seconds is not None and r.to_baseline is not None
+    ]
+    yield from Table(("contender", ">nodes", ">ms", ">µs/node", ">× create_node", ">rounds"), found).markdown()
 
 
 def closing(rows: Sequence[BenchmarkRow], memory: dict[str, float]) -> Iterator[str]:

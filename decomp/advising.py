@@ -27,7 +27,6 @@ from decomp.advice.suggestions import (
 from decomp.costs.model import Cost
 from decomp.derive.rule_selection import RuleSelection
 from decomp.errors import ArgumentError, boundary, count_noun
-from decomp.html_tables import table, titled
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NARROWER
 from decomp.jobs import Progress
@@ -36,6 +35,7 @@ from decomp.rules.accuracy import DEFAULT, Accuracy, Policy, Spec
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
+from decomp.tables import Table, titled
 
 _MOST_NAMES = 8
 """How many programs one sentence lists; `as_dict` has them all."""
@@ -126,12 +126,12 @@ class Advice:
     def _repr_html_(self) -> str:
         steps = [(", ".join(each.add), ", ".join(each.unlocks), each.reached) for each in self.milestones]
         savings = [(each.op, each.calls, each.programs) for each in self.savings]
-        out = self.out_of_reach.items()
+        out = [*self.out_of_reach.items()]
         return titled(
             "; ".join(self._opening()),
-            table(("implement next", "then lower", "programs in all"), steps),
-            table(("op that shortens programs", "calls saved", "programs"), savings),
-            table(("program out of reach", "why"), out),
+            Table(("implement next", "then lower", ">programs in all"), steps).html(),
+            Table(("op that shortens programs", ">calls saved", ">programs"), savings).html(),
+            Table(("program out of reach", "why"), out).html(),
         )
 
     def lines(self) -> list[str]:

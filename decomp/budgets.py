@@ -21,6 +21,7 @@ from decomp.rules.accuracy import DEFAULT, Accuracy, Policy, Spec
 from decomp.rules.options import CHECKS, OF_CERTIFY
 from decomp.rules.rules import Rules
 from decomp.rules.target import Target
+from decomp.tables import Table
 from decomp.validation.error_budget import Error, LevelChoice, Levels, levels_of
 
 GAIN, LOSS = 0.9, 1.05
@@ -231,15 +232,15 @@ def _advise_option(error: float, loss: Loss, option: Option) -> BudgetAdvice | N
 
 # As a table.
 
-HEADINGS = ("op", "error", "calls", "of all", "alone", "PyTorch's", "at other levels")
+HEADINGS = ("op", ">error", ">calls", ">of all", ">alone", ">PyTorch's", "at other levels")
 """The columns: the share of the squared error; calls of the target, and their share; the error of these calls alone,
 and that of PyTorch's own kernels; the same at other levels."""
 
 
-def rows_of(found: Budget) -> list[tuple[str, ...]]:
+def table_of(found: Budget) -> Table:
     """A row for each op that has an error, or could have, and one for the interaction."""
     rows = [_row(found, loss) for loss in found.losses if _matters(loss)]
-    return [*rows, ("interaction", f"{found.interaction:.0%}", "", "", "", "", "")]
+    return Table(HEADINGS, [*rows, ("interaction", f"{found.interaction:.0%}", "", "", "", "", "")])
 
 
 def notes_of(found: Budget) -> Iterator[str]:
@@ -261,7 +262,7 @@ def _matters(loss: Loss) -> bool:
 def _lines(found: Budget) -> Iterator[str]:
     yield found.headline
     yield ""
-    yield from _align_columns([HEADINGS, *rows_of(found)])
+    yield from table_of(found).lines("  ")
     yield from (f"  {line}" for line in (*notes_of(found), *map(str, found.advice)))
 
 
@@ -277,10 +278,3 @@ def _row(found: Budget, loss: Loss) -> tuple[str, ...]:
         f"{loss.own:.2g}",
         others,
     )
-
-
-def _align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for name, *numbers, others in rows:
-        cells = (f"{cell:>{width}}" for cell, width in zip(numbers, widths[1:]))
-        yield f"  {name:<{widths[0]}}  {'  '.join(cells)}  {others}".rstrip()

@@ -13,10 +13,10 @@ from torch import fx
 
 from decomp.derive.decisions import ERASED_GUARD, Decision, Derived
 from decomp.errors import count_noun, spell_target
-from decomp.html_tables import folded, table, titled
 from decomp.ir.accounting import WRITE_BACK, calls_for_target, effects_in
 from decomp.ir.call import module_path
 from decomp.ir.module import ProgramGraph
+from decomp.tables import Table, folded, titled
 
 if TYPE_CHECKING:
     from decomp.lowering import Lowering
@@ -124,19 +124,19 @@ class Report:
     def _repr_html_(self) -> str:
         modules = [(name, before, after) for name, (before, after) in self.modules.items()]
         listed = {
-            "ops of the source": ("op", "calls", self.before.items()),
-            "ops of the lowered program": ("op", "calls", self.after.items()),
-            "rules": ("rule", "used", self.rules.items()),
+            "ops of the source": ("op", ">calls", [*self.before.items()]),
+            "ops of the lowered program": ("op", ">calls", [*self.after.items()]),
+            "rules": ("rule", ">used", [*self.rules.items()]),
         }
         facts = {"expansions": self.effort, "simplified": self.simplified, "besides": self.besides, "time": self.timing}
         verified = [(each.mark, each.part, each.text) for each in self.verified]
         return titled(
             self.headline,
-            table(("", "verified", ""), verified),
-            table(("op not lowered", "at"), [(each["op"], ", ".join(each["nodes"])) for each in self.blockers]),
-            *(folded(f"{len(rows)} {name}", table(columns, rows)) for name, (*columns, rows) in listed.items()),
-            folded(f"{len(modules)} modules", table(("module", "calls before", "after"), modules)),
-            table(("", ""), [(name, text) for name, text in facts.items() if text]),
+            Table(("", "verified", ""), verified).html(),
+            Table(("op not lowered", "at"), [(each["op"], ", ".join(each["nodes"])) for each in self.blockers]).html(),
+            *(folded(f"{len(rows)} {name}", Table(columns, rows).html()) for name, (*columns, rows) in listed.items()),
+            folded(f"{len(modules)} modules", Table(("module", ">calls before", ">after"), modules).html()),
+            Table(("", ""), [(name, text) for name, text in facts.items() if text]).html(),
         )
 
 

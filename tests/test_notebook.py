@@ -8,7 +8,7 @@ from torch import nn
 
 import decomp
 from decomp._library import certificate_of
-from decomp.html_tables import Markup, table, titled
+from decomp.tables import Markup, Table, titled
 from decomp_rules import RULES, targets
 
 X = torch.randn(3, 4)
@@ -87,6 +87,6 @@ def test_advice_shows_what_to_implement_next():
 
 
 def test_a_table_escapes_what_is_not_markup():
-    made = table(("a<b",), [("<i>", Markup("<i></i>"))])
+    made = Table(("a<b",), [("<i>", Markup("<i></i>"))]).html()
     assert "<th>a&lt;b</th>" in made and "<td>&lt;i&gt;</td><td><i></i></td>" in made
-    assert table(("a",), []) == "" and titled("x", "") == "<p><b>x</b></p>"
+    assert Table(("a",), []).html() == "" and titled("x", "") == "<p><b>x</b></p>"

@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from decomp.costs.measuring import MEASURED as measured, Measured as Measured
     from decomp.costs.memory import PEAK_MEMORY as peak_memory
     from decomp.costs.programs import total as total
-    from decomp.costs.tables import Formula as Formula, Table as Table, table as table
+    from decomp.costs.tables import Formula as Formula, PriceTable as PriceTable, Table as Table, table as table
 
 __all__ = [
     "Formula",
     "Measured",
+    "PriceTable",
     "Table",
     "bytes",
     "calls",
@@ -50,7 +51,7 @@ def __getattr__(name: str) -> Any:
         from decomp.costs import programs
 
         return programs.total
-    if name in ("table", "Table", "Formula"):
+    if name in ("table", "PriceTable", "Table", "Formula"):
         from decomp.costs import tables
 
         return getattr(tables, name)

@@ -66,7 +66,7 @@ FREE = Formula()
 
 
 @dataclass(frozen=True)
-class Table(CostModel):
+class PriceTable(CostModel):
     """Prices by op."""
 
     name: str
@@ -97,7 +97,7 @@ class Table(CostModel):
 
 
 @boundary("table")
-def table(source: str | Path | Mapping[str, Any]) -> Table:
+def table(source: str | Path | Mapping[str, Any]) -> PriceTable:
     """The costs of the `[costs]` of a TOML file, such as that of a target; or of a dict with the same keys and values.
     Raises `CostError`, of a file `TargetError` and `UnknownOp`, which name the file and the key."""
     if isinstance(source, Mapping):
@@ -133,7 +133,7 @@ def errors_name(path: Path) -> Iterator[None]:
         raise UnknownOpInFile(f"{path}: {error}") from error
 
 
-def table_of(entries: Any, name: str) -> Table:
+def table_of(entries: Any, name: str) -> PriceTable:
     """The table of `[costs]`. Raises `CostError` and `UnknownOp`, which name the key."""
     if not isinstance(entries, Mapping):
         raise CostError("'costs' must be a table: [costs]")
@@ -143,7 +143,7 @@ def table_of(entries: Any, name: str) -> Table:
         if key != DEFAULT:
             prices[_key(key)] = formula
     default = _formula(DEFAULT, entries[DEFAULT]) if DEFAULT in entries else None
-    return Table(name, tuple(prices.items()), default)
+    return PriceTable(name, tuple(prices.items()), default)
 
 
 def _key(name: Any) -> Key:
@@ -171,3 +171,7 @@ def _number(key: str, value: Any, expected: str) -> float:
     if not math.isfinite(value) or value < 0:
         raise CostError(f"[costs] {key}: must be finite and not negative, not {value!r}")
     return float(value)
+
+
+Table = PriceTable
+"""The former name, for one release."""

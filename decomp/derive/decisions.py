@@ -17,7 +17,6 @@ from decomp.derive.expansion import Composite
 from decomp.derive.planning_memory import PlanningMemory
 from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_line, spell_target
 from decomp.graphs.template import ExpansionTemplate
-from decomp.html_tables import table, titled
 from decomp.ir.aliases import spelling_of, view_chain
 from decomp.ir.call import call_if_bound, is_host, metadata
 from decomp.ir.module import Module
@@ -28,6 +27,7 @@ from decomp.patterns.fusing import PatternFusion, PatternUse
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.declining import Declined
 from decomp.rules.rules import Rule
+from decomp.tables import Table, titled
 
 if TYPE_CHECKING:
     from decomp.advice.suggestions import Suggestion
@@ -239,8 +239,8 @@ class Plan:
         return titled(
             self.headline,
             *self.notes,
-            table(("uses", "op", "rule", "calls and error, also at other levels"), rows),
-            table(("blocked", "at", "why"), blocked),
+            Table((">uses", "op", "rule", "calls and error, also at other levels"), rows).html(),
+            Table(("blocked", "at", "why"), blocked).html(),
         )
 
     def __str__(self) -> str:

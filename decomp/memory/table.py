@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from decomp.tables import Table
+
 if TYPE_CHECKING:
     from decomp.memory.planning import MemoryPlan, OpMemory
 
@@ -30,12 +32,8 @@ def headline(plan: MemoryPlan) -> str:
 
 
 def _table(plan: MemoryPlan) -> Iterator[str]:
-    rows = [("op", "calls", "before", "after", "in place", "in arena", "in blocks"), *map(_row, plan.ops[:MAX_OPS])]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for name, *cells in rows:
-        yield "  ".join([f"{name:<{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(cells, widths[1:]))])
-    if len(plan.ops) > MAX_OPS:
-        yield f"and {len(plan.ops) - MAX_OPS} more"
+    columns = ("op", ">calls", ">before", ">after", ">in place", ">in arena", ">in blocks")
+    return Table(columns, [*map(_row, plan.ops)], MAX_OPS).lines()
 
 
 def _row(op: OpMemory) -> tuple[str, ...]:

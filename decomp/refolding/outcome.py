@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 import textwrap
 from typing import Any
 
+from decomp.tables import Table
+
 
 @dataclass(frozen=True, slots=True)
 class RestoredCall:
@@ -73,14 +75,14 @@ class RefoldReport:
         """What was verified, or that nothing was."""
         return "; ".join(self.checks) or "nothing (verify=False)"
 
-    def tables(self) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-        """The titles and rows of the tables that are not empty: folded, missed, and left on purpose."""
+    def tables(self) -> Iterator[Table]:
+        """The tables that are not empty: folded, missed, and left on purpose."""
         if self.folded:
-            yield ("op", "folded", "nodes", "by"), _folded_rows(self.folded)
+            yield Table(("op", ">folded", ">nodes", "by"), _folded_rows(self.folded), ROWS)
         for title, wanted in (("missed", True), ("left", False)):
             rows = _missed_rows(each for each in self.missed if each.wanted is wanted)
             if rows:
-                yield (title, "calls", "first", "why"), rows
+                yield Table((title, ">calls", "first", "why"), rows, ROWS)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -92,9 +94,9 @@ ROWS = 20
 
 def _lines(report: RefoldReport) -> Iterator[str]:
     yield report.headline
-    for titles, rows in report.tables():
+    for table in report.tables():
         yield ""
-        yield from _table(titles, rows)
+        yield from table.lines("  ")
     yield ""
     yield f"  time      {report.timing}"
     yield from textwrap.wrap(report.verdict, 110, initial_indent="  verified  ", subsequent_indent=" " * 12)
@@ -114,14 +116,3 @@ def _missed_rows(missed: Iterable[MissedCall]) -> list[tuple[str, ...]]:
     for each in missed:
         groups.setdefault((each.op, each.reason), []).append(each)
     return [(op, str(len(nodes)), nodes[0].node, reason) for (op, reason), nodes in groups.items()]
-
-
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
-    """A title and rows, aligned; numbers to the right."""
-    shown = rows[:ROWS]
-    widths = [max(len(row[i]) for row in (titles, *shown)) for i in range(len(titles))]
-    for row in (titles, *shown):
-        cells = [c.rjust(w) if rows[0][i].isdigit() else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths))]
-        yield ("  " + "  ".join(cells)).rstrip()
-    if len(rows) > ROWS:
-        yield f"  and {len(rows) - ROWS} more"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import math
 
+from decomp.tables import Table
 from decomp.tools.benchmarking.records import Attribution, BenchmarkResults, BenchmarkRow, Spread
 from decomp.tools.benchmarking.workload import PLAIN
 
@@ -90,14 +91,14 @@ def _means(
     rows = rows or results.rows
     modes = list(dict.fromkeys((row.case.size, row.case.mode) for row in results.rows))
     columns = [(size, mode) for size in SIZES for s, mode in modes if s == size]
-    yield f"| {title} | " + " | ".join(_column(size, mode) for size, mode in columns) + " |"
-    yield "|---|" + "--:|" * len(columns)
+    lines = []
     for variant in dict.fromkeys(row.variant for row in rows):
         cells = []
         for column in columns:
             found = [ratio(row) for row in rows if row.variant == variant and (row.case.size, row.case.mode) == column]
             cells.append(_mean([one.median for one in found if one is not None]))
-        yield f"| {variant} | " + " | ".join(cells) + " |"
+        lines.append((variant, *cells))
+    yield from Table((title, *(f">{_column(*each)}" for each in columns)), lines).markdown()
 
 
 def _column(size: str, mode: str) -> str:
@@ -117,12 +118,10 @@ def geometric_mean(values: Iterable[float]) -> float:
 def table(rows: Sequence[BenchmarkRow]) -> Iterator[str]:
     """One line per variant; with a column "simplified", the time over that without simplification, if there is one."""
     plain = {row.variant.removesuffix(PLAIN): row for row in rows if row.variant.endswith(PLAIN)}
-    columns = (*COLUMNS, "simplified") if plain else COLUMNS
-    yield "| " + " | ".join(columns) + " |"
-    yield "|---|" + "--:|" * (len(columns) - 1)
-    for row in rows:
-        saved = [_saved(row, plain.get(row.variant))] if plain else []
-        yield f"| {row.variant} | " + " | ".join([*cells(row), *saved]) + " |"
+    first, *others = (*COLUMNS, "simplified") if plain else COLUMNS
+    saved = [[_saved(row, plain.get(row.variant))] if plain else [] for row in rows]
+    lines = [(row.variant, *cells(row), *more) for row, more in zip(rows, saved)]
+    yield from Table((first, *(f">{each}" for each in others)), lines).markdown()
 
 
 def _saved(row: BenchmarkRow, plain: BenchmarkRow | None) -> str:
@@ -136,7 +135,7 @@ def _saved(row: BenchmarkRow, plain: BenchmarkRow | None) -> str:
 def cells(row: BenchmarkRow) -> list[str]:
     """A row's figures as text, in the order of `COLUMNS` without the first."""
     if row.error is not None:
-        return [f"failed: {row.error.replace('|', '/')}", *[""] * (len(COLUMNS) - 2)]
+        return [f"failed: {row.error}", *[""] * (len(COLUMNS) - 2)]
     return [
         _time(row.seconds),
         _ratio(row.to_baseline),
@@ -183,12 +182,13 @@ def shares(one: Attribution, most: int = 10) -> Iterator[str]:
     """The costliest source ops of a lowered model, and the rest in one line."""
     yield f"{one.case}, {one.variant}: {one.seconds * 1e3:.3g} ms node by node, fused {one.source_seconds * 1e3:.3g} ms"
     yield ""
-    yield "| source op | of the time | × fused | calls | nodes |"
-    yield "|---|--:|--:|--:|--:|"
+    rows = []
     for share in one.shares[:most]:
         factor = f"{share.seconds / share.source_seconds:.1f}" if share.source_seconds else ""
-        yield f"| {share.label} | {share.seconds / one.seconds:.0%} | {factor} | {share.calls} | {share.nodes} |"
+        rows.append((share.label, f"{share.seconds / one.seconds:.0%}", factor, share.calls, share.nodes))
     rest = one.shares[most:]
     if rest:
         share_of = sum(share.seconds for share in rest) / one.seconds
-        yield f"| {len(rest)} others | {share_of:.0%} | | {sum(s.calls for s in rest)} | {sum(s.nodes for s in rest)} |"
+        counts = sum(s.calls for s in rest), sum(s.nodes for s in rest)
+        rows.append((f"{len(rest)} others", f"{share_of:.0%}", "", *counts))
+    yield from Table(("source op", ">of the time", ">× fused", ">calls", ">nodes"), rows).markdown()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from decomp.html_tables import Markup, table
+from decomp.tables import Markup, Table
 from decomp.tools.bringup.report import KINDS, BringUp, count_verdicts, verdict_of
 from decomp.tools.bringup.rows import BringUpRow, Problem
 from decomp.tools.page.frame import document
@@ -40,9 +40,9 @@ def page_of(report: BringUp) -> str:
         "PyTorch's own error.</p>"
     )
     if report.culprits:
-        rows = ((Markup(f"<code>{escape(name)}</code>"), count) for name, count in report.culprits.items())
+        rows = [(Markup(f"<code>{escape(name)}</code>"), count) for name, count in report.culprits.items()]
         columns = ("primitive", "ops and models that are wrong because of it")
-        parts += ["<h2>What is to blame</h2>", table(columns, rows)]
+        parts += ["<h2>What is to blame</h2>", Table(columns, rows).html()]
     parts.append('<p><input placeholder="filter rows" aria-label="filter rows"></p>')
     for kind in KINDS:
         if report.of(kind):
@@ -58,7 +58,7 @@ def _summary(rows: Sequence[BringUpRow]) -> str:
 def _of_kind(rows: Iterable[BringUpRow]) -> str:
     ordered = sorted(rows, key=lambda row: (row.fine, row.name))
     columns = ("name", "verdict", "cases", "ULP / PyTorch", "what is wrong")
-    return table(columns, (_cells(row) for row in ordered))
+    return Table(columns, [_cells(row) for row in ordered]).html()
 
 
 def _cells(row: BringUpRow) -> tuple[Markup, ...]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from decomp.html_tables import folded, table, titled
+from decomp.tables import Table, folded, titled
 from decomp.tools.certification.certificate import Certificate, Figures, Implementation
 
-Row = tuple[str, str, str, str, str, str]
-COLUMNS = ("", "dtype", "rule, max / mean ULP", "PyTorch, max / mean", "worst at", "wrong")
+COLUMNS = ("", "dtype", ">rule, max / mean ULP", ">PyTorch, max / mean", "worst at", "wrong")
 KINDS = (("value", "values"), ("gradient", "gradients"), ("second", "second"))
 
 
@@ -19,8 +18,8 @@ def text(certificate: Certificate) -> str:
 
 def markup(certificate: Certificate) -> str:
     """The whole certificate, for notebooks: a table per measurement, that of the rule as written first."""
-    shown = [folded(way.title, table(COLUMNS, rows(way)), table(("", ""), notes(way))) for way in certificate.ways]
-    faults = table(("wrong",), [(fault,) for fault in certificate.faults])
+    shown = [folded(way.title, table(way).html(), Table(("", ""), notes(way)).html()) for way in certificate.ways]
+    faults = Table(("wrong",), [(fault,) for fault in certificate.faults]).html()
     headline = f"{certificate.rule}: {verdict(certificate)}"
     return titled(headline, f"measured on {circumstances(certificate)}", faults, *shown)
 
@@ -37,13 +36,16 @@ def circumstances(certificate: Certificate) -> str:
     return f"{certificate.domain}; torch {certificate.torch}{machine}, seed {certificate.seed}"
 
 
-def rows(way: Implementation) -> list[Row]:
-    """The rows of one measurement: quantity, dtype, errors of the rule and of PyTorch, worst input, number wrong."""
-    return [
-        (name if i == 0 else "", dtype, *cells(figures))
-        for name, attribute in KINDS
-        for i, (dtype, figures) in enumerate(getattr(way, attribute).items())
-    ]
+def table(way: Implementation) -> Table:
+    """One measurement: quantity, dtype, errors of the rule and of PyTorch, worst input, number wrong."""
+    return Table(
+        COLUMNS,
+        [
+            (name if i == 0 else "", dtype, *cells(figures))
+            for name, attribute in KINDS
+            for i, (dtype, figures) in enumerate(getattr(way, attribute).items())
+        ],
+    )
 
 
 def cells(figures: Figures) -> tuple[str, str, str, str]:
@@ -84,7 +86,7 @@ def _lines(certificate: Certificate) -> Iterator[str]:
         yield f"  {way.title}" + (f": {way.verdict}" if way.verdict != "measured" else "")
         if way.reason:
             yield f"    {way.reason}"
-        yield from (f"    {line}" for line in _aligned(rows(way)))
+        yield from table(way).lines("    ")
         yield from (f"    {what}: {how}" for what, how in notes(way))
         yield from (f"    {name} in {dtype}: {one}" for name, dtype, one in examples(way))
 
@@ -94,11 +96,3 @@ def examples(way: Implementation) -> Iterator[tuple[str, str, str]]:
     for name, attribute in KINDS:
         for dtype, figures in getattr(way, attribute).items():
             yield from ((name, dtype, str(example)) for example in figures.examples)
-
-
-def _aligned(found: list[Row]) -> list[str]:
-    if not found:
-        return []
-    table = [COLUMNS, *found]
-    widths = [max(len(row[i]) for row in table) for i in range(len(COLUMNS))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from decomp.tables import Table
 from decomp.tools.certification.certificate import AS_EAGER, Certificate, Implementation
-from decomp.tools.certification.certificate_text import COLUMNS, circumstances, examples, notes, rows, verdict
+from decomp.tools.certification.certificate_text import circumstances, examples, notes, table, verdict
 from decomp.tools.certification.fronts import Front
+from decomp.tools.open_table import OpenTable
 
 SHOWN = 40
 """How many rules with faults a summary lists."""
@@ -39,14 +40,10 @@ def _way(way: Implementation) -> list[RenderableType]:
         reason = f": {way.reason}" if way.reason else ""
         return [Text.assemble(title, f"  {way.verdict}{reason}")]
     parts: list[RenderableType] = [title]
-    found = rows(way)
-    if found:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for i, name in enumerate(COLUMNS):
-            table.add_column(name, justify="right" if i in (2, 3) else "left", no_wrap=True)
-        for row in found:
-            table.add_row(*(Text(cell, style="red" if i == 5 and cell != "none" else "") for i, cell in enumerate(row)))
-        parts.append(table)
+    found = table(way)
+    if found.rows:
+        rows = [(*cells, Text(wrong.replace("none", ""), style="red")) for *cells, wrong in found.rows]
+        parts.append(OpenTable(replace(found, rows=rows)))
     parts += [Text(f"  {what}: {how}") for what, how in notes(way)]
     parts += [Text(f"  {name} in {dtype}: {one}", style="red") for name, dtype, one in examples(way)]
     return parts
@@ -54,10 +51,8 @@ def _way(way: Implementation) -> list[RenderableType]:
 
 def summary(certificates: Sequence[Certificate], news: Mapping[str, Sequence[str]]) -> RenderableType:
     """How many rules have no fault, by implementation; regressions against committed certificates, or other faults."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    names = ("way", "measured", "without a fault", "legal", "not reached", "not served", "compiled as eager")
-    for i, name in enumerate(names):
-        table.add_column(name, justify="right" if i else "left")
+    names = ("way", ">measured", ">without a fault", ">legal", ">not reached", ">not served", ">compiled as eager")
+    rows = []
     ways = dict.fromkeys(way.title for one in certificates for way in one.ways)
     for name in ways:
         own = [way for one in certificates for way in one.ways if way.title == name]
@@ -66,10 +61,11 @@ def summary(certificates: Sequence[Certificate], news: Mapping[str, Sequence[str
         counts = [len(measured), good] + [sum(way.verdict == v for way in own) for v in _OTHER]
         compiled = [way for way in measured if way.is_compiled]
         as_eager = sum(all(said == AS_EAGER for said in way.compiled.values()) for way in compiled)
-        table.add_row(name, *map(str, counts), f"{as_eager} of {len(compiled)}" if compiled else "")
+        rows.append((name, *counts, f"{as_eager} of {len(compiled)}" if compiled else ""))
     faulty = [one for one in certificates if not one.ok]
     good = len(certificates) - len(faulty)
-    parts: list[RenderableType] = [Text(f"{len(certificates)} rules, {good} without a fault", style="bold"), "", table]
+    title = Text(f"{len(certificates)} rules, {good} without a fault", style="bold")
+    parts: list[RenderableType] = [title, "", OpenTable(Table(names, rows))]
     if faulty:
         parts += ["", *(Text.assemble((one.rule, "red"), f": {_in_short(one)}") for one in faulty[:SHOWN])]
         parts += [f"and {len(faulty) - SHOWN} more with faults"] if len(faulty) > SHOWN else []
@@ -94,16 +90,15 @@ _OTHER = ("legal", "not reached", "not served")
 def front_table(front: Front) -> RenderableType:
     """The alternatives for an op on a target by error and calls, and which of them others beat."""
     title = Text(f"{front.op} on {front.target}: {len(front.best)} of {len(front.choices)} rules are worth using")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for i, name in enumerate(("rule", "level", "ULP", "PyTorch", "calls", "flops", "bytes", "beaten by")):
-        table.add_column(name, justify="right" if 2 <= i <= 6 else "left", overflow="fold")
+    columns = ("rule", "level", ">ULP", ">PyTorch", ">calls", ">flops", ">bytes", "beaten by")
+    rows = []
     for choice in front.choices:
         beaten = front.beaten_by(choice)
         own = "is the reference" if choice.own is None else f"{choice.own:.3g}"
         costs = [f"{choice.cost[name]:,g}" if name in choice.cost else "" for name in ("calls", "flops", "bytes")]
         cells = (choice.rule, choice.level, f"{choice.ulp:.3g}", own, *costs, str(beaten or ""))
-        table.add_row(*map(Text, cells), style="dim" if beaten else "")
-    return Group(title, "", table)
+        rows.append([Text(cell, style="dim" if beaten else "") for cell in cells])
+    return Group(title, "", OpenTable(Table(columns, rows)))
 
 
 def in_brief(certificate: Certificate | None) -> tuple[str, str]:

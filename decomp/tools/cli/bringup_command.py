@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 import typer
 
 import decomp
 from decomp import cache_directory
+from decomp.tables import Table
 from decomp.tools.bringup.bringing_up import TIMEOUT
 from decomp.tools.bringup.report import BringUp, verdict_of
 from decomp.tools.cli.arguments import BACKEND, Debug, Json, load_backend, load_callable
 from decomp.tools.cli.terminal import Unusable, print_json, report_errors, saved, show
+from decomp.tools.open_table import OpenTable
 
 MODELS = (
     "A sample model, or package.module:callable or file.py:callable that returns a module and example inputs (may be "
@@ -112,33 +112,23 @@ def bringup_table(report: BringUp) -> RenderableType:
         parts.append(_primitives(report))
     others = [row for row in (*report.of("model"), *report.of("op")) if not row.fine]
     if others:
-        table = _table(("op or model", "verdict", "cases"))
-        for row in others[:30]:
-            table.add_row(Text(row.name.removeprefix("aten.")), Text(verdict_of(row), style="red"), str(row.cases))
-        parts += ["", table, *([Text(f"and {len(others) - 30} more")] if len(others) > 30 else [])]
+        rows = [(row.name.removeprefix("aten."), Text(verdict_of(row), style="red"), row.cases) for row in others]
+        parts += ["", OpenTable(Table(("op or model", "verdict", ">cases"), rows, 30))]
     lines = list(report.lines())
     parts += ["", *map(Text, lines[:60]), *([Text(f"and {len(lines) - 60} more lines")] if len(lines) > 60 else [])]
     return Group(*parts)
 
 
 def _primitives(report: BringUp) -> RenderableType:
-    table, culprits = _table(("primitive", "verdict", "cases", "ULP / PyTorch", "blamed")), report.culprits
+    rows, culprits = [], report.culprits
     for row in report.of("primitive"):
         name = row.name.removeprefix("aten.")
         colour = "green" if row.verdict in ("right", "by design") else "red" if not row.fine else "dim"
         blamed = culprits.get(name, 0)
         errors = ", ".join(f"{dtype} {ulp:.2g}/{_own(own)}" for dtype, (ulp, own) in row.ulp.items() if ulp or own)
-        cells = (Text(name), Text(verdict_of(row), style=colour), Text(str(row.cases)), Text(errors))
-        table.add_row(*cells, Text(str(blamed or "")))
-    return table
+        rows.append((name, Text(verdict_of(row), style=colour), row.cases, blamed or "", errors))
+    return OpenTable(Table(("primitive", "verdict", ">cases", ">blamed", "ULP / PyTorch"), rows))
 
 
 def _own(own: float | None) -> str:
     return "-" if own is None else f"{own:.2g}"
-
-
-def _table(columns: Sequence[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in ("cases", "blamed") else "left", overflow="fold")
-    return table

@@ -15,6 +15,7 @@ from rich.text import Text
 import torch
 
 import decomp
+from decomp.tables import Table
 from decomp.tools.certification import certificates
 from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.version_differences import (
@@ -28,8 +29,8 @@ from decomp.tools.certification.version_differences import (
 )
 from decomp.tools.cli.certificate_runs import CertificateRun
 from decomp.tools.cli.executors import cores
-from decomp.tools.cli.open_table import OpenTable
 from decomp.tools.cli.terminal import Unusable
+from decomp.tools.open_table import OpenTable
 
 DRAWN = 50
 """How many rules are drawn by default: about three minutes on two cores."""
@@ -197,9 +198,10 @@ def sample_table(compared: SampleComparison) -> RenderableType:
     parts: list[RenderableType] = [Text(compared.headline, style="bold")]
     parts += [Text(note, style="dim") for note in compared.notes]
     if compared.differences:
-        table = OpenTable("rule", "what changed", right=(False, False))
-        for each in compared.differences:
-            style = {RULE: "red", PROCESSOR: "dim"}.get(each.cause, "")
-            table.add_row(Text(each.rule.partition(":")[2]), Text(str(each), style=style))
-        parts += ["", table]
+        styles = {RULE: "red", PROCESSOR: "dim"}
+        rows = [
+            (each.rule.partition(":")[2], Text(str(each), style=styles.get(each.cause, "")))
+            for each in compared.differences
+        ]
+        parts += ["", OpenTable(Table(("rule", "what changed"), rows))]
     return Group(*parts)

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from decomp.advising import Advice
 from decomp.samples import program_of
-from decomp.tools.cli.open_table import OpenTable
+from decomp.tables import Table
+from decomp.tools.open_table import OpenTable
 from decomp_rules.samples.in_models import call_of, ops_in_models
 
 
@@ -55,10 +56,8 @@ def histogram_table(advice: Advice) -> RenderableType:
         what = "all" if reached == total else f"{reached} of them"
         order = ", ".join(advice.ops)
         parts.append(Text(f"{len(advice.ops)} more are enough for {what}, in this order: {order}; {proof}"))
-    table = OpenTable("op", "models", "calls", "waits for", right=(False, True, True, False))
-    for row in rows:
-        remedy = ", ".join(row["add"]) or f"out of reach: {row['reason']}"
-        table.add_row(*map(Text, (row["op"], str(row["models"]), str(row["calls"]), remedy)))
     if rows:
-        parts += ["", table]
+        remedies = [", ".join(row["add"]) or f"out of reach: {row['reason']}" for row in rows]
+        cells = [(row["op"], row["models"], row["calls"], remedy) for row, remedy in zip(rows, remedies)]
+        parts += ["", OpenTable(Table(("op", ">models", ">calls", "waits for"), cells))]
     return Group(*parts)

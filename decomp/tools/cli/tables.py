@@ -8,12 +8,12 @@ import inspect
 from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Table as Frame
 from rich.text import Text
 from rich.tree import Tree
 
 from decomp.advice.suggestions import Suggestion
-from decomp.budgets import HEADINGS, Budget, notes_of, rows_of
+from decomp.budgets import Budget, notes_of, table_of
 from decomp.derive.decisions import Plan
 from decomp.ir.ops import Op, resolve
 from decomp.refolding.outcome import RefoldReport
@@ -23,16 +23,17 @@ from decomp.rules.linting import Finding
 from decomp.rules.requirements import spell_group
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
+from decomp.tables import Table
 from decomp.tools.certification.certificate import Certificate
 from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.tables import in_brief
 from decomp.tools.cli.demo import Demo, DemoComparison
-from decomp.tools.cli.open_table import OpenTable
 from decomp.tools.explaining import DerivationStep, Route
+from decomp.tools.open_table import OpenTable
 
 
-def _verified(report: Report) -> Table:
-    parts = Table.grid(padding=(0, 1))
+def _verified(report: Report) -> Frame:
+    parts = Frame.grid(padding=(0, 1))
     for part in report.verified:
         parts.add_row(Text(part.mark, style="green" if part.checked else "yellow"), part.part, Text(part.text))
     return parts
@@ -44,13 +45,10 @@ def report_table(report: Report) -> RenderableType:
     parts: list[RenderableType] = [Text(report.headline, style="bold"), *map(indented, _notes(report.notes)), ""]
     parts.append(Columns([_counts("before", report.before, "calls"), after], padding=(0, 4)))
     if len(report.modules) > 1:
-        table = _table("module", "before", "after")
-        for name, *numbers in fold_modules(report.modules, ROWS):
-            table.add_row(Text(name), *map(str, numbers))
-        parts += ["", table]
+        parts += ["", OpenTable(Table(("module", ">before", ">after"), fold_modules(report.modules, ROWS)))]
     if report.rules:
         parts += ["", _counts("rule", report.rules, "used")]
-    facts = Table.grid(padding=(0, 2))
+    facts = Frame.grid(padding=(0, 2))
     facts.add_row("expansions", Text(report.effort))
     if report.picked:
         facts.add_row("error", Text(report.picked))
@@ -66,12 +64,9 @@ def report_table(report: Report) -> RenderableType:
 def refold_table(report: RefoldReport) -> RenderableType:
     """What was folded, near misses with their reasons, and what was verified."""
     parts: list[RenderableType] = [Text(report.headline, style="bold")]
-    for titles, rows in report.tables():
-        table = _table(*titles)
-        for row in rows[:ROWS]:
-            table.add_row(*map(Text, row))
-        parts += ["", table, *([Text(f"and {len(rows) - ROWS} more")] if len(rows) > ROWS else [])]
-    facts = Table.grid(padding=(0, 2))
+    for table in report.tables():
+        parts += ["", OpenTable(table)]
+    facts = Frame.grid(padding=(0, 2))
     facts.add_row("time", Text(report.timing))
     facts.add_row("verified", Text(report.verdict, style="green" if report.checks else "yellow"))
     return Group(*parts, "", facts)
@@ -85,11 +80,12 @@ def plan_table(plan: Plan, lacks: Suggestion | None = None) -> RenderableType:
         parts += ["", Text(first, style="green"), *map(indented, rest)]
     costs = plan.costs()
     if costs.derived:
-        table = _table("op", "by rule", "source", "comes to", *([costs.cost] if costs.priced else []))
-        for each in sorted(costs.derived, key=lambda each: -each.count):
-            price = [Text(f"{each.chosen.cost:g}")] if costs.priced else []
-            table.add_row(Text(each.op), Text(each.chosen.rule), str(each.count), Text(str(each)), *price)
-        parts += ["", table]
+        columns = ("op", "by rule", "source", "comes to", *([costs.cost] if costs.priced else []))
+        rows = [
+            (each.op, each.chosen.rule, each.count, each, *([f"{each.chosen.cost:g}"] if costs.priced else []))
+            for each in sorted(costs.derived, key=lambda each: -each.count)
+        ]
+        parts += ["", OpenTable(Table(columns, rows))]
     for blocker in plan.blockers:
         first, *rest = blocker.lines(other_targets=lacks is None)
         parts += ["", Text.assemble(("blocked ", "red"), first), *map(indented, rest)]
@@ -118,10 +114,7 @@ def _notes(notes: Iterable[str]) -> list[str]:
 
 def budget_table(budget: Budget) -> RenderableType:
     """The error of a lowered program by op, and advice."""
-    table = _table(*HEADINGS)
-    for row in rows_of(budget):
-        table.add_row(*map(Text, row))
-    parts: list[RenderableType] = [Text(budget.headline, style="bold"), "", table]
+    parts: list[RenderableType] = [Text(budget.headline, style="bold"), "", OpenTable(table_of(budget))]
     parts += [Text(note) for note in notes_of(budget)]
     parts += [Text(str(each), style="green") for each in budget.advice]
     return Group(*parts)
@@ -129,30 +122,34 @@ def budget_table(budget: Budget) -> RenderableType:
 
 def rules_table(rules: Iterable[Rule], certificates: Mapping[str, Certificate]) -> RenderableType:
     """One row per rule: op, name, location, its certificate, and the first line of its docstring."""
-    table = _table("op", "rule", "where", "ULP / PyTorch", "certified", "what it computes")
-    for rule in rules:
-        error, wrong = in_brief(certificates.get(identity(rule)))
-        first = documentation(rule).partition("\n")[0]
-        table.add_row(*map(Text, (str(rule.op), rule.name, rule.location, error, wrong, first)))
-    return table
+    columns = ("op", "rule", "where", "ULP / PyTorch", "certified", "what it computes")
+    rows = [
+        (
+            rule.op,
+            rule.name,
+            rule.location,
+            *in_brief(certificates.get(identity(rule))),
+            documentation(rule).partition("\n")[0],
+        )
+        for rule in rules
+    ]
+    return OpenTable(Table(columns, rows))
 
 
 def limitations_table(limitations: Iterable[Limitation]) -> RenderableType:
     """One row per limitation: op, the calls and targets that it applies to, and the reason."""
-    table = _table("op", "applies to", "why no rule can decompose it")
+    rows = []
     for limitation in limitations:
         calls = "some calls" if limitation.when is not None else "every call"
         lacking = f" on targets without {', '.join(map(spell_group, limitation.needs))}" if limitation.needs else ""
-        table.add_row(*map(Text, (str(limitation.op), calls + lacking, limitation.reason)))
-    return table
+        rows.append((limitation.op, calls + lacking, limitation.reason))
+    return OpenTable(Table(("op", "applies to", "why no rule can decompose it"), rows))
 
 
 def findings_table(findings: Iterable[Finding]) -> RenderableType:
     """One row per finding of the linter."""
-    table = _table("op", "rule", "problem")
-    for finding in findings:
-        table.add_row(*map(Text, (finding.op, finding.rule, finding.problem)))
-    return table
+    rows = [(finding.op, finding.rule, finding.problem) for finding in findings]
+    return OpenTable(Table(("op", "rule", "problem"), rows))
 
 
 def documentation(rule: Rule) -> str:
@@ -162,17 +159,13 @@ def documentation(rule: Rule) -> str:
 
 def targets_table(targets: Iterable[Target]) -> RenderableType:
     """One row per target."""
-    table = _table("target", "ops", "dtypes", "description")
-    for target in targets:
-        table.add_row(Text(target.name), str(len(target)), Text(_dtypes(target)), Text(target.description))
-    return table
+    rows = [(target.name, len(target), _dtypes(target), target.description) for target in targets]
+    return OpenTable(Table(("target", ">ops", "dtypes", "description"), rows))
 
 
 def target_table(target: Target) -> RenderableType:
     """The ops of one target, each with its condition, except that on dtypes."""
-    table = _table("op", "legal if")
-    for name in target:
-        table.add_row(Text(name), Text(condition(target, name)))
+    table = OpenTable(Table(("op", "legal if"), [(name, condition(target, name)) for name in target]))
     about = f": {target.description}" if target.description else ""
     lines = [Text(f"{target.name}, {len(target)} ops{about}", style="bold")]
     lines += [Text(f"dtypes: {_dtypes(target)}")] if target.dtypes is not None else []
@@ -230,10 +223,11 @@ def _grow(tree: Tree, step: DerivationStep) -> None:
 
 def demo_table(demo: Demo) -> RenderableType:
     """The comparison of a lowered model with its original, as a table and in sentences."""
-    table = _table("", "largest difference", "in ULP", "error of the original", "error when lowered")
-    for row in (demo.outputs, demo.gradients, *([demo.elsewhere] if demo.elsewhere is not None else [])):
-        errors = (f"{x:.1f}" for x in (row.ulp, row.original_error, row.lowered_error))
-        table.add_row(row.what, f"{row.difference:.1e}", *errors)
+    rows = [
+        (row.what, f"{row.difference:.1e}", *(f"{x:.1f}" for x in (row.ulp, row.original_error, row.lowered_error)))
+        for row in (demo.outputs, demo.gradients, *([demo.elsewhere] if demo.elsewhere is not None else []))
+    ]
+    columns = ("", ">largest difference", ">in ULP", ">error of the original", ">error when lowered")
     words = [
         f"Lowered, the model's outputs agree with the original's {_in_words(demo.outputs)}, its gradients "
         f"{_in_words(demo.gradients)}.",
@@ -247,23 +241,12 @@ def demo_table(demo: Demo) -> RenderableType:
             f"NumPy, a backend of {demo.functions} functions without PyTorch, runs the same program: its "
             f"outputs agree {_in_words(demo.elsewhere)}."
         )
-    return Group(table, "", *map(Text, words))
+    return Group(OpenTable(Table(columns, rows)), "", *map(Text, words))
 
 
 def _in_words(row: DemoComparison) -> str:
     return "to the last bit" if row.ulp == 0 else f"to {row.ulp:.1f} ULP"
 
 
-def _counts(title: str, counts: Mapping[str, int], column: str) -> Table:
-    table = _table(title, column)
-    for name, count in fold_rows(counts, ROWS):
-        table.add_row(Text(name), str(count))
-    return table
-
-
-_NUMERIC = {"calls", "used", "before", "after", "ops", "in ULP"}
-
-
-def _table(*columns: str) -> Table:
-    right = [i > 0 and (name in _NUMERIC or name.startswith(("error", "largest"))) for i, name in enumerate(columns)]
-    return OpenTable(*columns, right=right)
+def _counts(title: str, counts: Mapping[str, int], column: str) -> OpenTable:
+    return OpenTable(Table((title, f">{column}"), fold_rows(counts, ROWS)))

@@ -21,8 +21,9 @@ from decomp.lowering import Lowering
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.rules import Rule
+from decomp.tables import Table
 from decomp.tools.certification.certificate import AS_WRITTEN, Certificate
-from decomp.tools.certification.certificate_text import COLUMNS, circumstances, rows, verdict
+from decomp.tools.certification.certificate_text import COLUMNS, circumstances, table, verdict
 from decomp.tools.page.contents import Alternative, CertificateText, DecisionText, Measured, RuleText
 from decomp.validation.plan_prices import Place, PlanPricing
 
@@ -69,8 +70,9 @@ def _from_package(function: Any) -> str:
 
 def _certificate(certificate: Certificate, target: str) -> CertificateText:
     ways = [way for way in certificate.ways if way.name in (target, AS_WRITTEN)]
-    shown = tuple((way.title, tuple(rows(way))) for way in ways if way.verdict == "measured")
-    return CertificateText(verdict(certificate), certificate.ok, circumstances(certificate), COLUMNS, shown)
+    titles = tuple(Table(COLUMNS, ()).titles)
+    shown = tuple((way.title, tuple(map(tuple, table(way).rows))) for way in ways if way.verdict == "measured")
+    return CertificateText(verdict(certificate), certificate.ok, circumstances(certificate), titles, shown)
 
 
 class DecisionTexts:

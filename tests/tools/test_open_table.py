@@ -5,19 +5,17 @@ import io
 from rich.console import Console
 from rich.text import Text
 
-from decomp.tools.cli.open_table import OpenTable
+from decomp.tables import Table
 from decomp.tools.cli.tables import indented
 from decomp.tools.cli.terminal import show
+from decomp.tools.open_table import OpenTable
 
 WORDS = "each of which is to be read, at whatever width a terminal has"
 
 
-def shown(width, *rows, columns=("op", "calls", "why"), right=(False, True, False)):
-    table = OpenTable(*columns, right=right)
-    for row in rows:
-        table.add_row(*map(Text, row))
+def shown(width, *rows, columns=("op", ">calls", "why")):
     file = io.StringIO()
-    Console(file=file, width=width, color_system=None).print(table)
+    Console(file=file, width=width, color_system=None).print(OpenTable(Table(columns, rows)))
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
@@ -34,10 +32,16 @@ def test_without_room_the_last_column_goes_below():
     assert all(each.startswith("    ") for each in below[:-1])
 
 
+def test_titles_are_wrapped_before_anything_is_cut():
+    first, second, line, row = shown(30, ("aten.gelu", "12", "3"), columns=("op", ">without a fault", ">not reached"))
+    assert first.split() == ["without", "not"] and second.split() == ["op", "a", "fault", "reached"]
+    assert row.split() == ["aten.gelu", "12", "3"] and max(map(len, (first, second, line, row))) <= 30
+
+
 def test_what_is_cut_ends_in_an_ellipsis():
     lines = shown(30, ("aten._a_name_that_is_longer_than_that", "7", WORDS))
     assert "aten._a_name_that_is_…" in lines[3] and lines[3].endswith("7") and max(map(len, lines)) <= 30
-    numbers = shown(20, ("aten._a_name_that_is_longer", "7"), columns=("op", "calls"), right=(False, True))
+    numbers = shown(20, ("aten._a_name_that_is_longer", "7"), columns=("op", ">calls"))
     assert "…" in numbers[-1] and numbers[-1].endswith("7")
 
 
