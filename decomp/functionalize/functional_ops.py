@@ -17,7 +17,7 @@ from decomp.ir.aliases import inplace_position, is_basic_index, method_name, ref
 from decomp.ir.call import metadata, nodes_in
 from decomp.ir.op_facts import PREDICATES, PROMOTING_IN_PLACE, RANDOM_IN_PLACE, STORAGE_CHANGES
 from decomp.metadata.strides import inverse, is_surely_contiguous
-from decomp.metadata.symbolic_sizes import PRIME, size_hint
+from decomp.metadata.symbolic_sizes import PRIME, SYMBOLIC, size_hint
 from decomp.ops import aten
 
 NO_VARIANT = "it has no functional form"
@@ -234,7 +234,7 @@ def copy_value(emit: Emitter, node: fx.Node, tensor: fx.Node, source: Any, as_it
     if not isinstance(source, fx.Node):
         return _like(emit, node, "full_like", (tensor, source), {})
     to, what = metadata(tensor), metadata(source)
-    if isinstance(what, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
+    if isinstance(what, (int, float, bool, *SYMBOLIC)):
         return _like(emit, node, "full_like", (tensor, source), {})
     if not isinstance(to, torch.Tensor) or not isinstance(what, torch.Tensor):
         wide = _of_unknown_shape(emit, node, tensor, source, as_item)

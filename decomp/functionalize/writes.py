@@ -17,6 +17,7 @@ from decomp.ir.aliases import attribute, is_basic_index, spelling_of, view_bases
 from decomp.ir.call import kind_of, metadata, nodes_in
 from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import SAVES_NOTHING, SUMS
+from decomp.metadata.symbolic_sizes import SYMBOLIC
 from decomp.ops import aten
 
 
@@ -159,7 +160,7 @@ def can_require_grad(value: Any) -> bool:
     """Whether a value of this metadata may require a gradient."""
     if isinstance(value, torch.Tensor):
         return bool(value.is_floating_point() or value.is_complex())
-    return not isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+    return not isinstance(value, (int, float, bool, *SYMBOLIC))
 
 
 def input_requires_grad(node: fx.Node, root: nn.Module | None) -> bool:

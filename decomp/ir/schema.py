@@ -13,6 +13,7 @@ from torch import fx
 from decomp.errors import BindingError as BindingError
 from decomp.ir import spellings
 from decomp.ir.ops import Op, once_known
+from decomp.metadata.symbolic_sizes import SYMBOLIC
 from decomp.torch_internals.schemas import Argument, FunctionSchema
 
 Kind = str
@@ -201,7 +202,7 @@ def _fits_one(type_: str, value: Any, kind: Callable[[Any], Kind]) -> bool:
         return _may_be(type_, kind(value))
     if isinstance(value, torch.Tensor):
         return type_ == "Tensor"
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+    if isinstance(value, SYMBOLIC):
         return type_ in ("int", "SymInt", "number", "float")
     if type_ == "Generator":
         return isinstance(value, torch.Generator)

@@ -13,6 +13,7 @@ from torch import fx
 
 from decomp.functionalize.writes import can_require_grad
 from decomp.ir.aliases import is_view, view_bases
+from decomp.metadata.symbolic_sizes import SYMBOLIC
 from decomp.ops import aten
 from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, alone, same_value
@@ -150,7 +151,7 @@ _BY_STRIDES = frozenset(
     )
 )
 """Ops whose operand's strides decide whether they copy."""
-_NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
+_NUMBERS = (int, float, complex, *SYMBOLIC)
 _LINEAR = frozenset(
     (
         aten.view.default,
