@@ -14,12 +14,12 @@ import threading
 from types import TracebackType
 import weakref
 
-_LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()
+_LOCKS: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 _UNDOING: dict[int, list[Callable[[], None]]] = {}
 """By thread, functions that undo its temporary changes, in the order of the changes."""
 
 
-class Lock:
+class ForkSafeLock:
     """A reentrant lock that is released in a forked child if another thread of the parent held it."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from decomp.derive.planner import Planner
 from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.session import capture_session, resumed_session
 from decomp.errors import CaptureError, DecompError, first_line
-from decomp.forks import Lock
+from decomp.forks import ForkSafeLock
 from decomp.ir.module import Module
 from decomp.ir.ops import Op
 from decomp.rules.accuracy import Policy
@@ -174,7 +174,7 @@ class _Held:
     """The programs last captured in this process, and the settings."""
 
     def __init__(self) -> None:
-        self.lock = Lock()
+        self.lock = ForkSafeLock()
         self.found: OrderedDict[tuple[str, str], Module] = OrderedDict()
         self.settings: OrderedDict[str, Setting] = OrderedDict()
 

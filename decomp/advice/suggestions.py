@@ -62,7 +62,7 @@ class NarrowingOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class SuggestedStage:
     """A part of a suggested set; stages are in the best order to implement them."""
 
     add: tuple[str, ...]
@@ -100,7 +100,7 @@ class Suggestion:
     """Name of the target."""
     additions: tuple[Addition, ...]
     """The smallest set that is enough for every op that can be lowered at all; empty if nothing is blocked."""
-    stages: tuple[Stage, ...]
+    stages: tuple[SuggestedStage, ...]
     ways: tuple[Requirement, ...]
     """The requirements of each blocked op, those with most calls first."""
     smallest: bool
@@ -321,13 +321,13 @@ class _SuggestionSearch:
         others = find_replacements(number, chosen.leaves, self.sets, goals, self.wishes)
         return Addition(str(wish), needed_by, others, isinstance(wish, MissingDtype))
 
-    def _stages(self, numbers: Sequence[int], goals: Sequence[int]) -> tuple[tuple[Stage, ...], list[int]]:
+    def _stages(self, numbers: Sequence[int], goals: Sequence[int]) -> tuple[tuple[SuggestedStage, ...], list[int]]:
         """The set in an order that unblocks most ops earliest; ops that are useless alone are in one stage."""
-        stages, taken = list[Stage](), list[int]()
+        stages, taken = list[SuggestedStage](), list[int]()
         while len(taken) < len(numbers):
             batch, gained = self._next([number for number in numbers if number not in taken], taken, goals)
             taken += batch
-            stages.append(Stage(tuple(self.wishes[number].explained for number in batch), gained))
+            stages.append(SuggestedStage(tuple(self.wishes[number].explained for number in batch), gained))
         return tuple(stages), taken
 
     def _next(self, left: Sequence[int], taken: Sequence[int], goals: Sequence[int]) -> tuple[list[int], int]:

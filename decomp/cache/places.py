@@ -13,7 +13,7 @@ CAPACITY = 512 * 2**20
 
 
 @dataclass(frozen=True)
-class Contents:
+class CacheContents:
     """The content of a cache."""
 
     directory: Path
@@ -23,13 +23,13 @@ class Contents:
     """In bytes."""
 
 
-def contents(place: Path) -> Contents:
+def contents(place: Path) -> CacheContents:
     """The content of a cache directory."""
     sizes = [stat.st_size for path in _files(place) if (stat := _stat(path)) is not None]
-    return Contents(place, len(sizes), sum(sizes))
+    return CacheContents(place, len(sizes), sum(sizes))
 
 
-def clear(place: Path) -> Contents:
+def clear(place: Path) -> CacheContents:
     """Delete the files of a cache, and return its former content. Other files in its directory are kept."""
     held = contents(place)
     for path in _files(place):

@@ -15,12 +15,12 @@ from decomp.capture.inputs.checks import ANYTHING, AlternativeProgram, InputChec
 from decomp.capture.inputs.layouts import order_of
 from decomp.capture.traced_regions import holds_custom_functions
 from decomp.errors import DecompError, NotPortable
-from decomp.forks import Lock
+from decomp.forks import ForkSafeLock
 from decomp.ir.call import metadata
 from decomp.metadata.symbolic_sizes import has_fixed_sizes
 from decomp.torch_internals.graphs import LazyGraphModule, PyTreeCodeGen, change_class, skip_frame
 
-_GENERATING = Lock()
+_GENERATING = ForkSafeLock()
 """Held while code is generated, as the graph's code transformer is set temporarily."""
 
 

@@ -22,7 +22,7 @@ from decomp.costs.machine import describe_machine
 from decomp.costs.model import CostModel
 from decomp.costs.sizes import operands, results, size
 from decomp.errors import CostError, first_line, spell_target
-from decomp.forks import Lock, collector_paused
+from decomp.forks import ForkSafeLock, collector_paused
 from decomp.ir.call import Call, metadata, substituted
 from decomp.ir.dtypes import name_of
 from decomp.metadata.ambient_modes import without_ambient_modes
@@ -74,7 +74,7 @@ class _Times:
 
     def __init__(self, path: Path | None, machine: str, device: torch.device) -> None:
         self.path, self.machine, self.device = path, machine, device
-        self.lock = Lock()
+        self.lock = ForkSafeLock()
         self.known = dict(_read(path)) if path is not None else {}
 
     def of(self, call: Call) -> float:

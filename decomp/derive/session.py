@@ -12,7 +12,7 @@ from typing import Any
 from decomp.derive.pipeline import CaptureRequest, capture_program
 from decomp.derive.planning_memory import forget_if_full, keep_symbolic_memory
 from decomp.derive.rule_selection import RuleSelection
-from decomp.forks import Lock, collector_paused, undone_in_child
+from decomp.forks import ForkSafeLock, collector_paused, undone_in_child
 from decomp.graphs.tracing import without_guards
 from decomp.ir.module import Module
 from decomp.metadata.ambient_modes import without_ambient_modes
@@ -20,7 +20,7 @@ from decomp.metadata.shape_env import Snapshot, shape_env_of
 from decomp.rules.rules import Rules
 from decomp.torch_internals.modes import compile_lock, process_state_kept
 
-_LOCK = Lock()
+_LOCK = ForkSafeLock()
 
 
 @contextlib.contextmanager

@@ -134,7 +134,7 @@ def _share_an_element(one: Steps, two: Steps, apart: int) -> bool:
         return bool(_through(marked, two, unit, second).any())
 
 
-class Layout(NamedTuple):
+class StridedRegion(NamedTuple):
     """Where the elements of a strided tensor are, counted in elements."""
 
     size: Sequence[int]
@@ -142,7 +142,7 @@ class Layout(NamedTuple):
     offset: int
 
 
-def is_within(one: Layout, other: Layout, is_dense: bool) -> bool:
+def is_within(one: StridedRegion, other: StridedRegion, is_dense: bool) -> bool:
     """Whether each element of `one` is an element of `other`; `is_dense`: whether the latter has no gaps."""
     if 0 in one.size:
         return True

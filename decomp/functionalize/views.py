@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.functionalize.overlap import Layout, is_within, overlaps_itself
+from decomp.functionalize.overlap import StridedRegion, is_within, overlaps_itself
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.aliases import refusal, spelling_of
 from decomp.ir.call import call_if_bound, metadata
@@ -159,8 +159,8 @@ def _places(view: View) -> tuple[list[int], int]:
         raise _unknown_places(node, "which operand it has is not known without metadata")
     start = view.arguments.get("storage_offset")
     start = operand.storage_offset() if start is None else start
-    found = Layout(view.arguments["size"], view.arguments["stride"], start - base.storage_offset())
-    own = Layout(operand.shape, operand.stride(), operand.storage_offset() - base.storage_offset())
+    found = StridedRegion(view.arguments["size"], view.arguments["stride"], start - base.storage_offset())
+    own = StridedRegion(operand.shape, operand.stride(), operand.storage_offset() - base.storage_offset())
     if not all(type(n) is int for size, stride, start in (found, own) for n in (*size, *stride, start, *base.shape)):
         raise _unknown_places(node, "its sizes are not numbers")
     order = dense_order(base)

@@ -25,7 +25,7 @@ from decomp.torch_internals.modes import (
 _META, _CPU = torch.device("meta"), torch.device("cpu")
 
 
-class Layout(NamedTuple):
+class KnownLayout(NamedTuple):
     """The properties of a strided tensor except data and memory."""
 
     shape: torch.Size
@@ -46,7 +46,7 @@ class MetaKernels:
         self._made = fakes
         self._metas: dict[int, torch.Tensor] = {}
         self._fakes: dict[int, FakeTensor] = {}
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[int, KnownLayout] = {}
         self._alive: list[torch.Tensor] = []
 
     def empty_like(self, value: torch.Tensor) -> FakeTensor:
@@ -70,7 +70,7 @@ class MetaKernels:
         with DisableTorchFunction(), DisableTorchDispatch():
             return self._empty(shape, strides_in_order(shape), dtype, device)
 
-    def layout(self, fake: FakeTensor) -> Layout | None:
+    def layout(self, fake: FakeTensor) -> KnownLayout | None:
         """The layout of a fake tensor; None for one that cannot be run on meta tensors."""
         found = self._layouts.get(id(fake))
         if found is None:
@@ -156,7 +156,7 @@ class MetaKernels:
         # Both tables are keyed by id, so their tensors must stay alive.
         self._alive += (meta, fake)
         shape = meta.shape
-        self._layouts[id(fake)] = Layout(shape, meta.dtype, device, meta.stride() == strides_in_order(shape))
+        self._layouts[id(fake)] = KnownLayout(shape, meta.dtype, device, meta.stride() == strides_in_order(shape))
 
 
 def _broadcast(one: Sequence[int], other: Sequence[int]) -> torch.Size:

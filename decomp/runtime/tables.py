@@ -27,7 +27,7 @@ Key = tuple[Op, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Implementation:
+class BackendFunction:
     """A function of a backend, and the calls that it implements."""
 
     key: Key
@@ -92,7 +92,7 @@ class Backend:
         self.shape: Callable[[Any], Sequence[Any]] = shape or (lambda array: array.shape)
         self._target = target
         self._made: Target | None = None
-        self._table: dict[Key, list[Implementation]] = {}
+        self._table: dict[Key, list[BackendFunction]] = {}
         self._departures: dict[Key, list[KnownDeviation]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -121,7 +121,7 @@ class Backend:
                 raise ArgumentError(f"implements({ops[0]!r}) takes a function, not {function!r}")
             self._made = None
             for key in keys:
-                self._table.setdefault(key, []).insert(0, Implementation(key, function, when, reason))
+                self._table.setdefault(key, []).insert(0, BackendFunction(key, function, when, reason))
             return function
 
         return implementing
@@ -151,7 +151,7 @@ class Backend:
         """The ops with declared departures, as a target lists them."""
         return {f"{op}.{overload}" if overload else str(op) for op, overload in self._departures}
 
-    def __iter__(self) -> Iterator[Implementation]:
+    def __iter__(self) -> Iterator[BackendFunction]:
         """All functions, in the order of their ops' first mention."""
         return (each for found in self._table.values() for each in found)
 
@@ -181,7 +181,7 @@ class Backend:
         wanted = [overload] if overload is not None else [name for name, _ in overloads(op)]
         return (op, None) in self._table or all((op, name) in self._table for name in wanted)
 
-    def implementation(self, call: Call) -> Implementation | None:
+    def implementation(self, call: Call) -> BackendFunction | None:
         """The function for a call, or None."""
         for key in ((call.op, call.overload), (call.op, None)):
             for each in self._table.get(key, ()):

@@ -68,7 +68,9 @@ def measure_case(setup: Setup, workload: Workload, variants: Sequence[Variant]) 
         name: Counts() if name in elsewhere else count_call(ready[name].run, setup.device, ready[name].compiled)
         for name in timing.taken
     }
-    work = _Work(_needed(module, args, ready, variants), max((one.operations for one in counts.values()), default=0))
+    work = _CaseWork(
+        _needed(module, args, ready, variants), max((one.operations for one in counts.values()), default=0)
+    )
     return [
         BenchmarkRow(setup.case, variant.name, error=errors[variant.name])
         if variant.name in errors
@@ -123,7 +125,7 @@ def _timed(setup: Setup, ready: Mapping[str, _Contender], errors: dict[str, str]
 
 
 @dataclass(frozen=True)
-class _Work:
+class _CaseWork:
     """The work of a case, independent of the variant."""
 
     needed: int
@@ -148,7 +150,7 @@ def _row(
     contender: _Contender,
     timing: Timing,
     counts: Counts,
-    work: _Work,
+    work: _CaseWork,
     exact: list[torch.Tensor] | None,
 ) -> BenchmarkRow:
     name, seconds = variant.name, timing.spread(variant.name)

@@ -10,7 +10,7 @@ import torch
 from decomp import errors
 from decomp.ir.dtypes import name_of
 from decomp.tools.certification.certificate import FINITE, GOOD, OF_PRIMS, Implementation
-from decomp.tools.certification.implementations import AsWritten, Legal, Lowered, NotServed, identity
+from decomp.tools.certification.implementations import AlreadyLegal, AsWritten, Lowered, NotServed, identity
 from decomp.tools.certification.results import MismatchedResults, Refused, match_kernel_metadata
 from decomp.tools.certification.sources import content_hash
 from decomp.tools.measurement.tally import Tally
@@ -46,7 +46,7 @@ class MeasuredCandidate:
         """The implementation as a function of the trial's tensors; or "legal", "declines: …", "fails: …"."""
         try:
             return self.implementation.bind(what)
-        except Legal:
+        except AlreadyLegal:
             return "legal"
         except NotServed as refused:
             return f"declines: {refused}"

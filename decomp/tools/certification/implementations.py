@@ -77,7 +77,7 @@ def _raise_if_declined(result: Any) -> None:
         raise NotServed(result.reason)
 
 
-class Legal(Exception):
+class AlreadyLegal(Exception):
     """The op is legal in the target."""
 
 
@@ -117,7 +117,7 @@ class Lowered:
     def measure_cost(self, sample: Sample) -> None:
         """Record the costs of the lowered program of a sample call, if it is the first that the rule takes."""
         if not self.cost:
-            with contextlib.suppress(NotServed, Legal, *FAILURES):
+            with contextlib.suppress(NotServed, AlreadyLegal, *FAILURES):
                 result = self._derived(sample)[0].result
                 self.cost = {name: total(result, cost) for name, cost in COSTS.items()}
 
@@ -125,7 +125,7 @@ class Lowered:
         """A comparable form of the lowered program of a sample call; None if the rule does not take the call."""
         try:
             graph = self._derived(sample)[0].result.graph
-        except (NotServed, Legal, *FAILURES):
+        except (NotServed, AlreadyLegal, *FAILURES):
             return None
         places = {node: i for i, node in enumerate(graph.nodes)}
         return [(node.op, node.target, fx.map_arg((node.args, node.kwargs), _numbered(places))) for node in graph.nodes]
@@ -152,7 +152,7 @@ class Lowered:
         if isinstance(decision, Blocked):
             raise NotServed(next((why for name, why in decision.tried if name == str(self.rule)), decision.why()))
         if not isinstance(decision, Derived):
-            raise Legal
+            raise AlreadyLegal
         if decision.rule not in (self.rule, self.rules.own):
             reason = dict(decision.passed_over).get(str(self.rule), "another rule is asked first")
             raise NotServed(reason)

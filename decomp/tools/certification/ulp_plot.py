@@ -11,7 +11,14 @@ import torch
 from decomp.errors import ArgumentError
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
-from decomp.tools.certification.implementations import AsWritten, Legal, Lowered, NotServed, PreferredRule, level_of
+from decomp.tools.certification.implementations import (
+    AlreadyLegal,
+    AsWritten,
+    Lowered,
+    NotServed,
+    PreferredRule,
+    level_of,
+)
 from decomp.tools.certification.results import flat
 from decomp.tools.certification.sources import numbers_in
 from decomp.tools.measurement.comparison import ROUNDS
@@ -95,5 +102,5 @@ def _functions(rule: Rule, targets: Sequence[Target], what: Trial) -> Iterator[t
     for way in ways:
         try:
             yield way.name, way.bind(what)
-        except (Legal, NotServed, *FAILURES):
+        except (AlreadyLegal, NotServed, *FAILURES):
             continue

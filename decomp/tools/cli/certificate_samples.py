@@ -103,7 +103,7 @@ def compare_sample(
         raise Unusable("none of these rules has a certificate to compare with")
     drawn = random.Random(run.seed).sample(known, min(count, len(known)))
     before = {identity(rule): committed[identity(rule)] for rule in drawn}
-    work = _Work({identity(rule): rule for rule in drawn}, before, replace(run, seed=_only_seed(before)))
+    work = _RulesToMeasure({identity(rule): rule for rule in drawn}, before, replace(run, seed=_only_seed(before)))
     found = work.measured()
     machines = [one.machine for one in before.values() if one.machine]
     return SampleComparison(
@@ -121,7 +121,7 @@ def compare_sample(
 
 
 @dataclass(frozen=True)
-class _Work:
+class _RulesToMeasure:
     """Rules by identity, with their certificates, to be measured."""
 
     rules: Mapping[str, decomp.Rule]

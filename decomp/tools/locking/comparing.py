@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LockChange:
     """One thing that differs."""
 
     kind: str
@@ -45,13 +45,13 @@ class LockDifference:
 
     headline: str
     """`tinygrad, 21 calls → tinygrad, 18 calls: 5 changes`."""
-    changes: tuple[Change, ...]
+    changes: tuple[LockChange, ...]
     is_same_program: bool
     """Whether the lowered programs make the same calls on the same constants, whatever their nodes are called."""
     lines: tuple[str, ...]
     """The programs as a unified diff."""
 
-    def by_kind(self) -> Iterator[tuple[str, list[Change]]]:
+    def by_kind(self) -> Iterator[tuple[str, list[LockChange]]]:
         """The changes in groups, with the title of each."""
         for kind, changes in groupby(self.changes, lambda change: change.kind):
             yield KINDS[kind], list(changes)
@@ -97,16 +97,16 @@ def hold_to_lock(lowering: Lowering, path: Path) -> None:
         raise LockMismatch(path, found.summary())
 
 
-def _of_settings(old: Lock, new: Lock) -> Iterator[Change]:
+def _of_settings(old: Lock, new: Lock) -> Iterator[LockChange]:
     named = {"torch": "PyTorch", "decomp": "decomp", "python": "Python"}
     yield from _changed("version", old.versions, new.versions, str, name=lambda each: named.get(each, each))
     yield from _changed("option", old.options, new.options, str)
     if old.target != new.target:
-        yield Change("target", "target", f"{new.target}, was {old.target}")
+        yield LockChange("target", "target", f"{new.target}, was {old.target}")
     yield from _changed("target", old.conditions, new.conditions, lambda said: said or "always legal")
 
 
-def _of_counts(old: Lock, new: Lock) -> Iterator[Change]:
+def _of_counts(old: Lock, new: Lock) -> Iterator[LockChange]:
     def calls(count: int) -> str:
         return count_noun(count, "call")
 
@@ -115,7 +115,7 @@ def _of_counts(old: Lock, new: Lock) -> Iterator[Change]:
     yield from _changed("rule", old.rules, new.rules, _of_rule)
 
 
-def _of_calls(old: Lock, new: Lock) -> Iterator[Change]:
+def _of_calls(old: Lock, new: Lock) -> Iterator[LockChange]:
     def shown(call: LockedCall) -> str:
         return f"{call.decided}, {count_noun(call.calls, 'call')}" if call.calls > 1 else call.decided
 
@@ -125,19 +125,19 @@ def _of_calls(old: Lock, new: Lock) -> Iterator[Change]:
             yield from _changed("call", _only(old.calls, name), _only(new.calls, name), shown)
 
 
-def _of_programs(old: Lock, new: Lock, is_same: bool) -> Iterator[Change]:
+def _of_programs(old: Lock, new: Lock, is_same: bool) -> Iterator[LockChange]:
     if is_same:
         return
     for name in sorted({*old.program} | {*new.program}):
         lines = [_numbered(each.program.get(name, ())) for each in (old, new)]
         if lines[0] != lines[1]:
-            yield Change("program", name or "program", _first_difference(old, new, name))
+            yield LockChange("program", name or "program", _first_difference(old, new, name))
     for name, was, now in zip(new.tensors, old.tensors.values(), new.tensors.values()):
         if was != now:
-            yield Change("program", name, "a constant of other values")
+            yield LockChange("program", name, "a constant of other values")
     if len(old.tensors) != len(new.tensors):
         made = [count_noun(len(each.tensors), "constant") for each in (old, new)]
-        yield Change("program", "constants", f"{made[1]}, were {made[0]}")
+        yield LockChange("program", "constants", f"{made[1]}, were {made[0]}")
 
 
 def _first_difference(old: Lock, new: Lock, name: str) -> str:
@@ -154,16 +154,16 @@ def _changed(
     new: Mapping[str, _T],
     shown: Callable[[_T], str],
     name: Callable[[str], str] = str,
-) -> Iterator[Change]:
+) -> Iterator[LockChange]:
     """What a table has in one and not in the other, and what differs."""
     for key in sorted({*old} | {*new}):
         if key not in new:
-            yield Change(kind, name(key), f"gone, was {shown(old[key])}")
+            yield LockChange(kind, name(key), f"gone, was {shown(old[key])}")
         elif key not in old:
-            yield Change(kind, name(key), f"new, {shown(new[key])}")
+            yield LockChange(kind, name(key), f"new, {shown(new[key])}")
         elif old[key] != new[key]:
             was, now = shown(old[key]), shown(new[key])
-            yield Change(kind, name(key), f"{now}, was {was}" if was != now else "its code changed")
+            yield LockChange(kind, name(key), f"{now}, was {was}" if was != now else "its code changed")
 
 
 def _of_rule(rule: LockedRule) -> str:

@@ -18,7 +18,7 @@ from decomp.rules.target import Target
 from decomp.samples import Sample
 from decomp.tools.certification.candidate import MeasuredCandidate
 from decomp.tools.certification.certificate import AS_EAGER, NOT_COMPILED
-from decomp.tools.certification.implementations import Legal, Lowered, NotServed, PreferredRule
+from decomp.tools.certification.implementations import AlreadyLegal, Lowered, NotServed, PreferredRule
 from decomp.tools.certification.results import flat
 from decomp.tools.certification.sources import numbers_in
 from decomp.tools.measurement.joint_graphs import JointlyCompiled, JointProgram, failure
@@ -166,7 +166,7 @@ def _case(way: Lowered, what: Trial, dtype: str, inputs: Sequence[Inputs]) -> It
     """The program of a trial, if the implementation takes it, and the runs that succeed."""
     try:
         module = way.program(what.sample)
-    except (NotServed, Legal, *FAILURES):
+    except (NotServed, AlreadyLegal, *FAILURES):
         return
     runs = [run for each in inputs if (run := _run(module, each)) is not None]
     if runs and runs[0].eager:

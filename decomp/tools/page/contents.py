@@ -80,7 +80,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredExpansion:
     """What running an expansion found out (`verify="values"`)."""
 
     values: float | None
@@ -107,7 +107,7 @@ class DecisionText:
     """First those at other levels, then those that were passed over."""
     certified: float | None = None
     """The largest error in ULP in the certificate, for colours."""
-    measured: Measured | None = None
+    measured: MeasuredExpansion | None = None
     reasons: tuple[str, ...] = ()
     """Of a blocked call: what is missing."""
 
@@ -154,7 +154,7 @@ class GraphStages:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class PageContents:
     """The whole page."""
 
     title: str

@@ -24,7 +24,7 @@ from decomp.rules.rules import Rule
 from decomp.tables import Table
 from decomp.tools.certification.certificate import AS_WRITTEN, Certificate
 from decomp.tools.certification.certificate_text import COLUMNS, circumstances, table, verdict
-from decomp.tools.page.contents import Alternative, CertificateText, DecisionText, Measured, RuleText
+from decomp.tools.page.contents import Alternative, CertificateText, DecisionText, MeasuredExpansion, RuleText
 from decomp.validation.plan_prices import Place, PlanPricing
 
 
@@ -137,11 +137,11 @@ class DecisionTexts:
                     why = f"not tried: it is for the level {rule.level}"
                 yield Alternative(str(rule), why)
 
-    def _measured(self, decision: Derived) -> Measured | None:
+    def _measured(self, decision: Derived) -> MeasuredExpansion | None:
         found = self._lowering.verdicts.get(decision.stamp)
         if found is None:
             return None
-        return Measured(found.values, found.gradients, found.promise, found.reason, found.inputs)
+        return MeasuredExpansion(found.values, found.gradients, found.promise, found.reason, found.inputs)
 
 
 def _op(node: fx.Node) -> str:

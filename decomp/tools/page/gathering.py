@@ -21,9 +21,9 @@ from decomp.tools.page.contents import (
     HOST,
     INPUT,
     CheckText,
-    Contents,
     GraphColumns,
     GraphStages,
+    PageContents,
     StageTitle,
 )
 from decomp.tools.page.explanations import DecisionTexts, RuleTexts
@@ -36,7 +36,7 @@ TITLES = {
 }
 
 
-def contents_of(lowering: Lowering, title: str | None = None) -> Contents:
+def contents_of(lowering: Lowering, title: str | None = None) -> PageContents:
     """Everything that the page of a lowering shows."""
     report, gathering = lowering.report(), _Gathering(lowering)
     graphs = tuple(gathering.graphs())
@@ -44,7 +44,7 @@ def contents_of(lowering: Lowering, title: str | None = None) -> Contents:
     facts |= {"effort": report.effort, "simplified": report.simplified, "besides": report.besides}
     facts |= {"error": report.picked, "time": report.timing}
     notes = [("note", note) for note in lowering.plan.notes]
-    return Contents(
+    return PageContents(
         title or type(lowering.model).__name__,
         lowering.target.name,
         report.headline,

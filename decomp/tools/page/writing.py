@@ -11,7 +11,7 @@ from typing import Any
 
 from decomp.errors import ArgumentError, first_line
 from decomp.lowering import Lowering
-from decomp.tools.page.contents import Contents
+from decomp.tools.page.contents import PageContents
 from decomp.tools.page.frame import document
 from decomp.tools.page.gathering import contents_of
 from decomp.tools.writing import write_atomically
@@ -36,7 +36,7 @@ def write(lowering: Lowering, path: str | Path, title: str | None = None) -> Pat
     return path
 
 
-def html(contents: Contents) -> str:
+def html(contents: PageContents) -> str:
     """The page as text."""
     dagre = f"/*\n{_shipped('dagre.LICENSE')}*/\n{_shipped('dagre.min.js').rpartition('//# sourceMappingURL')[0]}"
     own = '"use strict";\n' + "\n".join(map(_shipped, SCRIPTS))

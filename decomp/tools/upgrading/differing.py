@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from decomp.errors import count_noun
-from decomp.tools.upgrading.lines import Line, op_name
+from decomp.tools.upgrading.lines import VersionChange, op_name
 from decomp.tools.upgrading.numbers import UNKNOWN, Kept, read
 from decomp.tools.upgrading.records import Behaviour, CallRecord
 from decomp.validation.ulp import Exact, deviation, spacing
@@ -27,7 +27,7 @@ _ROUNDING = 2.0**-8
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class KernelDifference:
     """One result, or one gradient, that is not what it was."""
 
     kind: str
@@ -42,9 +42,9 @@ class Difference:
     ulp: float = 0.0
 
 
-def kernel_changes(op: str, pairs: Sequence[tuple[CallRecord, CallRecord]], points: Points) -> Iterator[Line]:
+def kernel_changes(op: str, pairs: Sequence[tuple[CallRecord, CallRecord]], points: Points) -> Iterator[VersionChange]:
     """One line for what differs alike."""
-    found: dict[tuple[str, str, str], list[Difference]] = {}
+    found: dict[tuple[str, str, str], list[KernelDifference]] = {}
     for old, new in pairs:
         for label in old.behaviours:
             if label in new.behaviours and old.behaviours[label] != new.behaviours[label]:
@@ -57,16 +57,18 @@ def kernel_changes(op: str, pairs: Sequence[tuple[CallRecord, CallRecord]], poin
         more = f", and {count_noun(len(differences) - 1, 'place')} more" if len(differences) > 1 else ""
         if kind == "digits":
             worst = max(each.ulp for each in differences)
-            yield Line(kind, op, f"{text} by at most {worst:.3g} ULP: {first.at}{more}")
+            yield VersionChange(kind, op, f"{text} by at most {worst:.3g} ULP: {first.at}{more}")
         else:
-            yield Line(kind, op, f"{text} was {first.was}, is {first.now}: {first.at}{more}")
+            yield VersionChange(kind, op, f"{text} was {first.was}, is {first.now}: {first.at}{more}")
 
 
-def _differences(call: CallRecord, label: str, old: Behaviour, new: Behaviour, points: Points) -> Iterator[Difference]:
+def _differences(
+    call: CallRecord, label: str, old: Behaviour, new: Behaviour, points: Points
+) -> Iterator[KernelDifference]:
     at = f"{call.call}, {label}"
     if old.error or new.error:
         kind = "words" if old.error and new.error else "taken"
-        yield Difference(kind, "call", "", old.error[:80] or "taken", new.error[:80] or "taken", at)
+        yield KernelDifference(kind, "call", "", old.error[:80] or "taken", new.error[:80] or "taken", at)
         return
     inputs = [read(each).numbers for each in points.get(old.at, ())] if old.at == new.at else []
     for what, before, after, open_before, open_after in (
@@ -75,7 +77,7 @@ def _differences(call: CallRecord, label: str, old: Behaviour, new: Behaviour, p
     ):
         if len(before) != len(after):
             was, now = (count_noun(len(each), "tensor") if each else "none" for each in (before, after))
-            yield Difference("meaning", what, "", was, now, at)
+            yield KernelDifference("meaning", what, "", was, now, at)
             continue
         is_open = _are_alike(open_before or before, open_after or after, bool(old.at))
         for was_text, now_text in zip(before, after):
@@ -104,27 +106,27 @@ def _of_texts(
     now_text: str,
     inputs: Sequence[torch.Tensor],
     is_open: bool,
-) -> Iterator[Difference]:
+) -> Iterator[KernelDifference]:
     was, now, at = read(was_text), read(now_text), f"{call.call}, {label}"
     forms = [each.form.partition(" strides") for each in (was, now)]
     if forms[0][0] != forms[1][0]:
-        yield Difference("meaning", what, "", forms[0][0], forms[1][0], at)
+        yield KernelDifference("meaning", what, "", forms[0][0], forms[1][0], at)
         return
     if forms[0] != forms[1]:
         was_laid, now_laid = (f"strides{form[2]}" if form[2] else "contiguous" for form in forms)
-        yield Difference("layout", what, "", was_laid, now_laid, at)
+        yield KernelDifference("layout", what, "", was_laid, now_laid, at)
     if was.digest == now.digest or UNKNOWN in (was.digest, now.digest):
         return
     apart, ulp = _apart(was, now, bool(inputs))
     if not bool(apart.any()):
-        yield Difference("digits", what, "", "", "", at, ulp)
+        yield KernelDifference("digits", what, "", "", "", at, ulp)
         return
     for i in apart.nonzero().flatten().tolist():
         point = [t[i] if len(t) == len(apart) else t[0] for t in inputs if len(t)]
         where = _where(point, call.numbers, now.dtype) if inputs else _AT.get(label.partition(", ")[2], "")
         shown = f"{at} ({', '.join(_shown(each) for each in point)})" if point else at
         kind = "draws" if call.draws else "open" if is_open else "meaning"
-        yield Difference(kind, what, where, _shown(was.numbers[i]), _shown(now.numbers[i]), shown)
+        yield KernelDifference(kind, what, where, _shown(was.numbers[i]), _shown(now.numbers[i]), shown)
 
 
 def _apart(was: Kept, now: Kept, pointwise: bool) -> tuple[torch.Tensor, float]:

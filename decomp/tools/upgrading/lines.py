@@ -36,7 +36,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class VersionChange:
     """One change."""
 
     kind: str

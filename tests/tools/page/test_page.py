@@ -12,10 +12,10 @@ from decomp.tools.page.contents import (
     CALL,
     INPUT,
     Alternative,
-    Contents,
     DecisionText,
     GraphColumns,
     GraphStages,
+    PageContents,
     RuleText,
     StageTitle,
 )
@@ -273,7 +273,7 @@ def long_contents(calls, modules=40):
     stages = [StageTitle("", name, "", columns.kinds.count(CALL)) for name, columns in zip("abc", graph)]
     shared = {"texts": texts, "rules": (rule,), "chains": ((0,),), "graphs": (GraphStages("", tuple(graph)),)}
     decisions = (DecisionText("derived", "aten.mul", 0, "exact", used),)
-    return Contents("long", "chip", "", (), (), (), "calls", tuple(stages), decisions=decisions, **shared)
+    return PageContents("long", "chip", "", (), (), (), "calls", tuple(stages), decisions=decisions, **shared)
 
 
 def test_ten_thousand_calls_open_folded_and_only_rows_in_sight_are_drawn(browser, folder):
