@@ -33,7 +33,13 @@ from decomp.derive.planner import Planner
 from decomp.derive.regions import bodies_of, body_named, inline_regions, runs_untracked
 from decomp.derive.rewriter import inline_expansions
 from decomp.derive.rule_selection import RuleSelection
-from decomp.derive.stride_propagation import PINNED, StridePropagation, correct_strides, with_kernel_strides
+from decomp.derive.stride_propagation import (
+    PINNED,
+    StridePropagation,
+    correct_strides,
+    owner_of_bodies,
+    with_kernel_strides,
+)
 from decomp.derive.write_checks import check_writes
 from decomp.errors import CaptureError, spell_target
 from decomp.functionalize.gradients import GradientSources, gradient_inputs
@@ -183,21 +189,17 @@ class _Functionalization:
 
     def _functional(self, captured: ProgramGraph) -> ProgramGraph:
         """A graph without mutation, with metadata that has the strides of kernels' results."""
-        kernel_strides, owner, own = self.session.planner.kernel_strides, captured.owner, captured
-        corrected = correct_strides(captured.graph, owner, kernel_strides)
-        if corrected is not None:
-            owner = corrected.owner(owner)
-            own = captured.rewritten(corrected.rewrite, "correct strides", bodies=corrected.bodies)
-        own = self._without_mutation(own, owner)
+        kernel_strides = self.session.planner.kernel_strides
+        own = self._without_mutation(correct_strides(captured, kernel_strides))
         if known := {node: self.stale_strides[node] for node in captured.graph.nodes if node in self.stale_strides}:
             values = own.since(captured).values if own is not captured else {}
             now = {values.get(node, node): meta for node, meta in known.items()}
             own = replace(own, stale_strides={**own.stale_strides, **now})
         return with_kernel_strides(own, kernel_strides)
 
-    def _without_mutation(self, own: ProgramGraph, owner: nn.Module) -> ProgramGraph:
-        """`owner`: that of the graph, with the bodies that the graph calls now."""
-        matching, exported = self.session.matching, self.session.program.exported if not own.name else None
+    def _without_mutation(self, own: ProgramGraph) -> ProgramGraph:
+        owner, matching = owner_of_bodies(own), self.session.matching
+        exported = self.session.program.exported if not own.name else None
         if matching.must_be_functional(own.graph, owner):
             found = functionalize(own.graph, owner, self.session.state(own), matching.rules.trains)
             self.stale_strides.update(found.stale_strides)

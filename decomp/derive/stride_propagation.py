@@ -11,7 +11,6 @@ metadata of its new arguments, and either inherits true metadata, or gets dense 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -235,33 +234,25 @@ def with_kernel_strides(own: ProgramGraph, kernel_strides: TrueResults) -> Progr
     return own if propagation.emit is None else own.rewritten(propagation.emit.rewrite, "kernel strides")
 
 
-@dataclass(frozen=True)
-class Corrected:
+def correct_strides(own: ProgramGraph, kernel_strides: TrueResults) -> ProgramGraph:
     """A captured graph with the strides that its kernels return; its calls are unchanged. Their meaning depends on it:
-    which of them return views, and what those that read by strides read."""
-
-    rewrite: Rewrite
-    """From the captured graph."""
-    bodies: Mapping[str, fx.GraphModule] = field(default_factory=dict)
-    """Bodies of regions that were corrected as well, by attribute name."""
-
-    def owner(self, owner: nn.Module) -> nn.Module:
-        """A copy of `owner` with these bodies."""
-        if not self.bodies:
-            return owner
-        found = nn.Module()
-        found.__dict__.update(owner.__dict__)
-        found._modules = {**owner._modules, **self.bodies}
-        return found
-
-
-def correct_strides(graph: fx.Graph, owner: nn.Module, kernel_strides: TrueResults) -> Corrected | None:
-    """A captured graph with the strides that its kernels return. None if it already has them, or if a call does not
-    work on them: PyTorch could not run the captured graph, and `with_kernel_strides` adds a copy."""
+    which of them return views, and what those that read by strides read. The graph itself if it already has them, or
+    if a call does not work on them: PyTorch could not run the captured graph, and `with_kernel_strides` adds a copy."""
     try:
-        return _corrected(graph, owner, kernel_strides, {})
+        found = _corrected(own.graph, own.owner, kernel_strides, {})
     except _CannotBeRun:
-        return None
+        return own
+    return own if found is None else own.rewritten(found[0], "correct strides", bodies=found[1])
+
+
+def owner_of_bodies(own: ProgramGraph) -> nn.Module:
+    """The owner of a graph, or a copy that has the bodies which the graph calls now."""
+    if not own.bodies:
+        return own.owner
+    found = nn.Module()
+    found.__dict__.update(own.owner.__dict__)
+    found._modules = {**own.owner._modules, **own.bodies}
+    return found
 
 
 class _CannotBeRun(Exception):
@@ -288,8 +279,9 @@ class _StridesOnly(StridePropagation):
 
 def _corrected(
     graph: fx.Graph, owner: nn.Module, kernel_strides: TrueResults, inputs: Mapping[str, Any]
-) -> Corrected | None:
-    """`inputs`: the metadata of inputs, by name, if it is not the captured one."""
+) -> tuple[Rewrite, dict[str, fx.GraphModule]] | None:
+    """The rewrite of a graph, and the bodies of regions that were corrected as well, by attribute name. `inputs`: the
+    metadata of inputs, by name, if it is not the captured one."""
     walk, regions = _StridesOnly(graph), dict[str, fx.GraphModule]()
     for node in walk.nodes():
         now = walk.current(node)
@@ -300,8 +292,8 @@ def _corrected(
         if results is not None:
             walk.strides_changed(node, results)
     if walk.emit is not None:
-        return Corrected(walk.emit.rewrite, regions)
-    return Corrected(copy_graph(graph), regions) if regions else None
+        return walk.emit.rewrite, regions
+    return (copy_graph(graph), regions) if regions else None
 
 
 def _is_region(node: fx.Node) -> bool:
@@ -328,7 +320,8 @@ def _region_results(
     own = _corrected(body.graph, body, kernel_strides, inputs)
     if own is None:
         return None
+    rewrite, inner = own
     if str(name.target) in regions:
         raise _CannotBeRun  # one body, called with two layouts
-    regions[str(name.target)] = as_module(body, own.rewrite.graph, own.bodies)
-    return changed_strides(own.rewrite.graph, metadata(node))
+    regions[str(name.target)] = as_module(body, rewrite.graph, inner)
+    return changed_strides(rewrite.graph, metadata(node))

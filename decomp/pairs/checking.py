@@ -31,7 +31,7 @@ from decomp.proof.correspondence import (
     ValueLost,
     require_same_region,
 )
-from decomp.proof.replay import same, same_call
+from decomp.proof.replay import replay_expansion, same, same_call
 
 
 def verify_pairs(own: ProgramGraph) -> str:
@@ -185,26 +185,11 @@ class _PairsReplay:
     def _stamped(self, node: fx.Node, stamp: ExpansionTemplate) -> Any:
         """Match the new nodes of a complex call, in order, with its expansion on the parts of its operands; returns the
         image of the call."""
-        values = [value for given in node.all_input_nodes for value in self._operand(given, node)]
-        made = iter(self.made.pop(node, ()))
-        for entry in stamp.entries:
-            if entry.op == "get_attr":
-                constant = self.constants.get(id(stamp.constants[entry.target]))
-                if constant is None:
-                    raise ValueLost(f"the constant {entry.target!r} of {node.name!r} is missing", source=node)
-                values.append(constant)
-                continue
-            new = next(made, None)
-            args, kwargs = entry.arguments(values)
-            if new is None or new.op != entry.op or not same_call(new, entry.target, args, kwargs):
-                name = new.name if new is not None else "nothing"
-                raise NotAsRecorded(f"{name} is not {entry.target}, expected in place of {node.name}", new, node)
+        given = [value for operand in node.all_input_nodes for value in self._operand(operand, node)]
+        result, made = replay_expansion(node, stamp, given, iter(self.made.pop(node, ())), self.constants)
+        for new in made:
             require_same_region(new, node, self.regions)
-            values.append(new)
-        extra = next(made, None)
-        if extra is not None:
-            raise NotAsRecorded(f"{extra.name!r} is not in the expansion of {node.name!r}", extra, node)
-        return self._of_its_region(node, stamp.outputs(values))
+        return self._of_its_region(node, result)
 
     def _of_its_region(self, node: fx.Node, result: Any) -> Any:
         """The image of a call, with copies of nodes from other regions: a result has a gradient exactly if the region

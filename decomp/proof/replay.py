@@ -4,7 +4,7 @@ may be missing, so lost, swapped and rewired operands are found as well as inven
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -119,34 +119,11 @@ class _ExpansionReplay:
         return same_call(node, source.target, source.args, source.kwargs, self.values)
 
     def _require_stamped(self, source: fx.Node, stamp: ExpansionTemplate, lowered: Iterator[fx.Node]) -> None:
-        values = [self.values[operand] for operand in source.all_input_nodes]
-        for entry in stamp.entries:
-            if entry.op == "get_attr":
-                values.append(self._constant(stamp.constants[entry.target], entry.target, source))
-                continue
-            args, kwargs = entry.arguments(values)
-            if entry.target is operator.getitem and type(args[0]) is tuple:
-                values.append(args[0][args[1]])
-                continue
-            node = next(lowered, None)
-            if node is None:
-                problem = f"the call of {entry.target} is missing from the expansion of {source.name!r}"
-                raise NotAsRecorded(problem, None, source)
-            self.compared += 1
-            if node.op != entry.op or not same_call(node, entry.target, args, kwargs):
-                raise _mismatch(node, source, (entry.target, args, kwargs), (node.target, node.args, node.kwargs))
-            values.append(node)
-        extra = next(lowered, None)
-        if extra is not None:
-            raise NotAsRecorded(f"{extra.name!r} is not in the expansion of {source.name!r}", extra, source)
-        if not same(stamp.outputs(values), self.values.get(source)):
+        given = [self.values[operand] for operand in source.all_input_nodes]
+        result, made = replay_expansion(source, stamp, given, lowered, self.constants)
+        self.compared += len(made)
+        if not same(result, self.values.get(source)):
             raise NotAsRecorded(f"the value of {source.name!r} is not the result of its expansion", None, source)
-
-    def _constant(self, tensor: torch.Tensor, name: str, source: fx.Node) -> fx.Node:
-        found = self.constants.get(id(tensor))
-        if found is None:
-            raise ValueLost(f"the constant {name!r} of the expansion of {source.name!r} is missing", source=source)
-        return found
 
     def require_nothing_left(self) -> None:
         for source, lowered in self.lowered.items():
@@ -165,9 +142,43 @@ def _nodes_of_constants(work: Correspondence) -> dict[int, fx.Node]:
     }
 
 
-def _mismatch(node: fx.Node, source: fx.Node, expected: Any, found: Any) -> NotAsRecorded:
-    problem = f"{node.name!r} is not the expected node of the expansion of {source.name!r}"
-    return NotAsRecorded(problem, node, source, expected=expected, found=found)
+def replay_expansion(
+    source: fx.Node,
+    stamp: ExpansionTemplate,
+    given: Sequence[Any],
+    lowered: Iterator[fx.Node],
+    constants: Mapping[int, fx.Node],
+) -> tuple[Any, list[fx.Node]]:
+    """Require that the nodes `lowered` are, in order, those of an expansion on the operands `given`, and no others.
+    Returns the results of the expansion, and these nodes. `constants`: the node of each constant, by the id of its
+    tensor."""
+    values, made = list(given), list[fx.Node]()
+    for entry in stamp.entries:
+        if entry.op == "get_attr":
+            constant = constants.get(id(stamp.constants[entry.target]))
+            if constant is None:
+                problem = f"the constant {entry.target!r} of the expansion of {source.name!r} is missing"
+                raise ValueLost(problem, source=source)
+            values.append(constant)
+            continue
+        args, kwargs = entry.arguments(values)
+        if entry.target is operator.getitem and type(args[0]) is tuple:
+            values.append(args[0][args[1]])
+            continue
+        node = next(lowered, None)
+        if node is None:
+            problem = f"the call of {entry.target} is missing from the expansion of {source.name!r}"
+            raise NotAsRecorded(problem, None, source)
+        if node.op != entry.op or not same_call(node, entry.target, args, kwargs):
+            problem = f"{node.name!r} is not the expected node of the expansion of {source.name!r}"
+            wanted, found = (entry.target, args, kwargs), (node.target, node.args, node.kwargs)
+            raise NotAsRecorded(problem, node, source, expected=wanted, found=found)
+        made.append(node)
+        values.append(node)
+    extra = next(lowered, None)
+    if extra is not None:
+        raise NotAsRecorded(f"{extra.name!r} is not in the expansion of {source.name!r}", extra, source)
+    return stamp.outputs(values), made
 
 
 def same_call(node: fx.Node, target: Any, args: Any, kwargs: Any, values: Mapping[fx.Node, Any] | None = None) -> bool:
