@@ -3,13 +3,17 @@ so that a diff between two versions shows the rows that changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import io
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from decomp.errors import ArgumentError
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -21,6 +25,26 @@ def write_atomically(path: Path) -> Iterator[Path]:
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def read_record(path: Path, kind: str, version: int, name: str, remedy: str, read: Callable[[Any], T]) -> T:
+    """What `read` makes of a JSON file that says its kind and format. Raises `ArgumentError`, which names the file, and
+    `OSError`."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        data = json.loads(text)
+        if data["kind"] != kind:
+            raise KeyError("kind")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(f"{path} is not a {name}, or is damaged\n  to do: {remedy}") from error
+    if data.get("format") != version:
+        said = f"{path} is of format {data.get('format')}, and this decomp reads format {version}"
+        raise ArgumentError(f"{said}\n  to do: {remedy} once more")
+    try:
+        return read(data)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        said = f"{path} is a damaged {name}: {type(error).__name__}: {error}"
+        raise ArgumentError(f"{said}\n  to do: {remedy}") from error
 
 
 def one_row_a_line(records: Any) -> str:

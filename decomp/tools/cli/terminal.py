@@ -23,7 +23,6 @@ import typer
 
 import decomp
 from decomp.errors import first_line
-from decomp.tools.upgrading.records import BadRecord
 
 
 class Unusable(decomp.DecompError):
@@ -117,7 +116,7 @@ def _message(error: Exception) -> str:
 def _code(error: Exception) -> int:
     if isinstance(error, decomp.NotLowered):
         return 1
-    unusable = (Unusable, BadRecord, decomp.UnknownOp, decomp.errors.TargetError, decomp.ArgumentError, OSError)
+    unusable = (Unusable, decomp.UnknownOp, decomp.errors.TargetError, decomp.ArgumentError, OSError)
     return 2 if isinstance(error, unusable) or any(isinstance(e, RecursionError) for e in _causes(error)) else 3
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 import hashlib
 from importlib import metadata as distributions
-import json
 from pathlib import Path
 import platform
 from typing import Any
@@ -18,13 +17,13 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from decomp.derive.decisions import Blocked, Derived
-from decomp.errors import ArgumentError, spell_target
+from decomp.errors import spell_target
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.stages import StageNode, final_stage, type_of
 from decomp.lowering import Lowering
 from decomp.rules.rules import Rule
 from decomp.tools.certification.sources import content_hash
-from decomp.tools.writing import one_row_a_line, write_atomically
+from decomp.tools.writing import one_row_a_line, read_record, write_atomically
 from decomp.torch_internals.pytree import tensors_in
 
 KIND, FORMAT = "decomp lock", 1
@@ -102,27 +101,16 @@ class Lock:
     @classmethod
     def load(cls, path: Path) -> Lock:
         """Read what `save` wrote. Raises `ArgumentError`, which names the file, and `OSError`."""
-        text = path.read_text(encoding="utf-8", errors="replace")
-        remedy = "make it by decomp.lower(..., lock=path)"
-        try:
-            data = json.loads(text)
-            if data["kind"] != KIND:
-                raise KeyError("kind")
-        except (ValueError, KeyError, TypeError) as error:
-            raise ArgumentError(f"{path} is not a lock, or is damaged\n  to do: {remedy}") from error
-        if data.get("format") != FORMAT:
-            said = f"{path} is of format {data.get('format')}, and this decomp reads format {FORMAT}"
-            raise ArgumentError(f"{said}\n  to do: {remedy} once more")
-        try:
-            return cls(
-                **{name: data[name] for name in _TABLES},
-                rules={name: LockedRule(**each) for name, each in data["rules"].items()},
-                calls={name: LockedCall(**each) for name, each in data["calls"].items()},
-                program={name: tuple(lines) for name, lines in data["program"].items()},
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            said = f"{path} is a damaged lock: {type(error).__name__}: {error}"
-            raise ArgumentError(f"{said}\n  to do: {remedy}") from error
+        return read_record(path, KIND, FORMAT, "lock", "make it by decomp.lower(..., lock=path)", cls._read)
+
+    @classmethod
+    def _read(cls, data: Mapping[str, Any]) -> Lock:
+        return cls(
+            **{name: data[name] for name in _TABLES},
+            rules={name: LockedRule(**each) for name, each in data["rules"].items()},
+            calls={name: LockedCall(**each) for name, each in data["calls"].items()},
+            program={name: tuple(lines) for name, lines in data["program"].items()},
+        )
 
 
 def _versions() -> dict[str, str]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from decomp.errors import count_noun
+from decomp.errors import ArgumentError, count_noun
 from decomp.tools.upgrading.differing import kernel_changes
 from decomp.tools.upgrading.lines import KINDS, Kind, VersionChange, names, op_name
-from decomp.tools.upgrading.records import BadRecord, CallRecord, ModelRecord, VersionRecord
+from decomp.tools.upgrading.records import CallRecord, ModelRecord, VersionRecord
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Upgrade:
 
 
 def compare(old: VersionRecord, new: VersionRecord, files: tuple[str, str] = ("the first", "the second")) -> Upgrade:
-    """What changed from one to the other. Raises `BadRecord` for snapshots of two targets."""
+    """What changed from one to the other. Raises `ArgumentError` for snapshots of two targets."""
     if old.target != new.target:
         said = f"{files[0]} is of the target {old.target}, and {files[1]} of {new.target}"
-        raise BadRecord(f"{said}: compare those of one")
+        raise ArgumentError(f"{said}: compare those of one")
     lines = [*_of_ops(old, new), *_of_models(old.models, new.models), *_of_target(old, new)]
     order = list(KINDS)
     lines.sort(key=lambda line: (order.index(line.kind), line.about, line.text))

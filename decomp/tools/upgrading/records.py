@@ -5,21 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-import json
 from pathlib import Path
 from typing import Any
 
-from decomp.errors import DecompError
-from decomp.tools.writing import one_row_a_line, write_atomically
+from decomp.tools.writing import one_row_a_line, read_record, write_atomically
 
 FORMAT = 1
 """Of the JSON; another is refused."""
 KIND = "decomp snapshot"
 """How a file says what it is."""
-
-
-class BadRecord(DecompError, ValueError):
-    """A file is not a snapshot, or two of them cannot be compared; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +101,9 @@ class VersionRecord:
 
     @classmethod
     def load(cls, path: Path) -> VersionRecord:
-        """Read what `save` wrote. Raises `BadRecord`, naming the file, and `OSError`."""
-        text = path.read_text(encoding="utf-8", errors="replace")
-        try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise BadRecord(f"{path} is not a snapshot, or is damaged: {error}") from error
-        if not isinstance(data, dict) or data.get("kind") != KIND:
-            raise BadRecord(f"{path} is not a snapshot; one is made by: decomp snapshot --to TARGET -o FILE.json")
-        if data.get("format") != FORMAT:
-            said = f"{path} is of format {data.get('format')}, and this decomp reads format {FORMAT}"
-            raise BadRecord(f"{said}: make it again, by the decomp that compares")
-        try:
-            return _record(data)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadRecord(f"{path} is a damaged snapshot: {type(error).__name__}: {error}") from error
+        """Read what `save` wrote. Raises `ArgumentError`, which names the file, and `OSError`."""
+        remedy = "make it by decomp snapshot --to TARGET -o FILE.json"
+        return read_record(path, KIND, FORMAT, "snapshot", remedy, _record)
 
 
 def _without_empty(value: Any) -> Any:

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from decomp.errors import ArgumentError
 from decomp.tools.upgrading.comparing import compare
 from decomp.tools.upgrading.numbers import MOST, read, written
-from decomp.tools.upgrading.records import BadRecord, Behaviour, CallRecord, ModelRecord, VersionRecord
+from decomp.tools.upgrading.records import Behaviour, CallRecord, ModelRecord, VersionRecord
 
 TIES = (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 1.0, float("nan")]))
 CALL = CallRecord("aten.maximum.default(float32[4], float32[4])", "legal", calls=1)
@@ -205,7 +206,7 @@ def test_the_gravest_changes_come_first():
 
 
 def test_snapshots_of_two_targets_are_not_compared():
-    with pytest.raises(BadRecord, match=r"^a is of the target chip, and b of npu: compare those of one$"):
+    with pytest.raises(ArgumentError, match=r"^a is of the target chip, and b of npu: compare those of one$"):
         compare(snapshot("2.13.0"), replace(snapshot("2.14.1"), target="npu"), ("a", "b"))
 
 
