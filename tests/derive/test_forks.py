@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import decomp
 from decomp.costs.measuring import _Times
-from decomp.forks import Lock
+from decomp.forks import ForkSafeLock
 from decomp_rules import RULES, targets
 
 X = torch.ones(2, 3)
@@ -116,7 +116,7 @@ def test_a_child_lowers_while_a_model_is_captured_in_another_thread(tracer):
 
 
 def test_a_lock_of_another_thread_is_free_in_a_child_and_ones_own_is_not():
-    stop, theirs, mine = Stop(), Lock(), Lock()
+    stop, theirs, mine = Stop(), ForkSafeLock(), ForkSafeLock()
 
     def hold():
         with theirs, theirs:
