@@ -11,8 +11,6 @@ import shlex
 import sys
 from typing import Annotated, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
 from rich.text import Text
 import torch
 from torch import nn
@@ -39,7 +37,8 @@ from decomp.tools.cli.arguments import (
     load_model,
     load_target,
 )
-from decomp.tools.cli.terminal import Unusable, report_errors, saved, show
+from decomp.tools.cli.extras import is_installed
+from decomp.tools.cli.terminal import Unusable, progressing, report_errors, saved, show
 from decomp.tools.writing import write_atomically
 
 NAMES = (
@@ -102,6 +101,8 @@ def bench(
             plan = replace(plan, variants=[replace(each, cost=price) for each in plan.variants])
         path = out / FILE
         show(Text(f"{sum(1 for _ in plan.cases())} cases, about {_duration(plan.estimate())}; results in {path}"))
+        if not is_installed("matplotlib"):
+            show(Text('no plots: pip install "decomp[plot]"'))
         _written(_run(plan, path, resume), out)
 
 
@@ -217,29 +218,22 @@ def _written(results: BenchmarkResults, out: Path) -> None:
     failed = [row for row in results.rows if row.error is not None]
     for row in failed:
         show(Text(f"failed: {row.case}, {row.variant}: {row.error}", style="yellow"))
-    try:
+    plots: list[Path] = []
+    if is_installed("matplotlib"):
         from decomp.tools.benchmarking.plots import plot_all
-    except ModuleNotFoundError:
-        show(Text('no plots: pip install "decomp[plot]"'))
-        return
-    show(saved(out / FILE, *plot_all(results, out)))
+
+        plots = plot_all(results, out)
+    show(saved(out / FILE, *plots))
 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[suite.Progress]:
     """A progress bar on a terminal, otherwise one line per case."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield lambda done, total, what, rest: print(f"{done}/{total} {what}; {_duration(rest)} left", file=sys.stderr)
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Bar(*columns, console=console, transient=True) as bar:
-        shown = bar.add_task("", total=None)
-
-        def report(done: int, total: int, what: str, rest: float) -> None:
-            bar.update(shown, completed=done, total=total, description=f"{what} (about {_duration(rest)} left)")
-
-        yield report
+    with progressing() as report:
+        yield lambda done, total, what, rest: report(done, total, f"{what} (about {_duration(rest)} left)")
 
 
 def _duration(seconds: float) -> str:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Group, RenderableType
 from rich.text import Text
 import typer
 
@@ -18,7 +15,7 @@ from decomp.tables import Table
 from decomp.tools.bringup.bringing_up import TIMEOUT
 from decomp.tools.bringup.report import BringUp, verdict_of
 from decomp.tools.cli.arguments import BACKEND, Debug, Json, load_backend, load_callable
-from decomp.tools.cli.terminal import Unusable, print_json, report_errors, saved, show
+from decomp.tools.cli.terminal import Unusable, print_json, progressing, report_errors, saved, show
 from decomp.tools.open_table import OpenTable
 
 MODELS = (
@@ -50,7 +47,7 @@ def bringup(
         chip, old = load_backend(backend), BringUp.load(compare) if compare is not None else None
         models = {name: _model(name) for name in model} if any(":" in name for name in model) else model or None
         place = cache_directory.directory() if not fresh else None
-        with _bar() as progress:
+        with progressing() as progress:
             report = decomp.bring_up(
                 chip,
                 models=models,
@@ -90,19 +87,6 @@ def _model(name: str) -> Any:
     if not isinstance(made, tuple) or len(made) != 2:
         raise Unusable(f"{name} must return a module and example inputs, not {type(made).__name__}")
     return made
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator[Callable[[int, int, str], None] | None]:
-    """A progress bar on standard error, only on terminals."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
 
 
 def bringup_table(report: BringUp) -> RenderableType:

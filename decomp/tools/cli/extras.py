@@ -12,9 +12,14 @@ WRITTEN = {".onnx": "onnx", ".mlir": "jax", ".mlirbc": "jax"}
 """By suffix: the package that writes such files."""
 
 
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported."""
+    return importlib.util.find_spec(package) is not None
+
+
 def require(package: str, what: str) -> None:
     """Raise `Unusable` if a package that `what` needs is not installed."""
-    if importlib.util.find_spec(package) is None:
+    if not is_installed(package):
         remedy = f'pip install "decomp[{EXTRAS[package]}]"'
         raise Unusable(f"{what} needs {package}, which is not installed\n  to do: {remedy}")
 
