@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from decomp.simplifying import simplify
     from decomp.tools.bringup.bringing_up import bring_up
     from decomp.tools.certification.certifying import certify
+    from decomp.tools.comparing.comparing import compare
     from decomp.verification import verify
 
 __all__ = [  # noqa: RUF022  in groups
@@ -44,6 +45,7 @@ __all__ = [  # noqa: RUF022  in groups
     "bring_up",
     "budget",
     "certify",
+    "compare",
     "decompose",
     "lint",
     "lower",
@@ -112,6 +114,7 @@ _DEFINED_IN = {
     "budget": "decomp.budgets",
     "calls": "decomp.ir.call",
     "certify": "decomp.tools.certification.certifying",
+    "compare": "decomp.tools.comparing.comparing",
     "decline": "decomp.rules.declining",
     "decompose": "decomp.lowering",
     "lint": "decomp.rules.linting",

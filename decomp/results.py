@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from decomp.tools.benchmarking.workload import Workload as Workload
     from decomp.tools.bringup.report import BringUp as BringUp
     from decomp.tools.certification.certificate import Certificate as Certificate, Certificates as Certificates
+    from decomp.tools.comparing.comparison import ComparedCall as ComparedCall, Comparison as Comparison
 
 _DEFINED_IN = {
     "Advice": "decomp.advising",
@@ -30,6 +31,8 @@ _DEFINED_IN = {
     "Budget": "decomp.budgets",
     "Certificate": "decomp.tools.certification.certificate",
     "Certificates": "decomp.tools.certification.certificate",
+    "ComparedCall": "decomp.tools.comparing.comparison",
+    "Comparison": "decomp.tools.comparing.comparison",
     "Declined": "decomp.rules.declining",
     "Finding": "decomp.rules.linting",
     "UnspecifiedBehaviour": "decomp.samples",

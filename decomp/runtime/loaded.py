@@ -77,7 +77,8 @@ class Loaded:
         built = CodeBuilder(backend, root, problems, self.narrower).build(root.graph)
         problems.raise_any(backend)
         self.backend, self.source = backend, root.graph
-        self._root, self._results = root, built.results
+        self.root, self._results = root, built.results
+        """The program, with parameters as attributes."""
         self.leaves: tuple[Leaf, ...] = (
             *_state(backend, root, built.state, built.border, self.narrower),
             *(_input(node, built.border) for node in built.inputs),
@@ -89,9 +90,10 @@ class Loaded:
         by_node = {leaf.node: leaf.name for leaf in self.leaves}
         self.writes: tuple[str, ...] = tuple(by_node[node] for node in built.written)
         """Names of the leaves that a run writes to."""
-        self._returned = list(dict.fromkeys(nodes_in(built.results)))
+        self.returned: tuple[fx.Node, ...] = tuple(dict.fromkeys(nodes_in(built.results)))
+        """The nodes whose values `walk` and `function` return, after those of `writes`."""
         self._complex = frozenset(built.border)
-        flat = (*built.written.values(), *map(built.array_of, self._returned))
+        flat = (*built.written.values(), *map(built.array_of, self.returned))
         self._code = GeneratedProgram(tuple(leaf.node for leaf in self.leaves), tuple(built.steps), flat)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -159,15 +161,26 @@ class Loaded:
         if self._absent:
             self.require_numbers()
         given = self._flat(args, kwargs)
-        state = [leaf.value for leaf in self.leaves[: len(self.leaves) - len(given)]]
-        inputs = self.leaves[len(self.leaves) - len(given) :]
-        moved = [self._moved(value, leaf) for value, leaf in zip(given, inputs)]
-        values = (*state, *moved)
+        values = self._values(given)
         found = self._run(values)
         self._write(dict(zip(self.writes, found)), given)
         # Programs without expanded calls also run on inputs of other shapes, for which their metadata is wrong.
+        inputs = self.leaves[len(self.leaves) - len(given) :]
         checked = checked and all(fits_metadata(value, leaf.meta) for value, leaf in zip(given, inputs))
         return self._returned_from(found[len(self.writes) :], values if checked else None)
+
+    def values(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The arrays (or numbers) of `leaves` for a call with these arguments, which `walk` and `function` take."""
+        return self._values(self._flat(args, kwargs))
+
+    def _values(self, given: Sequence[Any]) -> tuple[Any, ...]:
+        inputs = self.leaves[len(self.leaves) - len(given) :]
+        state = [leaf.value for leaf in self.leaves[: len(self.leaves) - len(given)]]
+        return (*state, *(self._moved(value, leaf) for value, leaf in zip(given, inputs)))
+
+    def results(self, found: Sequence[Any]) -> Any:
+        """What the program returns, as tensors, from what `walk` and `function` return; not checked."""
+        return self._returned_from(found[len(self.writes) :], None)
 
     def require_numbers(self) -> None:
         """Raise `LoadError` if there are parameters, buffers or constants without values: they were on the meta device
@@ -228,13 +241,13 @@ class Loaded:
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The values of the inputs, in order, checked as the lowered module checks them."""
-        hooks, check = self._root._forward_pre_hooks, check_of(self._root)
+        hooks, check = self.root._forward_pre_hooks, check_of(self.root)
         placed, by_name = tree_map_only(torch.Tensor, _on_meta, (args, kwargs)) if self._is_of_meta else (args, kwargs)
         try:
             for key, hook in hooks.items():
-                hook(self._root, placed, *([by_name] if key in self._root._forward_pre_hooks_with_kwargs else []))
+                hook(self.root, placed, *([by_name] if key in self.root._forward_pre_hooks_with_kwargs else []))
             if check is not None and check not in hooks.values():
-                check(self._root, placed, by_name)
+                check(self.root, placed, by_name)
         except (RuntimeError, TypeError, ValueError) as error:  # raised by torch.export's input check, without details
             if isinstance(error, DecompError):
                 raise
@@ -290,7 +303,7 @@ class Loaded:
     def _returned_from(self, found: Sequence[Any], given: Sequence[Any] | None) -> Any:
         values = {
             node: value if kind_of(node) == "host" else self._result(node, value, metadata(node), given)
-            for node, value in zip(self._returned, found)
+            for node, value in zip(self.returned, found)
         }
         results = substituted(self._results, values.__getitem__)
         codegen = self.source._codegen

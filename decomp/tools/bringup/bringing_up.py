@@ -21,9 +21,10 @@ from decomp.errors import ArgumentError, boundary, spell_target
 from decomp.ir.ops import Spelling, meant_overload, resolve
 from decomp.jobs import Failed, Progress, Threads, answers, can_travel, within
 from decomp.runtime.tables import Backend
-from decomp.tools.bringup.jobs import BringUpJob, Made, failed_row, fingerprint, place_of
+from decomp.tools.bringup.jobs import BringUpJob, Made, failed_row, fingerprint
 from decomp.tools.bringup.report import KINDS, BringUp
 from decomp.tools.bringup.rows import BringUpRow
+from decomp.tools.comparing.reproducing import place_of
 
 TIMEOUT = 120.0
 """The default time limit of a row in seconds."""

@@ -95,23 +95,6 @@ def backend_named(name: str, directory: str = "") -> Backend:
     return found
 
 
-def place_of(backend: Backend) -> tuple[str, str] | None:
-    """The name, and the directory, by which another process finds a backend; None if it cannot."""
-    shipped = importlib.import_module("decomp_rules.backends")
-    for name, made in shipped._made.items():
-        if made is backend:
-            return name, ""
-    for module in list(sys.modules.values()):
-        name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
-        if name in ("__main__", "__mp_main__", "") or file is None or name.startswith("decomp."):
-            continue
-        for attribute, value in list(vars(module).items()):
-            if value is backend:
-                top = Path(file).resolve().parents[name.count(".") + (Path(file).name == "__init__.py")]
-                return f"{name}:{attribute}", str(top)
-    return None
-
-
 def fingerprint(backend: Backend, quick: bool) -> str:
     """A hash of everything that rows depend on: the sources of the backend's modules and of this package, its target,
     and the version of PyTorch."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from decomp.tools.bringup.judging import CallJudgement
+from decomp.tools.comparing.judging import CallJudgement
 
 UNTRIED = ("not lowered", "not tried")
 """Verdicts on rows that were not computed."""

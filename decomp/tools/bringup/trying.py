@@ -6,7 +6,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 import copy
 import logging
 from typing import Any
-import warnings
 
 import torch
 from torch import nn
@@ -21,9 +20,11 @@ from decomp.lowering import Lowering, lower
 from decomp.runtime.border import ComplexBoundary
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample, program_of
-from decomp.tools.bringup.blaming import Difference, copied_tensors, difference_in, loaded_call, primitive_of
+from decomp.tools.bringup.blaming import Difference, difference_in, loaded_call
 from decomp.tools.bringup.cases import BringUpCase, cases, samples_for
-from decomp.tools.bringup.judging import (
+from decomp.tools.bringup.rows import BringUpRow, Problem, problem_of
+from decomp.tools.certification.results import flat
+from decomp.tools.comparing.judging import (
     PROGRAMS,
     CallJudgement,
     ExpectedResults,
@@ -31,9 +32,15 @@ from decomp.tools.bringup.judging import (
     judge_against,
     truth_of,
 )
-from decomp.tools.bringup.rows import BringUpRow, Problem, problem_of
-from decomp.tools.certification.results import flat
-from decomp.tools.measurement.trials import FAILURES, silenced, takes, widened
+from decomp.tools.comparing.references import (
+    copied_tensors,
+    expected_results,
+    is_random,
+    results_in_float64,
+    results_in_pytorch,
+)
+from decomp.tools.comparing.subject import primitive_of
+from decomp.tools.measurement.trials import FAILURES, silenced, takes
 from decomp.torch_internals import pytree
 
 Tell = Callable[[str], None]
@@ -231,7 +238,6 @@ def _run_program(
     call: str,
     sample: Sample | None,
 ) -> None:
-    inputs = pytree.tree_leaves(copied_tensors(tuple(args)))
     problem: Problem | None = None
     try:
         results = flat(loaded.unchecked(*copied_tensors(tuple(args))))
@@ -239,7 +245,7 @@ def _run_program(
         problem = Problem("as a whole", _said(error), call)
     if problem is None:
         try:
-            if sample is not None and sample.exact == "shape" or _is_random(lowering):
+            if sample is not None and sample.exact == "shape" or is_random(lowering.result.graph):
                 found = judge_shapes(lowering, args, results)
                 if found.problem:
                     return row.blame("wrong", problem_of(found, "as a whole", call))
@@ -252,7 +258,7 @@ def _run_program(
             return row.count(_first_dtype(truth), found)
         problem = problem_of(found, "as a whole", call)
     by_design: list[str] = []
-    difference = _blamed(backend, lowering, loaded, inputs, call, by_design)
+    difference = _blamed(backend, lowering, args, call, by_design)
     if difference is not None:
         row.blame("blames", difference.problem, difference.primitive)
     elif by_design:
@@ -262,19 +268,13 @@ def _run_program(
 
 
 def _blamed(
-    backend: Backend, lowering: Lowering, loaded: Any, inputs: Any, call: str, by_design: list[str]
+    backend: Backend, lowering: Lowering, args: Sequence[Any], call: str, by_design: list[str]
 ) -> Difference | None:
     try:
-        return difference_in(backend, lowering, loaded, inputs, f"in {call}", by_design)
+        return difference_in(backend, lowering, args, f"in {call}", by_design)
     except Exception as error:  # then nothing is known of its primitives
         logging.getLogger(__name__).debug("%s: %s", call, error)
         return None
-
-
-def _is_random(lowering: Lowering) -> bool:
-    """Whether a lowered program draws random numbers."""
-    nodes = (node for node in lowering.result.graph.nodes if isinstance(node.target, torch._ops.OpOverload))
-    return any(torch.Tag.nondeterministic_seeded in node.target.tags for node in nodes)
 
 
 def judge_shapes(lowering: Lowering, args: Sequence[Any], found: Sequence[torch.Tensor]) -> CallJudgement:
@@ -285,30 +285,14 @@ def judge_shapes(lowering: Lowering, args: Sequence[Any], found: Sequence[torch.
 
 def _in_pytorch(lowering: Lowering, args: Sequence[Any]) -> list[torch.Tensor]:
     """The results of a lowered program."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r".*treespec, LeafSpec.*")  # torch 2.13's own, whenever one is copied
-        lowered = copy.deepcopy(program_of_lowering(lowering, None, None, None).root)
-    with torch.no_grad():
-        return flat(lowered(*copied_tensors(tuple(args))))
+    return results_in_pytorch(program_of_lowering(lowering, None, None, None).root, args)
 
 
 def _truth(lowering: Lowering, original: Any, args: Sequence[Any], sample: Sample | None) -> ExpectedResults:
-    """The expected results of a program: those of its lowered form in PyTorch, and those of the original in float64.
-    The error of lowering itself does not count against a backend. Results are not in normal form."""
+    """The expected results of a program. They are not in normal form."""
     own = _in_pytorch(lowering, args)
-    with torch.no_grad():
-        if sample is not None:
-            first = truth_of(sample)
-            formed = own if sample.leeway is None else list(sample.leeway.results(sample, own))
-            return ExpectedResults(formed, first.exact, first.mass, False, first.against_own, first.operands)
-        module = original.double() if isinstance(original, nn.Module) else original
-        try:
-            exact = list(widened(flat(module(*widened_leaves(copied_tensors(tuple(args)))))))
-        except FAILURES:
-            exact = list(widened(own))
-    return ExpectedResults(own, exact, exact, False, False)
-
-
-def widened_leaves(args: Any) -> Any:
-    """Float tensors in float64."""
-    return pytree.tree_map(lambda t: widened((t,))[0] if isinstance(t, torch.Tensor) else t, args)
+    if sample is None:
+        return expected_results(own, results_in_float64(original, args))
+    first = truth_of(sample)
+    formed = own if sample.leeway is None else list(sample.leeway.results(sample, own))
+    return ExpectedResults(formed, first.exact, first.mass, False, first.against_own, first.operands)

@@ -7,7 +7,7 @@ from torch import nn
 import decomp
 from decomp.runtime.known_deviations import KnownDeviation
 from decomp.samples import Sample
-from decomp.tools.bringup.judging import judge_results
+from decomp.tools.comparing.judging import judge_results
 from decomp_rules.backends import numpy_arrays
 from decomp_rules.backends.departures import has_nan, not_finite
 from tests.tools.bringup import chips

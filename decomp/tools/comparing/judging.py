@@ -13,6 +13,7 @@ from decomp._library import samples as library_samples
 from decomp.ir.agreement import described
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import of_function
+from decomp.rules.accuracy import DEFAULT, Level
 from decomp.runtime.known_deviations import KnownDeviation
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample
@@ -20,12 +21,10 @@ from decomp.tools.certification.certificate import AGAINST_OWN_BY_LEVEL, LIMITS_
 from decomp.tools.certification.results import flat
 from decomp.tools.measurement.tally import MeasuredResult, Tally
 from decomp.tools.measurement.trials import FAILURES, in_dtype, widened
-from decomp.validation.ulp import Exact, kinds, spacing
+from decomp.validation.ulp import NEAR_OVERFLOW, Exact, deviation, kinds, spacing
 
-LIMITS = LIMITS_BY_LEVEL["standard"]
-"""The allowed error of a pointwise primitive in ULP, by dtype."""
-KERNEL_ERROR_FACTOR = AGAINST_OWN_BY_LEVEL["standard"]
-"""The factor on the error of PyTorch's own kernel that is allowed."""
+CONVERSIONS = ("_to_copy", "to", "convert_element_type")
+"""Ops that convert numbers: the nearest is the only right one."""
 SUMS = 4.0
 """The factor on this for other ops, which may add in another order. Their ULP is that of the largest term of a sum."""
 PROGRAMS = 16.0
@@ -42,7 +41,7 @@ class CallJudgement:
     expected: str = ""
     got: str = ""
     ulp: float | None = None
-    """The largest error of float results."""
+    """The largest error of float results; of a wrong result it includes the wrong values, infinity for a NaN."""
     own: float | None = None
     """The error of PyTorch's own kernel; None if its result is the reference."""
     points: int = 0
@@ -50,6 +49,11 @@ class CallJudgement:
     """Differences that do not count as wrong."""
     by_design: tuple[str, ...] = ()
     """The backend's declared reasons for differences by design."""
+    pcc: float | None = None
+    """Pearson's correlation of the result with PyTorch's, between -1 and 1; the lowest of several results. None if a
+    result has another shape, or no numbers."""
+    cosine: float | None = None
+    """Their cosine similarity."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,10 @@ class ExpectedResults:
     pointwise: bool
     against_own: bool
     operands: Sequence[torch.Tensor] = ()
+    level: Level = DEFAULT
+    """The accuracy that is asked of the results: its limits are allowed, and multiples of PyTorch's own error."""
+    converts: bool = False
+    """Whether the call converts numbers to another dtype."""
 
 
 def call_of(function: Any, args: Any, kwargs: Any) -> Sample:
@@ -72,13 +80,16 @@ def call_of(function: Any, args: Any, kwargs: Any) -> Sample:
     return replace(made, exact="shape") if torch.Tag.nondeterministic_seeded in made.tags else made
 
 
-def truth_of(sample: Sample) -> ExpectedResults:
+def truth_of(sample: Sample, level: Level = DEFAULT) -> ExpectedResults:
     """The expected results of a call with these tensors. Raises one of `FAILURES` if PyTorch itself fails."""
     own = _formed(sample, _run(sample))
     exact, against_own = _exact(sample, own)
     pointwise = sample.pointwise
     mass = _mass(sample, exact) if not pointwise else exact
-    return ExpectedResults(own, exact, mass, pointwise, against_own, sample.tensors)
+    converts = (
+        isinstance(sample.overload, torch._ops.OpOverload) and sample.overload.overloadpacket.__name__ in CONVERSIONS
+    )
+    return ExpectedResults(own, exact, mass, pointwise, against_own, sample.tensors, level, converts)
 
 
 def _run(sample: Sample) -> list[torch.Tensor]:
@@ -124,9 +135,10 @@ def departures_of(backend: Backend, sample: Sample) -> tuple[KnownDeviation, ...
     return backend.departures(sample.overload) if isinstance(sample.overload, torch._ops.OpOverload) else ()
 
 
-def judge_results(backend: Backend, sample: Sample, found: Any) -> CallJudgement:
+def judge_results(backend: Backend | None, sample: Sample, found: Any, level: Level = DEFAULT) -> CallJudgement:
     """Judge a backend's results of a call. Raises one of `FAILURES` if PyTorch itself fails."""
-    return judge_against(sample, truth_of(sample), found, departures=departures_of(backend, sample))
+    departures = departures_of(backend, sample) if backend is not None else ()
+    return judge_against(sample, truth_of(sample, level), found, departures=departures)
 
 
 def judge_against(
@@ -143,12 +155,13 @@ def judge_against(
     mine = flat(found)
     wrong = _structure(truth.own, mine) if sample is None or sample.leeway is None else _structure(_run(sample), mine)
     if wrong:
-        return CallJudgement(wrong)
+        return CallJudgement(wrong, ulp=math.inf)
     if not values or sample is not None and sample.exact == "shape":
         return CallJudgement(points=sum(t.numel() for t in mine))
     if sample is not None:
         mine = _formed(sample, mine)
-    worst = CallJudgement()
+    pcc, cosine = similarity(mine, truth.own)
+    worst = CallJudgement(pcc=pcc, cosine=cosine)
     for i in range(len(mine)):
         one = _one(truth, i, mine[i], measured, times)
         if one.problem and departures:
@@ -156,12 +169,48 @@ def judge_against(
         if one.problem and len(mine) > 1:
             one = replace(one, at=f"result {i}, {one.at}")
         if one.problem:
-            return one
+            return replace(one, pcc=pcc, cosine=cosine)
         ulp, own = _larger(worst.ulp, one.ulp), _larger(worst.own, one.own)
         notes = tuple(dict.fromkeys((*worst.notes, *one.notes)))
         by_design = tuple(dict.fromkeys((*worst.by_design, *one.by_design)))
-        worst = CallJudgement(ulp=ulp, own=own, points=worst.points + one.points, notes=notes, by_design=by_design)
+        points = worst.points + one.points
+        worst = replace(worst, ulp=ulp, own=own, points=points, notes=notes, by_design=by_design)
     return worst
+
+
+def similarity(found: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> tuple[float | None, float | None]:
+    """Pearson's correlation and the cosine similarity of results with PyTorch's, each the lowest of all results, in
+    float64. Places where PyTorch has no finite number are left out; a NaN elsewhere gives NaN. Constant results have no
+    correlation: then it is 1 if they are equal, and 0 otherwise. None without numbers."""
+    pairs = [pair for mine, theirs in zip(found, own) if (pair := _numbers(mine, theirs)) is not None]
+    if not pairs:
+        return None, None
+    cosines = [_cosine(mine, theirs) for mine, theirs in pairs]
+    correlations = [_cosine(mine - mine.mean(), theirs - theirs.mean()) for mine, theirs in pairs]
+    return _lowest(correlations), _lowest(cosines)
+
+
+def _lowest(values: Sequence[float]) -> float:
+    return math.nan if any(map(math.isnan, values)) else min(values)
+
+
+def _numbers(mine: torch.Tensor, theirs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    if mine.shape != theirs.shape or mine.is_complex() != theirs.is_complex():
+        return None
+    parts = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (mine, theirs)]
+    flats = [t.detach().double().flatten() for t in parts]
+    kept = flats[1].isfinite()
+    return (flats[0][kept], flats[1][kept]) if bool(kept.any()) else None
+
+
+def _cosine(mine: torch.Tensor, theirs: torch.Tensor) -> float:
+    if torch.equal(mine, theirs):
+        return 1.0
+    sizes = [float(t.abs().max()) for t in (mine, theirs)]
+    if 0.0 in sizes:
+        return 0.0
+    a, b = (t / size for t, size in zip((mine, theirs), sizes))
+    return float((a @ b) / (a.norm() * b.norm()))
 
 
 def _by_design(
@@ -249,6 +298,11 @@ def _tallied(
     tally = Tally(truth.against_own)
     places = torch.arange(own.numel()) if kept is None else kept.nonzero().flatten()
     flats = [t.detach().resolve_conj().resolve_neg().flatten()[places] for t in (found, own, exact)]
+    saturated = _saturated(*flats)
+    if saturated is not None:
+        problem = f"{int(saturated.sum())} of {own.numel()} values saturate where they overflow"
+        judged_as = CallJudgement(problem, ulp=math.inf)
+        return _with_example(judged_as, truth, i, found, str(int(places[saturated.nonzero()[0, 0]])))
     is_sum = not truth.pointwise and own.is_floating_point()
     unit = _unit(truth, i, own.dtype, len(places)) if is_sum else None
     tally.add(
@@ -271,12 +325,32 @@ def _tallied(
     judged_as = replace(CallJudgement(points=figures.points), ulp=figures.max if is_number else None, own=own_max)
     if figures.mismatches:
         problem = f"{figures.mismatches} of {own.numel()} values wrong"
+        if is_number:
+            judged_as = replace(judged_as, ulp=_largest_error(flats[0], flats[2], unit))
         return _with_example(replace(judged_as, problem=problem), truth, i, found, figures.examples[0].input)
     if figures.max > _allowed(truth, own.dtype, own_max) * times:
         beside = f", PyTorch's own by {own_max:.3g}" if own_max is not None else ""
         problem = f"off by {figures.max:.3g} ULP{beside}"
         return _with_example(replace(judged_as, problem=problem), truth, i, found, figures.worst)
     return replace(judged_as, notes=notes)
+
+
+def _saturated(found: torch.Tensor, own: torch.Tensor, exact: torch.Tensor) -> torch.Tensor | None:
+    """Where a number stands for an infinity, beyond rounding; None if nowhere."""
+    if not own.is_floating_point():
+        return None
+    info = torch.finfo(own.dtype)
+    wrong = own.isinf() & found.isfinite() & (exact.double().abs() > info.max * (1 + NEAR_OVERFLOW * info.eps))
+    return wrong if bool(wrong.any()) else None
+
+
+def _largest_error(found: torch.Tensor, exact: torch.Tensor, unit: torch.Tensor | None) -> float:
+    """The error of the worst value in ULP, infinite for a NaN and the like."""
+    if found.is_complex():
+        found, exact, unit = torch.view_as_real(found), torch.view_as_real(exact), None
+    parts = deviation(found, Exact(exact.double()), unit, signed_zero=False)
+    error = parts.error.masked_fill(found.isnan() & exact.isnan(), 0.0)
+    return float(f"{float(error.nan_to_num(math.inf).max()):.3g}")
 
 
 def _unit(truth: ExpectedResults, i: int, dtype: torch.dtype, count: int) -> torch.Tensor | None:
@@ -286,9 +360,13 @@ def _unit(truth: ExpectedResults, i: int, dtype: torch.dtype, count: int) -> tor
 
 
 def _allowed(truth: ExpectedResults, dtype: torch.dtype, own: float | None) -> float:
-    limit = LIMITS.get(name_of(dtype), LIMITS["float32"])
+    if truth.converts and not truth.against_own:
+        return 0.5
+    level = truth.level if isinstance(truth.level, str) else DEFAULT
+    limits = LIMITS_BY_LEVEL[level]
+    limit = limits.get(name_of(dtype), limits["float32"]) if isinstance(truth.level, str) else truth.level.ulp
     limit *= (1.0 if truth.pointwise else SUMS) * (SUMS if truth.against_own else 1.0)
-    return max(limit, KERNEL_ERROR_FACTOR * own if own is not None and math.isfinite(own) else 0.0)
+    return max(limit, AGAINST_OWN_BY_LEVEL[level] * own if own is not None and math.isfinite(own) else 0.0)
 
 
 def _signs_differ(found: torch.Tensor, own: torch.Tensor, exact: torch.Tensor) -> bool:
