@@ -325,3 +325,21 @@ def test_a_known_mask_that_hides_no_row_costs_one_addition() -> None:
     kinds = [node.op_type for node in loaded.function.emitted.model.graph.node]
     assert sorted(kinds) == ["Add", "MatMul", "MatMul", "Mul", "Softmax", "Transpose"]
     torch.testing.assert_close(loaded(*args), attend(*args))
+
+
+TRANSFORMS = [
+    (lambda x: torch.view_as_real(torch.fft.rfft(x)), (3, 48)),
+    (lambda x: torch.fft.fftn(x, dim=(1, 2)).real, (2, 6, 128)),
+    (lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1) * 2, dim=1, n=130), (2, 130, 3)),
+]
+
+
+@pytest.mark.parametrize("function, size", TRANSFORMS)
+def test_fourier_transforms_are_products_of_matrices(function: Any, size: tuple[int, ...]) -> None:
+    x = torch.randn(size)
+    lowering = decomp.lower(Holder(function), to=targets.onnxruntime, args=(x,), training=False)
+    loaded = backends.get("onnx").load(lowering)
+    kinds = {node.op_type for node in loaded.function.emitted.model.graph.node}
+    assert "MatMul" in kinds and "ReduceSum" not in kinds
+    exact = function(x.double())
+    assert float((loaded(x) - exact).norm() / exact.norm()) < 2.5e-7
