@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from decomp.patterns.pattern import Pattern
     from decomp.proof.correspondence import VerificationError
     from decomp.refolding.refolding import refold
-    from decomp.report import Report
     from decomp.rules.declining import decline
     from decomp.rules.limitation import Limitation
     from decomp.rules.linting import lint
+    from decomp.rules.options import Options
     from decomp.rules.rules import Rule, Rules
     from decomp.rules.target import Target
     from decomp.runtime.tables import Backend
@@ -60,6 +60,7 @@ __all__ = [  # noqa: RUF022  in groups
     "Call",
     "Limitation",
     "Op",
+    "Options",
     "Pattern",
     "Rule",
     "Rules",
@@ -77,7 +78,6 @@ __all__ = [  # noqa: RUF022  in groups
     "Lowering",
     "NotLowered",
     "Plan",
-    "Report",
     "RuleError",
     "UnknownOp",
     "VerificationError",
@@ -98,9 +98,9 @@ _DEFINED_IN = {
     "Lowering": "decomp.lowering",
     "NotLowered": "decomp.errors",
     "Op": "decomp.ir.ops",
+    "Options": "decomp.rules.options",
     "Pattern": "decomp.patterns.pattern",
     "Plan": "decomp.derive.decisions",
-    "Report": "decomp.report",
     "Rule": "decomp.rules.rules",
     "RuleError": "decomp.errors",
     "Rules": "decomp.rules.rules",

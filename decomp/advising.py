@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 import uuid
 
+from typing_extensions import Unpack
+
 from decomp.advice.alternatives import Alternatives
 from decomp.advice.doing import run_jobs
 from decomp.advice.jobs import AdviceJob, Answer, Constant, Setting, forget, is_program
@@ -24,16 +26,11 @@ from decomp.advice.suggestions import (
     find_replacements,
     join_names,
 )
-from decomp.costs.model import Cost
-from decomp.derive.rule_selection import RuleSelection
-from decomp.errors import ArgumentError, boundary, count_noun
+from decomp.errors import ArgumentError, count_noun
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NARROWER
 from decomp.jobs import Progress
-from decomp.lowering import rules_and_target
-from decomp.rules.accuracy import DEFAULT, Accuracy, Policy, Spec
-from decomp.rules.options import CHECKS
-from decomp.rules.rules import Rules
+from decomp.rules.options import CHECKS, OF_CERTIFY, AdviseOptions, Options, verb
 from decomp.rules.target import Target
 from decomp.tables import Table, titled
 
@@ -194,27 +191,19 @@ def _require_count(name: str, value: Any) -> None:
         raise ArgumentError(f"{name}= must be a number, 0 or more, not {value!r}")
 
 
-def _require_executor(name: str, value: Any) -> None:
-    if value is not None and not hasattr(value, "submit"):
-        raise ArgumentError(f"{name}= must be a concurrent.futures.Executor, not {type(value).__name__}")
-
-
-@boundary("advise", {**CHECKS, "without": CHECKS["keep"], "savings": _require_count, "executor": _require_executor})
+@verb(
+    "advise", AdviseOptions, {"without": CHECKS["keep"], "savings": _require_count, "executor": OF_CERTIFY["executor"]}
+)
 def advise(
     programs: Mapping[str, Any],
     *,
     to: Target,
-    rules: Rules | Mapping[Any, Any] | None = None,
-    keep: Iterable[Any] = (),
-    accuracy: Spec = DEFAULT,
-    cost: Cost | None = None,
-    training: bool | None = None,
-    narrow: bool = False,
     without: Iterable[Any] = (),
     savings: int = 5,
     executor: Executor | None = None,
     results: str | Path | None = None,
     progress: Progress | None = None,
+    **given: Unpack[AdviseOptions],
 ) -> Advice:
     """Return the `Advice` on which ops a target should implement next: the smallest set with which all programs lower,
     in the best order, and the ops that would then save the most calls.
@@ -237,8 +226,7 @@ def advise(
     `ArgumentError`, `RuleError`; a program that cannot be captured is listed in `out_of_reach`.
     """
     _require_programs(programs)
-    chosen, target = rules_and_target(to, rules, keep, narrow)
-    setting = Setting(RuleSelection(chosen, target, training), Policy(Accuracy.of(accuracy), cost))
+    setting = Setting.of(to, Options.of(given))
     makers = {name: Constant(each) if is_program(each) else each for name, each in programs.items()}
     search = AdviceSearch(setting, Constant(setting), makers, executor, results, progress, without=without)
     return search.advice(savings)

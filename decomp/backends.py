@@ -4,8 +4,8 @@ the forward and backward graphs, for the ops that autograd added."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 import functools
 from itertools import chain
 import re
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from typing_extensions import Unpack
 
 from decomp.costs.fusing import FUSED
-from decomp.costs.model import Cost
-from decomp.errors import ArgumentError, boundary, pickle_or_explain, warn
+from decomp.errors import ArgumentError, pickle_or_explain, warn
 from decomp.functionalize.alias_sets import writes_alias_other_values
 from decomp.graphs.traced_bodies import compare_with_numbers, lift_constants, prepare_bodies
 from decomp.ir.call import metadata
@@ -26,9 +26,7 @@ from decomp.ir.op_facts import SWITCHED_REGIONS
 from decomp.lowering import Lowering, lower
 from decomp.narrowing.functional import require_integers_fit
 from decomp.ops import aten, prims
-from decomp.rules.accuracy import DEFAULT, Limits, Spec
-from decomp.rules.options import CHECKS
-from decomp.rules.rules import Rules
+from decomp.rules.options import CHECKS, BackendOptions, Options, verb
 from decomp.rules.target import Target
 from decomp.runtime.input_layouts import for_every_layout
 from decomp.runtime.lowered_graphs import (
@@ -54,20 +52,9 @@ Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 """Takes a lowered graph of overloads and its example inputs, and returns a callable."""
 
 
-@boundary("backend", CHECKS)
+@verb("backend", BackendOptions)
 def backend(
-    to: Target | None = None,
-    *,
-    rules: Rules | Mapping[Any, Any] | None = None,
-    keep: Iterable[Any] = (),
-    accuracy: Spec = DEFAULT,
-    cost: Cost | None = None,
-    max_ulp: Limits | None = None,
-    partial: bool = False,
-    compiler: str | Compiler | Backend = "eager",
-    simplify: bool = True,
-    narrow: bool = False,
-    verify: bool | str = True,
+    to: Target | None = None, *, compiler: str | Compiler | Backend = "eager", **given: Unpack[BackendOptions]
 ) -> TorchCompileBackend:
     """Return a backend for `torch.compile`, which lowers each graph to a target and passes it to a compiler. Its
     `graphs` has a record of each, and `print(backend)` shows them as a table.
@@ -86,32 +73,17 @@ def backend(
     CHECKS["to"]("to", to)
     assert to is not None
     to = when_fused(to) if compiler == "inductor" else to
-    kept = tuple(keep) if not isinstance(keep, str) and not callable(keep) else (keep,)
-    settings = {
-        "to": to,
-        "rules": rules,
-        "keep": kept,
-        "accuracy": accuracy,
-        "cost": cost,
-        "max_ulp": max_ulp,
-        "verify": verify,
-        "simplify": simplify,
-        "narrow": narrow,
-    }
     log_as_requested()
-    return TorchCompileBackend(settings, partial, compiler)
+    return TorchCompileBackend(to, Options.of(given), compiler)
 
 
 class TorchCompileBackend:
     """A backend for `torch.compile`: pass it as `backend=`. `str(backend)` is a table of the graphs that it lowered.
     `DECOMP_LOG=lowering` in the environment logs a line for each when it is lowered (logger `decomp`)."""
 
-    def __init__(self, settings: Mapping[str, Any], partial: bool, compiler: str | Compiler | Backend) -> None:
-        self.__name__ = f"decomp({settings['to'].name})"
-        self.settings = settings
-        """Arguments of `lower`."""
-        self.partial = partial
-        self.compiler = compiler
+    def __init__(self, target: Target, options: Options, compiler: str | Compiler | Backend) -> None:
+        self.__name__ = f"decomp({target.name})"
+        self.target, self.options, self.compiler = target, options, compiler
         self._records: deque[LoweredGraph] = deque(maxlen=MOST)
         self._count = 0
 
@@ -127,8 +99,8 @@ class TorchCompileBackend:
         number, reason = current_compilation()
         inner, own = _inner_compiler(self.compiler, given), self.compiler in _NAMED
         compilation = _Compilation(
-            self.settings,
-            self.partial,
+            self.target,
+            self.options,
             inner,
             Compilation(number, first_user_line(module), reason),
             self._keep,
@@ -137,8 +109,8 @@ class TorchCompileBackend:
         )
         inputs = [_name_of(node) for node in module.graph.find_nodes(op="placeholder")]
         found = compilation.of(module, list(example_inputs))
-        narrow = self.settings["narrow"]
-        return _check_integers_fit(found, inputs, self.settings["to"].narrowed().narrower) if narrow else found
+        narrow = self.options.narrow
+        return _check_integers_fit(found, inputs, self.target.narrowed().narrower) if narrow else found
 
     def _keep(self, record: LoweredGraph) -> None:
         self._records.append(record)
@@ -158,7 +130,7 @@ class TorchCompileBackend:
         return f"{self.__name__}, run by {name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = self.settings, self.partial, self.compiler
+        given = self.target, self.options, self.compiler
         pickle_or_explain(given, "a backend for torch.compile", "make it in the other process, by decomp.backend(...)")
         return TorchCompileBackend, given
 
@@ -172,9 +144,8 @@ def when_fused(target: Target) -> Target:
 class _Compilation:
     """Compiles one graph of Dynamo."""
 
-    settings: Mapping[str, Any]
-    """Arguments of `lower`."""
-    partial: bool
+    target: Target
+    options: Options
     inner: Callable[[fx.GraphModule, Sequence[Any], bool], Callable[..., Any]]
     """Runs or compiles a lowered graph, given its inputs and whether it is a backward graph."""
     compilation: Compilation
@@ -219,7 +190,7 @@ class _Compilation:
             # AOTAutograd handles memory that inputs and outputs share.
             return autograd(module, may_write_shared=True, behind=_WRITES_SHARED)
         # Partial, because AOTAutograd decomposes composite ops: a call blocked before it can be legal after it.
-        lowering = self._lower(spelled, True, None if _may_be_trained(spelled, inputs) else False)
+        lowering = self._lower(spelled, None if _may_be_trained(spelled, inputs) else False, partial=True)
         before_autograd: fx.GraphModule = lowering.result
         if shared_pairs(spelled.graph) - shared_pairs(before_autograd.graph):
             if _gradient_is_wanted(inputs):
@@ -255,12 +226,12 @@ class _Compilation:
     ) -> Callable[..., Any]:
         graph, count = module.graph, len(outputs_of(module.graph))
         # After autograd nothing requires a gradient any more.
-        lowering = self._lower(_without_prims(module), self.partial, training=False)
+        lowering = self._lower(_without_prims(module), training=False)
         lowered: fx.GraphModule = lowering.result
         kept = shared_pairs(lowered.graph) - merged_pairs(graph, lowered.graph) if self.keeps_views else frozenset()
         shown = view_bases(graph, outputs.results.intersection(chain(*(shared_pairs(graph) - kept))))
         if len(outputs_of(graph)) > count:
-            lowering = self._lower(module, self.partial, training=False)
+            lowering = self._lower(module, training=False)
         record = record_of(lowering, self.compilation, "backward" if is_backward else "forward", behind_autograd=behind)
         started = time.perf_counter()
         found = record.counting(self.inner(lowering.result, inputs, is_backward))
@@ -268,8 +239,9 @@ class _Compilation:
         self.keep(record)
         return found if is_backward else with_layouts(found, graph, outputs.views, outputs.whole, shown, count)
 
-    def _lower(self, module: fx.GraphModule, partial: bool, training: bool | None = None) -> Lowering:
-        lowering = lower(module, **self.settings, partial=partial, training=training)
+    def _lower(self, module: fx.GraphModule, training: bool | None, partial: bool = False) -> Lowering:
+        options = replace(self.options, partial=partial or self.options.partial, training=training)
+        lowering = lower(module, to=self.target, options=options)
         assert isinstance(lowering.result, fx.GraphModule)
         return lowering
 

@@ -3,23 +3,19 @@ which ops to make cheaper or more accurate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 import math
 from typing import Any
 
-from torch import fx
+from typing_extensions import Unpack
 
-from decomp.costs.model import Cost
 from decomp.derive.pipeline import CaptureRequest
 from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.session import capture_session
-from decomp.errors import boundary
 from decomp.ir.ops import Op, op as op_of
-from decomp.lowering import rules_and_target
-from decomp.rules.accuracy import DEFAULT, Accuracy, Policy, Spec
-from decomp.rules.options import CHECKS, OF_CERTIFY
-from decomp.rules.rules import Rules
+from decomp.rules.accuracy import Accuracy
+from decomp.rules.options import OF_CERTIFY, BudgetOptions, Options, verb
 from decomp.rules.target import Target
 from decomp.tables import Table
 from decomp.validation.error_budget import Error, LevelChoice, Levels, levels_of
@@ -144,32 +140,18 @@ class Budget:
         return "\n".join(_lines(self))
 
 
-@boundary("budget", {**CHECKS, "seed": OF_CERTIFY["seed"]})
-def budget(
-    model: Any,
-    *,
-    to: Target,
-    args: Sequence[Any] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    rules: Rules | Mapping[Any, Any] | None = None,
-    keep: Iterable[Any] = (),
-    accuracy: Spec = DEFAULT,
-    cost: Cost | None = None,
-    tracer_class: type[fx.Tracer] = fx.Tracer,
-    dynamic_shapes: Any = None,
-    seed: int = 0,
-) -> Budget:
+@verb("budget", BudgetOptions, {"seed": OF_CERTIFY["seed"]})
+def budget(model: Any, *, to: Target, seed: int = 0, **given: Unpack[BudgetOptions]) -> Budget:
     """Return the `Budget` of a lowered program: its error against float64 on example inputs, by source op, next to the
     error of PyTorch, and which levels of accuracy would be better. The arguments are those of `lower`; `seed` is for
     ops that draw random numbers. Raises `NotLowered`, `CaptureError`, and `AccuracyError` where nothing can be
     measured: without example inputs, without float outputs, in float64."""
-    chosen, target = rules_and_target(to, rules, keep)
-    source, matching = CaptureRequest(model, args, kwargs, tracer_class, dynamic_shapes), RuleSelection(chosen, target)
-    wanted = Accuracy.of(accuracy)
+    source, options = CaptureRequest.of(model, given), Options.of(given)
+    matching, policy = RuleSelection.of(to, options), options.policy
     with capture_session(source, matching) as program:
-        levels = levels_of(program, matching, source, Policy(wanted, cost), seed)
-        levels.require(wanted, target.name)
-        return _budget(levels, wanted, target.name)
+        levels = levels_of(program, matching, source, policy, seed)
+        levels.require(policy.accuracy, matching.target.name)
+        return _budget(levels, policy.accuracy, matching.target.name)
 
 
 def _budget(levels: Levels, accuracy: Accuracy, target: str) -> Budget:

@@ -21,6 +21,7 @@ import torch
 from torch import fx
 
 F = TypeVar("F", bound=Callable[..., Any])
+Check = Callable[[str, Any], None]  # of the name of an argument and its value; raises `ArgumentError`
 
 
 class DecompError(Exception):
@@ -62,21 +63,27 @@ class InternalError(DecompError):
         super().__init__("\n".join([*lines, f"  to do: {_what_to_do(error)}"]))
 
 
-def boundary(stage: str, options: Mapping[str, Callable[[str, Any], None]] = {}) -> Callable[[F], F]:
-    """Decorator of public functions. Checks the arguments named in `options`, and turns every unexpected exception into
+def boundary(
+    stage: str, checks: Mapping[str, Check] = {}, listed: Sequence[inspect.Parameter] = ()
+) -> Callable[[F], F]:
+    """Decorator of public functions. Checks the arguments named in `checks`, and turns every unexpected exception into
     an `InternalError`, so that callers need to catch only `DecompError`. Interrupts and out-of-memory errors pass
-    unchanged."""
+    unchanged. `listed`: what stands for the `**given` of the function, in its signature and when it is called."""
 
     def decorated(function: F) -> F:
-        parameters = inspect.signature(function).parameters.values()
-        names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if not listed or p.kind is not p.VAR_KEYWORD]
+        names = [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
+        signature = signature.replace(parameters=[*own, *listed])
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             try:
                 for name, value in (*zip(names, args), *kwargs.items()):
-                    if name in options:
-                        options[name](name, value)
+                    if listed and name not in signature.parameters:
+                        raise ArgumentError(f"{stage}() got an unexpected keyword argument {name!r}")
+                    if name in checks:
+                        checks[name](name, value)
                 return function(*args, **kwargs)
             except (DecompError, MemoryError, torch.OutOfMemoryError):
                 raise
@@ -85,6 +92,7 @@ def boundary(stage: str, options: Mapping[str, Callable[[str, Any], None]] = {})
                     raise ArgumentError(str(error)) from error  # the arguments do not fit the signature
                 raise InternalError(stage, error) from error
 
+        guarded.__signature__ = signature  # type: ignore[attr-defined]
         return cast(F, guarded)
 
     return decorated

@@ -16,6 +16,7 @@ from decomp.ir.module import ProgramGraph
 from decomp.patterns.found import Match, NearMiss
 from decomp.patterns.matching import find_matches
 from decomp.patterns.pattern import Pattern
+from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules
 from decomp.rules.target import MatchAllTarget
 
@@ -33,7 +34,7 @@ class Matches(list[Match]):
         return "\n".join([*map(str, self), *refused]) or "no match, and nothing near one"
 
 
-@boundary("match")
+@boundary("match", CHECKS)
 def match(
     program: Any,
     pattern: Any,

@@ -3,7 +3,7 @@ is never modified, not even when lowering fails."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 import contextlib
 from dataclasses import dataclass, field, replace
 import functools
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from typing_extensions import Unpack
 
-from decomp._library import hold_to_lock, library, write_page
+from decomp._library import hold_to_lock, write_page
 from decomp.advice.suggestions import SuggestionSearch
 from decomp.capture import frontends
-from decomp.costs.model import Cost
 from decomp.derive.decisions import Plan, PlannedProgram
 from decomp.derive.pipeline import (
     CaptureRequest,
@@ -30,14 +30,13 @@ from decomp.derive.pipeline import (
 )
 from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.session import capture_session, lowering_session, planning, resumed_session
-from decomp.errors import ArgumentError, Blocker, NotLowered, NotPortable, boundary
+from decomp.errors import Blocker, NotLowered, NotPortable
 from decomp.forks import collector_paused
 from decomp.graphs.lowered_modules import snapshots_of
 from decomp.graphs.snapshot import Snapshot
 from decomp.ir.dtypes import name_of
 from decomp.ir.module import Module, ProgramGraph
 from decomp.ir.narrow_calls import NARROWER
-from decomp.ir.ops import op as op_of
 from decomp.ir.stages import Stage, stages_of
 from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.patterns.pattern import Pattern
@@ -45,8 +44,8 @@ from decomp.proof.correspondence import Correspondence, Proof
 from decomp.proof.returned_program import ReturnedProgram
 from decomp.provenance import Provenance, record
 from decomp.report import Report, report_of
-from decomp.rules.accuracy import DEFAULT, Accuracy, Limits, Policy, Spec
-from decomp.rules.options import CHECKS
+from decomp.rules.accuracy import Accuracy, Policy
+from decomp.rules.options import DecomposeOptions, LowerOptions, Options, PlanOptions, verb
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import MatchAllTarget, Target
 from decomp.simplification.simplifier import Settings, simplify_module
@@ -153,7 +152,7 @@ class Lowering:
         target.narrower = self.narrower
         matching = RuleSelection(_NO_RULES, target, self.matching.training)
         with resumed_session(self.program, _NO_RULES) as sizes:
-            new = _run_stages(self.source, self.program, matching, self.policy, True, False, None, _Clock())
+            new = _run_stages(_Request(self.source, matching, self.policy, True, False, None), self.program, _Clock())
             sizes.keep(new.result)
         return new.result
 
@@ -220,35 +219,15 @@ class Lowering:
         return report_of(self)
 
 
-@boundary("lower", CHECKS)
-def lower(
-    model: Any,
-    *,
-    to: Target,
-    args: Sequence[Any] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    rules: Rules | Mapping[Any, Any] | None = None,
-    keep: Iterable[Any] = (),
-    accuracy: Spec = DEFAULT,
-    cost: Cost | None = None,
-    max_error: float | None = None,
-    max_ulp: Limits | None = None,
-    partial: bool = False,
-    simplify: bool = True,
-    training: bool | None = None,
-    freeze: bool = False,
-    narrow: bool = False,
-    verify: bool | str = True,
-    lock: str | Path | None = None,
-    tracer_class: type[fx.Tracer] = fx.Tracer,
-    dynamic_shapes: Any = None,
-) -> Lowering:
+@verb("lower", LowerOptions)
+def lower(model: Any, *, to: Target, **given: Unpack[LowerOptions]) -> Lowering:
     """Lower a program to a target: calls that are legal in the target are kept, all others are expanded by rules.
 
     - `model`: an `nn.Module`, `fx.GraphModule` or `ExportedProgram`. `result` is of the same kind (a GraphModule for a
       module); the model itself is not changed.
     - `args`, `kwargs`: example inputs. With them a module is captured by `torch.export` (with `dynamic_shapes`),
       without them by `tracer_class`, and rules that need shapes or dtypes cannot run.
+    - `options`: these options as one value, `decomp.Options`; keywords beside it win.
     - `rules`: by default the library's, `decomp_rules.RULES`. `keep`: ops that are not expanded.
     - `accuracy`: "exact", "standard" (float32 within 4 ULP for normal numbers, extremes and gradients right) or "fast"
       (textbook forms, for neural networks); or a dict of levels by op, with `...` for all other ops:
@@ -285,63 +264,29 @@ def lower(
     `VerificationError`, `OutOfRange` for a number that does not fit with `narrow`, `AccuracyError` if no levels keep
     within `max_error`, and `LockMismatch`, which names what differs from `lock`.
     """
-    if max_error is not None and max_ulp is not None:
-        raise ArgumentError("max_error= picks levels and max_ulp= replaces them: pass only one of the two")
-    source = CaptureRequest(model, args, kwargs, tracer_class, dynamic_shapes)
-    settings = settings_of(simplify, training, freeze)
-    matching = RuleSelection(*rules_and_target(to, rules, keep, narrow), _training(training, freeze))
-    policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost, freeze)
-    lowering = _lowered(source, matching, policy, partial, verify, max_error, settings)
-    if lock is not None:
-        hold_to_lock(lowering, lock)
+    source, options = CaptureRequest.of(model, given), Options.of(given)
+    settings = Settings(training=options.trains, freeze=options.freeze) if options.simplify else None
+    lowering = _lowered(source, RuleSelection.of(to, options), options, settings)
+    if options.lock is not None:
+        hold_to_lock(lowering, options.lock)
     return lowering
 
 
-@boundary("decompose", CHECKS)
-def decompose(
-    model: Any,
-    rules: Rules | Mapping[Any, Any],
-    *,
-    args: Sequence[Any] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    accuracy: Spec = DEFAULT,
-    max_ulp: Limits | None = None,
-    tracer_class: type[fx.Tracer] = fx.Tracer,
-    verify: bool | str = True,
-    dynamic_shapes: Any = None,
-) -> Any:
+@verb("decompose", DecomposeOptions)
+def decompose(model: Any, rules: Rules | Mapping[Any, Any], **given: Unpack[DecomposeOptions]) -> Any:
     """Apply rules wherever one matches, to a fixed point, and return a program of the same kind. Where a rule calls its
     own op, that call is kept. `rules`: `Rules`, or a dict from op to function; the other arguments are those of
     `lower`. Raises `RuleCycle` if rules expand into each other endlessly, and what `lower` raises."""
-    source = CaptureRequest(model, args, kwargs, tracer_class, dynamic_shapes)
-    policy = Policy(Accuracy.of(accuracy).within(max_ulp))
-    return _lowered(source, RuleSelection(as_rules(rules), _EVERYTHING), policy, partial=True, verify=verify).result
+    source, options = CaptureRequest.of(model, given), replace(Options.of(given), partial=True)
+    return _lowered(source, RuleSelection(as_rules(rules), _EVERYTHING), options, None).result
 
 
-@boundary("plan", CHECKS)
-def plan(
-    model: Any,
-    *,
-    to: Target,
-    args: Sequence[Any] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    rules: Rules | Mapping[Any, Any] | None = None,
-    keep: Iterable[Any] = (),
-    accuracy: Spec = DEFAULT,
-    cost: Cost | None = None,
-    max_ulp: Limits | None = None,
-    training: bool | None = None,
-    freeze: bool = False,
-    narrow: bool = False,
-    tracer_class: type[fx.Tracer] = fx.Tracer,
-    dynamic_shapes: Any = None,
-) -> Plan:
+@verb("plan", PlanOptions)
+def plan(model: Any, *, to: Target, **given: Unpack[PlanOptions]) -> Plan:
     """A dry run of `lower`: which calls are legal, which are derived and by what rules, which are blocked and why. The
     arguments are those of `lower`. Raises `CaptureError`, `RuleError`."""
-    chosen, target = rules_and_target(to, rules, keep, narrow)
-    policy = Policy(Accuracy.of(accuracy).within(max_ulp), cost, freeze)
-    source = CaptureRequest(model, args, kwargs, tracer_class, dynamic_shapes)
-    matching = RuleSelection(chosen, target, _training(training, freeze))
+    source, options = CaptureRequest.of(model, given), Options.of(given)
+    matching, policy = RuleSelection.of(to, options), options.policy
     with capture_session(source, matching) as program:
         return _attach_lazy_answers(plan_program(program, matching, policy), program, matching, policy)
 
@@ -356,68 +301,19 @@ _EVERYTHING = MatchAllTarget("wherever a rule matches")
 _NO_RULES = Rules()
 
 
-def rules_and_target(
-    to: Target, rules: Rules | Mapping[Any, Any] | None, keep: Iterable[Any], narrow: bool = False
-) -> tuple[Rules, Target]:
-    """The rules (by default the library's) and the target of a call. Raises `TargetError` for narrow=True with a target
-    that declares no dtypes."""
-    target = _keep_ops(_narrow_target(to) if narrow else to, keep)
-    return as_rules(rules) if rules is not None else library(), target
-
-
-@functools.lru_cache(maxsize=64)
-def _narrow_target(target: Target) -> Target:
-    """The same object for the same target, so that planning caches, keyed by target, hit."""
-    return target.narrowed()
-
-
-@functools.lru_cache(maxsize=256)
-def _with_kept_ops(target: Target, keep: tuple[Any, ...]) -> Target:
-    return target._with(target.name, (target | keep)._entries)
-
-
-def settings_of(simplify: bool, training: bool | None, freeze: bool) -> Settings | None:
-    """The settings of simplification; None without it. Raises `ArgumentError` for contradictory options."""
-    training = _training(training, freeze)
-    if freeze and not simplify:
-        raise ArgumentError("freeze=True is part of simplification: leave out simplify=False")
-    return Settings(training=training, freeze=freeze) if simplify else None
-
-
-def _training(training: bool | None, freeze: bool) -> bool | None:
-    """Whether ops that only gradients need are kept. Raises `ArgumentError` for freeze=True with training=True."""
-    if freeze and training:
-        raise ArgumentError("freeze=True makes parameters constants, which cannot train: leave out training=True")
-    return False if freeze else training
-
-
-def _keep_ops(target: Target, keep: Iterable[Any]) -> Target:
-    """The target with the kept ops; the same object for the same ops, so that planning caches hit."""
-    ops = (keep,) if isinstance(keep, str) or callable(keep) else tuple(keep)
-    return _with_kept_ops(target, tuple(sorted({op_of(k) for k in ops}, key=str))) if ops else target
-
-
-def _lowered(
-    source: CaptureRequest,
-    matching: RuleSelection,
-    policy: Policy,
-    partial: bool,
-    verify: bool | str,
-    max_error: float | None = None,
-    settings: Settings | None = None,
-) -> Lowering:
-    clock = _Clock()
+def _lowered(source: CaptureRequest, matching: RuleSelection, options: Options, settings: Settings | None) -> Lowering:
+    clock, policy, picked = _Clock(), options.policy, None
     captures = source.args is not None
     with lowering_session(matching.rules, source.model, captures) as sizes, without_ambient_modes(), collector_paused():
         with clock.stage("capture"):
             program = capture_program(source, matching)
         with planning(program):
-            if max_error is not None:
+            if options.max_error is not None:
                 with clock.stage("levels"):
-                    picked = _pick_levels(program, matching, source, policy, max_error)
+                    picked = _pick_levels(program, matching, source, policy, options.max_error)
                 policy = replace(policy, accuracy=policy.accuracy.also(picked.levels))
-            lowering = _run_stages(source, program, matching, policy, partial, verify, settings, clock)
-            lowering.picked = picked if max_error is not None else None
+            request = _Request(source, matching, policy, options.partial, options.verify, settings)
+            lowering = replace(_run_stages(request, program, clock), picked=picked)
         sizes.keep(lowering.result)
     return lowering
 
@@ -425,8 +321,9 @@ def _lowered(
 def resimplify(lowering: Lowering, settings: Settings | None, verify: bool = True) -> Lowering:
     """The same lowering with other simplification settings, or none; reuses cached plans."""
     source, matching, program = lowering.source, lowering.matching, lowering.program
+    request = _Request(source, matching, lowering.policy, True, verify, settings)
     with resumed_session(program, matching.rules) as sizes:
-        new = _run_stages(source, program, matching, lowering.policy, True, verify, settings, _Clock())
+        new = _run_stages(request, program, _Clock())
         sizes.keep(new.result)
     return replace(new, picked=lowering.picked)
 
@@ -443,21 +340,26 @@ def _pick_levels(
     return cheapest_levels(levels, max_error, policy.accuracy)
 
 
-def _run_stages(
-    source: CaptureRequest,
-    program: Module,
-    matching: RuleSelection,
-    policy: Policy,
-    partial: bool,
-    verify: bool | str,
-    settings: Settings | None,
-    clock: _Clock,
-) -> Lowering:
+@dataclass(frozen=True)
+class _Request:
+    """What to lower, to what, and how."""
+
+    source: CaptureRequest
+    matching: RuleSelection
+    policy: Policy
+    partial: bool
+    verify: bool | str
+    settings: Settings | None
+    """Of simplification; None without it."""
+
+
+def _run_stages(request: _Request, program: Module, clock: _Clock) -> Lowering:
     """The stages after capture."""
+    matching, policy, settings, verify = request.matching, request.policy, request.settings, request.verify
     target = matching.target
     with clock.stage("plan"):
-        planned = plan_program(program, matching, policy, partial)
-    if planned.plan.blocked and not partial:
+        planned = plan_program(program, matching, policy, request.partial)
+    if planned.plan.blocked and not request.partial:
         blockers = planned.plan.blockers
         known = not any(blocker.needs_metadata for blocker in blockers)
         raise NotLowered(target.name, blockers, SuggestionSearch(program, matching, policy) if known else None)
@@ -481,7 +383,7 @@ def _run_stages(
         clock.times,
         planned.runs,
         returned,
-        source,
+        request.source,
         matching,
         policy,
         program,
@@ -490,7 +392,7 @@ def _run_stages(
     )
     if proof is not None and verify == "values":
         with clock.stage("values"):
-            found = measure_lowering(source.model, lowering, None, None)
+            found = measure_lowering(request.source.model, lowering, None, None)
             lowering.proof = replace(proof.also(found), program=found[-1])
     return lowering
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from decomp.provenance import Provenance as Provenance
     from decomp.refolding.outcome import RefoldReport as RefoldReport
     from decomp.refolding.refolding import Refolding as Refolding
+    from decomp.report import Report as Report
     from decomp.rules.declining import Declined as Declined
     from decomp.rules.linting import Finding as Finding
     from decomp.runtime.loaded import Loaded as Loaded
@@ -42,6 +43,7 @@ _DEFINED_IN = {
     "MemoryPlan": "decomp.memory.planning",
     "Provenance": "decomp.provenance",
     "RefoldReport": "decomp.refolding.outcome",
+    "Report": "decomp.report",
     "Refolding": "decomp.refolding.refolding",
     "TorchCompileBackend": "decomp.backends",
     "Workload": "decomp.tools.benchmarking.workload",

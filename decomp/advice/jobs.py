@@ -29,6 +29,7 @@ from decomp.forks import ForkSafeLock
 from decomp.ir.module import Module
 from decomp.ir.ops import Op
 from decomp.rules.accuracy import Policy
+from decomp.rules.options import Options
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 
@@ -42,11 +43,16 @@ class Setting(NamedTuple):
     matching: RuleSelection
     policy: Policy
 
+    @classmethod
+    def of(cls, to: Target, options: Options) -> Setting:
+        """The setting of a target with these options. Raises `TargetError`."""
+        return cls(RuleSelection.of(to, options), options.policy)
+
     @property
     def digest(self) -> str | None:
         """A hash that differs whenever answers may differ; None if something in the setting has no fingerprint."""
         rules, target = self.matching.rules, self.matching.target
-        asked = f"{self.policy.accuracy}, {self.matching.training}"
+        asked = f"{self.policy.accuracy}, {self.matching.training}, {self.policy.freeze}"
         known = fingerprint(rules, target, asked, self.policy.cost or target.costs)
         return None if known is None else known[:16]
 
@@ -222,7 +228,7 @@ def _made(job: AdviceJob) -> Any:
 def _source(given: Any) -> CaptureRequest:
     model, args = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     kwargs = args if isinstance(args, Mapping) else None
-    return CaptureRequest(model, () if kwargs is not None else args, kwargs, fx.Tracer, None)
+    return CaptureRequest(model, () if kwargs is not None else args, kwargs)
 
 
 @dataclass(frozen=True)

@@ -73,10 +73,18 @@ class CaptureRequest:
     """The model to be lowered, and how to capture it."""
 
     model: Any
-    args: Sequence[Any] | None
-    kwargs: Mapping[str, Any] | None
-    tracer_class: type[fx.Tracer]
-    dynamic_shapes: Any
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    tracer_class: type[fx.Tracer] = fx.Tracer
+    dynamic_shapes: Any = None
+
+    @classmethod
+    def of(cls, model: Any, given: Mapping[str, Any]) -> CaptureRequest:
+        """The request for a model, with those of the keywords of a verb that are about capture."""
+        return cls(model, **{name: given[name] for name in _ABOUT_CAPTURE if name in given})
+
+
+_ABOUT_CAPTURE = ("args", "kwargs", "tracer_class", "dynamic_shapes")
 
 
 def capture_program(source: CaptureRequest, matching: RuleSelection) -> Module:

@@ -20,6 +20,7 @@ from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
 from decomp.ir.module import Module
 from decomp.ir.ops import of_function, of_module_class
 from decomp.rules.declining import Declined
+from decomp.rules.options import Options
 from decomp.rules.requirements import missing_ops
 from decomp.rules.rules import Rules
 from decomp.rules.target import MatchAllTarget, Target
@@ -33,6 +34,11 @@ class RuleSelection:
     target: Target
     training: bool | None = None
     """Whether to keep what only gradients need; None: if an input or a parameter may require a gradient."""
+
+    @classmethod
+    def of(cls, to: Target, options: Options) -> RuleSelection:
+        """The selection for a target with these options. Raises `TargetError`."""
+        return cls(options.chosen_rules, options.target(to), options.trains)
 
     def specialise_for_program(self, program: Module) -> RuleSelection:
         """A copy with the rules for inference, if `program` does not train."""

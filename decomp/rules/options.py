@@ -1,27 +1,217 @@
-"""Checks of the options of public functions. Options are checked before anything is done, so that a wrong value is
-reported with the option's name, and not by what it breaks later."""
+"""The options of public functions: `Options`, one value from which each verb takes those that it knows, their names and
+types by verb, and the check of each. Options are checked before anything is done, so that a wrong value is reported
+with the option's name, and not by what it breaks later."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 import difflib
+import functools
+import inspect
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import fx
 
 from decomp import _library
-from decomp.errors import ArgumentError
-from decomp.ir.ops import Op
-from decomp.rules.accuracy import Accuracy
-from decomp.rules.rules import Rules
+from decomp.costs.model import Cost
+from decomp.errors import ArgumentError, Check, F, boundary
+from decomp.ir.ops import Op, op as op_of
+from decomp.rules.accuracy import DEFAULT, Accuracy, Limits, Policy, Spec
+from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import Target
 
-Check = Callable[[str, Any], None]
-"""Given the name of an option and its value; raises `ArgumentError`."""
 VERIFY = (True, False, "structure", "values", "full")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Options:
+    """How a program is lowered: the options of `decomp.lower`, which explains each, as one value. Every verb takes it
+    as `options=`, and keywords beside it win: `decomp.plan(model, to=chip, options=options, freeze=True)`.
+    `dataclasses.replace(options, accuracy="fast")` is a changed copy.
+
+    A verb refuses options that it does not take, unless they have their default. Those that make no program, such as
+    `plan`, pass over `partial`, `simplify`, `verify` and `lock`. Raises `ArgumentError` for a wrong value and for
+    options that exclude one another, and `UnknownOp`.
+    """
+
+    rules: Rules | Mapping[Any, Any] | None = None
+    keep: Iterable[Any] = ()
+    accuracy: Spec = DEFAULT
+    cost: Cost | None = None
+    max_error: float | None = None
+    max_ulp: Limits | None = None
+    partial: bool = False
+    simplify: bool = True
+    training: bool | None = None
+    freeze: bool = False
+    narrow: bool = False
+    verify: bool | str = True
+    lock: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in OPTIONS:
+            CHECKS[name](name, getattr(self, name))
+        if self.max_error is not None and self.max_ulp is not None:
+            raise ArgumentError("max_error= picks levels and max_ulp= replaces them: pass only one of the two")
+        if self.freeze and not self.simplify:
+            raise ArgumentError("freeze=True is part of simplification: leave out simplify=False")
+        if self.freeze and self.training:
+            raise ArgumentError("freeze=True makes parameters constants, which cannot train: leave out training=True")
+        ops = (self.keep,) if isinstance(self.keep, str) or callable(self.keep) else self.keep
+        # Sorted: the same ops make the same target, and planning caches hit.
+        object.__setattr__(self, "keep", tuple(sorted({op_of(each) for each in ops}, key=str)))
+        object.__setattr__(self, "rules", as_rules(self.rules) if self.rules is not None else None)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """The options among the keywords of a verb: its `options=`, changed by the others."""
+        own = {name: given[name] for name in OPTIONS if name in given}
+        return replace(given.get("options") or _DEFAULTS, **own)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that do not have their default."""
+        return {name: value for name in OPTIONS if (value := getattr(self, name)) != getattr(_DEFAULTS, name)}
+
+    @property
+    def chosen_rules(self) -> Rules:
+        """The rules; by default the library's."""
+        return self.rules if isinstance(self.rules, Rules) else _library.library()
+
+    @property
+    def policy(self) -> Policy:
+        """How alternatives are chosen."""
+        return Policy(Accuracy.of(self.accuracy).within(self.max_ulp), self.cost, self.freeze)
+
+    @property
+    def trains(self) -> bool | None:
+        """Whether ops that only gradients need are kept; None: if something may require a gradient."""
+        return False if self.freeze else self.training
+
+    def target(self, to: Target) -> Target:
+        """A target with the ops that are kept, and narrowed; the same object for the same options, so that planning
+        caches hit. Raises `TargetError` for narrow=True with a target that declares no dtypes."""
+        target = _narrow_target(to) if self.narrow else to
+        return _with_kept_ops(target, tuple(self.keep)) if self.keep else target
+
+    def __repr__(self) -> str:
+        return f"Options({', '.join(f'{name}={value!r}' for name, value in self.given.items())})"
+
+
+@functools.lru_cache(maxsize=64)
+def _narrow_target(target: Target) -> Target:
+    return target.narrowed()
+
+
+@functools.lru_cache(maxsize=256)
+def _with_kept_ops(target: Target, keep: tuple[Any, ...]) -> Target:
+    return target._with(target.name, (target | keep)._entries)
+
+
+# Keywords by verb.
+
+
+class CaptureOptions(TypedDict, total=False):
+    """How a module is captured."""
+
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+    tracer_class: type[fx.Tracer]
+    dynamic_shapes: Any
+
+
+class LevelOptions(TypedDict, total=False):
+    """How calls are planned at levels of accuracy."""
+
+    options: Options | None
+    rules: Rules | Mapping[Any, Any] | None
+    keep: Iterable[Any]
+    accuracy: Spec
+    cost: Cost | None
+    training: bool | None
+    freeze: bool
+    narrow: bool
+
+
+class BudgetOptions(CaptureOptions, LevelOptions, total=False):
+    """The keywords of `budget`."""
+
+
+class AdviseOptions(LevelOptions, total=False):
+    """The keywords of `advise`."""
+
+    max_ulp: Limits | None
+
+
+class PlanOptions(CaptureOptions, AdviseOptions, total=False):
+    """The keywords of `plan`."""
+
+
+class LowerOptions(PlanOptions, total=False):
+    """The keywords of `lower`."""
+
+    max_error: float | None
+    partial: bool
+    simplify: bool
+    verify: bool | str
+    lock: str | Path | None
+
+
+class BackendOptions(TypedDict, total=False):
+    """The keywords of `backend`."""
+
+    options: Options | None
+    rules: Rules | Mapping[Any, Any] | None
+    keep: Iterable[Any]
+    accuracy: Spec
+    cost: Cost | None
+    max_ulp: Limits | None
+    partial: bool
+    simplify: bool
+    narrow: bool
+    verify: bool | str
+
+
+class DecomposeOptions(CaptureOptions, total=False):
+    """The keywords of `decompose`."""
+
+    options: Options | None
+    accuracy: Spec
+    max_ulp: Limits | None
+    verify: bool | str
+
+
+def verb(name: str, keywords: type, checks: Mapping[str, Check] = {}) -> Callable[[F], F]:
+    """Decorator of a public function whose `**given` are the keywords of a `TypedDict`: its signature lists them with
+    their defaults, and it is a `boundary` that checks them and `checks`."""
+    named = keywords.__annotations__
+    listed = tuple(
+        inspect.Parameter(
+            each,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=getattr(named[each], "__forward_arg__", named[each]),
+        )
+        for each, default in _KEYWORDS.items()
+        if each in named
+    )
+    taken = frozenset(named)
+    return boundary(name, {**_OF_VERBS, "options": functools.partial(_options, name, taken), **checks}, listed)
+
+
+def _options(verb: str, taken: frozenset[str], name: str, value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, Options):
+        _refuse(name, value, "decomp.Options", f"as {name}=decomp.Options(accuracy='fast')")
+    passed = taken if taken & _OF_PROGRAMS else taken | _OF_PROGRAMS
+    for each, own in value.given.items():
+        if each not in passed:
+            raise ArgumentError(f"{name}= has {each}={own!r}, and {verb} takes no {each}=")
 
 
 def _target(name: str, value: Any) -> None:
@@ -198,6 +388,21 @@ CHECKS: Mapping[str, Check] = {
     "dynamic_shapes": _shapes,
 }
 """The options of `lower`, `decompose`, `plan`, `verify` and `backend`."""
+OPTIONS = tuple(each.name for each in fields(Options))
+_OF_VERBS = {name: check for name, check in CHECKS.items() if name not in OPTIONS}
+"""Checks of what `Options` does not check itself."""
+_OF_PROGRAMS = frozenset({"partial", "simplify", "verify", "lock"})
+"""The options of verbs that make a program."""
+_DEFAULTS = Options()
+_KEYWORDS: Mapping[str, Any] = {
+    "args": None,
+    "kwargs": None,
+    **{name: getattr(_DEFAULTS, name) for name in OPTIONS},
+    "options": None,
+    "tracer_class": fx.Tracer,
+    "dynamic_shapes": None,
+}
+"""All keywords with their defaults, in the order of signatures."""
 OF_CERTIFY: Mapping[str, Check] = {
     "to": _targets,
     "samples": _samples,

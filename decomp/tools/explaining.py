@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from decomp.costs.model import Cost
 from decomp.derive.decisions import LEGAL, Blocked, Decision, Derived, Plan
 from decomp.errors import spell_target
 from decomp.lowering import plan
-from decomp.rules.accuracy import Accuracy
-from decomp.rules.rules import Rules
+from decomp.rules.options import Options
 from decomp.rules.target import Target
 from decomp.samples import Sample, program_of
 
@@ -38,16 +36,14 @@ class Route:
     """What the calls that it becomes cost; of a call that the target knows, 0."""
 
 
-def routes(
-    samples: Iterable[Sample], target: Target, rules: Rules, accuracy: Accuracy = Accuracy(), cost: Cost | None = None
-) -> list[Route]:
+def routes(samples: Iterable[Sample], target: Target, options: Options) -> list[Route]:
     """The route of each sample call, in order."""
-    return [_route(sample, target, rules, accuracy, cost) for sample in samples]
+    return [_route(sample, target, options) for sample in samples]
 
 
-def _route(sample: Sample, target: Target, rules: Rules, accuracy: Accuracy, cost: Cost | None) -> Route:
+def _route(sample: Sample, target: Target, options: Options) -> Route:
     module, tensors = program_of(sample)
-    the_plan = plan(module, to=target, args=tensors, rules=rules, accuracy=accuracy, cost=cost)
+    the_plan = plan(module, to=target, args=tensors, options=options)
     decision = next((each for node, each in the_plan.entries if node.target is sample.overload), None)
     decision = decision or _of_others(the_plan)
     return Route(str(sample), *_judged(decision), decision.price if isinstance(decision, Derived) else 0.0)

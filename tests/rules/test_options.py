@@ -1,5 +1,9 @@
-"""Errors of the public functions for arguments of a wrong kind, and for unexpected exceptions."""
+"""Options of the public functions: one value or keywords, and the errors for arguments of a wrong kind and for
+unexpected exceptions."""
 
+import copy
+from dataclasses import replace
+import inspect
 import pickle
 import re
 
@@ -90,6 +94,91 @@ def refused(text, function, *args, **kwargs):
 @table(OPTIONS, VERIFY, OF_TARGET, PARTIAL)
 def test_lower_names_the_option_at_fault(wrong, text):
     refused(text, decomp.lower, nn.ReLU(), **{"to": CORE, **wrong})
+
+
+@table(VERIFY, OF_TARGET[:8], PARTIAL)
+def test_options_name_the_one_at_fault(wrong, text):
+    refused(text, decomp.Options, **wrong)
+
+
+EXCLUDED = [
+    ({"max_error": 1.0, "max_ulp": 4}, "max_error= picks levels and max_ulp= replaces them: pass only one of the two"),
+    ({"freeze": True, "simplify": False}, "freeze=True is part of simplification: leave out simplify=False"),
+    (
+        {"freeze": True, "training": True},
+        "freeze=True makes parameters constants, which cannot train: leave out training=True",
+    ),
+]
+
+
+@table(EXCLUDED)
+def test_options_that_exclude_one_another_are_refused_however_they_are_given(wrong, text):
+    refused(text, decomp.Options, **wrong)
+    refused(text, decomp.lower, nn.ReLU(), to=CORE, **wrong)
+    first, *others = wrong
+    beside = {name: wrong[name] for name in others}
+    refused(text, decomp.lower, nn.ReLU(), to=CORE, options=decomp.Options(**{first: wrong[first]}), **beside)
+
+
+def test_options_as_one_value_are_the_keywords():
+    options = decomp.Options(keep={"gelu"}, accuracy="exact")
+    one = decomp.plan(nn.GELU(), to=targets.tinygrad, args=(X,), options=options)
+    assert str(one) == "plan for tinygrad: 1 calls legal, 0 derived, 0 blocked"
+    assert str(one) == str(decomp.plan(nn.GELU(), to=targets.tinygrad, args=(X,), keep={"gelu"}, accuracy="exact"))
+
+
+def test_a_keyword_beside_options_wins():
+    options = decomp.Options(accuracy="exact", verify=False)
+    lowering = decomp.lower(nn.GELU(), to=targets.tinygrad, args=(X,), options=options, accuracy="fast")
+    assert str(lowering.accuracy) == "fast" and lowering.proof is None
+
+
+def test_options_show_what_was_given_and_can_be_copied_changed_and_pickled():
+    options = decomp.Options(keep=("softmax",), accuracy="fast")
+    assert repr(options) == "Options(keep=(Op(name='aten.softmax'),), accuracy='fast')"
+    assert repr(decomp.Options()) == "Options()"
+    assert pickle.loads(pickle.dumps(options)) == copy.deepcopy(options) == options
+    assert replace(options, freeze=True).freeze and not options.freeze
+
+
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (
+            lambda options: decomp.backend(CORE, options=replace(options, freeze=True)),
+            "options= has freeze=True, and backend takes no freeze=",
+        ),
+        (
+            lambda options: decomp.decompose(nn.ReLU(), {}, options=replace(options, narrow=True)),
+            "options= has narrow=True, and decompose takes no narrow=",
+        ),
+        (
+            lambda options: decomp.budget(nn.ReLU(), to=CORE, args=(X,), options=replace(options, max_ulp=4)),
+            "options= has max_ulp=4, and budget takes no max_ulp=",
+        ),
+        (lambda options: decomp.plan(nn.ReLU(), to=CORE, options={}), "options= must be decomp.Options, not dict"),
+    ],
+)
+def test_a_verb_refuses_options_that_it_does_not_take(call, text):
+    refused(text, call, decomp.Options())
+
+
+def test_a_verb_that_makes_no_program_passes_over_what_is_about_programs():
+    options = decomp.Options(partial=True, simplify=False, verify="values", lock="somewhere.lock")
+    assert decomp.plan(nn.ReLU(), to=CORE, args=(X,), options=options).complete
+
+
+VERBS = [decomp.lower, decomp.plan, decomp.budget, decomp.advise, decomp.backend, decomp.decompose]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
+def test_an_option_has_one_name_and_one_default_in_every_signature(verb):
+    taken = inspect.signature(verb).parameters
+    named = inspect.signature(decomp.Options).parameters
+    assert taken["options"].default is None and not any(each.kind is each.VAR_KEYWORD for each in taken.values())
+    shared = taken.keys() & named.keys() - {"rules" if verb is decomp.decompose else ""}
+    assert {name: taken[name].default for name in shared} == {name: named[name].default for name in shared}
+    assert len(shared) >= 3 and (verb is not decomp.lower or shared == named.keys())
 
 
 @table(OPTIONS, OF_TARGET)

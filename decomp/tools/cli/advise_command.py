@@ -16,29 +16,14 @@ import typer
 
 from decomp.advising import AdviceSearch
 from decomp.errors import first_line
-from decomp.tools.cli.arguments import (
-    MODEL,
-    CostBy,
-    Debug,
-    Imports,
-    Json,
-    Keep,
-    Levels,
-    Narrow,
-    RulesOf,
-    To,
-    Training,
-    Trust,
-    file_of,
-    load_model,
-    require_model,
-)
+from decomp.rules.options import AdviseOptions
+from decomp.tools.cli.arguments import MODEL, To, file_of, load_model, require_model
 from decomp.tools.cli.executors import EXECUTOR, cores, made_executor, processes
 from decomp.tools.cli.extras import require_matplotlib
+from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.histogram import called, histogram_names, histogram_table, rank_blocked_ops
 from decomp.tools.cli.tables import indented
-from decomp.tools.cli.terminal import Unusable, print_json, progressing, report_errors, saved, show
-from decomp.tools.cli.words import Words
+from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 
 FEW = 12
 """Up to this many models are analysed in this process by default: starting another takes seconds."""
@@ -51,56 +36,48 @@ RESULTS = "Keep the answers by model in this directory, and resume from them."
 WORKERS = f"Worker processes; by default one per core, and none for up to {FEW} models."
 
 
+@command(AdviseOptions, shared="trust imports as_json debug")
 def advise(
     to: To,
     models: Models = None,
     histogram: Annotated[bool, typer.Option("--histogram", help=HISTOGRAM)] = False,
-    keep: Keep = [],
-    rules: RulesOf = [],
-    accuracy: Levels = [],
-    cost: CostBy = None,
-    training: Training = None,
-    narrow: Narrow = False,
+    *,
+    words: Words,
     without: Annotated[list[str], typer.Option("--without", metavar="OP", help=WITHOUT)] = [],
     savings: Annotated[int, typer.Option("--savings", min=0, metavar="N", help=SAVINGS)] = 5,
     plot: Annotated[Path | None, typer.Option("--plot", help="Plot models over ops (.svg, .png).")] = None,
     results: Annotated[Path | None, typer.Option("--results", metavar="DIR", help=RESULTS)] = None,
     workers: Annotated[int | None, typer.Option(min=1, metavar="N", help=WORKERS)] = None,
     executor: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help=EXECUTOR)] = None,
-    trust: Trust = False,
-    imports: Imports = [],
-    as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Show which ops a target should implement next, so that models lower to it: the fewest that are enough, in the
     best order, and those that would then save the most calls. Exits with 1 if a model is out of reach."""
-    with report_errors(debug, as_json):
-        require_matplotlib(plot)
-        words = Words(to, tuple(rules), tuple(keep), tuple(accuracy), cost, training, narrow)
-        if histogram == bool(models):
-            raise Unusable("name models, or pass --histogram")
-        programs = _sample_calls() if histogram else _models(tuple(dict.fromkeys(models or ())), trust)
-        names = tuple(programs)
-        versions = {name: _version(name) for name in names} if results is not None and models else {}
-        with _pool(executor, workers, len(names)) as pool, progressing() as report:
-            search = AdviceSearch(words(), words, programs, pool, results, report, versions, without)
-            found = search.advice(0 if histogram else savings)
-        if plot is not None:
-            try:
-                found.plot(plot)
-            except (OSError, ValueError) as error:
-                raise Unusable(f"cannot draw {plot}: {first_line(error)}") from error
-        if as_json:
-            print_json({**found.as_dict(), "ranked": rank_blocked_ops(found)} if histogram else found.as_dict())
-        elif histogram:
-            show(histogram_table(found))
-        else:
-            first, *rest = found.lines()
-            show(Text(first, style="bold"))
-            show(Group(*map(indented, rest)) if rest else None)
-            show(saved(plot) if plot is not None else None)
-        if found.out_of_reach and not histogram:
-            raise typer.Exit(1)
+    require_matplotlib(plot)
+    if histogram == bool(models):
+        raise Unusable("name models, or pass --histogram")
+    programs = _sample_calls() if histogram else _models(tuple(dict.fromkeys(models or ())), words.written["trust"])
+    names = tuple(programs)
+    versions = {name: _version(name) for name in names} if results is not None and models else {}
+    with _pool(executor, workers, len(names)) as pool, progressing() as report:
+        making = functools.partial(words.setting, to)
+        search = AdviceSearch(making(), making, programs, pool, results, report, versions, without)
+        found = search.advice(0 if histogram else savings)
+    if plot is not None:
+        try:
+            found.plot(plot)
+        except (OSError, ValueError) as error:
+            raise Unusable(f"cannot draw {plot}: {first_line(error)}") from error
+    if words.as_json:
+        print_json({**found.as_dict(), "ranked": rank_blocked_ops(found)} if histogram else found.as_dict())
+    elif histogram:
+        show(histogram_table(found))
+    else:
+        first, *rest = found.lines()
+        show(Text(first, style="bold"))
+        show(Group(*map(indented, rest)) if rest else None)
+        show(saved(plot) if plot is not None else None)
+    if found.out_of_reach and not histogram:
+        raise typer.Exit(1)
 
 
 def _models(names: tuple[str, ...], trust: bool) -> dict[str, Callable[[], Any]]:

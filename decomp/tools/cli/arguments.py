@@ -35,30 +35,10 @@ MODEL = (
 )
 TARGET = "The name of a target that ships with the project, a .toml file, or package.module:name or file.py:name."
 BACKEND = "package.module:name or file.py:name of a decomp.Backend, or one that ships: numpy, tinygrad, stablehlo, onnx"
-RULES = "package.module:name or file.py:name of rules, which are tried before those of the library (may be repeated)."
-
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
 TO = ("--to", "--target")
 To = Annotated[str, typer.Option(*TO, metavar="TARGET", help=TARGET, show_default=False)]
 ToOrNone = Annotated[str | None, typer.Option(*TO, metavar="TARGET", help=TARGET, show_default=False)]
-Keep = Annotated[list[str], typer.Option("--keep", metavar="OP", help="Do not expand this op (may be repeated).")]
-RulesOf = Annotated[list[str], typer.Option("--rules", metavar="RULES", help=RULES)]
-LEVEL = "exact, standard or fast; OP=LEVEL for a single op (may be repeated)."
-Levels = Annotated[list[str], typer.Option("--accuracy", metavar="LEVEL", help=LEVEL)]
-COST = f"The cost model: {', '.join(costs.NAMED)}, or a .toml file with [costs]."
-CostBy = Annotated[str | None, typer.Option("--cost", metavar="COST", help=COST, show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
-DYNAMIC = "A dimension of an input with a dynamic size, as x:0 (may be repeated; not for .pt2 files)."
-Dynamic = Annotated[list[str], typer.Option("--dynamic", metavar="INPUT:DIM", help=DYNAMIC)]
-Training = Annotated[
-    bool | None, typer.Option("--training/--inference", help="Keep or remove the ops that only gradients need.")
-]
-Freeze = Annotated[bool, typer.Option("--freeze", help="Compute what depends only on weights once.")]
-NARROW = "Compute in int32 and float32 instead of int64 and float64 where the target lacks these."
-Narrow = Annotated[bool, typer.Option("--narrow", help=NARROW)]
-TRUST = "Read the .pt2 file even if this executes code from it (pickled objects, compiled libraries)."
-Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
-IMPORT = "Import a module before a .pt2 file is read, to register ops that it calls (may be repeated)."
 
 
 class StageName(str, Enum):
@@ -72,7 +52,6 @@ class StageName(str, Enum):
 
 STAGES = "Print the program as it is after a stage: calls, where each comes from, and why (may be repeated)."
 Stages = Annotated[list[StageName], typer.Option("--stage", help=STAGES)]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 # On Python 3.10 `list[str]` counts as a class, which typer takes for one where it annotates a callback.
@@ -87,11 +66,6 @@ def import_modules(modules: Any) -> list[str]:
         except Exception as error:
             raise typer.BadParameter(f"importing {name} raised {type(error).__name__}: {first_line(error)}") from error
     return list(modules or ())
-
-
-Imports = Annotated[
-    list[str], typer.Option("--import", metavar="MODULE", help=IMPORT, callback=import_modules, show_default=False)
-]
 
 
 def load_target(name: str) -> decomp.Target:
@@ -159,17 +133,34 @@ def load_cost(name: str | None) -> Cost | None:
 
 def load_accuracy(words: Sequence[str]) -> Accuracy:
     """The accuracy of several arguments, each a level or OP=LEVEL. Raises `Unusable`, `UnknownOp`."""
-    levels: dict[Any, str] = {}
-    for word in words:
-        op, equals, level = word.rpartition("=")
+    levels = _by_op("--accuracy", "level", words)
+    for word, level in zip(words, levels.values()):
         if level not in LEVELS:
-            raise Unusable(
-                f"--accuracy {word}: no level {level!r}.{near(level, LEVELS)} Available: {', '.join(LEVELS)}"
-            )
-        if (op if equals else ...) in levels:
-            raise Unusable(f"--accuracy {word}: duplicate level for {op or 'all ops'}")
-        levels[op if equals else ...] = level
+            known = ", ".join(LEVELS)
+            raise Unusable(f"--accuracy {word}: no level {level!r}.{near(level, LEVELS)} Available: {known}")
     return Accuracy.of(levels)
+
+
+def load_limits(words: Sequence[str]) -> dict[Any, float] | None:
+    """The limits of several arguments, each ULP or OP=ULP; None without any. Raises `Unusable`."""
+    limits: dict[Any, float] = {}
+    for word, (op, ulp) in zip(words, _by_op("--max-ulp", "limit", words).items()):
+        try:
+            limits[op] = float(ulp)
+        except ValueError:
+            raise Unusable(f"--max-ulp {word}: must be a number of ULP, or OP=ULP") from None
+    return limits or None
+
+
+def _by_op(flag: str, what: str, words: Sequence[str]) -> dict[Any, str]:
+    """The values of arguments that are each VALUE, for all ops, or OP=VALUE. Raises `Unusable`."""
+    found: dict[Any, str] = {}
+    for word in words:
+        op, _, value = word.rpartition("=")
+        if (op or ...) in found:
+            raise Unusable(f"{flag} {word}: duplicate {what} for {op or 'all ops'}")
+        found[op or ...] = value
+    return found
 
 
 def load_model(name: str, trust: bool = False, dynamic: Sequence[str] = ()) -> ExportedProgram:

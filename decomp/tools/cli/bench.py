@@ -24,33 +24,24 @@ from decomp.tools.benchmarking.comparing import compare_results, in_both
 from decomp.tools.benchmarking.records import BenchmarkResults
 from decomp.tools.benchmarking.table import document, heading, summary
 from decomp.tools.benchmarking.workload import MODES, Variant, Workload, on_backend, variants, with_plain
-from decomp.tools.cli.arguments import (
-    BACKEND,
-    TARGET,
-    TO,
-    CostBy,
-    Debug,
-    Imports,
-    Trust,
-    load_backend,
-    load_cost,
-    load_model,
-    load_target,
-)
+from decomp.tools.cli.arguments import BACKEND, TARGET, TO, load_backend, load_cost, load_model, load_target
 from decomp.tools.cli.extras import is_installed
-from decomp.tools.cli.terminal import Unusable, progressing, report_errors, saved, show
+from decomp.tools.cli.flags import FLAGS, Words, command
+from decomp.tools.cli.terminal import Unusable, progressing, saved, show
 from decomp.tools.writing import write_atomically
 
 NAMES = (
     "Workloads by name (softmax, GPT-2), or your own model: a .pt2 file, or package.module:callable, which is imported "
     "and called. By default the whole suite."
 )
+COST = FLAGS["cost"].help
 FILE = "fused_vs_primitive.json"
 QUICK = Effort(warm_up=1, seconds=0.05, patience=4.0)
 WHOLE = Effort(seconds=0.15, patience=10.0)
 QUICK_TARGETS = ("core_aten", "tinygrad")
 
 
+@command(shared="trust imports debug")
 def bench(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help=NAMES, show_default=False)] = None,
     to: Annotated[list[str], typer.Option(*TO, metavar="TARGET", help=f"{TARGET} By default all.")] = [],
@@ -64,7 +55,7 @@ def bench(
     accuracy: Annotated[list[str], typer.Option(metavar="LEVEL", help="exact, standard or fast (may be repeated).")] = [
         DEFAULT
     ],
-    cost: CostBy = None,
+    cost: Annotated[str | None, typer.Option(metavar="COST", help=COST, show_default=False)] = None,
     size: Annotated[
         list[str], typer.Option(help="small, medium or large; by default all three; or cached, for --threads 1.")
     ] = [],
@@ -80,30 +71,40 @@ def bench(
         tuple[Path, Path] | None,
         typer.Option(metavar="A.json B.json", help="Compare two results without running anything."),
     ] = None,
-    trust: Trust = False,
-    imports: Imports = [],
-    debug: Debug = False,
+    *,
+    words: Words,
 ) -> None:
     """Time programs against their lowered versions, eager, compiled and on backends, in one run. It can be interrupted
     at any time and continued with `--resume`. Exits with 1 if `--compare` finds a regression."""
-    with report_errors(debug):
-        if compare is not None:
-            _compare(*compare)
-            return
-        if threads is not None:
-            torch.set_num_threads(threads)
-        levels = [require_level(level, "--accuracy") for level in accuracy]
-        chips = _chips(backend, levels, backward)
-        plan = _plan(names or [], to, compile_for, levels, size, backward, quick, _device(device), seed, trust, chips)
-        if plain:
-            plan = replace(plan, variants=with_plain(plan.variants))
-        if (price := load_cost(cost)) is not None:
-            plan = replace(plan, variants=[replace(each, cost=price) for each in plan.variants])
-        path = out / FILE
-        show(Text(f"{sum(1 for _ in plan.cases())} cases, about {_duration(plan.estimate())}; results in {path}"))
-        if not is_installed("matplotlib"):
-            show(Text('no plots: pip install "decomp[plot]"'))
-        _written(_run(plan, path, resume), out)
+    if compare is not None:
+        _compare(*compare)
+        return
+    if threads is not None:
+        torch.set_num_threads(threads)
+    levels = [require_level(level, "--accuracy") for level in accuracy]
+    chips = _chips(backend, levels, backward)
+    plan = _plan(
+        names or [],
+        to,
+        compile_for,
+        levels,
+        size,
+        backward,
+        quick,
+        _device(device),
+        seed,
+        words.written["trust"],
+        chips,
+    )
+    if plain:
+        plan = replace(plan, variants=with_plain(plan.variants))
+    if (price := load_cost(cost)) is not None:
+        plan = replace(plan, variants=[replace(each, cost=price) for each in plan.variants])
+    path = out / FILE
+    show(Text(f"{sum(1 for _ in plan.cases())} cases, about {_duration(plan.estimate())}; results in {path}"))
+    if not is_installed("matplotlib"):
+        show(Text('no plots: pip install "decomp[plot]"'))
+    _written(_run(plan, path, resume), out)
 
 
 def _run(plan: suite.SuitePlan, path: Path, resume: bool) -> BenchmarkResults:

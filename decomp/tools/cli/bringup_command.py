@@ -14,8 +14,9 @@ from decomp import cache_directory
 from decomp.tables import Table
 from decomp.tools.bringup.bringing_up import TIMEOUT
 from decomp.tools.bringup.report import BringUp, verdict_of
-from decomp.tools.cli.arguments import BACKEND, Debug, Json, load_backend, load_callable
-from decomp.tools.cli.terminal import Unusable, print_json, progressing, report_errors, saved, show
+from decomp.tools.cli.arguments import BACKEND, load_backend, load_callable
+from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 from decomp.tools.open_table import OpenTable
 
 MODELS = (
@@ -25,6 +26,7 @@ MODELS = (
 OPS = "Only this op or primitive (may be repeated)."
 
 
+@command(shared="as_json debug")
 def bringup(
     backend: Annotated[str, typer.Argument(metavar="BACKEND", help=BACKEND, show_default=False)],
     quick: Annotated[bool, typer.Option("--quick", help="Test fewer dtypes, samples, ops and models.")] = False,
@@ -38,43 +40,42 @@ def bringup(
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; by default one per core.")] = None,
     timeout: Annotated[float, typer.Option(help="The time limit of one row in seconds.")] = TIMEOUT,
     isolate: Annotated[bool, typer.Option("--isolate/--here", help="Run in other processes or in this one.")] = True,
-    as_json: Json = False,
-    debug: Debug = False,
+    *,
+    words: Words,
 ) -> None:
     """Compare a backend with PyTorch: its primitives, and the library's ops and models lowered to them. Exits with 1 if
     something is wrong, or if nothing was computed because nothing can be lowered to the target."""
-    with report_errors(debug, as_json):
-        chip, old = load_backend(backend), BringUp.load(compare) if compare is not None else None
-        models = {name: _model(name) for name in model} if any(":" in name for name in model) else model or None
-        place = cache_directory.directory() if not fresh else None
-        with progressing() as progress:
-            report = decomp.bring_up(
-                chip,
-                models=models,
-                ops=op or None,
-                only=only or None,
-                quick=quick,
-                workers=workers,
-                timeout=timeout,
-                isolate=None if isolate else False,
-                results=place / "bringup" if place else None,
-                progress=progress,
-            )
-        changes = report.compare(old) if old is not None else None
-        if as_json:
-            said = {} if changes is None else {"changes": [str(change) for change in changes]}
-            print_json({**report.as_dict(), **said})
-        else:
-            show(bringup_table(report))
-            if changes is not None:
-                show("", *(Text(str(each), style=_COLOURS[each.better]) for each in changes))
-                show(Text(f"{len(changes)} rows differ from {compare}"))
-        for path in (output, html):
-            if path is not None:
-                written = report.save(path)
-                show(saved(written) if not as_json else None)
-        if not report.ok:
-            raise typer.Exit(1)
+    chip, old = load_backend(backend), BringUp.load(compare) if compare is not None else None
+    models = {name: _model(name) for name in model} if any(":" in name for name in model) else model or None
+    place = cache_directory.directory() if not fresh else None
+    with progressing() as progress:
+        report = decomp.bring_up(
+            chip,
+            models=models,
+            ops=op or None,
+            only=only or None,
+            quick=quick,
+            workers=workers,
+            timeout=timeout,
+            isolate=None if isolate else False,
+            results=place / "bringup" if place else None,
+            progress=progress,
+        )
+    changes = report.compare(old) if old is not None else None
+    if words.as_json:
+        said = {} if changes is None else {"changes": [str(change) for change in changes]}
+        print_json({**report.as_dict(), **said})
+    else:
+        show(bringup_table(report))
+        if changes is not None:
+            show("", *(Text(str(each), style=_COLOURS[each.better]) for each in changes))
+            show(Text(f"{len(changes)} rows differ from {compare}"))
+    for path in (output, html):
+        if path is not None:
+            written = report.save(path)
+            show(saved(written) if not words.as_json else None)
+    if not report.ok:
+        raise typer.Exit(1)
 
 
 _COLOURS = {True: "green", False: "red", None: "yellow"}

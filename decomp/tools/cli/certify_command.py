@@ -13,13 +13,14 @@ import typer
 import decomp
 from decomp.tools.certification import certificates, tables
 from decomp.tools.certification.implementations import identity
-from decomp.tools.cli.arguments import TARGET, TO, Debug, Json
+from decomp.tools.cli.arguments import TARGET, TO
 from decomp.tools.cli.certificate_runs import CertificateRun
 from decomp.tools.cli.certificate_samples import DRAWN, compare_sample, sample_table
 from decomp.tools.cli.executors import EXECUTOR
 from decomp.tools.cli.extras import require_matplotlib
+from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.rule_choice import chosen_rules
-from decomp.tools.cli.terminal import Unusable, print_json, report_errors, saved, show
+from decomp.tools.cli.terminal import Unusable, print_json, saved, show
 
 SAMPLE = (
     f"Draw {DRAWN} rules by --seed (--sample 20: that many), measure them here and compare them with the committed "
@@ -28,6 +29,7 @@ SAMPLE = (
 )
 
 
+@command(shared="as_json debug")
 def certify(
     name: Annotated[
         str | None,
@@ -70,35 +72,32 @@ def certify(
     executor: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help=EXECUTOR)] = None,
     timeout: Annotated[float | None, typer.Option(help="The time limit of one rule in seconds.")] = None,
     seed: Annotated[int, typer.Option(help="Of random inputs; with --sample, of the draw.")] = 0,
-    as_json: Json = False,
-    debug: Debug = False,
+    *,
+    words: Words,
 ) -> None:
     """Measure rules against exact results and PyTorch's own, and compare with the committed certificates."""
-    with report_errors(debug, as_json):
-        require_matplotlib(plot)
-        run = CertificateRun(to, accuracy, workers, executor, timeout, seed)
-        before = certificates.read_committed()
-        if sample:
-            _refuse_beside_sample(
-                stale=stale, stored=stored, update=update, compiled=compiled, flushed=flushed, plot=plot
-            )
-            _compare_drawn(name, family, run, before, as_json)
-            return
-        chosen = _chosen(name, family, everything, stale, compiled or flushed, before)
-        if stored:
-            measured = [before[rule] for rule in map(identity, chosen) if rule in before]
-        elif compiled or flushed:
-            measured = run.measure_column(compiled, [before[identity(rule)] for rule in chosen], stale, update)
-        else:
-            measured = run.measure(chosen)
-        worse = _worse(measured, before)
-        _show_certificates(measured, worse, as_json)
-        if plot is not None:
-            _plot(chosen, run, plot)
-        if update and not (compiled or flushed):
-            _write(measured, before, run.levels, as_json)
-        elif worse and not update:
-            raise typer.Exit(1)
+    require_matplotlib(plot)
+    run = CertificateRun(to, accuracy, workers, executor, timeout, seed)
+    before = certificates.read_committed()
+    if sample:
+        _refuse_beside_sample(stale=stale, stored=stored, update=update, compiled=compiled, flushed=flushed, plot=plot)
+        _compare_drawn(name, family, run, before, words.as_json)
+        return
+    chosen = _chosen(name, family, everything, stale, compiled or flushed, before)
+    if stored:
+        measured = [before[rule] for rule in map(identity, chosen) if rule in before]
+    elif compiled or flushed:
+        measured = run.measure_column(compiled, [before[identity(rule)] for rule in chosen], stale, update)
+    else:
+        measured = run.measure(chosen)
+    worse = _worse(measured, before)
+    _show_certificates(measured, worse, words.as_json)
+    if plot is not None:
+        _plot(chosen, run, plot)
+    if update and not (compiled or flushed):
+        _write(measured, before, run.levels, words.as_json)
+    elif worse and not update:
+        raise typer.Exit(1)
 
 
 def _refuse_beside_sample(**given: object) -> None:

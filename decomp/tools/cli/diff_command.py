@@ -11,25 +11,11 @@ from rich.text import Text
 import typer
 
 import decomp
-from decomp.tools.cli.arguments import (
-    Debug,
-    Dynamic,
-    Freeze,
-    Imports,
-    Json,
-    Keep,
-    Levels,
-    Narrow,
-    RulesOf,
-    Training,
-    Trust,
-    load_accuracy,
-    load_model,
-    load_rules,
-    load_target,
-)
+from decomp.rules.options import PlanOptions
+from decomp.tools.cli.arguments import load_target
+from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.tables import change_groups
-from decomp.tools.cli.terminal import Unusable, print_json, report_errors, show, working
+from decomp.tools.cli.terminal import Unusable, print_json, show, working
 from decomp.tools.locking.comparing import LockDifference, compare
 from decomp.tools.locking.lock import Lock
 
@@ -40,54 +26,36 @@ TWO = "A lock (a file that `decomp lower --lock FILE` wrote), or a model, which 
 TO = "A target for the models: once for both, or once for each. With one model, it is lowered to each of two."
 
 
+@command(PlanOptions)
 def diff(
     old: Annotated[str, typer.Argument(metavar="OLD", help=TWO, show_default=False)],
     new: Annotated[str | None, typer.Argument(metavar="[NEW]", help="The same.", show_default=False)] = None,
     to: Annotated[list[str], typer.Option("--to", metavar="TARGET", help=TO)] = [],
-    rules: RulesOf = [],
-    keep: Keep = [],
-    accuracy: Levels = [],
-    dynamic: Dynamic = [],
-    freeze: Freeze = False,
-    training: Training = None,
-    narrow: Narrow = False,
+    *,
+    words: Words,
     lines: Annotated[bool, typer.Option("--lines", help="Show the programs as a unified diff, too.")] = False,
     everything: Annotated[bool, typer.Option("--all", help=f"Show more than {FEW} changes of a kind.")] = False,
-    trust: Trust = False,
-    imports: Imports = [],
-    as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Say how two lowerings differ: options, target, calls by op and module, rules, and how each call of the source is
     lowered. Exits with 1 if the lowered programs do."""
-    with report_errors(debug, as_json):
-        first, last = _two_targets(old, new, to)
-        models: dict[str, Any] = {}
+    first, last = _two_targets(old, new, to)
+    options = words.options()
+    models: dict[str, Any] = {}
 
-        def lower(name: str, target: str) -> Lock:
-            if name not in models:
-                models[name] = load_model(name, trust, dynamic)
-            lowering = decomp.lower(
-                models[name],
-                to=load_target(target),
-                rules=load_rules(rules),
-                keep=keep,
-                accuracy=load_accuracy(accuracy),
-                freeze=freeze,
-                training=training,
-                narrow=narrow,
-            )
-            return Lock.of(lowering)
+    def lower(name: str, target: str) -> Lock:
+        if name not in models:
+            models[name] = words.program(name)
+        return Lock.of(decomp.lower(models[name], to=load_target(target), options=options))
 
-        found = compare(_lock(old, first, lower), _lock(new or old, last, lower))
-        if as_json:
-            print_json(found.as_dict())
-        else:
-            show(difference_table(found, None if everything else FEW))
-            if lines:
-                typer.echo("\n".join(["", *found.lines]))
-        if not found.is_same_program:
-            raise typer.Exit(1)
+    found = compare(_lock(old, first, lower), _lock(new or old, last, lower))
+    if words.as_json:
+        print_json(found.as_dict())
+    else:
+        show(difference_table(found, None if everything else FEW))
+        if lines:
+            typer.echo("\n".join(["", *found.lines]))
+    if not found.is_same_program:
+        raise typer.Exit(1)
 
 
 def difference_table(found: LockDifference, most: int | None = None) -> RenderableType:

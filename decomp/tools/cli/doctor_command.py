@@ -9,25 +9,25 @@ from rich.table import Table
 from rich.text import Text
 import typer
 
-from decomp.tools.cli.arguments import Debug, Json
-from decomp.tools.cli.terminal import print_json, report_errors, show, working
+from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.terminal import print_json, show, working
 from decomp.tools.diagnosis import Diagnosis, Fact, diagnose
 
 MARKS = {"fine": Text("✓", style="green"), "absent": Text("-", style="dim"), "broken": Text("✗", style="red")}
 
 
-def doctor(as_json: Json = False, debug: Debug = False) -> None:
+@command(shared="as_json debug")
+def doctor(*, words: Words) -> None:
     """Show versions, extras, devices and compilers, what this PyTorch lacks, and whether the library works: what an
     issue report should quote. Exits with 1 if something is broken."""
-    with report_errors(debug, as_json):
-        with working("looking") as report:
-            found = diagnose(report)
-        if as_json:
-            print_json(found.as_dict())
-        else:
-            show(diagnosis_table(found))
-        if not found.ok:
-            raise typer.Exit(1)
+    with working("looking") as report:
+        found = diagnose(report)
+    if words.as_json:
+        print_json(found.as_dict())
+    else:
+        show(diagnosis_table(found))
+    if not found.ok:
+        raise typer.Exit(1)
 
 
 def diagnosis_table(found: Diagnosis) -> RenderableType:

@@ -9,29 +9,11 @@ from rich.text import Text
 import typer
 
 import decomp
-from decomp._library import library
+from decomp.rules.options import PlanOptions
 from decomp.tools.cli import tables
-from decomp.tools.cli.arguments import (
-    MODEL,
-    CostBy,
-    Debug,
-    Dynamic,
-    Freeze,
-    Imports,
-    Keep,
-    Levels,
-    Narrow,
-    RulesOf,
-    ToOrNone,
-    Training,
-    Trust,
-    load_accuracy,
-    load_cost,
-    load_model,
-    load_rules,
-    load_target,
-)
-from decomp.tools.cli.terminal import Unusable, report_errors, saved, show, working
+from decomp.tools.cli.arguments import MODEL, ToOrNone, load_target
+from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.terminal import Unusable, saved, show, working
 from decomp.tools.explaining import routes
 
 OP = f"An op in any spelling: relu, F.relu, aten.sum, nn.GELU. Or a model: {MODEL[0].lower()}{MODEL[1:]}"
@@ -41,57 +23,34 @@ HTML = (
 )
 
 
+@command(PlanOptions, shared="dynamic trust imports debug")
 def explain(
     what: Annotated[str, typer.Argument(metavar="OP|MODEL", help=OP, show_default=False)],
     to: ToOrNone = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="PAGE", help=HTML, show_default=False)] = None,
-    keep: Keep = [],
-    rules: RulesOf = [],
-    accuracy: Levels = [],
-    cost: CostBy = None,
-    dynamic: Dynamic = [],
-    freeze: Freeze = False,
-    training: Training = None,
-    narrow: Narrow = False,
-    trust: Trust = False,
-    imports: Imports = [],
-    debug: Debug = False,
+    *,
+    words: Words,
 ) -> None:
     """Show the rules of an op, and how sample calls of it are lowered to a target; or what becomes of a model on a
     target, and why, also as a page. Exits with 1 if calls of the model are blocked."""
-    with report_errors(debug):
-        chosen, levels, price = load_rules(rules) or library(), load_accuracy(accuracy), load_cost(cost)
-        target = load_target(to) if to is not None else None
-        if not _is_model(what, html):
-            if html is not None:
-                raise Unusable(f"--html shows a model, and {what} is an op")
-            _explain_op(decomp.op(what), target, chosen, levels, price)
-            return
-        if target is None:
-            raise Unusable(f"--to is missing: {what} is a model, which is explained for a target")
-        with working(f"loading {what}"):
-            program = load_model(what, trust, dynamic)
-        with working(f"lowering {what} to {target.name}"):
-            lowering = decomp.lower(
-                program,
-                to=target,
-                rules=chosen,
-                keep=keep,
-                accuracy=levels,
-                cost=price,
-                partial=True,
-                freeze=freeze,
-                training=training,
-                narrow=narrow,
-                verify="values",
-            )
+    options, target = words.options(), load_target(to) if to is not None else None
+    if not _is_model(what, html):
         if html is not None:
-            with working(f"writing {html}"):
-                lowering.html(html, what)
-        show(tables.report_table(lowering.report()), "", Text(str(lowering.plan)))
-        show(saved(html) if html is not None else None)
-        if lowering.blockers:
-            raise typer.Exit(1)
+            raise Unusable(f"--html shows a model, and {what} is an op")
+        _explain_op(decomp.op(what), target, options)
+        return
+    if target is None:
+        raise Unusable(f"--to is missing: {what} is a model, which is explained for a target")
+    program = words.program(what)
+    with working(f"lowering {what} to {target.name}"):
+        lowering = decomp.lower(program, to=target, options=options, partial=True, verify="values")
+    if html is not None:
+        with working(f"writing {html}"):
+            lowering.html(html, what)
+    show(tables.report_table(lowering.report()), "", Text(str(lowering.plan)))
+    show(saved(html) if html is not None else None)
+    if lowering.blockers:
+        raise typer.Exit(1)
 
 
 def _is_model(what: str, html: Path | None) -> bool:
@@ -111,11 +70,11 @@ def _is_op(what: str) -> bool:
         return False
 
 
-def _explain_op(found: decomp.Op, target: decomp.Target | None, rules: decomp.Rules, levels: Any, price: Any) -> None:
+def _explain_op(found: decomp.Op, target: decomp.Target | None, options: decomp.Options) -> None:
     taken: list[Any] = []
     if target is not None and found.packet is not None:
         from decomp_rules import samples
 
         with working(f"lowering sample calls of {found}"):
-            taken = routes(samples.calls_of(found.packet), target, rules, levels, price)
-    show(tables.explanation(found, rules.of(found), taken, target))
+            taken = routes(samples.calls_of(found.packet), target, options)
+    show(tables.explanation(found, options.chosen_rules.of(found), taken, target))

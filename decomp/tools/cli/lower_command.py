@@ -14,38 +14,16 @@ import typer
 
 import decomp
 from decomp.errors import first_line
+from decomp.rules.options import LowerOptions, PlanOptions
 from decomp.tools.cli import tables
-from decomp.tools.cli.arguments import (
-    CostBy,
-    Debug,
-    Dynamic,
-    Freeze,
-    Imports,
-    Json,
-    Keep,
-    Levels,
-    Model,
-    Narrow,
-    RulesOf,
-    Stages,
-    To,
-    ToOrNone,
-    Training,
-    Trust,
-    load_accuracy,
-    load_cost,
-    load_model,
-    load_rules,
-    load_target,
-)
+from decomp.tools.cli.arguments import Model, Stages, To, ToOrNone, load_target
 from decomp.tools.cli.extras import require_writer
-from decomp.tools.cli.terminal import Unusable, print_json, report_errors, saved, show, working
+from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.terminal import Unusable, print_json, saved, show, working
 from decomp.tools.writing import Unfailing, write_atomically
 
-FACTOR = "Pick the cheapest levels such that the error of the model grows by at most this factor."
-MaxError = Annotated[float | None, typer.Option("--max-error", metavar="FACTOR", help=FACTOR, show_default=False)]
 
-
+@command(LowerOptions)
 def lower(
     model: Model,
     to: To,
@@ -55,140 +33,82 @@ def lower(
             "-o", "--output", help="Save the lowered program (.pt2; for onnx .onnx; for stablehlo .mlir[bc])."
         ),
     ] = None,
-    partial: Annotated[bool, typer.Option("--partial", help="Lower what can be lowered and list the rest.")] = False,
-    keep: Keep = [],
-    rules: RulesOf = [],
-    accuracy: Levels = [],
-    cost: CostBy = None,
-    max_error: MaxError = None,
-    dynamic: Dynamic = [],
-    no_simplify: Annotated[bool, typer.Option("--no-simplify", help="Do not simplify the lowered program.")] = False,
-    freeze: Freeze = False,
-    training: Training = None,
-    narrow: Narrow = False,
+    *,
+    words: Words,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip verification.")] = False,
-    lock: Annotated[
-        Path | None, typer.Option("--lock", metavar="FILE", help="Write a lock, or hold the lowering to the one there.")
-    ] = None,
     stage: Stages = [],
     checks: Annotated[bool, typer.Option("--checks", help="List every invariant that was checked.")] = False,
-    trust: Trust = False,
-    imports: Imports = [],
-    as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Lower a model to a target, show the report and save the result."""
-    with report_errors(debug, as_json):
-        require_writer(output)
-        target, path, chosen = load_target(to), _writable(output, *_WRITERS), load_rules(rules)
-        save = _writer(target, path)
-        levels, price = load_accuracy(accuracy), load_cost(cost)
-        with working(f"loading {model}"):
-            program = load_model(model, trust, dynamic)
-        how = False if no_verify else "values"
-        with working(f"lowering {model} to {target.name}"):
-            lowering = decomp.lower(
-                program,
-                to=target,
-                rules=chosen,
-                keep=keep,
-                accuracy=levels,
-                cost=price,
-                max_error=max_error,
-                partial=partial,
-                simplify=not no_simplify,
-                freeze=freeze,
-                training=training,
-                narrow=narrow,
-                verify=how,
-                lock=lock,
-            )
-        report = lowering.report()
-        if path is not None:
-            with working(f"saving {path}"):
-                save(lowering, path)
-        if as_json:
-            print_json(report.as_dict())
-        else:
-            show(tables.report_table(report))
-            show(saved(path) if path is not None else None)
-            if checks:
-                typer.echo("\n".join(["", "checked:", *(f"  {check}" for check in report.checks)]))
-            for name in [each.value for each in stage]:
-                typer.echo(f"\n{lowering.stages[name]}" if name in lowering.stages else f"\n{name}: changed nothing")
+    require_writer(output)
+    target, path = load_target(to), _writable(output, *_WRITERS)
+    save = _writer(target, path)
+    options = words.options(verify=False if no_verify else "values")
+    program = words.program(model)
+    with working(f"lowering {model} to {target.name}"):
+        lowering = decomp.lower(program, to=target, options=options)
+    report = lowering.report()
+    if path is not None:
+        with working(f"saving {path}"):
+            save(lowering, path)
+    if words.as_json:
+        print_json(report.as_dict())
+    else:
+        show(tables.report_table(report))
+        show(saved(path) if path is not None else None)
+        if checks:
+            typer.echo("\n".join(["", "checked:", *(f"  {check}" for check in report.checks)]))
+        for name in [each.value for each in stage]:
+            typer.echo(f"\n{lowering.stages[name]}" if name in lowering.stages else f"\n{name}: changed nothing")
 
 
+@command(shared="trust imports as_json debug")
 def refold(
     model: Model,
     to: ToOrNone = None,
+    *,
+    words: Words,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the folded program (.pt2).")] = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip verification of the whole program.")] = False,
-    trust: Trust = False,
-    imports: Imports = [],
-    as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Find decomposed ops in a program, fold each into one call, and save the result. Without a target, all ops that
     can be recognised are searched for."""
-    with report_errors(debug, as_json):
-        target, path = load_target(to) if to is not None else None, _writable(output)
-        with working(f"loading {model}"):
-            program = load_model(model, trust)
-        with working(f"folding {model}"):
-            found = decomp.refold(program, to=target, verify=False if no_verify else "values")
-        if path is not None:
-            with working(f"saving {path}"):
-                _save(found.result, path)
-        report = found.report()
-        if as_json:
-            print_json(report.as_dict())
-        else:
-            show(tables.refold_table(report))
-            show(saved(path) if path is not None else None)
+    target, path = load_target(to) if to is not None else None, _writable(output)
+    program = words.program(model)
+    with working(f"folding {model}"):
+        found = decomp.refold(program, to=target, verify=False if no_verify else "values")
+    if path is not None:
+        with working(f"saving {path}"):
+            _save(found.result, path)
+    report = found.report()
+    if words.as_json:
+        print_json(report.as_dict())
+    else:
+        show(tables.refold_table(report))
+        show(saved(path) if path is not None else None)
 
 
+@command(PlanOptions)
 def plan(
     model: Model,
     to: To,
-    keep: Keep = [],
-    rules: RulesOf = [],
-    accuracy: Levels = [],
-    cost: CostBy = None,
-    dynamic: Dynamic = [],
-    freeze: Freeze = False,
-    training: Training = None,
-    narrow: Narrow = False,
-    trust: Trust = False,
-    imports: Imports = [],
-    as_json: Json = False,
-    debug: Debug = False,
+    *,
+    words: Words,
 ) -> None:
     """Show what lowering would do and cost, also at other levels of accuracy, without doing it. If ops are blocked,
     show the fewest ops to add to the target, and exit with 1."""
-    with report_errors(debug, as_json):
-        target, levels, price, chosen = load_target(to), load_accuracy(accuracy), load_cost(cost), load_rules(rules)
-        with working(f"loading {model}"):
-            program = load_model(model, trust, dynamic)
-        with working(f"planning {model} for {target.name}"):
-            found = decomp.plan(
-                program,
-                to=target,
-                rules=chosen,
-                keep=keep,
-                accuracy=levels,
-                cost=price,
-                freeze=freeze,
-                training=training,
-                narrow=narrow,
-            )
-        with working(f"searching for the ops that {target.name} lacks"):
-            lacks = None if found.complete else found.suggest()
-        if as_json:
-            print_json({**_plan_as_dict(found), "suggestion": None if lacks is None else lacks.as_dict()})
-        else:
-            show(tables.plan_table(found, lacks))
-        if not found.complete:
-            raise typer.Exit(1)
+    target, options = load_target(to), words.options()
+    program = words.program(model)
+    with working(f"planning {model} for {target.name}"):
+        found = decomp.plan(program, to=target, options=options)
+    with working(f"searching for the ops that {target.name} lacks"):
+        lacks = None if found.complete else found.suggest()
+    if words.as_json:
+        print_json({**_plan_as_dict(found), "suggestion": None if lacks is None else lacks.as_dict()})
+    else:
+        show(tables.plan_table(found, lacks))
+    if not found.complete:
+        raise typer.Exit(1)
 
 
 def _writable(path: Path | None, *others: str) -> Path | None:

@@ -15,13 +15,15 @@ from decomp._library import library
 from decomp.tools.certification import certificates, fronts
 from decomp.tools.certification.tables import front_table
 from decomp.tools.cli import tables
-from decomp.tools.cli.arguments import TARGET, TO, Debug, Json, attribute, load_target
+from decomp.tools.cli.arguments import TARGET, TO, attribute, load_target
 from decomp.tools.cli.extras import require_matplotlib
-from decomp.tools.cli.terminal import Unusable, print_json, report_errors, saved, show
+from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.terminal import Unusable, print_json, saved, show
 
 RULES = "package.module:name of rules, or of a table of functions by op; by default the rules of the library."
 
 
+@command(shared="debug")
 def rules(
     text: Annotated[
         str, typer.Argument(metavar="[FILTER]", help="Only rules whose op, name or file contains this.")
@@ -34,26 +36,24 @@ def rules(
         typer.Option(*TO, metavar="TARGET", help="Compare the errors and calls of one op's rules on a target."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Plot errors over calls, with --to.")] = None,
-    debug: Debug = False,
 ) -> None:
     """List the rules of the library or its declared limitations, or show what accuracy costs on a target."""
-    with report_errors(debug):
-        require_matplotlib(plot)
-        if to is not None:
-            _show_front(text, load_target(to), plot)
-            return
-        if limitations:
-            declared = [each for each in library().limitations if text in str(each)]
-            if not declared:
-                raise Unusable(f"no limitation with {text!r} in its op or reason")
-            show(tables.limitations_table(sorted(declared, key=str)))
-            show(Text(f"{len(declared)} limitations of {len({each.op for each in declared})} ops"))
-            return
-        found = [rule for rule in library() if text in f"{rule.op} {rule}"]
-        if not found:
-            raise Unusable(f"no rule with {text!r} in its op, name or file")
-        show(tables.rules_table(sorted(found, key=lambda rule: str(rule.op)), certificates.read_committed()))
-        show(Text(f"{len(found)} rules for {len({rule.op for rule in found})} ops"))
+    require_matplotlib(plot)
+    if to is not None:
+        _show_front(text, load_target(to), plot)
+        return
+    if limitations:
+        declared = [each for each in library().limitations if text in str(each)]
+        if not declared:
+            raise Unusable(f"no limitation with {text!r} in its op or reason")
+        show(tables.limitations_table(sorted(declared, key=str)))
+        show(Text(f"{len(declared)} limitations of {len({each.op for each in declared})} ops"))
+        return
+    found = [rule for rule in library() if text in f"{rule.op} {rule}"]
+    if not found:
+        raise Unusable(f"no rule with {text!r} in its op, name or file")
+    show(tables.rules_table(sorted(found, key=lambda rule: str(rule.op)), certificates.read_committed()))
+    show(Text(f"{len(found)} rules for {len({rule.op for rule in found})} ops"))
 
 
 def _show_front(op: str, target: decomp.Target, plot: Path | None) -> None:
@@ -67,36 +67,35 @@ def _show_front(op: str, target: decomp.Target, plot: Path | None) -> None:
         show(saved(fronts.plot_front(ways, plot)))
 
 
+@command(shared="as_json debug")
 def lint(
     name: Annotated[str | None, typer.Argument(metavar="[RULES]", help=RULES, show_default=False)] = None,
-    as_json: Json = False,
-    debug: Debug = False,
+    *,
+    words: Words,
 ) -> None:
     """Compare the parameters of rules with the schemas of their ops. Exits with 1 if one contradicts its schema."""
-    with report_errors(debug, as_json):
-        checked = library() if name is None else attribute(name)
-        if not isinstance(checked, (decomp.Rules, Mapping)):
-            raise Unusable(f"{name} must be a decomp.Rules or a table of functions by op, not {type(checked).__name__}")
-        findings = decomp.lint(checked)
-        if as_json:
-            print_json([asdict(finding) for finding in findings])
-        else:
-            show(tables.findings_table(findings) if findings else None)
-            count = len(list(checked))
-            show(Text(f"{len(findings)} findings in {count} {'rules' if count != 1 else 'rule'}"))
-        if findings:
-            raise typer.Exit(1)
+    checked = library() if name is None else attribute(name)
+    if not isinstance(checked, (decomp.Rules, Mapping)):
+        raise Unusable(f"{name} must be a decomp.Rules or a table of functions by op, not {type(checked).__name__}")
+    findings = decomp.lint(checked)
+    if words.as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        show(tables.findings_table(findings) if findings else None)
+        count = len(list(checked))
+        show(Text(f"{len(findings)} findings in {count} {'rules' if count != 1 else 'rule'}"))
+    if findings:
+        raise typer.Exit(1)
 
 
+@command(shared="debug")
 def targets(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help=TARGET, show_default=False)] = None,
-    debug: Debug = False,
 ) -> None:
     """List the targets, or the ops of one."""
-    with report_errors(debug):
-        if name is not None:
-            show(tables.target_table(load_target(name)))
-            return
-        from decomp_rules import targets as known
+    if name is not None:
+        show(tables.target_table(load_target(name)))
+        return
+    from decomp_rules import targets as known
 
-        show(tables.targets_table(known.get(each) for each in known.names()))
+    show(tables.targets_table(known.get(each) for each in known.names()))

@@ -12,26 +12,12 @@ from rich.text import Text
 import typer
 
 from decomp.errors import count_noun
+from decomp.rules.options import AdviseOptions
 from decomp.tools.cli.advise_command import Models
-from decomp.tools.cli.arguments import (
-    CostBy,
-    Debug,
-    Imports,
-    Json,
-    Keep,
-    Levels,
-    Narrow,
-    RulesOf,
-    To,
-    Training,
-    Trust,
-    load_model,
-    near,
-    require_model,
-)
+from decomp.tools.cli.arguments import To, load_model, near, require_model
+from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.tables import change_groups
-from decomp.tools.cli.terminal import Unusable, print_json, progressing, report_errors, saved, show
-from decomp.tools.cli.words import Words
+from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 from decomp.tools.upgrading.comparing import Upgrade, compare
 from decomp.tools.upgrading.records import VersionRecord
 from decomp.tools.upgrading.taking import KINDS, TIMEOUT, take
@@ -44,80 +30,71 @@ FEW = 12
 """So many lines of each kind are shown, unless all are asked for."""
 
 
+@command(AdviseOptions, shared="trust imports as_json debug")
 def snapshot(
     to: To,
     output: Annotated[Path, typer.Option("-o", "--output", help=OUTPUT, show_default=False)],
     models: Models = None,
     op: Annotated[list[str], typer.Option("--op", metavar="OP", help=OP)] = [],
     only: Annotated[list[str], typer.Option("--only", metavar="KIND", help=ONLY)] = [],
-    keep: Keep = [],
-    rules: RulesOf = [],
-    accuracy: Levels = [],
-    cost: CostBy = None,
-    training: Training = None,
-    narrow: Narrow = False,
+    *,
+    words: Words,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one a core.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one op may take.")] = TIMEOUT,
-    trust: Trust = False,
-    imports: Imports = [],
-    as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Record what the installed PyTorch does for a target and some models: how ops reach it, what kernels compute, how
     models are exported and lowered. `decomp upgrade` says what changed between two of them."""
-    with report_errors(debug, as_json):
-        _require_file(output)
-        unknown = next((each for each in only if each not in KINDS), None)
-        if unknown is not None:
-            raise Unusable(f"--only {unknown}:{near(unknown, KINDS)} There are {', '.join(KINDS)}")
-        words = Words(to, tuple(rules), tuple(keep), tuple(accuracy), cost, training, narrow)
-        names = tuple(dict.fromkeys(models or ()))
-        for name in names:
-            require_model(name)
-        made = {name: functools.partial(load_model, name, trust) for name in names}
-        asked = {"target": to, "rules": list(rules), "models": list(names)}
-        with progressing() as report:
-            found = take(
-                words,
-                made,
-                ops=op or None,
-                kinds=only or KINDS,
-                workers=workers,
-                timeout=timeout,
-                asked=asked,
-                progress=report,
-            )
-        try:
-            found.save(output)
-        except OSError as error:
-            raise Unusable(f"cannot write {output}: {error.strerror or error}") from error
-        count = sum(map(len, found.ops.values()))
-        if as_json:
-            print_json({"file": str(output), **found.header, "ops": len(found.ops), "calls": count})
-            return
-        counts = f"{count_noun(count, 'call')} of {count_noun(len(found.ops), 'op')}, {count_noun(len(names), 'model')}"
-        show(Text(f"torch {found.version} for {found.target}: {counts}"))
-        show(*(Text(f"{name}: {said}", style="red") for name, said in found.lost.items()))
-        show(saved(output))
+    _require_file(output)
+    unknown = next((each for each in only if each not in KINDS), None)
+    if unknown is not None:
+        raise Unusable(f"--only {unknown}:{near(unknown, KINDS)} There are {', '.join(KINDS)}")
+    names = tuple(dict.fromkeys(models or ()))
+    for name in names:
+        require_model(name)
+    made = {name: functools.partial(load_model, name, words.written["trust"]) for name in names}
+    asked = {"target": to, "rules": list(dict(words.written)["rules"]), "models": list(names)}
+    with progressing() as report:
+        found = take(
+            functools.partial(words.setting, to),
+            made,
+            ops=op or None,
+            kinds=only or KINDS,
+            workers=workers,
+            timeout=timeout,
+            asked=asked,
+            progress=report,
+        )
+    try:
+        found.save(output)
+    except OSError as error:
+        raise Unusable(f"cannot write {output}: {error.strerror or error}") from error
+    count = sum(map(len, found.ops.values()))
+    if words.as_json:
+        print_json({"file": str(output), **found.header, "ops": len(found.ops), "calls": count})
+        return
+    counts = f"{count_noun(count, 'call')} of {count_noun(len(found.ops), 'op')}, {count_noun(len(names), 'model')}"
+    show(Text(f"torch {found.version} for {found.target}: {counts}"))
+    show(*(Text(f"{name}: {said}", style="red") for name, said in found.lost.items()))
+    show(saved(output))
 
 
+@command(shared="as_json debug")
 def upgrade(
     old: Annotated[Path, typer.Argument(metavar="OLD", help=OLD, show_default=False)],
     new: Annotated[Path, typer.Argument(metavar="NEW", help=NEW, show_default=False)],
     everything: Annotated[bool, typer.Option("--all", help=f"Show more than {FEW} lines of a kind.")] = False,
-    as_json: Json = False,
-    debug: Debug = False,
+    *,
+    words: Words,
 ) -> None:
     """Say what changed for a target and its models between two versions of PyTorch, from snapshots that each of them
     made. Exits with 1 if something did."""
-    with report_errors(debug, as_json):
-        found = compare(VersionRecord.load(old), VersionRecord.load(new), (str(old), str(new)))
-        if as_json:
-            print_json(found.as_dict())
-        else:
-            show(upgrade_table(found, None if everything else FEW))
-        if found.changes:
-            raise typer.Exit(1)
+    found = compare(VersionRecord.load(old), VersionRecord.load(new), (str(old), str(new)))
+    if words.as_json:
+        print_json(found.as_dict())
+    else:
+        show(upgrade_table(found, None if everything else FEW))
+    if found.changes:
+        raise typer.Exit(1)
 
 
 def upgrade_table(found: Upgrade, most: int | None = None) -> RenderableType:

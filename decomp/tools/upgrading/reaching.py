@@ -13,6 +13,7 @@ from decomp.advice.jobs import Setting
 from decomp.errors import NotLowered, first_line
 from decomp.ir.call import calls
 from decomp.lowering import lower
+from decomp.rules.options import Options
 from decomp.samples import Sample
 from decomp.tools.explaining import DerivationStep, routes
 from decomp.tools.measurement.trials import silenced
@@ -22,9 +23,10 @@ from decomp.tools.upgrading.records import CallRecord, ModelRecord
 def reached(sample: Sample, setting: Setting) -> CallRecord:
     """How a call reaches the target."""
     matching, policy = setting
+    options = Options(rules=matching.rules, accuracy=policy.accuracy, cost=policy.cost)
     try:
         with silenced():
-            (route,) = routes([sample], matching.target, matching.rules, policy.accuracy, policy.cost)
+            (route,) = routes([sample], matching.target, options)
     except Exception as error:  # an export or a rule may raise anything on this version
         return CallRecord(str(sample), "refused", reason=_named(error))
     chains = tuple(_chains(route.derivation))

@@ -1,5 +1,6 @@
 """The command line: every verb, every exit code, and what it says to wrong input, word for word."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import decomp
 from decomp import __main__ as entry
 from decomp.tools.cli.app import COMMANDS, EXIT_CODES, app, imported
 from decomp_rules import samples
@@ -149,6 +151,30 @@ def test_an_unknown_cost_or_level_names_the_nearest():
     )
     assert said(run("plan", "mlp", "--to", "tinygrad", "--accuracy", "gelo=fast"))[1].startswith(
         "error: unknown op 'gelo'; did you mean 'gelu'"
+    )
+
+
+@pytest.mark.parametrize(
+    "command, verb",
+    [("lower", decomp.lower), ("budget", decomp.budget), ("advise", decomp.advise)]
+    + [(command, decomp.plan) for command in ("plan", "explain", "diff", "memory", "snapshot")],
+)
+def test_a_command_has_a_flag_for_each_option_of_its_verb(command, verb):
+    options = inspect.signature(verb).parameters.keys() & inspect.signature(decomp.Options).parameters.keys()
+    assert {each.name for each in imported(command).params} >= options - {"verify"}
+
+
+def test_limits_in_ulp_are_written_as_levels_are():
+    limits = ["--max-ulp", "gelu=64", "--max-ulp", "4"]
+    derived = json.loads(run("plan", "mlp", "--to", "tinygrad", *limits, "--json").stdout)["derived"]
+    assert [entry["node"] for entry in derived] == ["linear", "relu", "linear_1"]
+    assert said(run("plan", "mlp", "--to", "tinygrad", "--max-ulp", "gelu=few")) == (
+        2,
+        "error: --max-ulp gelu=few: must be a number of ULP, or OP=ULP",
+    )
+    assert said(run("plan", "mlp", "--to", "tinygrad", "--max-ulp", "0")) == (
+        2,
+        "error: max_ulp= must be ULP, a number above 0, or a dict of them by op, not 0.0",
     )
 
 
