@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from decomp.figures import new_figure, save_figure
+
 if TYPE_CHECKING:
     from decomp.advising import Advice
 
 
 def plot_curve(advice: Advice, path: Path) -> Path:
     """Draw advice into a file, whose suffix decides the format. Raises `ImportError` without matplotlib."""
-    # Deferred: matplotlib is an optional dependency.
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(9, 5), layout="constrained")
+    figure = new_figure(9, 5)
     axes = figure.subplots()
     steps, programs = zip(*advice.curve)
     total = len(advice.calls) + len(advice.out_of_reach)
@@ -28,6 +26,5 @@ def plot_curve(advice: Advice, path: Path) -> Path:
     axes.set_ylim(0, total * 1.08)
     axes.set_xlim(0, steps[-1] + 1)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
-    figure.savefig(path)
-    return path
+        axis.get_major_locator().set_params(integer=True)
+    return save_figure(figure, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from decomp.figures import new_figure, save_figure
 from decomp.memory.placing import ARENA
 
 if TYPE_CHECKING:
@@ -16,15 +17,11 @@ MEGABYTE = 1e6
 
 def plot(plan: MemoryPlan, path: Path) -> Path:
     """Draw a plan into a file, whose suffix decides the format. Raises `ImportError` without matplotlib."""
-    # Deferred: matplotlib is an optional dependency.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 7), layout="constrained")
+    figure = new_figure(9, 7)
     upper, lower = figure.subplots(2, 1, sharex=True)
     _held(upper, plan)
     _arena(lower, plan)
-    figure.savefig(path)
-    return path
+    return save_figure(figure, path)
 
 
 def _held(axes: Any, plan: MemoryPlan) -> None:

@@ -1,30 +1,17 @@
-"""Atomic writes: an existing file is replaced only when the new one is complete. Records are JSON with one row a line,
-so that a diff between two versions shows the rows that changed."""
+"""Records on disk: JSON with one row a line, so that a diff between two versions shows the rows that changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-import contextlib
+from collections.abc import Callable
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any, TypeVar
 
 from decomp.errors import ArgumentError
+from decomp.files import write_atomically as write_atomically
 
 T = TypeVar("T")
-
-
-@contextlib.contextmanager
-def write_atomically(path: Path) -> Iterator[Path]:
-    """A temporary path next to `path`, with its suffix, to write to; at the end it replaces `path`."""
-    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
-    try:
-        yield unfinished
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def read_record(path: Path, kind: str, version: int, name: str, remedy: str, read: Callable[[Any], T]) -> T:

@@ -13,8 +13,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
+from decomp.figures import new_figure, save_figure
 from decomp.tools.benchmarking.records import Attribution, BenchmarkResults, BenchmarkRow
-from decomp.tools.writing import write_atomically
 
 COLOURS = {"small": "#9ecae1", "medium": "#4292c6", "large": "#08519c", "huge": "#08306b", "whole": "#d95f0e"}
 """By size: sizes are shades of one colour, models have another colour."""
@@ -44,7 +44,7 @@ def ratios(rows: Sequence[BenchmarkRow], path: Path) -> Path:
     """Compiled programs: ratio by workload and size, quartiles as bars; one panel per variant, logarithmic."""
     variants = [v for v in dict.fromkeys(row.variant for row in rows) if _shown(v, True)]
     names = [name for _, name in _workloads(rows)]
-    figure = Figure(figsize=(WIDTH, 1.2 + 0.3 * len(names)), layout="constrained")
+    figure = new_figure(WIDTH, 1.2 + 0.3 * len(names))
     panels = list(figure.subplots(1, len(variants), sharey=True, sharex=True, squeeze=False).ravel())
     for axes, variant in zip(panels, variants):
         _ratio_panel(axes, [row for row in rows if row.variant == variant], names)
@@ -55,7 +55,7 @@ def ratios(rows: Sequence[BenchmarkRow], path: Path) -> Path:
     title = "Compiled by Inductor: time of the lowered program over that of the original"
     figure.suptitle(f"{title}\n(1×: as fast, to the right: slower; bars are quartiles of the rounds)", fontsize=10)
     _legend(figure, panels)
-    return _saved(figure, path)
+    return save_figure(figure, path, DPI)
 
 
 def _shown(variant: str, compiled: bool) -> bool:
@@ -71,12 +71,6 @@ def _workloads(rows: Sequence[BenchmarkRow]) -> list[tuple[str, str]]:
 def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
     handles = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels())}
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-
-
-def _saved(figure: Figure, path: Path) -> Path:
-    with write_atomically(path) as unfinished:
-        figure.savefig(unfinished, dpi=DPI)
-    return path
 
 
 def _ratio_panel(axes: Axes, rows: Sequence[BenchmarkRow], names: Sequence[str]) -> None:
@@ -120,12 +114,12 @@ def heat_map(rows: Sequence[BenchmarkRow], path: Path) -> Path:
     tables = [_HeatMap.of(part) for part in panels]
     heights = [1.2 + 0.22 * len(each.lines) for each in tables]
     widest = max(len(each.columns) for each in tables)
-    figure = Figure(figsize=(max(WIDTH, 1.8 + 0.42 * widest), 0.9 + sum(heights)), layout="constrained")
+    figure = new_figure(max(WIDTH, 1.8 + 0.42 * widest), 0.9 + sum(heights))
     grid = figure.subplots(len(tables), 1, squeeze=False, height_ratios=heights).ravel()
     for axes, table in zip(grid, tables):
         table.draw(axes)
     figure.suptitle("Eager: time of the lowered program over that of the original (1: as fast)", fontsize=11)
-    return _saved(figure, path)
+    return save_figure(figure, path, DPI)
 
 
 @dataclass(frozen=True)
@@ -184,13 +178,13 @@ def roofline(results: BenchmarkResults, rows: Sequence[BenchmarkRow], path: Path
     variants = variants or [v for v in dict.fromkeys(row.variant for row in rows) if v == "fused"]
     largest = {row.case.name: row.case.size for row in rows if row.needed}  # rows are sorted by size
     chosen = [r for r in rows if r.needed and r.variant in variants and largest[r.case.name] == r.case.size]
-    figure = Figure(figsize=(WIDTH, 5.0), layout="constrained")
+    figure = new_figure(WIDTH, 5.0)
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.3])
     _rates_of_bytes(left, [r for r in chosen if _Point.of(r).intensity <= 1], variants, copy)
     _rates_of_operations(right, [r for r in chosen if _Point.of(r).intensity > 1], variants, matmul, copy)
     _legend(figure, [left, right])
     figure.suptitle("How near to the limits of the machine (lines, measured in the same run)", fontsize=11)
-    return _saved(figure, path)
+    return save_figure(figure, path, DPI)
 
 
 def _style(place: int, variant: str) -> dict[str, Any]:
@@ -273,7 +267,7 @@ def waterfalls(attributions: Sequence[Attribution], path: Path, most: int = 7) -
     shown = list({one.case.name: one for one in attributions}.values())
     columns = min(2, len(shown))
     lines = -(-len(shown) // columns)
-    figure = Figure(figsize=(WIDTH, 0.6 + 2.5 * lines), layout="constrained")
+    figure = new_figure(WIDTH, 0.6 + 2.5 * lines)
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     for axes, one in zip(panels, shown):
         _waterfall(axes, one, most)
@@ -281,7 +275,7 @@ def waterfalls(attributions: Sequence[Attribution], path: Path, most: int = 7) -
         axes.set_axis_off()
     variants = " / ".join(dict.fromkeys(one.variant for one in shown))
     figure.suptitle(f"Where lowering to {variants} costs time: eager, node by node (ms)", fontsize=11)
-    return _saved(figure, path)
+    return save_figure(figure, path, DPI)
 
 
 def _waterfall(axes: Axes, one: Attribution, most: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from decomp.errors import ArgumentError
+from decomp.figures import new_figure, save_figure
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
@@ -18,7 +19,6 @@ from decomp.samples import samples_of
 from decomp.tools.certification.certificate import Certificate, Implementation
 from decomp.tools.certification.implementations import Lowered, PreferredRule, identity
 from decomp.tools.measurement.trials import in_dtype
-from decomp.tools.writing import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +103,9 @@ _COLOURS = dict(zip(reversed(LEVELS), ("#1b9e77", "#7570b3", "#d95f02")))
 
 def plot_front(shown: Front, path: Path) -> Path:
     """Plot errors over calls; for each level a line joins the alternatives that no other beats."""
-    # Deferred: matplotlib is an optional dependency.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    figure = new_figure(8, 3.6)
     _draw(figure.subplots(), shown)
-    with write_atomically(path) as unfinished:
-        figure.savefig(unfinished, dpi=150)
-    return path
+    return save_figure(figure, path, 150)
 
 
 def _draw(axis: Any, shown: Front) -> None:

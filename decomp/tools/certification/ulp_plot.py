@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from decomp.errors import ArgumentError
+from decomp.figures import new_figure, save_figure
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 from decomp.tools.certification.implementations import (
@@ -25,7 +26,6 @@ from decomp.tools.measurement.comparison import ROUNDS
 from decomp.tools.measurement.measuring import measured_samples
 from decomp.tools.measurement.reference import Reference, mp_function
 from decomp.tools.measurement.trials import FAILURES, Function, Trial, trial, widened
-from decomp.tools.writing import write_atomically
 from decomp.validation.ulp import Exact, deviation
 
 Errors = tuple[str, torch.Tensor, torch.Tensor]
@@ -38,24 +38,15 @@ def plot_errors(rules: Sequence[Rule], targets: Sequence[Target], path: Path) ->
     rows = [row for rule in rules if (row := list(_errors(rule, targets)))]
     if not rows:
         raise ArgumentError("only rules of pointwise ops with one float argument can be plotted")
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
     columns = max(map(len, rows))
-    figure, axes = pyplot.subplots(
-        len(rows), columns, figsize=(5 * columns, 3.2 * len(rows)), sharey=True, squeeze=False, layout="constrained"
-    )
+    figure = new_figure(5 * columns, 3.2 * len(rows))
+    axes = figure.subplots(len(rows), columns, sharey=True, squeeze=False)
     for row, drawn in zip(axes, rows):
         for axis, errors in zip(row, drawn):
             _draw(axis, *errors)
         for axis in row[len(drawn) :]:
             axis.set_visible(False)
-    with write_atomically(path) as unfinished:
-        figure.savefig(unfinished, dpi=150)
-    pyplot.close(figure)
-    return path
+    return save_figure(figure, path, 150)
 
 
 def _draw(axis: Any, title: str, inputs: torch.Tensor, errors: torch.Tensor) -> None:
