@@ -179,8 +179,8 @@ def _outputs(source: ExportedProgram, graph: fx.Graph, specs: list[InputSpec], o
         for spec, value in zip(source.graph_signature.output_specs, results)
     ]
     targets = {spec.arg.name: spec for spec in specs if hasattr(spec.arg, "name")}
-    written = [write_spec(targets[write.source.name], write.value) for write in own.writes]
-    output.args = ((*(write.value for write in own.writes), *results),)
+    written = [write_spec(targets[write.source.name], write.value) for write in own.signed]
+    output.args = ((*(write.value for write in own.signed), *results),)
     return written + renewed
 
 

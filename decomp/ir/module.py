@@ -75,6 +75,11 @@ class ProgramGraph:
         """How many calls it makes."""
         return sum(node.op.startswith("call") for node in self.graph.nodes)
 
+    @property
+    def signed(self) -> tuple[Write, ...]:
+        """The writes that the signature of an exported program names."""
+        return tuple(write for write in self.writes if write.signed)
+
     def at(self, by: str) -> ProgramGraph | None:
         """The latest graph that a pass made, this one or one that it was made from; None if there is none."""
         each: ProgramGraph | None = self

@@ -141,7 +141,7 @@ def _input(spec: Any) -> tuple[Any, ...]:
 def _require_same_kinds(program: ReturnedProgram, before: ExportGraphSignature, after: ExportGraphSignature) -> None:
     """The output specs must be those of the source, after those of writes made explicit by lowering."""
     inputs = {spec.arg.name: spec for spec in after.input_specs}
-    expected_writes = [write_spec(inputs[write.source.name], write.value) for write in program.module.main.writes]
+    expected_writes = [write_spec(inputs[write.source.name], write.value) for write in program.module.main.signed]
     expected = [(spec.kind, spec.target) for spec in (*expected_writes, *before.output_specs)]
     found = [(spec.kind, spec.target) for spec in after.output_specs]
     if found != expected:
