@@ -21,6 +21,8 @@ import torch
 from benchmarks.gpu_results import GpuResults
 import decomp
 from decomp.jobs import stop
+from decomp.rules.certificate import Certificate
+from decomp.rules.certificates import identity, level_of
 from decomp.rules.rules import Rule
 from decomp.samples import program_of
 from decomp.tools.benchmarking import suite
@@ -29,8 +31,6 @@ from decomp.tools.benchmarking.clock import Effort
 from decomp.tools.benchmarking.records import BenchmarkResults
 from decomp.tools.benchmarking.running import first_error_line
 from decomp.tools.benchmarking.workload import exact_outputs, tensors, variants
-from decomp.tools.certification.certificate import Certificate
-from decomp.tools.certification.implementations import identity, level_of
 from decomp.tools.certification.jobs import job, measure_in_process
 from decomp_rules import samples, targets
 from decomp_rules.samples.in_models import call_of, ops_in_models

@@ -13,10 +13,10 @@ import torch
 
 from decomp.costs.machine import describe_machine
 from decomp.results import Certificate
+from decomp.rules.certificate import AS_WRITTEN, Figures
 from decomp.tools.benchmarking.records import BenchmarkResults
 from decomp.tools.benchmarking.table import summary, table
 from decomp.tools.certification import certificates
-from decomp.tools.certification.certificate import AS_WRITTEN, Figures
 from decomp.tools.writing import one_row_a_line, write_atomically
 
 RULES = ("rule", "level", "ULP, CPU", "ULP here", "PyTorch here", "gradient here", "tinygrad here", "wrong here")

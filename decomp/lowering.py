@@ -15,7 +15,6 @@ import torch
 from torch import fx
 from typing_extensions import Unpack
 
-from decomp._library import hold_to_lock, write_page
 from decomp.advice.suggestions import SuggestionSearch
 from decomp.capture import frontends
 from decomp.derive.decisions import Plan, PlannedProgram
@@ -45,6 +44,7 @@ from decomp.proof.returned_program import ReturnedProgram
 from decomp.provenance import Provenance, record
 from decomp.report import Report, report_of
 from decomp.rules.accuracy import Accuracy, Policy
+from decomp.rules.library import hold_to_lock, write_page
 from decomp.rules.options import DecomposeOptions, LowerOptions, Options, PlanOptions, verb
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import MatchAllTarget, Target

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from decomp.refolding.outcome import RefoldReport as RefoldReport
     from decomp.refolding.refolding import Refolding as Refolding
     from decomp.report import Report as Report
+    from decomp.rules.certificate import Certificate as Certificate, Certificates as Certificates
     from decomp.rules.declining import Declined as Declined
     from decomp.rules.linting import Finding as Finding
     from decomp.runtime.loaded import Loaded as Loaded
@@ -23,15 +24,14 @@ if TYPE_CHECKING:
     from decomp.samples import UnspecifiedBehaviour as UnspecifiedBehaviour
     from decomp.tools.benchmarking.workload import Workload as Workload
     from decomp.tools.bringup.report import BringUp as BringUp
-    from decomp.tools.certification.certificate import Certificate as Certificate, Certificates as Certificates
     from decomp.tools.comparing.comparison import ComparedCall as ComparedCall, Comparison as Comparison
 
 _DEFINED_IN = {
     "Advice": "decomp.advising",
     "BringUp": "decomp.tools.bringup.report",
     "Budget": "decomp.budgets",
-    "Certificate": "decomp.tools.certification.certificate",
-    "Certificates": "decomp.tools.certification.certificate",
+    "Certificate": "decomp.rules.certificate",
+    "Certificates": "decomp.rules.certificate",
     "ComparedCall": "decomp.tools.comparing.comparison",
     "Comparison": "decomp.tools.comparing.comparison",
     "Declined": "decomp.rules.declining",

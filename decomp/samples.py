@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from decomp._library import samples as library_samples
 from decomp.errors import ArgumentError, pickle_or_explain, spell_target
 from decomp.ir.binding import BindingError, bind_function
 from decomp.ir.call import kind_of
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import of_function, op as op_of
+from decomp.rules.library import samples as library_samples
 from decomp.rules.pattern_rules import PatternRule
 from decomp.rules.rule import from_portable, portable
 from decomp.rules.rules import Rule

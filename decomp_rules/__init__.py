@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decomp import Rules
@@ -14,6 +15,7 @@ from decomp_rules import targets as targets
 if TYPE_CHECKING:
     RULES: Rules
 
+CERTIFICATES = Path(__file__).parent / "certificates"
 FAMILIES = (
     "support.primitives complex.numbers complex.functions complex.trigonometry complex.reductions"
     " complex.convolution pointwise.activation pointwise.activation_backward pointwise.gelu pointwise.exponential"
@@ -51,9 +53,20 @@ def _family(name: str) -> Rules:
     return found
 
 
+def range_of(op: str, level: str) -> tuple[float, float]:
+    """The smallest and the largest argument of an ATen op, by its short name, for which a level of accuracy guarantees
+    its error bound."""
+    return importlib.import_module(f"{__name__}.support.ranges").range_of(op, level)
+
+
+def has_wrong_gradients(op: str) -> bool:
+    """Whether PyTorch's own gradients of an ATen op, by its short name, are known to be wrong."""
+    return op in importlib.import_module(f"{__name__}.samples.derivatives").DIFFERENTIABLE
+
+
 def __getattr__(name: str) -> Any:
     if name == "RULES":
         return rules()
-    if name == "patterns":
-        return importlib.import_module(f"{__name__}.patterns")
+    if name in ("patterns", "samples", "backends"):
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

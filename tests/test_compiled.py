@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 
 import decomp
 from decomp.results import Certificate
+from decomp.rules.certificates import identity
 from decomp.tools.certification.certificates import read_committed
-from decomp.tools.certification.implementations import identity
 from decomp_rules import RULES, targets
 from decomp_rules.samples import MODELS, calls_of, model
 

@@ -1,12 +1,15 @@
 """`max_ulp=`: the cheapest alternative, of any level, whose certificate is within this many ULP."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
 
 import decomp
-from decomp.tools.certification.certificate import Certificate, Figures, Implementation
-from decomp.tools.certification.implementations import identity
+from decomp.rules.certificate import Certificate, Figures, Implementation
+from decomp.rules.certificates import identity
 from tests.tools.certification.certified_rules import LEVELS as RULES
 
 CHIP = decomp.Target("chip", ["exp2", "mul", "add", "reciprocal", "full"])
@@ -104,3 +107,14 @@ def test_a_way_with_wrong_values_is_within_no_limit():
     one = Certificate("rule", ways=(wrong,))
     assert one.error_on("chip", "exact", "float32") == float("inf")
     assert one.error_on("chip", "fast", "float32") is None
+
+
+def test_a_limit_is_planned_without_the_tools():
+    """The planner reads the committed certificates by itself."""
+    program = (
+        "import sys, torch, decomp; from decomp_rules import targets\n"
+        "plan = decomp.plan(torch.nn.GELU(), to=targets.tinygrad, args=(torch.ones(3),), max_ulp=64)\n"
+        "print(plan.complete, 'decomp.rules.certificate' in sys.modules, 'decomp.tools' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert shown.split() == ["True", "True", "False"]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import decomp
-from decomp._library import certificate_of
+from decomp.rules.library import certificate_of
 from decomp.tables import Markup, Table, titled
 from decomp_rules import RULES, targets
 

@@ -102,7 +102,7 @@ def test_the_phrase_has_the_error_of_the_certificates():
 
 
 def test_the_error_is_that_of_the_certificate_for_this_target_and_dtype():
-    from decomp._library import certificate_of
+    from decomp.rules.library import certificate_of
     from decomp_rules import targets
 
     class Gelu(nn.Module):

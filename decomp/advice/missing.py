@@ -8,9 +8,9 @@ import functools
 
 import torch
 
-from decomp._library import shipped_targets
 from decomp.ir.dtypes import dtype_named, name_of
 from decomp.ir.ops import Op
+from decomp.rules.library import shipped_targets
 from decomp.rules.target import Target
 
 _UNUSUAL = 1e-3

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import fx
 
-from decomp._library import certificate_of
 from decomp.costs.model import Cost, price_of_calls, price_of_graph
 from decomp.derive.decisions import Blocked, Derived
 from decomp.derive.expansion import (
@@ -44,6 +43,7 @@ from decomp.narrowing.program import SHIFT_OPS, narrow_graph
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, is_accurate_enough
 from decomp.rules.declining import Declined
+from decomp.rules.library import certificate_of
 from decomp.rules.requirements import missing_ops
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target

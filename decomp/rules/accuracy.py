@@ -23,6 +23,23 @@ LEVELS = ("exact", "standard", "fast")
 - *fast*: textbook formulas, within 64 ULP, or 16 ε, in the range of neural networks (|x| ≤ 10); no NaN from a number
   of ordinary size (0, or between 2⁻²⁴ and 10,000); half types are computed without upcasts.
 """
+LIMITS = {"float32": 2.0, "bfloat16": 1.0, "float16": 1.0, "float64": 2.0, "complex64": 4.0}
+"""The error in ULP that a rule may have even where PyTorch's own kernel is exact."""
+AGAINST_OWN = 2.0
+"""A rule may have this many times the error of PyTorch's own kernel."""
+LIMITS_BY_LEVEL = {
+    "exact": LIMITS,
+    "standard": {**dict.fromkeys(LIMITS, 4.0), "complex64": 8.0},
+    "fast": {"float32": 64.0, "bfloat16": 32.0, "float16": 32.0, "float64": 64.0, "complex64": 128.0},
+}
+"""ULP by level and dtype. At the level fast half types are computed without upcasts: rounding the product x·2/π for
+|x| ≤ 4 to 8 bits changes a cosine by 1%, and later steps round again."""
+AGAINST_OWN_BY_LEVEL = {"exact": AGAINST_OWN, "standard": 4.0, "fast": 4.0}
+ABSOLUTE = 1 / 4
+"""At the level fast, errors of smaller results are counted in ULP of this value, of which 64 are 16 ε. A textbook
+formula that cancels near a zero of the function, or in its tail, has the error of the terms that it adds."""
+GRADIENTS = {"standard": 16.0, "fast": 64.0}
+"""The allowed error of gradients in ε where they pass through 0."""
 DEFAULT = "standard"
 Spec = Union[str, Mapping[Any, str], "Accuracy"]
 """A level; or levels by op (in any spelling), with `...` for all other ops."""

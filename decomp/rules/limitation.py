@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import sys
 from typing import Any
 
-from decomp._library import library
 from decomp.errors import DecompError, NotPortable, RuleError, first_line, pickle_or_explain
 from decomp.ir.call import Call
 from decomp.ir.ops import Op
+from decomp.rules.library import library
 from decomp.rules.requirements import Needs, missing_ops
 from decomp.rules.target import Target
 

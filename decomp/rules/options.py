@@ -16,10 +16,10 @@ from typing import Any, TypedDict
 import torch
 from torch import fx
 
-from decomp import _library
 from decomp.costs.model import Cost
 from decomp.errors import ArgumentError, Check, F, boundary
 from decomp.ir.ops import Op, op as op_of
+from decomp.rules import library as shipped
 from decomp.rules.accuracy import DEFAULT, Accuracy, Limits, Policy, Spec
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import Target
@@ -80,7 +80,7 @@ class Options:
     @property
     def chosen_rules(self) -> Rules:
         """The rules; by default the library's."""
-        return self.rules if isinstance(self.rules, Rules) else _library.library()
+        return self.rules if isinstance(self.rules, Rules) else shipped.library()
 
     @property
     def policy(self) -> Policy:
@@ -224,7 +224,7 @@ def _target(name: str, value: Any) -> None:
 
 def _by_name(name: str) -> str:
     """What to pass instead of a target's name, which may be misspelt."""
-    known = [target.name for target in _library.shipped_targets()]
+    known = [target.name for target in shipped.shipped_targets()]
     near = [name] if name in known else difflib.get_close_matches(name, known, n=1)
     if near:
         return f"decomp_rules.targets.{near[0]}, or Target.load(path)"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import fx
 
-from decomp._library import shipped_backend
 from decomp.errors import ArgumentError, NotPortable, TargetError, UnknownOp, boundary
 from decomp.ir.call import Call, Predicate
 from decomp.ir.op_facts import CONTROL_FLOW
 from decomp.ir.ops import Op, meant_overload, resolve
 from decomp.ir.schema import overloads
+from decomp.rules.library import shipped_backend
 from decomp.rules.target import Target
 from decomp.runtime.current import node_now
 from decomp.runtime.known_deviations import KnownDeviation, Where

@@ -21,11 +21,11 @@ import torch
 from torch import nn
 
 from decomp import cache_directory, torch_internals
-from decomp._library import library, shipped_targets
 from decomp.cache import places
 from decomp.costs.machine import describe_machine
 from decomp.errors import count_noun, first_line
 from decomp.lowering import lower
+from decomp.rules.library import library, shipped_targets
 from decomp.tools.measurement.joint_graphs import NoCompiler, require_compiler
 from decomp.torch_internals import versions
 from decomp.torch_internals.schemas import lacking_ops

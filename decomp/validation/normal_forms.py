@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp._library import samples as library_samples
 from decomp.ir.call import Call, bound_call
+from decomp.rules.library import samples as library_samples
 from decomp.samples import Sample, UnspecifiedBehaviour
 from decomp.torch_internals import pytree
 from decomp.validation.operands import concrete_size

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import fx
 
-from decomp._library import is_shipped
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.call import bound_call, metadata
 from decomp.metadata.symbolic_sizes import size_hint
+from decomp.rules.library import is_shipped
 from decomp.rules.rules import Rule
 from decomp.torch_internals import pytree
 from decomp.validation.limits import float_limits, integer_limits, of_integers

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp._library import certificate_of
 from decomp.costs.counting import CALLS
 from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
 from decomp.costs.plans import PlanCosts, Price, Priced
@@ -23,6 +22,7 @@ from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
 from decomp.ir.dtypes import name_of
 from decomp.ir.module import Module
 from decomp.rules.accuracy import LEVELS, Accuracy, Policy
+from decomp.rules.library import certificate_of
 from decomp.rules.rules import Rule
 from decomp.torch_internals.pytree import tensors_in
 

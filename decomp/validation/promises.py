@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from decomp._library import certificate_of, floors_of, has_wrong_gradients, limits_of, range_of
 from decomp.ir.dtypes import name_of
-from decomp.rules.accuracy import DEFAULT, LEVELS
+from decomp.rules.accuracy import ABSOLUTE, DEFAULT, GRADIENTS, LEVELS, LIMITS_BY_LEVEL
+from decomp.rules.library import certificate_of, shipped
 from decomp.rules.rules import identity_for_detach
 
 UNMEASURED = 256.0
@@ -60,11 +60,11 @@ def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
     that were. If the level has no measurement of its own, calls of the rule may still be lowered differently than when
     it was measured: then the promise is that of the level."""
     certificate = certificate_of(rule) if hasattr(rule, "function") else None
-    right = not (hasattr(rule, "op") and has_wrong_gradients(rule.op.short))
-    reach = range_of(rule.op.short, level) if hasattr(rule, "op") else (-math.inf, math.inf)
+    right = not (hasattr(rule, "op") and shipped().has_wrong_gradients(rule.op.short))
+    reach = shipped().range_of(rule.op.short, level) if hasattr(rule, "op") else (-math.inf, math.inf)
     if getattr(rule, "function", None) is identity_for_detach:
         return Promise({"float32": 0.0}, special_values=True, gradients=False)
-    floor, slack = floors_of(level)
+    floor, slack = ABSOLUTE if level == "fast" else 0.0, GRADIENTS.get(level, 0.0)
     kinks = level == LEVELS[0]
     if certificate is None:
         exact = level == LEVELS[0]
@@ -74,7 +74,7 @@ def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
     figures: dict[str, float] = {}
     for way in ways:
         for dtype, measured in way.values.items():
-            most = measured.max if way.level == level else max(measured.max, limits_of(level)[dtype])
+            most = measured.max if way.level == level else max(measured.max, LIMITS_BY_LEVEL[level][dtype])
             figures[dtype] = max(figures.get(dtype, 0.0), most)
     clean = certificate.ok and level != LEVELS[-1] and all(way.verdict != "failed" for way in ways)
     slopes = max((way.gradients["float32"].max for way in ways if "float32" in way.gradients), default=0.0)

@@ -25,8 +25,9 @@ from torch.testing._internal.common_methods_invocations import op_db
 import decomp
 from decomp import Rule, Sample
 from decomp.results import Certificate
+from decomp.rules.certificates import identity
 from decomp.tools.certification import certificates
-from decomp.tools.certification.implementations import AsWritten, NotServed, identity
+from decomp.tools.certification.implementations import AsWritten, NotServed
 from decomp.tools.measurement.measuring import DTYPES, measured_samples
 from decomp.tools.measurement.trials import trial
 from decomp.tools.writing import one_row_a_line

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from decomp._library import library, samples as library_samples
 from decomp.errors import ArgumentError, boundary, spell_target
 from decomp.ir.ops import Spelling, meant_overload, resolve
 from decomp.jobs import Failed, Progress, Threads, answers, can_travel, within
+from decomp.rules.library import library, samples as library_samples
 from decomp.runtime.tables import Backend
 from decomp.tools.bringup.jobs import BringUpJob, Made, failed_row, fingerprint
 from decomp.tools.bringup.report import KINDS, BringUp

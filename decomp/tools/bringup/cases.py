@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from decomp._library import samples as library_samples
 from decomp.ir.dtypes import is_integer, name_of
 from decomp.ir.ops import Op
+from decomp.rules.library import samples as library_samples
 from decomp.samples import Sample
 from decomp.tools.measurement.promotion import integer_trials, promotion_trials
 from decomp.tools.measurement.trials import FAILURES, Inputs, in_dtype, takes, transposed, trial

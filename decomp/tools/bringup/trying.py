@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from decomp._library import samples as library_samples
 from decomp.errors import Blocker, DecompError, LoadError, NotLowered, first_line
 from decomp.ir.call import call_if_bound, calls, metadata
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import resolve
 from decomp.loading import load as program_of_lowering
 from decomp.lowering import Lowering, lower
+from decomp.rules.library import samples as library_samples
 from decomp.runtime.border import ComplexBoundary
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample, program_of

@@ -9,8 +9,9 @@ import torch
 
 from decomp import errors
 from decomp.ir.dtypes import name_of
-from decomp.tools.certification.certificate import FINITE, GOOD, OF_PRIMS, Implementation
-from decomp.tools.certification.implementations import AlreadyLegal, AsWritten, Lowered, NotServed, identity
+from decomp.rules.certificate import FINITE, GOOD, OF_PRIMS, Implementation
+from decomp.rules.certificates import identity
+from decomp.tools.certification.implementations import AlreadyLegal, AsWritten, Lowered, NotServed
 from decomp.tools.certification.results import MismatchedResults, Refused, match_kernel_metadata
 from decomp.tools.certification.sources import content_hash
 from decomp.tools.measurement.tally import Tally

@@ -8,49 +8,15 @@ import functools
 import json
 from pathlib import Path
 
-from decomp._library import library
+from decomp.rules.certificate import Certificate, Implementation
+from decomp.rules.certificates import SUFFIX, directory, family, identity, level_of, read_committed
+from decomp.rules.library import library
 from decomp.rules.rules import Rule
-from decomp.tools.certification.certificate import Certificate, Implementation
-from decomp.tools.certification.implementations import identity, level_of
 from decomp.tools.certification.sources import content_hash
 from decomp.tools.writing import write_atomically
 
 TARGETS = ("core_aten", "tinygrad", "luminal")
 """The targets that committed certificates measure."""
-SUFFIX = ".jsonl"
-
-
-def directory() -> Path:
-    """The directory of the library's certificates."""
-    import decomp_rules
-
-    return Path(decomp_rules.__file__).parent / "certificates"
-
-
-def family(rule: Rule | str) -> str:
-    """The file that a rule's certificate is in, without its suffix: the module that defines the rule."""
-    name = rule if isinstance(rule, str) else identity(rule)
-    return name.partition(":")[0].partition(".")[2]
-
-
-def read_committed(where: Path | None = None) -> dict[str, Certificate]:
-    """Every committed certificate by rule. Raises `ValueError`, naming the file, for one that cannot be read."""
-    found: dict[str, Certificate] = {}
-    for path in sorted((where or directory()).glob(f"*{SUFFIX}")):
-        found.update(read(path))
-    return found
-
-
-def read(path: Path) -> dict[str, Certificate]:
-    """The certificates of one file, by rule. Raises `ValueError`, naming it, where it cannot be read."""
-    found: dict[str, Certificate] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            one = Certificate.from_json(json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{path}:{number} is not a certificate: {type(error).__name__}: {error}") from error
-        found[one.rule] = one
-    return found
 
 
 def commit(certificates: Iterable[Certificate], where: Path | None = None) -> list[Path]:

@@ -14,11 +14,11 @@ from decomp.errors import ArgumentError, boundary
 from decomp.ir.ops import op as op_of
 from decomp.jobs import Failed, Progress, answers, within
 from decomp.rules.accuracy import LEVELS, require_level
+from decomp.rules.certificate import Certificate, Certificates
 from decomp.rules.options import OF_CERTIFY
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import samples_of
-from decomp.tools.certification.certificate import Certificate, Certificates
 from decomp.tools.certification.jobs import CertificationJob, certificate_of, job
 from decomp.tools.measurement.measuring import measure_rule
 

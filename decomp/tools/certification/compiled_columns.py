@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from decomp.jobs import Failed, answers, run_in_process, within
 from decomp.rules.accuracy import DEFAULT, LEVELS
-from decomp.tools.certification.certificate import AS_WRITTEN, NOT_COMPILED, Certificate, Implementation
+from decomp.rules.certificate import AS_WRITTEN, NOT_COMPILED, Certificate, Implementation
 from decomp.tools.certification.jobs import rule_named, target_named
 from decomp.tools.measurement.as_compiled import columns
 from decomp.tools.measurement.measuring import flushed_verdicts

@@ -13,11 +13,12 @@ import torch
 from decomp.errors import ArgumentError
 from decomp.figures import new_figure, save_figure
 from decomp.rules.accuracy import LEVELS
+from decomp.rules.certificate import Certificate, Implementation
+from decomp.rules.certificates import identity
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 from decomp.samples import samples_of
-from decomp.tools.certification.certificate import Certificate, Implementation
-from decomp.tools.certification.implementations import Lowered, PreferredRule, identity
+from decomp.tools.certification.implementations import Lowered, PreferredRule
 from decomp.tools.measurement.trials import in_dtype
 
 

@@ -14,23 +14,24 @@ import torch
 from torch import fx
 
 from decomp import costs
-from decomp._library import library
 from decomp.costs import total
 from decomp.derive.decisions import Blocked, Derived
 from decomp.derive.expansion import Site, expand
 from decomp.derive.other_sizes import OtherSizes
-from decomp.errors import DecompError, RuleError, spell_target
+from decomp.errors import DecompError, RuleError
 from decomp.ir.binding import BindingError, bind_function
 from decomp.ir.call import bound_call, kind_of, metadata
 from decomp.ir.schema import Bound
 from decomp.lowering import Lowering, lower
 from decomp.metadata.fakes import new_mode
 from decomp.rules.accuracy import LEVELS
+from decomp.rules.certificate import AS_WRITTEN
+from decomp.rules.certificates import level_of
 from decomp.rules.declining import Declined
+from decomp.rules.library import library
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import Sample, program_of
-from decomp.tools.certification.certificate import AS_WRITTEN
 from decomp.tools.measurement.trials import FAILURES, Function, Trial
 from decomp.torch_internals.fakes import FakeTensorMode
 
@@ -189,11 +190,6 @@ def _numbered(places: Mapping[fx.Node, int]) -> Any:
     return lambda node: f"%{places[node]}"
 
 
-def level_of(rule: Rule) -> str:
-    """The level of accuracy whose limits apply to a rule: the strictest for a rule without a level."""
-    return rule.level or LEVELS[0]
-
-
 class PreferredRule:
     """The library with one rule preferred over the others of its op, regardless of cost."""
 
@@ -236,17 +232,6 @@ def rule_takes_call(rule: Rule, what: Trial) -> bool:
     except Exception:  # any exception means no
         return False
     return True
-
-
-def identity(rule: Rule) -> str:
-    """The identity of a rule in certificates and jobs: `decomp_rules.activation:relu for aten.relu`. Closures have the
-    same name at all levels, so the level is added unless it is exact."""
-    function = rule.function
-    name = getattr(function, "__qualname__", None)
-    module = getattr(function, "__module__", None)
-    if name and "<locals>" in name and level_of(rule) != LEVELS[0]:
-        name = f"{name} at {rule.level}"
-    return f"{module}:{name} for {rule.op}" if name and module else f"{spell_target(function)} for {rule.op}"
 
 
 def under_symbolic_sizes(rule: Rule, sample: Sample) -> str | None:

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from decomp._library import library
 from decomp.ir.ops import Op
 from decomp.jobs import Failed, can_travel, run_in_process
 from decomp.rules.accuracy import LEVELS
+from decomp.rules.certificate import Certificate
+from decomp.rules.certificates import identity, level_of
+from decomp.rules.library import library
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import Sample
-from decomp.tools.certification.certificate import Certificate
-from decomp.tools.certification.implementations import identity, level_of
 from decomp.tools.certification.sources import content_hash
 from decomp.tools.measurement.measuring import measure_rule
 

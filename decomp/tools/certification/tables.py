@@ -8,9 +8,9 @@ from dataclasses import replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from decomp.rules.certificate import AS_EAGER, Certificate, Implementation
+from decomp.rules.certificate_text import circumstances, examples, notes, table, verdict
 from decomp.tables import Table
-from decomp.tools.certification.certificate import AS_EAGER, Certificate, Implementation
-from decomp.tools.certification.certificate_text import circumstances, examples, notes, table, verdict
 from decomp.tools.certification.fronts import Front
 from decomp.tools.open_table import OpenTable
 

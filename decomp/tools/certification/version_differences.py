@@ -13,16 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from decomp.tools.certification.certificate import (
-    AS_WRITTEN,
-    GOOD,
-    LIMITS,
-    Certificate,
-    Figures,
-    Implementation,
-    Regression,
-    is_larger,
-)
+from decomp.rules.accuracy import LIMITS
+from decomp.rules.certificate import AS_WRITTEN, GOOD, Certificate, Figures, Implementation, Regression, is_larger
 
 RULE, KERNEL, PROCESSOR = "rule", "kernel", "processor"
 """What changed: the rule's results got worse, PyTorch's kernel computes something else, or neither, but the processor

@@ -20,12 +20,12 @@ import typer
 
 import decomp
 from decomp import costs
-from decomp._library import library
 from decomp.capture import frontends
 from decomp.capture.exporting import export
 from decomp.costs.model import Cost
 from decomp.errors import first_line
 from decomp.rules.accuracy import LEVELS, Accuracy
+from decomp.rules.library import library
 from decomp.rules.rules import as_rules
 from decomp.tools.cli.terminal import Unusable
 

@@ -15,9 +15,9 @@ from rich.text import Text
 import torch
 
 import decomp
+from decomp.rules.certificates import identity
 from decomp.tables import Table
 from decomp.tools.certification import certificates
-from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.version_differences import (
     KERNEL,
     PROCESSOR,

@@ -11,8 +11,8 @@ from rich.text import Text
 import typer
 
 import decomp
+from decomp.rules.certificates import identity, read_committed
 from decomp.tools.certification import certificates, tables
-from decomp.tools.certification.implementations import identity
 from decomp.tools.cli.arguments import TARGET, TO
 from decomp.tools.cli.certificate_runs import CertificateRun
 from decomp.tools.cli.certificate_samples import DRAWN, compare_sample, sample_table
@@ -78,7 +78,7 @@ def certify(
     """Measure rules against exact results and PyTorch's own, and compare with the committed certificates."""
     require_matplotlib(plot)
     run = CertificateRun(to, accuracy, workers, executor, timeout, seed)
-    before = certificates.read_committed()
+    before = read_committed()
     if sample:
         _refuse_beside_sample(stale=stale, stored=stored, update=update, compiled=compiled, flushed=flushed, plot=plot)
         _compare_drawn(name, family, run, before, words.as_json)

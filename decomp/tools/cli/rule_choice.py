@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import decomp
-from decomp._library import library
-from decomp.tools.certification import certificates
+from decomp.rules.certificates import family
+from decomp.rules.library import library
 from decomp.tools.cli.arguments import near
 from decomp.tools.cli.terminal import Unusable
 
@@ -29,7 +29,7 @@ def chosen_rules(name: str | None, family: str | None, everything: bool) -> list
 
 def _families(rule: decomp.Rule) -> tuple[str, str, str]:
     """The names of a rule's family: the package, the module in it, the module's own name."""
-    module = certificates.family(rule)
+    module = family(rule)
     return module.partition(".")[0], module, module.rpartition(".")[2]
 
 

@@ -11,8 +11,9 @@ from rich.text import Text
 import typer
 
 import decomp
-from decomp._library import library
-from decomp.tools.certification import certificates, fronts
+from decomp.rules.certificates import read_committed
+from decomp.rules.library import library
+from decomp.tools.certification import fronts
 from decomp.tools.certification.tables import front_table
 from decomp.tools.cli import tables
 from decomp.tools.cli.arguments import TARGET, TO, attribute, load_target
@@ -52,7 +53,7 @@ def rules(
     found = [rule for rule in library() if text in f"{rule.op} {rule}"]
     if not found:
         raise Unusable(f"no rule with {text!r} in its op, name or file")
-    show(tables.rules_table(sorted(found, key=lambda rule: str(rule.op)), certificates.read_committed()))
+    show(tables.rules_table(sorted(found, key=lambda rule: str(rule.op)), read_committed()))
     show(Text(f"{len(found)} rules for {len({rule.op for rule in found})} ops"))
 
 
@@ -61,7 +62,7 @@ def _show_front(op: str, target: decomp.Target, plot: Path | None) -> None:
     found = library().of(decomp.op(op)) if op else ()
     if not found:
         raise Unusable(f"there is no rule for {decomp.op(op)}" if op else "which op? decomp rules exp --to tinygrad")
-    ways = fronts.front(found, target, certificates.read_committed())
+    ways = fronts.front(found, target, read_committed())
     show(front_table(ways))
     if plot is not None:
         show(saved(fronts.plot_front(ways, plot)))

@@ -18,14 +18,14 @@ from decomp.derive.decisions import Plan
 from decomp.ir.ops import Op, resolve
 from decomp.refolding.outcome import RefoldReport
 from decomp.report import ROWS, Report, fold_modules, fold_rows
+from decomp.rules.certificate import Certificate
+from decomp.rules.certificates import identity
 from decomp.rules.limitation import Limitation
 from decomp.rules.linting import Finding
 from decomp.rules.requirements import spell_group
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 from decomp.tables import Table
-from decomp.tools.certification.certificate import Certificate
-from decomp.tools.certification.implementations import identity
 from decomp.tools.certification.tables import in_brief
 from decomp.tools.cli.demo import Demo, DemoComparison
 from decomp.tools.explaining import DerivationStep, Route

@@ -9,15 +9,14 @@ from typing import Any
 
 import torch
 
-from decomp._library import samples as library_samples
 from decomp.ir.agreement import described
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import of_function
-from decomp.rules.accuracy import DEFAULT, Level
+from decomp.rules.accuracy import AGAINST_OWN_BY_LEVEL, DEFAULT, LIMITS_BY_LEVEL, Level
+from decomp.rules.library import samples as library_samples
 from decomp.runtime.known_deviations import KnownDeviation
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample
-from decomp.tools.certification.certificate import AGAINST_OWN_BY_LEVEL, LIMITS_BY_LEVEL
 from decomp.tools.certification.results import flat
 from decomp.tools.measurement.tally import MeasuredResult, Tally
 from decomp.tools.measurement.trials import FAILURES, in_dtype, widened

@@ -13,11 +13,11 @@ import torch
 
 from decomp.ir.agreement import same_elements
 from decomp.ops import aten
+from decomp.rules.certificate import AS_EAGER, NOT_COMPILED
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 from decomp.samples import Sample
 from decomp.tools.certification.candidate import MeasuredCandidate
-from decomp.tools.certification.certificate import AS_EAGER, NOT_COMPILED
 from decomp.tools.certification.implementations import AlreadyLegal, Lowered, NotServed, PreferredRule
 from decomp.tools.certification.results import flat
 from decomp.tools.certification.sources import numbers_in

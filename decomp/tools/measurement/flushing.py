@@ -11,9 +11,9 @@ import torch
 
 from decomp.ir.dtypes import name_of
 from decomp.ops import aten
+from decomp.rules.certificate import FINITE
 from decomp.samples import Sample
 from decomp.tools.certification.candidate import MeasuredCandidate
-from decomp.tools.certification.certificate import FINITE
 from decomp.tools.certification.results import flat
 from decomp.tools.measurement.trials import FAILURES, Function, Inputs, Trial
 

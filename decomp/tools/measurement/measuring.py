@@ -11,17 +11,16 @@ import torch
 
 from decomp.ir.dtypes import name_of
 from decomp.rules.accuracy import LEVELS
+from decomp.rules.certificate import Certificate
+from decomp.rules.certificates import identity, level_of
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.samples import Sample, samples_of
 from decomp.tools.certification.candidate import MeasuredCandidate, first_line
-from decomp.tools.certification.certificate import Certificate
 from decomp.tools.certification.implementations import (
     AsWritten,
     Lowered,
     PreferredRule,
-    identity,
-    level_of,
     rule_takes_call,
     rules_tried_before,
     under_symbolic_sizes,

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import torch
 
-from decomp._library import range_of
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import of_function
-from decomp.rules.accuracy import LEVELS
+from decomp.rules.accuracy import AGAINST_OWN, LEVELS
+from decomp.rules.library import range_of
 from decomp.samples import Sample
-from decomp.tools.certification.certificate import AGAINST_OWN
 from decomp.tools.certification.results import MismatchedResults, Refused, flat, match_kernel_metadata
 from decomp.tools.measurement import points
 from decomp.tools.measurement.trials import FAILURES, Function, Trial, takes

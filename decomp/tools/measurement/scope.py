@@ -8,19 +8,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from decomp._library import range_of
 from decomp.ir.ops import of_function
-from decomp.rules.accuracy import LEVELS
+from decomp.rules.accuracy import ABSOLUTE, GRADIENTS, LEVELS
+from decomp.rules.library import range_of
 from decomp.tools.measurement.trials import Inputs, Trial
 
 ORDINARY = {torch.float16: 100.0, torch.complex32: 100.0}
 """Numbers up to this magnitude (in other dtypes, up to 10,000) must never become NaN: squares of larger ones overflow
 in float16."""
-ABSOLUTE = 1 / 4
-"""At the level fast, errors of smaller results are counted in ULP of this value, of which 64 are 16 ε. A textbook
-formula that cancels near a zero of the function, or in its tail, has the error of the terms that it adds."""
-GRADIENTS = {"standard": 16.0, "fast": 64.0}
-"""The allowed error of gradients in ε where they pass through 0."""
 TIES = "with ties"
 """Inputs with equal elements: the gradient of the maximum may go to any of them, or be shared."""
 IN_HALF = 4.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from decomp.tools.certification.certificate import Figures, Mismatch
+from decomp.rules.certificate import Figures, Mismatch
 from decomp.tools.measurement.reference_uncertainty import ReferenceUncertainty
 from decomp.tools.measurement.scope import PromisedScope
 from decomp.validation.ulp import Exact, deviation, kinds, spacing

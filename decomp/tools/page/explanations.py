@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import fx
 
-from decomp._library import certificate_of
 from decomp.costs.plans import Price, Priced
 from decomp.derive.decisions import Blocked, Decision, Derived, ErasedGuard
 from decomp.errors import CostError, spell_target
@@ -20,10 +19,11 @@ from decomp.ir.module import ProgramGraph
 from decomp.lowering import Lowering
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS
+from decomp.rules.certificate import AS_WRITTEN, Certificate
+from decomp.rules.certificate_text import COLUMNS, circumstances, table, verdict
+from decomp.rules.library import certificate_of
 from decomp.rules.rules import Rule
 from decomp.tables import Table
-from decomp.tools.certification.certificate import AS_WRITTEN, Certificate
-from decomp.tools.certification.certificate_text import COLUMNS, circumstances, table, verdict
 from decomp.tools.page.contents import Alternative, CertificateText, DecisionText, MeasuredExpansion, RuleText
 from decomp.validation.plan_prices import Place, PlanPricing
 

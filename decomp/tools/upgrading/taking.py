@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from decomp._library import library, samples as library_samples
 from decomp.advice.jobs import Setting
 from decomp.costs.machine import describe_machine
 from decomp.ir.ops import op as op_of, resolve
 from decomp.jobs import Failed, Progress, answers, within
+from decomp.rules.library import library, samples as library_samples
 from decomp.samples import Sample
 from decomp.tools.upgrading.kernels import behaviours, numbers_of
 from decomp.tools.upgrading.reaching import model_record, reached

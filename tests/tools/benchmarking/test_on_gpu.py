@@ -9,8 +9,8 @@ import torch
 
 from benchmarks import gpu_parts, on_gpu
 from benchmarks.gpu_results import GpuResults
+from decomp.rules.certificates import identity
 from decomp.tools.benchmarking.clock import Effort
-from decomp.tools.certification.implementations import identity
 
 PARTS = ("--rules", "2", "--models", "mlp", "--families", "softmax")
 CPU = torch.device("cpu")

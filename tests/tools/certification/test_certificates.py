@@ -8,8 +8,8 @@ import torch
 
 import decomp
 from decomp.results import Certificate
+from decomp.rules.certificates import identity
 from decomp.tools.certification import certificates
-from decomp.tools.certification.implementations import identity
 from decomp_rules import RULES, targets
 
 SEED, EVERY = 2026, 150

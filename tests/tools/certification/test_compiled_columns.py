@@ -14,9 +14,9 @@ import torch
 
 from decomp import Rules
 from decomp.results import Certificate
+from decomp.rules.certificate import Implementation
+from decomp.rules.certificates import identity
 from decomp.tools.certification import certificates, compiled_columns
-from decomp.tools.certification.certificate import Implementation
-from decomp.tools.certification.implementations import identity
 from decomp.tools.measurement.as_compiled import columns
 from decomp.tools.measurement.joint_graphs import JointlyCompiled, JointProgram, NoCompiler, require_compiler
 from decomp_rules import RULES, targets
@@ -215,7 +215,7 @@ def test_the_command_adds_the_column_and_changes_nothing_else(tmp_path, monkeypa
     (rule,) = [rule for rule in RULES if rule.name == "deg2rad"]
     stored = certificates.read_committed()[identity(rule)]
     bare = replace(stored, ways=tuple(replace(way, compiled={}, programs=()) for way in stored.ways))
-    monkeypatch.setattr(certificates, "directory", lambda: tmp_path)
+    monkeypatch.setattr("decomp_rules.CERTIFICATES", tmp_path)
     certificates.commit([bare])
     shown = run("certify", "deg2rad", "--compiled", "--stale", "--update")
     assert shown.exit_code == 0 and "compiled, float32, int64: as eager" in shown.output

@@ -6,9 +6,9 @@ import math
 import torch
 
 import decomp
+from decomp.rules.certificate import Certificate, Figures, Implementation
+from decomp.rules.certificates import identity
 from decomp.tools.certification import compiled_columns
-from decomp.tools.certification.certificate import Certificate, Figures, Implementation
-from decomp.tools.certification.implementations import identity
 from decomp.tools.measurement.flushing import flushing
 from decomp_rules import RULES
 

@@ -4,9 +4,9 @@ import pytest
 from typer.testing import CliRunner
 
 import decomp
-from decomp.tools.certification import certificates, fronts
-from decomp.tools.certification.certificate import Certificate, Figures, Implementation
-from decomp.tools.certification.implementations import identity
+from decomp.rules.certificate import Certificate, Figures, Implementation
+from decomp.rules.certificates import identity
+from decomp.tools.certification import fronts
 from decomp.tools.cli.app import app
 from decomp_rules import RULES, targets
 
@@ -56,7 +56,7 @@ def test_ways_with_wrong_values_and_other_targets_are_left_out(rule):
 
 def test_the_command_shows_and_draws_it(rule, tmp_path, monkeypatch):
     ways = way("exact", 1.2, 44), way("standard", 2.3, 17), way("fast", 9.0, 17)
-    monkeypatch.setattr(certificates, "read_committed", lambda: certificate(rule, *ways))
+    monkeypatch.setattr("decomp.tools.cli.rules_command.read_committed", lambda: certificate(rule, *ways))
     shown = CliRunner().invoke(app, ["rules", "sigmoid", "--to", "tinygrad", "--plot", str(tmp_path / "front.png")])
     assert shown.exit_code == 0, shown.output
     assert "aten.sigmoid on tinygrad: 2 of 3 rules are worth using" in shown.output

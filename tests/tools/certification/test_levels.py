@@ -8,11 +8,11 @@ import torch
 
 import decomp
 from decomp import Rules
-from decomp._library import limits_of
 from decomp.results import Certificate
+from decomp.rules.accuracy import LIMITS_BY_LEVEL
+from decomp.rules.certificate import Figures, Implementation
+from decomp.rules.certificates import identity
 from decomp.tools.certification import certificates
-from decomp.tools.certification.certificate import Figures, Implementation
-from decomp.tools.certification.implementations import identity
 from decomp.validation.promises import promise_of
 from decomp_rules import RULES
 from decomp_rules.support.ranges import range_of
@@ -114,7 +114,7 @@ def test_what_is_not_pointwise_is_judged_within_the_range_too():
 
 def test_half_types_are_held_to_what_they_can_do_at_fast():
     rounded = at("fast", "exp", exp_of_product, dtypes=(torch.bfloat16,))
-    assert rounded.ok and rounded.way("as written").values["bfloat16"].max > limits_of("exact")["bfloat16"]
+    assert rounded.ok and rounded.way("as written").values["bfloat16"].max > LIMITS_BY_LEVEL["exact"]["bfloat16"]
     assert not at("fast", "exp", lambda x: exp_of_product(x) * 1.5, dtypes=(torch.bfloat16,)).ok
 
 

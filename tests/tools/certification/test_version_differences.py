@@ -6,7 +6,7 @@ import torch
 
 import decomp
 from decomp.results import Certificate
-from decomp.tools.certification.certificate import Figures, Implementation, Mismatch
+from decomp.rules.certificate import Figures, Implementation, Mismatch
 from decomp.tools.certification.version_differences import recurs, version_differences
 
 PROGRAMS = {"as written": "1", "core_aten": "2", "tinygrad": "3"}

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
+from decomp.rules.certificates import identity
 from decomp.tools.certification import certificates
-from decomp.tools.certification.implementations import identity
 from decomp.tools.cli.certificate_runs import CertificateRun
 from decomp.tools.cli.certificate_samples import DRAWN
 from decomp_rules import RULES
@@ -18,7 +18,7 @@ VERSION = torch.__version__.partition("+")[0]
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
     """An empty directory instead of the committed certificates."""
-    monkeypatch.setattr(certificates, "directory", lambda: tmp_path)
+    monkeypatch.setattr("decomp_rules.CERTIFICATES", tmp_path)
     return tmp_path
 
 

@@ -7,8 +7,8 @@ import os
 import pytest
 import torch
 
-from decomp._library import samples
 from decomp.jobs import answers, within
+from decomp.rules.library import samples
 from decomp.tools.measurement import points
 from decomp.tools.measurement.trials import takes
 from decomp.tools.upgrading.kernels import behaviours

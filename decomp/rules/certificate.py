@@ -8,20 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 import math
 from typing import Any
 
-from decomp.rules.accuracy import LEVELS
+from decomp.rules.accuracy import AGAINST_OWN, AGAINST_OWN_BY_LEVEL, LEVELS, LIMITS, LIMITS_BY_LEVEL
 
-LIMITS = {"float32": 2.0, "bfloat16": 1.0, "float16": 1.0, "float64": 2.0, "complex64": 4.0}
-"""The error in ULP that a rule may have even where PyTorch's own kernel is exact."""
-AGAINST_OWN = 2.0
-"""A rule may have this many times the error of PyTorch's own kernel."""
-LIMITS_BY_LEVEL = {
-    "exact": LIMITS,
-    "standard": {**dict.fromkeys(LIMITS, 4.0), "complex64": 8.0},
-    "fast": {"float32": 64.0, "bfloat16": 32.0, "float16": 32.0, "float64": 64.0, "complex64": 128.0},
-}
-"""ULP by level and dtype. At the level fast half types are computed without upcasts: rounding the product x·2/π for
-|x| ≤ 4 to 8 bits changes a cosine by 1%, and later steps round again."""
-AGAINST_OWN_BY_LEVEL = {"exact": AGAINST_OWN, "standard": 4.0, "fast": 4.0}
 AS_WRITTEN = "as written"
 PRECISE = 2.0**20
 """An error of this many ULP means that numbers of another precision were used."""
@@ -290,12 +278,12 @@ class Certificate:
         return replace(self, ways=tuple(ways))
 
     def __str__(self) -> str:
-        from decomp.tools.certification.certificate_text import text
+        from decomp.rules.certificate_text import text
 
         return text(self)
 
     def _repr_html_(self) -> str:
-        from decomp.tools.certification.certificate_text import markup
+        from decomp.rules.certificate_text import markup
 
         return markup(self)
 

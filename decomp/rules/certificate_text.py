@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from decomp.rules.certificate import Certificate, Figures, Implementation
 from decomp.tables import Table, folded, titled
-from decomp.tools.certification.certificate import Certificate, Figures, Implementation
 
 COLUMNS = ("", "dtype", ">rule, max / mean ULP", ">PyTorch, max / mean", "worst at", "wrong")
 KINDS = (("value", "values"), ("gradient", "gradients"), ("second", "second"))
