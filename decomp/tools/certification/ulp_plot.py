@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+import math
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,8 @@ def _draw(axis: Any, title: str, inputs: torch.Tensor, errors: torch.Tensor) -> 
     axis.set_xscale("symlog", linthresh=1e-3)
     inexact = inputs[errors > 0].abs()
     reach = float(inexact.max()) * 4 if len(inexact) else 10.0
-    powers = range(-2, 39, 1 if reach < 1e4 else 3 if reach < 1e12 else 12)
+    step = max(1, math.ceil((math.log10(reach) + 2) / 3))  # three ticks on each side have room
+    powers = range(-2 if step < 4 else step, 39, step)
     ticks = [10.0**power for power in powers if 10.0**power <= reach]
     axis.set_xticks([*(-tick for tick in reversed(ticks)), 0.0, *ticks])
     axis.set_xlim(-reach, reach)
