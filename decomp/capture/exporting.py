@@ -24,7 +24,8 @@ from decomp.capture.source_state import source_unchanged
 from decomp.capture.traced_regions import has_custom_functions, holds_custom_functions, record_modes
 from decomp.errors import CaptureError, MutationError, NotLowered, first_line, is_own_fault
 from decomp.ir.aliases import attribute
-from decomp.ir.call import metadata, substituted
+from decomp.ir.arguments import substituted
+from decomp.ir.call import metadata
 from decomp.metadata.meta_values import made_on_meta
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,

@@ -15,7 +15,7 @@ from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.module_hooks import is_customised
 from decomp.capture.traced_regions import refuse_regions
 from decomp.graphs.rewrite import Rewrite
-from decomp.ir.call import substituted
+from decomp.ir.arguments import substituted
 from decomp.torch_internals import pytree
 from decomp.torch_internals.graphs import PyTreeCodeGen
 

@@ -11,7 +11,8 @@ import torch
 
 from decomp.costs.model import CostModel
 from decomp.costs.sizes import nbytes, numel, operands, results, returns_view, size
-from decomp.ir.call import Call, nodes_in
+from decomp.ir.arguments import nodes_in
+from decomp.ir.call import Call
 from decomp.ir.op_facts import FACTORIES
 
 

@@ -23,7 +23,8 @@ from decomp.costs.model import CostModel
 from decomp.costs.sizes import operands, results, size
 from decomp.errors import CostError, first_line, spell_target
 from decomp.forks import ForkSafeLock, collector_paused
-from decomp.ir.call import Call, metadata, substituted
+from decomp.ir.arguments import substituted
+from decomp.ir.call import Call, metadata
 from decomp.ir.dtypes import name_of
 from decomp.metadata.ambient_modes import without_ambient_modes
 

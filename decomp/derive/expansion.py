@@ -15,8 +15,9 @@ from torch import fx
 from decomp.derive.proxies import RuleTracer, fakes_of, run_on_proxies
 from decomp.errors import MetadataMissing, ReasonMissing, RuleError, first_line
 from decomp.graphs.tracing import SYMBOLIC, Leaked, Tape, UnknownSize
+from decomp.ir.arguments import substituted
 from decomp.ir.binding import Bound
-from decomp.ir.call import NUMBER, kind_of, metadata, substituted
+from decomp.ir.call import NUMBER, kind_of, metadata
 from decomp.ir.effects import Effects, EffectTable
 from decomp.ir.spellings import NUMBER_AS_TENSOR
 from decomp.metadata.fakes import Fakes

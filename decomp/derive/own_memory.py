@@ -19,7 +19,8 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import ExpansionTemplate
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import is_same_tensor, is_view_on_meta, requires_on_meta, spelling_of, view_bases, view_chain
-from decomp.ir.call import metadata, nodes_in
+from decomp.ir.arguments import nodes_in
+from decomp.ir.call import metadata
 from decomp.ir.effects import recorded_behind
 from decomp.ir.op_facts import SAVES_ITS_RESULT
 from decomp.ir.ops import of_function

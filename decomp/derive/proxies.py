@@ -13,7 +13,8 @@ from torch import fx
 from decomp.errors import MetadataMissing, RuleError, spell_target
 from decomp.graphs.shortcuts import CallKey, Shortcuts
 from decomp.graphs.tracing import SYMBOLIC, Tape, recording
-from decomp.ir.call import call_target, substituted
+from decomp.ir.arguments import substituted
+from decomp.ir.call import call_target
 from decomp.ir.effects import Effect, EffectTable
 from decomp.ir.op_facts import BATCH_NORMS, FACTORIES
 from decomp.ir.ops import of_function

@@ -11,7 +11,8 @@ from torch import fx, nn
 
 from decomp.graphs.disjoint_sets import DisjointSets
 from decomp.ir.aliases import attribute, bodies, mutated_args, updates_statistics, view_bases
-from decomp.ir.call import metadata, nodes_in
+from decomp.ir.arguments import nodes_in
+from decomp.ir.call import metadata
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.torch_internals.fakes import FakeTensor
 

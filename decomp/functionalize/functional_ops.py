@@ -14,7 +14,8 @@ from decomp.functionalize.views import put_index, split_at_ellipsis
 from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.graph_builder import Emitter
 from decomp.ir.aliases import inplace_position, is_basic_index, method_name, refusal, short_name
-from decomp.ir.call import metadata, nodes_in
+from decomp.ir.arguments import nodes_in
+from decomp.ir.call import metadata
 from decomp.ir.op_facts import PREDICATES, PROMOTING_IN_PLACE, RANDOM_IN_PLACE, STORAGE_CHANGES
 from decomp.metadata.strides import inverse, is_surely_contiguous
 from decomp.metadata.symbolic_sizes import PRIME, SYMBOLIC, size_hint

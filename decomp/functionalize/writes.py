@@ -14,7 +14,8 @@ from decomp.functionalize.alias_sets import storage_of
 from decomp.graphs.graph_builder import Emitter, own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute, is_basic_index, spelling_of, view_bases
-from decomp.ir.call import kind_of, metadata, nodes_in
+from decomp.ir.arguments import nodes_in
+from decomp.ir.call import kind_of, metadata
 from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import SAVES_NOTHING, SUMS
 from decomp.metadata.symbolic_sizes import SYMBOLIC

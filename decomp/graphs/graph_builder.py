@@ -13,7 +13,8 @@ from torch import fx
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import fake_like, on_metadata, without_guards
 from decomp.ir.aliases import bodies, spelling_of
-from decomp.ir.call import call_target, metadata, nodes_in
+from decomp.ir.arguments import nodes_in
+from decomp.ir.call import call_target, metadata
 from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import ASSERTS, MODE_SWITCHES
 from decomp.metadata.fakes import Fakes, captured_metadata

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from decomp.errors import CaptureError, NotPortable, boundary, spell_target
 from decomp.ir import spellings
-from decomp.ir.arguments import leaves, nodes_in as nodes_in, substituted as substituted
+from decomp.ir.arguments import leaves, nodes_in
 from decomp.ir.binding import BindingError, Bound, bind_function, bind_method
 from decomp.ir.ops import Op, Spelling, of_function, of_method, of_module_class, op as op_of
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.ir.call import metadata, nodes_in
+from decomp.ir.arguments import nodes_in
+from decomp.ir.call import metadata
 from decomp.ir.op_facts import COPIES, NOT_INTO_MEMORY
 from decomp.memory.running import result_memory
 from decomp.metadata.strides import dense_order

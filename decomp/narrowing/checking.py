@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.ir.call import is_projection, metadata, substituted
+from decomp.ir.arguments import substituted
+from decomp.ir.call import is_projection, metadata
 from decomp.ir.effects import is_discharged_assertion, regions_of
 from decomp.ir.module import ProgramGraph
 from decomp.ir.narrow_calls import CAST

@@ -13,7 +13,8 @@ from torch import fx, nn
 from decomp.capture.lowered_module import add_input_check
 from decomp.errors import CaptureError, OutOfRange, spell_target
 from decomp.ir.aliases import attribute
-from decomp.ir.call import metadata, nodes_in
+from decomp.ir.arguments import nodes_in
+from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
 from decomp.ir.module import ProgramGraph
 from decomp.metadata.fakes import mode_of

@@ -14,17 +14,8 @@ from torch import fx
 from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import on_metadata
-from decomp.ir.arguments import equal
-from decomp.ir.call import (
-    call_if_bound,
-    call_target,
-    inherited_meta,
-    is_host,
-    is_projection,
-    metadata,
-    projected,
-    substituted,
-)
+from decomp.ir.arguments import equal, substituted
+from decomp.ir.call import call_if_bound, call_target, inherited_meta, is_host, is_projection, metadata, projected
 from decomp.ir.dtypes import name_of
 from decomp.ir.effects import is_discharged_assertion, switches
 from decomp.ir.narrow_calls import CAST

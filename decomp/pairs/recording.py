@@ -13,7 +13,8 @@ from torch import fx
 
 from decomp.graphs.template import ExpansionTemplate, compile_stamp
 from decomp.graphs.tracing import Leaked, Tape, UnknownSize, recording
-from decomp.ir.call import Call, call_if_bound, call_target, is_projection, metadata, projected, substituted
+from decomp.ir.arguments import substituted
+from decomp.ir.call import Call, call_if_bound, call_target, is_projection, metadata, projected
 from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import COMPLEX_INSIDE
 from decomp.ir.signature import described

@@ -14,7 +14,8 @@ from torch import fx, nn
 
 from decomp.errors import ArgumentError, NotPortable, first_line, locate_function, pickle_or_explain
 from decomp.ir import spellings
-from decomp.ir.call import call_target, kind_of, nodes_in
+from decomp.ir.arguments import nodes_in
+from decomp.ir.call import call_target, kind_of
 from decomp.ir.effects import Effect, EffectTable
 from decomp.ir.ops import of_module_class
 from decomp.ir.schema import parameters

@@ -10,7 +10,8 @@ from typing import Any
 from torch import fx
 
 from decomp.ir.agreement import described, metadata_of, same_metadata, same_structure, shown
-from decomp.ir.call import CALLS, nodes_in, read_results, select_results
+from decomp.ir.arguments import nodes_in
+from decomp.ir.call import CALLS, read_results, select_results
 from decomp.ir.effects import Effects, EffectTable, regions_of, switches
 from decomp.ir.op_facts import SIZE_METHODS, SIZES
 from decomp.ir.ops import of_function

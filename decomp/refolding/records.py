@@ -16,8 +16,9 @@ from decomp.derive.decisions import Derived
 from decomp.errors import spell_target
 from decomp.graphs.snapshot import Snapshot, is_as_recorded, renamed_operands, same_target
 from decomp.ir.agreement import same_metadata
+from decomp.ir.arguments import nodes_in
 from decomp.ir.binding import BindingError
-from decomp.ir.call import bound_call, is_projection, metadata, nodes_in
+from decomp.ir.call import bound_call, is_projection, metadata
 from decomp.ir.effects import EffectTable
 from decomp.ir.module import ProgramGraph
 from decomp.patterns.pattern import Pattern

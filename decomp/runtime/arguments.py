@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.ir.call import Call, substituted
+from decomp.ir.arguments import substituted
+from decomp.ir.call import Call
 from decomp.ir.schema import MISSING, Parameter, parameters
 from decomp.ir.spellings import IGNORED
 

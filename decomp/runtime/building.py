@@ -14,7 +14,8 @@ from torch import fx, nn
 from decomp.errors import LoadError, spell_target
 from decomp.ir.accounting import effects_in
 from decomp.ir.aliases import attribute
-from decomp.ir.call import call_if_bound, is_host, is_projection, metadata, projected, substituted
+from decomp.ir.arguments import substituted
+from decomp.ir.call import call_if_bound, is_host, is_projection, metadata, projected
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NarrowCall, is_between
 from decomp.ir.op_facts import RUN_ONCE

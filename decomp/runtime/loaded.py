@@ -28,7 +28,8 @@ from decomp.errors import (
     count_noun,
     option_failed,
 )
-from decomp.ir.call import kind_of, metadata, nodes_in, substituted
+from decomp.ir.arguments import nodes_in, substituted
+from decomp.ir.call import kind_of, metadata
 from decomp.ir.dtypes import dtype_named
 from decomp.ir.narrow_calls import NARROWER
 from decomp.loading import load as program_of

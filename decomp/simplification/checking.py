@@ -12,7 +12,7 @@ from torch import fx
 
 from decomp.capture.rebuild_exported import lifted_name, with_lifted
 from decomp.ir.agreement import described, same_bits, same_metadata, shown
-from decomp.ir.call import substituted
+from decomp.ir.arguments import substituted
 from decomp.metadata.meta_values import known_value
 from decomp.metadata.strides import same_layout
 from decomp.proof.correspondence import (

@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import attribute
-from decomp.ir.call import substituted
+from decomp.ir.arguments import substituted
 from decomp.ir.effects import EffectTable
 from decomp.ir.module import Module
 from decomp.ir.op_facts import RUN_ONCE

@@ -9,8 +9,9 @@ import torch
 from torch import fx
 
 from decomp.graphs.tracing import without_guards
+from decomp.ir.arguments import substituted
 from decomp.ir.binding import BindingError
-from decomp.ir.call import bound_call, substituted
+from decomp.ir.call import bound_call
 from decomp.ir.ops import of_function
 from decomp.ir.signature import described, is_symbolic
 from decomp.metadata.fakes import Fakes

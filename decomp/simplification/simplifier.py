@@ -18,7 +18,7 @@ from decomp.functionalize.gradients import gradient_inputs
 from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import view_bases
-from decomp.ir.call import substituted
+from decomp.ir.arguments import substituted
 from decomp.ir.module import Module, ProgramGraph
 from decomp.metadata.fakes import mode_of
 from decomp.rules.target import Target

@@ -14,7 +14,8 @@ from torch import fx
 
 from decomp.errors import first_line
 from decomp.ir.agreement import same_bits
-from decomp.ir.call import call_target, substituted
+from decomp.ir.arguments import substituted
+from decomp.ir.call import call_target
 from decomp.ir.signature import described
 from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.metadata.meta_values import on_host
