@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import contextlib
-import copy
 from dataclasses import replace
 import functools
 import logging
@@ -14,7 +13,7 @@ import time
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from decomp.errors import boundary, first_line
 from decomp.ir.call import nodes_in
@@ -28,6 +27,7 @@ from decomp.tools.comparing.judging import PROGRAMS, CallJudgement, judge_agains
 from decomp.tools.comparing.observing import Prefixes, Run, Unreadable, calls_in, own_copies, prefix_of, readable
 from decomp.tools.comparing.references import (
     ReferenceRun,
+    copied_module,
     copied_tensors,
     expected_results,
     results_in_float64,
@@ -169,7 +169,7 @@ class _Comparing:
         if self.model is None or self.calls.is_random:
             return CallJudgement()
         with torch.no_grad():
-            source = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model
+            source = copied_module(self.model)
             wanted = flat(source(*copied_tensors(self.args), **copied_tensors(self.kwargs)))
         if [(t.shape, t.dtype) for t in wanted] != [(t.shape, t.dtype) for t in self.own]:
             return CallJudgement()  # another structure of the same results, or more of them: nothing to hold against
@@ -182,18 +182,17 @@ class _Comparing:
         bisection = Bisection(self.prefixes, self.progress)
         try:
             self.piece = bisection.find()
-            if len(self.piece) == 1:
+            if len(self.piece) == 1 and self.piece[0] not in self.calls.rows:
                 reference = ReferenceRun(self.subject.root, self.prefixes.inputs)
                 self.prefixes.look_at(self.piece[0], bisection.values, reference, self.calls.look)
         except Exception as error:  # a runtime may raise anything
             logging.getLogger(__name__).debug("bisection: %s", error)
 
     def _is_right_when_read(self) -> bool:
-        """Whether the results are right if the values within the piece are read as well."""
+        """Whether the results are right if the values within the program, or the piece, are read as well."""
+        read = readable(calls_in(self.subject.root.graph) if self.calls.rows else self.piece)
         try:
-            inner = [
-                node for node in readable(self.piece or calls_in(self.subject.root.graph)) if node not in self.outputs
-            ]
+            inner = [node for node in read if node not in self.outputs]
             return not self._judge_outputs(self.prefixes.fetch([*self.outputs, *inner])).problem
         except Exception:  # a runtime may raise anything
             return False

@@ -200,15 +200,13 @@ def _size(ulp: float | None) -> float:
 
 
 def number(value: float | None) -> str:
-    """A similarity as text: 0.99996, or 1 - 2e-09 where it is closer to 1."""
+    """A similarity as text: 0.99996, or 1-2e-9 where it is closer to 1."""
     if value is None:
         return "-"
     rest = 1 - value
-    return f"1 - {rest:.0e}" if 1e-12 < rest < 1e-5 else f"{value:.5g}"
+    return f"1-{rest:.0e}".replace("e-0", "e-") if 1e-12 < rest < 1e-5 else f"{value:.5g}"
 
 
-def errors(call: ComparedCall) -> str:
-    """The error of a call in ULP and PyTorch's own, as text."""
-    if call.ulp is None:
-        return ""
-    return f"{call.ulp:.3g}/{'-' if call.own is None else f'{call.own:.2g}'}"
+def error(ulp: float | None) -> str:
+    """An error in ULP as text; "-" if there is none."""
+    return "-" if ulp is None else f"{ulp:.2g}".replace("e+0", "e")

@@ -23,6 +23,15 @@ def copied_tensors(value: Any) -> Any:
     return pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x, value)
 
 
+def copied_module(model: Any) -> Any:
+    """A copy of a module, which a run may write to; a function as it is."""
+    if not isinstance(model, nn.Module):
+        return model
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r".*treespec, LeafSpec.*")  # torch 2.13's own, whenever one is copied
+        return copy.deepcopy(model)
+
+
 def widened_leaves(args: Any) -> Any:
     """Float tensors in float64."""
     return pytree.tree_map(lambda t: widened((t,))[0] if isinstance(t, torch.Tensor) else t, args)
@@ -38,11 +47,8 @@ def results_in_pytorch(
     root: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})
 ) -> list[torch.Tensor]:
     """The results of a lowered program; neither it nor the arguments are changed."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r".*treespec, LeafSpec.*")  # torch 2.13's own, whenever one is copied
-        lowered = copy.deepcopy(root)
     with torch.no_grad():
-        return flat(lowered(*copied_tensors(tuple(args)), **copied_tensors(dict(kwargs))))
+        return flat(copied_module(root)(*copied_tensors(tuple(args)), **copied_tensors(dict(kwargs))))
 
 
 def results_in_float64(
@@ -50,7 +56,8 @@ def results_in_float64(
 ) -> list[torch.Tensor] | None:
     """The results of a program in float64, of float64 inputs; None if it does not run there."""
     try:
-        wide = copy.deepcopy(model).double() if isinstance(model, nn.Module) else model
+        copied = copied_module(model)
+        wide = copied.double() if isinstance(copied, nn.Module) else copied
         with torch.no_grad():
             given = widened_leaves(copied_tensors((tuple(args), dict(kwargs))))
             return list(widened(flat(wide(*given[0], **given[1]))))

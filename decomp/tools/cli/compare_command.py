@@ -1,0 +1,120 @@
+"""`decomp compare`: lower a model to a backend and find the call that the backend gets wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+import typer
+
+import decomp
+from decomp.capture.calling import unlift
+from decomp.tools.cli.arguments import (
+    BACKEND,
+    Debug,
+    Dynamic,
+    Json,
+    Levels,
+    Model,
+    Narrow,
+    RulesOf,
+    ToOrNone,
+    Training,
+    Trust,
+    attribute,
+    load_accuracy,
+    load_backend,
+    load_model,
+    load_rules,
+    load_target,
+)
+from decomp.tools.cli.terminal import Unusable, print_json, progressing, report_errors, saved, show
+from decomp.tools.comparing.comparison import ComparedCall, Comparison, error, number
+
+ON = (
+    f"What runs the program: {BACKEND}; or a function run(prefix, *inputs) of another runtime, as file.py:function, "
+    "with --to."
+)
+SAVE = "Where the operands of wrong calls are saved, with scripts that repeat the calls."
+MOST = 12
+"""How many rows the table has, or up to three times as many wrong calls."""
+
+
+def compare(
+    model: Model,
+    on: Annotated[str, typer.Option("--on", metavar="BACKEND", help=ON, show_default=False)],
+    to: ToOrNone = None,
+    rules: RulesOf = [],
+    accuracy: Levels = [],
+    narrow: Narrow = False,
+    training: Training = False,
+    dynamic: Dynamic = [],
+    bisect: Annotated[bool, typer.Option("--bisect", help="Read few intermediate values, for slow runtimes.")] = False,
+    save: Annotated[Path, typer.Option("--save", metavar="DIRECTORY", help=SAVE)] = Path("wrong"),
+    trust: Trust = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Find the call that a backend gets wrong in a model: each call is made again in PyTorch on the operands that the
+    backend had. Also says whether correct calls add up to a wrong result. Exits with 1 if something is wrong, or if
+    nothing was compared."""
+    with report_errors(debug, as_json):
+        runner = _runner(on)
+        if to is None and not isinstance(runner, decomp.Backend):
+            raise Unusable(f"{on} is a function, so --to must say what the model is lowered to")
+        target = load_target(to) if to is not None else runner.target
+        program = load_model(model, trust, dynamic)
+        if program.example_inputs is None:
+            raise Unusable(f"{model} has no example inputs: export it with the inputs to compare on")
+        options: dict[str, Any] = {"rules": load_rules(rules), "accuracy": load_accuracy(accuracy)}
+        lowering = decomp.lower(program, to=target, narrow=narrow, training=training, verify=False, **options)
+        args, kwargs = program.example_inputs
+        with progressing() as progress:
+            source = unlift(program)
+            how: dict[str, Any] = {"on": runner, "bisect": bisect, "save": save, "progress": progress}
+            comparison = decomp.compare(lowering, source, args, kwargs, **how)
+        print_json(comparison.as_dict()) if as_json else show(comparison_table(comparison))
+        files = [call.file for call in comparison.calls if call.file]
+        show(saved(*files) if files and not as_json else None)
+        if not comparison.ok:
+            raise typer.Exit(1)
+
+
+def _runner(name: str) -> Any:
+    """A backend, or a function that runs prefixes. Raises `Unusable`."""
+    if ":" not in name:
+        return load_backend(name)
+    found = attribute(name)
+    if not isinstance(found, decomp.Backend) and not callable(found):
+        raise Unusable(f"{name} is of type {type(found).__name__}, not a decomp.Backend or a function")
+    return found
+
+
+def comparison_table(comparison: Comparison) -> RenderableType:
+    """What is wrong, and the calls by gravity."""
+    parts: list[RenderableType] = [Text(comparison.headline, style="bold green" if comparison.ok else "bold red")]
+    parts += map(Text, comparison.lines())
+    rows = comparison.rows
+    shown = rows[: max(MOST, sum(row.is_wrong for row in rows))][: 3 * MOST]
+    if shown:
+        parts += ["", _table(shown)]
+    if len(rows) > len(shown):
+        parts.append(Text(f"and {len(rows) - len(shown)} more calls", style="dim"))
+    return Group(*parts)
+
+
+def _table(rows: Sequence[ComparedCall]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in ("verdict", "call", "ULP", "PyTorch", "PCC", "cosine", "so far", "module"):
+        table.add_column(name, justify="left" if name in ("verdict", "call", "module") else "right", overflow="fold")
+    for row in rows:
+        colour = "red" if row.is_wrong else "green" if row.verdict in ("right", "by design") else "yellow"
+        similar = map(number, (row.pcc, row.cosine, row.so_far))
+        cells = (row.node, error(row.ulp), error(row.own), *similar, row.module)
+        table.add_row(Text(row.verdict, style=colour), *map(Text, cells))
+    return table
