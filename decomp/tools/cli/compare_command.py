@@ -14,26 +14,10 @@ import typer
 
 import decomp
 from decomp.capture.calling import unlift
-from decomp.tools.cli.arguments import (
-    BACKEND,
-    Debug,
-    Dynamic,
-    Json,
-    Levels,
-    Model,
-    Narrow,
-    RulesOf,
-    ToOrNone,
-    Training,
-    Trust,
-    attribute,
-    load_accuracy,
-    load_backend,
-    load_model,
-    load_rules,
-    load_target,
-)
-from decomp.tools.cli.terminal import Unusable, print_json, progressing, report_errors, saved, show
+from decomp.rules.options import PlanOptions
+from decomp.tools.cli.arguments import BACKEND, Model, ToOrNone, attribute, load_backend, load_target
+from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 from decomp.tools.comparing.comparison import ComparedCall, Comparison, error, number
 
 ON = (
@@ -45,44 +29,36 @@ MOST = 12
 """How many rows the table has, or up to three times as many wrong calls."""
 
 
+@command(PlanOptions)
 def compare(
     model: Model,
     on: Annotated[str, typer.Option("--on", metavar="BACKEND", help=ON, show_default=False)],
     to: ToOrNone = None,
-    rules: RulesOf = [],
-    accuracy: Levels = [],
-    narrow: Narrow = False,
-    training: Training = False,
-    dynamic: Dynamic = [],
+    *,
+    words: Words,
     bisect: Annotated[bool, typer.Option("--bisect", help="Read few intermediate values, for slow runtimes.")] = False,
     save: Annotated[Path, typer.Option("--save", metavar="DIRECTORY", help=SAVE)] = Path("wrong"),
-    trust: Trust = False,
-    as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Find the call that a backend gets wrong in a model: each call is made again in PyTorch on the operands that the
     backend had. Also says whether correct calls add up to a wrong result. Exits with 1 if something is wrong, or if
     nothing was compared."""
-    with report_errors(debug, as_json):
-        runner = _runner(on)
-        if to is None and not isinstance(runner, decomp.Backend):
-            raise Unusable(f"{on} is a function, so --to must say what the model is lowered to")
-        target = load_target(to) if to is not None else runner.target
-        program = load_model(model, trust, dynamic)
-        if program.example_inputs is None:
-            raise Unusable(f"{model} has no example inputs: export it with the inputs to compare on")
-        options: dict[str, Any] = {"rules": load_rules(rules), "accuracy": load_accuracy(accuracy)}
-        lowering = decomp.lower(program, to=target, narrow=narrow, training=training, verify=False, **options)
-        args, kwargs = program.example_inputs
-        with progressing() as progress:
-            source = unlift(program)
-            how: dict[str, Any] = {"on": runner, "bisect": bisect, "save": save, "progress": progress}
-            comparison = decomp.compare(lowering, source, args, kwargs, **how)
-        print_json(comparison.as_dict()) if as_json else show(comparison_table(comparison))
-        files = [call.file for call in comparison.calls if call.file]
-        show(saved(*files) if files and not as_json else None)
-        if not comparison.ok:
-            raise typer.Exit(1)
+    runner = _runner(on)
+    if to is None and not isinstance(runner, decomp.Backend):
+        raise Unusable(f"{on} is a function, so --to must say what the model is lowered to")
+    target, options = load_target(to) if to is not None else runner.target, words.options(verify=False)
+    program = words.program(model)
+    if program.example_inputs is None:
+        raise Unusable(f"{model} has no example inputs: export it with the inputs to compare on")
+    lowering = decomp.lower(program, to=target, options=options)
+    args, kwargs = program.example_inputs
+    with progressing() as progress:
+        how: dict[str, Any] = {"on": runner, "bisect": bisect, "save": save, "progress": progress}
+        comparison = decomp.compare(lowering, unlift(program), args, kwargs, **how)
+    print_json(comparison.as_dict()) if words.as_json else show(comparison_table(comparison))
+    files = [call.file for call in comparison.calls if call.file]
+    show(saved(*files) if files and not words.as_json else None)
+    if not comparison.ok:
+        raise typer.Exit(1)
 
 
 def _runner(name: str) -> Any:

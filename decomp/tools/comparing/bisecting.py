@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import fx
 
-from decomp.ir.call import nodes_in
+from decomp.ir.arguments import nodes_in
 from decomp.tools.comparing.judging import PROGRAMS, judge_against
 from decomp.tools.comparing.observing import Prefixes, calls_in, prefix_of, readable
 from decomp.tools.comparing.references import expected_results, results_in_float64, results_in_pytorch

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from decomp.errors import boundary, first_line
-from decomp.ir.call import nodes_in
+from decomp.ir.arguments import nodes_in
 from decomp.rules.accuracy import Spec
 from decomp.runtime.tables import Backend
 from decomp.tools.certification.results import flat

@@ -10,7 +10,8 @@ import torch
 from torch import fx
 
 from decomp.errors import first_line, source_line, spell_target
-from decomp.ir.call import call_if_bound, metadata, module_path, nodes_in, substituted
+from decomp.ir.arguments import nodes_in, substituted
+from decomp.ir.call import call_if_bound, metadata, module_path
 from decomp.metadata.fakes import new_mode
 from decomp.runtime.loaded import Loaded
 from decomp.samples import Sample, program_of

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.ir.call import is_projection, metadata, nodes_in, substituted
+from decomp.ir.arguments import nodes_in, substituted
+from decomp.ir.call import is_projection, metadata
 from decomp.runtime.loaded import Loaded
 from decomp.runtime.tables import Backend
 from decomp.samples import Sample
