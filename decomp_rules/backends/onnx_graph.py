@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+import re
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -143,6 +145,8 @@ class Graph:
     sizes: dict[Any, Value] = field(default_factory=dict)
     """What is known of sizes, by their expressions, and by the operators that compute with them."""
     names: set[str] = field(default_factory=set)
+    known: list[Value] = field(default_factory=list)
+    """The results of calls, with their shapes."""
 
     def unique(self, name: str) -> str:
         """This name, or a numbered one that is not in use."""
@@ -164,7 +168,7 @@ class Graph:
 
     def nested(self) -> contextlib.AbstractContextManager[Graph]:
         """Build the body of a node of this graph, which reads the values around it; constants are carried outside."""
-        return replace(self, nodes=[], sizes=dict(self.sizes)).building()
+        return replace(self, nodes=[], sizes=dict(self.sizes), known=[]).building()
 
     def input(self, name: str, dtype: torch.dtype, like: Any) -> Value:
         """An input of a body: like a tensor with metadata, or of a shape."""
@@ -186,10 +190,17 @@ class Graph:
         return helper.make_graph(nodes, name, [value_info(each, bool(each.meta.dim())) for each in inputs], ends)
 
 
-def value_info(value: Value, unknown: bool = False) -> onnx.ValueInfoProto:
-    """Name, dtype and shape of a value; sizes that are known when the model runs by the names of their expressions."""
-    shape = None if unknown else [each if type(each) is int else str(each) for each in value.meta.shape]
+def value_info(
+    value: Value, unknown: bool = False, names: Mapping[str, str] = MappingProxyType({})
+) -> onnx.ValueInfoProto:
+    """Name, dtype and shape of a value; sizes that are known when the model runs by their expressions in `names`, which
+    has the user's name for each symbol that has one."""
+    shape = None if unknown else [each if type(each) is int else _spelled(each, names) for each in value.meta.shape]
     return helper.make_tensor_value_info(value.name, DTYPES[value.dtype], shape)
+
+
+def _spelled(size: Any, names: Mapping[str, str]) -> str:
+    return re.sub(r"[A-Za-z_]\w*", lambda found: names.get(found[0], found[0]), str(size))
 
 
 def graph() -> Graph:

@@ -27,7 +27,9 @@ from decomp_rules import targets
 from decomp_rules.backends import (
     departures,
     onnx_functions,
+    onnx_metadata,
     onnx_ops,
+    onnx_opsets,
     onnx_recurrent,
     onnx_shapes,
     onnx_tidying,
@@ -46,6 +48,7 @@ from decomp_rules.backends.onnx_graph import (
     tensor_proto,
     value_info,
 )
+from decomp_rules.backends.onnx_metadata import axis_names
 from decomp_rules.backends.onnx_weights import absent_proto
 from decomp_rules.targets.onnx_functions import CONDITIONS, holds
 
@@ -76,20 +79,20 @@ def make() -> OnnxBackend:
     return backend
 
 
-def model_of(program: Any) -> onnx.ModelProto:
+def model_of(program: Any, opset: int = OPSET) -> onnx.ModelProto:
     """The ONNX model of a program that is lowered to `targets.onnx` or `targets.onnxruntime`: a `Lowering`, an
-    ExportedProgram or a GraphModule, or a loaded program. Raises `LoadError`, which lists everything unsupported, and
-    `CaptureError` for a program without metadata."""
+    ExportedProgram or a GraphModule, or a loaded program. Raises `LoadError`, which lists everything unsupported, in
+    particular by another `opset`, and `CaptureError` for a program without metadata."""
     loaded = program if isinstance(program, decomp.results.Loaded) else make().load(program)
     model: onnx.ModelProto = loaded.function.emitted.model
-    return model
+    return model if opset == OPSET else onnx_opsets.at_opset(model, opset)
 
 
-def save(program: Any, path: str | Path, external: int = EXTERNAL) -> onnx.ModelProto:
+def save(program: Any, path: str | Path, external: int = EXTERNAL, opset: int = OPSET) -> onnx.ModelProto:
     """Write the model of a lowered program, checked by ONNX, and return it. Parameters of so many bytes and more
     together (`external`) are written into a file beside it, `model.onnx.data`. Weights without numbers, on the meta
     device or fake, are to be in `model.onnx.weights`, which `save_weights` writes. Raises as `model_of` does."""
-    path, model = Path(path), model_of(program)
+    path, model = Path(path), model_of(program, opset)
     onnx_weights.write(model, path, external)
     onnx_weights.check(model, path)
     return model
@@ -126,6 +129,7 @@ def _finished(value: Value, meta: torch.Tensor, name: str) -> Value:
         outputs = value.made_by.output
         outputs[list(outputs).index(value.name)] = value.name = place.unique(name)
     value.meta = meta
+    place.known.append(value)
     return value
 
 
@@ -151,7 +155,7 @@ class _Output:
 
 
 def _emitted(loaded: decomp.results.Loaded, program: Any = None) -> Emitted:
-    place = Graph(functools.partial(_node_now, loaded.backend), _annotating(program))
+    place = Graph(functools.partial(_node_now, loaded.backend), onnx_metadata.annotating(program))
     with place.building():
         state: dict[int, Value] = {}
         leaves = [_leaf(leaf, place, state, leaf.name in loaded.writes) for leaf in loaded.leaves]
@@ -166,7 +170,8 @@ def _emitted(loaded: decomp.results.Loaded, program: Any = None) -> Emitted:
         if isinstance(value, Value) and (leaf.kind == "input" or leaf.name in loaded.writes)
     ]
     inputs = {name for _, name in fed}
-    infos = [value_info(value) for value in leaves if isinstance(value, Value) and value.name in inputs]
+    axes = axis_names(leaf.meta for leaf in loaded.leaves)
+    infos = [value_info(value, names=axes) for value in leaves if isinstance(value, Value) and value.name in inputs]
     ends = {each.name for each in outputs}
     matrices = {value.name for value in state.values() if value.data is not None and value.rank == 2}
     nodes, turned = onnx_tidying.without_transposes(onnx_tidying.tidy(place.nodes, ends), matrices, ends)
@@ -177,10 +182,19 @@ def _emitted(loaded: decomp.results.Loaded, program: Any = None) -> Emitted:
         if leaf.kind != "input" and (name := turned.get(value.name, value.name)) in wanted
     }
     carried = [*stored.values(), *(data for _, data in place.constants.values() if data.name in wanted)]
-    body = helper.make_graph(nodes, "program", infos, [value_info(each) for each in outputs], carried)
-    model = helper.make_model(
-        body, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="decomp", ir_version=10
+    made = {name for each in nodes for name in each.output} - ends
+    edges = [value_info(each, names=axes) for each in place.known if each.name in made]
+    body = helper.make_graph(
+        nodes, "program", infos, [value_info(each, names=axes) for each in outputs], carried, value_info=edges
     )
+    model = helper.make_model(
+        body,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        producer_name="decomp",
+        producer_version=onnx_metadata.version(),
+        ir_version=10,
+    )
+    onnx_metadata.infer_edges(model)
     if isinstance(program, decomp.Lowering):
         helper.set_model_props(model, {"decomp.target": program.plan.target})
     return Emitted(model, tuple(fed), results)
@@ -244,24 +258,6 @@ def _placed(value: Any, name: str, place: Graph, outputs: list[Value]) -> Any:
         value = place.named(value, name)
     outputs.append(value)
     return _Output(value.name, number)
-
-
-def _annotating(program: Any) -> Callable[[fx.Node], Mapping[str, str]]:
-    """The provenance of nodes; empty if the program is not a lowering."""
-    if not isinstance(program, decomp.Lowering):
-        return lambda node: {}
-
-    @functools.cache
-    def annotated(node: fx.Node) -> Mapping[str, str]:
-        try:
-            found = program.provenance(node)
-        except KeyError:
-            return {}
-        rules = " > ".join(name for name, _ in found.chain)
-        said = {"decomp.source": f"{found.source} = {found.op}", "decomp.module": found.module, "decomp.rules": rules}
-        return {key: text for key, text in said.items() if text}
-
-    return annotated
 
 
 # Running.
