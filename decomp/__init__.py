@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from decomp.tools.bringup.bringing_up import bring_up
     from decomp.tools.certification.certifying import certify
     from decomp.tools.comparing.comparing import compare
+    from decomp.tools.converting.conversion import convert
+    from decomp.tools.converting.converter import Converter
     from decomp.verification import verify
 
 __all__ = [  # noqa: RUF022  in groups
@@ -46,6 +48,7 @@ __all__ = [  # noqa: RUF022  in groups
     "budget",
     "certify",
     "compare",
+    "convert",
     "decompose",
     "lint",
     "lower",
@@ -58,6 +61,7 @@ __all__ = [  # noqa: RUF022  in groups
     # rules, targets and backends
     "Backend",
     "Call",
+    "Converter",
     "Limitation",
     "Op",
     "Options",
@@ -92,6 +96,7 @@ _DEFINED_IN = {
     "Backend": "decomp.runtime.tables",
     "Call": "decomp.ir.call",
     "CaptureError": "decomp.errors",
+    "Converter": "decomp.tools.converting.converter",
     "DecompError": "decomp.errors",
     "InputMismatch": "decomp.errors",
     "Limitation": "decomp.rules.limitation",
@@ -115,6 +120,7 @@ _DEFINED_IN = {
     "calls": "decomp.ir.call",
     "certify": "decomp.tools.certification.certifying",
     "compare": "decomp.tools.comparing.comparing",
+    "convert": "decomp.tools.converting.conversion",
     "decline": "decomp.rules.declining",
     "decompose": "decomp.lowering",
     "lint": "decomp.rules.linting",

@@ -537,6 +537,10 @@ def _error_of(kind: type[DecompError], args: tuple[Any, ...], attributes: dict[s
 # Errors of backends.
 
 
+class ConversionError(DecompError):
+    """A converter is absent or too old, crashes, refuses a lowered program, or makes one with other results of it."""
+
+
 class LoadError(DecompError):
     """A backend cannot run a program. `problems` has one line per problem, `nodes` the first node that has it; nothing
     has run."""

@@ -3,7 +3,7 @@ backend itself does not load."""
 
 import pytest
 
-from decomp_rules import backends
+from decomp_rules import backends, converters
 
 PACKAGES = {"stablehlo": ("jax",), "onnx": ("onnx", "onnxruntime"), "tinygrad": ("tinygrad",)}
 
@@ -13,3 +13,10 @@ def backend(name):
     for package in PACKAGES.get(name, ()):
         pytest.importorskip(package, reason=f"the backend {name}: pip install decomp[{name}]")
     return backends.get(name)
+
+
+def converter(name):
+    """The converter of this name, likewise."""
+    found = converters.get(name)
+    pytest.importorskip(found.package, reason=f"the converter {name}: pip install {found.requirement}")
+    return found

@@ -105,7 +105,16 @@ def test_a_misspelt_op_is_refused():
 
 
 def test_targets_of_the_library():
-    assert targets.names() == ("core_aten", "luminal", "onnx", "onnxruntime", "prims", "stablehlo", "tinygrad")
+    assert targets.names() == (
+        "core_aten",
+        "luminal",
+        "onnx",
+        "onnxruntime",
+        "openvino",
+        "prims",
+        "stablehlo",
+        "tinygrad",
+    )
     assert set(targets.names()) < set(dir(targets))
     assert targets.tinygrad is targets.get("tinygrad") and targets.tinygrad.description
     assert "convolution" in targets.core_aten and "linear" not in targets.core_aten

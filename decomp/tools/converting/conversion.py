@@ -1,0 +1,208 @@
+"""The verb `convert`: capture a model, lower it to the calls that a converter takes, hand it over, and verify what
+comes back. The converter first runs in a process of its own, as one that crashes would take this one with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+import json
+import re
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from decomp.capture.exporting import export
+from decomp.errors import ArgumentError, ConversionError, boundary, count_noun, first_line
+from decomp.ir.ops import known_names, op as op_of
+from decomp.lowering import Lowering, lower
+from decomp.proof.correspondence import ValuesDiffer
+from decomp.rules.options import CHECKS
+from decomp.rules.target import Target
+from decomp.tools.converting.converter import Converter, failure
+from decomp.tools.converting.trial import NoTrial, try_out
+from decomp.torch_internals import pytree
+from decomp.validation.running_programs import without_numbers
+from decomp.validation.values import example_inputs
+from decomp.validation.whole_programs import whole_programs
+from decomp_rules import converters
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A converted model, and how it came about."""
+
+    result: Any
+    """What the converter returns."""
+    converter: Converter
+    version: str
+    lowering: Lowering
+    verified: str
+    """What was compared, or why nothing was."""
+
+
+@boundary("convert", {name: check for name, check in CHECKS.items() if name != "to"})
+def convert(
+    model: Any,
+    *,
+    to: str | Converter,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    target: Target | None = None,
+    verify: bool = True,
+    **options: Any,
+) -> Any:
+    """Lower a model to the calls that a converter takes, and convert it. Returns what the converter returns.
+
+    - `model`: an `nn.Module` with `args` and `kwargs`, as for `lower`, or an `ExportedProgram`.
+    - `to`: the name of a converter, such as "openvino", or a `decomp.Converter`. Its package must be installed.
+    - `target`: by default the converter's own. `decomp probe` makes one of the version that is installed.
+    - `verify`: the conversion is first tried in another process, and the converted model is run there on `args` and
+      `kwargs`. Its results must be as close to those of the model in float64 as the model's own, by the measure of
+      `verify="values"`. False converts at once.
+    - `options`: those of `lower`; `training=False` by default, as a converted model only infers.
+
+    Raises `ConversionError` if the converter is absent or too old, crashes, refuses the lowered program, or converts it
+    to one with other results; and what `lower` raises, such as `NotLowered`.
+    """
+    return conversion(model, to, args, kwargs, dynamic_shapes, target, verify, options).result
+
+
+def conversion(
+    model: Any,
+    to: str | Converter,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    target: Target | None,
+    verify: bool,
+    options: Mapping[str, Any],
+) -> Conversion:
+    """The same, with how it came about."""
+    converter = to if isinstance(to, Converter) else converter_named(to)
+    version = converter.require()
+    program = _exported(model, args, kwargs, dynamic_shapes)
+    lowering = lower(program, to=target or converter.target, **{"training": False, **options})
+    _refuse_writes(converter, lowering.result)
+    verified = _verified(converter, version, lowering, model, args, kwargs) if verify else "not verified"
+    try:
+        result = converter.convert(lowering.result)
+    except Exception as error:  # a converter may raise anything
+        raise _refusal(converter, version, lowering, f"{type(error).__name__}: {error}") from error
+    return Conversion(result, converter, version, lowering, verified)
+
+
+def converter_named(name: Any) -> Converter:
+    """A shipped or registered converter. Raises `ArgumentError`."""
+    if not isinstance(name, str):
+        raise ArgumentError(f"to= must be the name of a converter or a decomp.Converter, not {type(name).__name__}")
+    if name in ("onnx", "onnxruntime"):
+        raise ArgumentError(
+            f'to="{name}" is not a converter: the ONNX backend writes models itself\n'
+            f"  to do: decomp_rules.backends.onnx_models.save(decomp.lower(model, to=decomp_rules.targets.{name}, "
+            'args=args), "model.onnx")'
+        )
+    try:
+        return converters.get(name)
+    except LookupError as error:
+        raise ArgumentError(f"{error.args[0]}, and any decomp.Converter") from error
+
+
+def _exported(model: Any, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
+    if isinstance(model, ExportedProgram):
+        if dynamic_shapes is not None:
+            raise ArgumentError(
+                "dynamic_shapes= is for modules: the sizes of a program were fixed when it was exported"
+            )
+        return model
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"a model must be an nn.Module or an ExportedProgram, not {type(model).__name__}")
+    if args is None and kwargs is None:
+        raise ArgumentError("a module is captured by running it: pass args=(...), or an ExportedProgram")
+    return export(model, tuple(args or ()), kwargs, dynamic_shapes)
+
+
+def _refuse_writes(converter: Converter, program: ExportedProgram) -> None:
+    """Raise for a program that writes to its state or its inputs: a converted model returns results alone."""
+    signature = program.graph_signature
+    written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    if written:
+        others = f" and {len(written) - 1} more" if len(written) > 1 else ""
+        raise failure(
+            f"the model writes to {written[0]}{others}, and a model converted by {converter.name} only returns results",
+            "call model.eval(), if these are running statistics",
+            "return what is written as a result, and pass it as an input",
+        )
+
+
+def _verified(converter: Converter, version: str, lowering: Lowering, model: Any, args: Any, kwargs: Any) -> str:
+    """What was compared. Raises `ConversionError`."""
+    given = example_inputs(model, args, kwargs)
+    missing = "there are no example inputs" if given is None else without_numbers(model, *given)
+    if converter.run is None:
+        missing = f"there is no runtime for models of {converter.name} here"
+    inputs = pytree.tensors_in(given) if given is not None and missing is None else None
+    try:
+        results = try_out(converter, lowering.result, inputs)
+    except NoTrial as error:
+        raise _refusal(converter, version, lowering, str(error)) from error
+    if results is None or given is None:
+        return f"converted in a process of its own, but not run, as {missing}"
+    try:
+        compared = whole_programs(model, Results(lowering.result, results), *given, gradients=False)
+        return compared.partition(_NO_GRADIENTS)[0]
+    except ValuesDiffer as error:
+        raise failure(
+            f"{converter.name} {version} converts the program to one with other results: {first_line(error)}",
+            *_probe_again(converter),
+            f"report it to {converter.name}, with the lowered program (decomp.lower) and these inputs",
+            facts=[f"the lowered program, {_calls(lowering)}, is verified: the fault is in {converter.name}"],
+        ) from error
+
+
+_NO_GRADIENTS = ", 0 gradients"
+
+
+class Results(nn.Module):
+    """A model that returns given tensors in the structure of a program's results."""
+
+    def __init__(self, program: ExportedProgram, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.program, self.tensors = program.call_spec.out_spec, list(tensors)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return pytree.tree_unflatten(self.tensors, self.program)
+
+
+def _refusal(converter: Converter, version: str, lowering: Lowering, said: str) -> ConversionError:
+    """The error for a converter that refuses a program of which its target takes each call, or that crashes on it."""
+    lines = [line.strip()[:160] for line in said.splitlines() if line.strip()]
+    crashed = lines[0].startswith(("crashes: ", "hangs: "))
+    verb, _, rest = lines[0].partition(": ") if crashed else ("refuses", "", lines[0])
+    named = [
+        op_of(name).short
+        for name in dict.fromkeys(re.findall(r"aten\.\w+", said))
+        if name.partition(".")[2] in known_names()
+    ]
+    left_out = ", ".join(map(json.dumps, named)) or "OP"
+    taken = f"its target says that it takes each call, {_calls(lowering)}: {lowering.target.description}"
+    return failure(
+        f"{converter.name} {version} {verb} {'on ' * crashed}the lowered program: {rest}",
+        *_probe_again(converter),
+        f"lower it without the op at fault: target=TARGET - {{{left_out}}}",
+        facts=[*lines[1:][-3:], taken],
+    )
+
+
+def _probe_again(converter: Converter) -> list[str]:
+    file = f"{converter.name}.toml"
+    return [
+        f"if it is another version than the target's: decomp probe {converter.name} -o {file}, and pass "
+        f'target=decomp.Target.load("{file}")'
+    ]
+
+
+def _calls(lowering: Lowering) -> str:
+    return count_noun(sum(node.op == "call_function" for node in lowering.result.graph.nodes), "call")

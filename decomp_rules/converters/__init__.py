@@ -1,0 +1,34 @@
+"""Converters that people run behind `decomp`, one file each: `decomp_rules.converters.get("openvino")`. A package may
+add one by an entry point in the group `decomp_converters`, whose name is that of the converter."""
+
+from __future__ import annotations
+
+import importlib
+from importlib import metadata
+from pathlib import Path
+
+from decomp import Converter
+
+_HERE = Path(__file__).parent
+_made: dict[str, Converter] = {}
+
+
+def names() -> tuple[str, ...]:
+    """The names of all converters, whether installed or not."""
+    shipped = {path.stem for path in _HERE.glob("*.py")} - {"__init__"}
+    return tuple(sorted(shipped | _registered().keys()))
+
+
+def get(name: str) -> Converter:
+    """The converter called `name`. Its own package is not imported. Raises `LookupError`."""
+    if name not in names():
+        raise LookupError(f"no converter {name!r}; there are {', '.join(names())}")
+    if name not in _made:
+        entry = _registered().get(name)
+        made: Converter = entry.load() if entry else importlib.import_module(f"{__name__}.{name}").CONVERTER
+        _made[name] = made
+    return _made[name]
+
+
+def _registered() -> dict[str, metadata.EntryPoint]:
+    return {entry.name: entry for entry in metadata.entry_points(group="decomp_converters")}

@@ -1,0 +1,65 @@
+"""Converters for tests, found by other processes: their models are the programs that they are given, run by PyTorch."""
+
+import dataclasses
+import os
+import signal
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+import decomp
+
+OPS = ["mm", "add.Tensor", "permute", "relu", "clone"]
+TARGET = decomp.Target("fake", OPS, description="what fake converts")
+
+
+def convert(program):
+    return program.module()
+
+
+def run(model, inputs):
+    return tree_leaves(model(*inputs))
+
+
+def one_more(model, inputs):
+    return [result + 1 for result in run(model, inputs)]
+
+
+def refuse(program):
+    raise NotImplementedError("conversion fails\nno rule for aten.mm.default")
+
+
+def crash(program):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def take_some(program):
+    """Refuses the smallest elements of topk, computes cumsum of integers wrong, and crashes on erfinv."""
+    module = program.module()
+    for node in list(module.graph.nodes):
+        if node.target is torch.ops.aten.topk.default and node.args[3:4] == (False,):
+            raise NotImplementedError("largest=False")
+        if node.target is torch.ops.aten.erfinv.default:
+            crash(program)
+        if node.target is torch.ops.aten.cumsum.default and not node.meta["val"].is_floating_point():
+            with module.graph.inserting_after(node):
+                wrong = module.graph.call_function(torch.ops.aten.neg.default, (node,))
+            node.replace_all_uses_with(wrong, delete_user_cb=lambda user, wrong=wrong: user is not wrong)
+    module.recompile()
+    return module
+
+
+def save(model, path):
+    path.write_text(str(model.graph))
+
+
+FAKE = decomp.Converter(
+    "fake", package="pytest", at_least="8", target=TARGET, convert=convert, run=run, save=save, suffix=".txt"
+)
+WRONG = dataclasses.replace(FAKE, name="wrong", run=one_more)
+REFUSES = dataclasses.replace(FAKE, name="refuses", convert=refuse)
+CRASHES = dataclasses.replace(FAKE, name="crashes", convert=crash)
+NO_RUNTIME = dataclasses.replace(FAKE, name="compiled", run=None)
+ABSENT = dataclasses.replace(FAKE, name="absent", package="no-such-converter", at_least="1.2")
+OLD = dataclasses.replace(FAKE, name="old", at_least="999.1")
+PARTLY = dataclasses.replace(FAKE, name="partly", convert=take_some)

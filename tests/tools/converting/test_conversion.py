@@ -1,0 +1,173 @@
+"""`decomp.convert`, with converters of these tests: what is returned, what is compared, and what each failure says."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import decomp
+from decomp.tools.converting.conversion import conversion
+from tests.installed import converter
+from tests.tools.converting import fakes
+
+MODEL, X = nn.Sequential(nn.Linear(4, 3), nn.ReLU()), torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+
+
+def failure(to, **options):
+    with pytest.raises(decomp.errors.ConversionError) as raised:
+        decomp.convert(MODEL, to=to, args=(X,), **options)
+    return str(raised.value)
+
+
+def test_convert_returns_what_the_converter_returns_for_the_lowered_program():
+    made = decomp.convert(MODEL, to=fakes.FAKE, args=(X,))
+    assert isinstance(made, torch.fx.GraphModule)
+    called = {node.target for node in made.graph.nodes if node.op == "call_function"}
+    assert torch.ops.aten.linear.default not in called and torch.ops.aten.mm.default in called
+    torch.testing.assert_close(made(X), MODEL(X))
+
+
+def test_the_converted_model_is_run_and_compared_with_the_model_in_float64():
+    program = torch.export.export(MODEL, (X,))
+    for model, args in ((MODEL, (X,)), (program, None)):
+        found = conversion(model, fakes.FAKE, args, None, None, None, True, {})
+        said = r"the whole program run on the example inputs, against itself in float64: 1 result within \S+ \(.*\)"
+        assert re.fullmatch(said, found.verified)
+
+
+def test_without_a_runtime_the_model_is_converted_in_another_process_and_not_run():
+    found = conversion(MODEL, fakes.NO_RUNTIME, (X,), None, None, None, True, {})
+    assert found.verified == (
+        "converted in a process of its own, but not run, as there is no runtime for models of compiled here"
+    )
+
+
+def test_other_results_are_the_fault_of_the_converter():
+    text = failure(fakes.WRONG)
+    assert re.match(
+        r"wrong \S+ converts the program to one with other results: result of the lowered program differs: it .*\n"
+        r"  the lowered program, 4 calls, is verified: the fault is in wrong\n"
+        r"  to do, the easiest first:\n"
+        r"    1\. if it is another version than the target's: decomp probe wrong -o wrong\.toml, and pass "
+        r'target=decomp\.Target\.load\("wrong\.toml"\)\n'
+        r"    2\. report it to wrong, with the lowered program \(decomp\.lower\) and these inputs$",
+        text,
+    )
+
+
+def test_a_refusal_has_the_words_of_the_converter_and_the_op_to_leave_out():
+    text = failure(fakes.REFUSES)
+    assert re.match(
+        r"refuses \S+ refuses the lowered program: NotImplementedError: conversion fails\n"
+        r"  no rule for aten\.mm\.default\n"
+        r"  its target says that it takes each call, 4 calls: what fake converts\n"
+        r"  to do, the easiest first:\n"
+        r"    1\. if it .*\n"
+        r"    2\. lower it without the op at fault: target=TARGET - \{\"mm\"\}$",
+        text,
+    )
+    assert isinstance(decomp.Target("fake", ["mm", "add"]) - {"mm"}, decomp.Target)
+
+
+def test_a_converter_that_crashes_is_an_error_and_not_the_end_of_the_process():
+    assert re.match(r"crashes \S+ crashes on the lowered program: SIGSEGV\n  its target says", failure(fakes.CRASHES))
+
+
+def test_a_converter_that_is_absent_or_old_says_what_to_install():
+    assert failure(fakes.ABSENT) == (
+        'to="absent" needs no-such-converter, which is not installed\n  to do: pip install "no-such-converter>=1.2"'
+    )
+    assert failure(fakes.OLD) == (
+        f'to="old" needs pytest 999.1 or later, and {pytest.__version__} is installed\n'
+        '  to do: pip install --upgrade "pytest>=999.1"'
+    )
+
+
+def test_what_cannot_be_lowered_is_named_as_in_lower():
+    with pytest.raises(decomp.NotLowered, match="aten.unique_dim"):
+        decomp.convert(Unique(), to=fakes.FAKE, args=(X,))
+
+
+class Unique(nn.Module):
+    def forward(self, x):
+        return torch.unique(x, dim=0)
+
+
+def test_a_model_that_writes_to_its_state_is_refused():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x):
+            self.count += 1
+            return x + self.count
+
+    with pytest.raises(decomp.errors.ConversionError) as raised:
+        decomp.convert(Counter(), to=fakes.FAKE, args=(X,))
+    assert str(raised.value) == (
+        "the model writes to count, and a model converted by fake only returns results\n"
+        "  to do, the easiest first:\n"
+        "    1. call model.eval(), if these are running statistics\n"
+        "    2. return what is written as a result, and pass it as an input"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"to": 3}, "to= must be the name of a converter or a decomp.Converter, not int"),
+        ({"to": "opnvino"}, "no converter 'opnvino'; there are openvino, and any decomp.Converter"),
+        ({"args": None}, "a module is captured by running it: pass args=(...), or an ExportedProgram"),
+        ({"model": len}, "a model must be an nn.Module or an ExportedProgram, not builtin_function_or_method"),
+        ({"to": "onnx"}, 'to="onnx" is not a converter: the ONNX backend writes models itself'),
+    ],
+)
+def test_wrong_arguments_are_refused(wrong, text):
+    given = {"model": MODEL, "to": fakes.FAKE, "args": (X,), **wrong}
+    with pytest.raises(decomp.ArgumentError) as raised:
+        decomp.convert(given.pop("model"), **given)
+    assert str(raised.value).splitlines()[0] == text
+
+
+def test_a_converter_whose_functions_no_other_process_finds_is_tried_in_this_one():
+    def here(program):
+        return program.module()
+
+    made = decomp.Converter("here", "pytest", "8", fakes.TARGET, here, fakes.run)
+    assert not made.can_travel and fakes.FAKE.can_travel
+    torch.testing.assert_close(decomp.convert(MODEL, to=made, args=(X,))(X), MODEL(X))
+
+
+def test_importing_the_package_imports_no_converter():
+    import subprocess
+    import sys
+
+    program = "import sys, decomp; decomp.convert, decomp.Converter; print('openvino' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert shown.split() == ["False"]
+
+
+def test_openvino_converts_a_model_that_it_refuses_as_exported():
+    openvino = converter("openvino")
+
+    class Spectrum(nn.Module):
+        def forward(self, x):
+            return torch.fft.rfft(x).abs(), torch.kthvalue(x, 2, dim=1).values
+
+    model, x = Spectrum(), torch.randn(3, 8)
+    found = conversion(model, openvino, (x,), None, None, None, True, {})
+    assert "2 results within" in found.verified
+    for mine, own in zip(openvino.run(found.result, [x]), model(x)):
+        torch.testing.assert_close(mine, own)
+    assert [list(port.shape) for port in found.result.inputs] == [[3, 8]]
+
+
+def test_openvino_keeps_a_dynamic_size():
+    openvino = converter("openvino")
+    batch = {"input": {0: torch.export.Dim.DYNAMIC}}
+    made = decomp.convert(MODEL.eval(), to="openvino", args=(X,), dynamic_shapes=batch)
+    for size in (2, 5):
+        (found,) = openvino.run(made, [torch.ones(size, 4)])
+        torch.testing.assert_close(found, MODEL(torch.ones(size, 4)).detach())

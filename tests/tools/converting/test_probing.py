@@ -1,0 +1,96 @@
+"""The target that a converter's answers make: what is in it, under which conditions, and what is left out and why."""
+
+import pytest
+import torch
+from torch import nn
+
+import decomp
+from decomp.tools.converting.asking import AskedCall, DescribedTensor
+from decomp.tools.converting.conditions import Condition, conditions_of
+from decomp.tools.converting.probing import probe
+from tests.tools.converting import fakes
+
+OVERLOADS = (
+    "aten.topk.default",
+    "aten.cumsum.default",
+    "aten.erfinv.default",
+    "aten.neg.default",
+)
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory):
+    found = probe(fakes.PARTLY, OVERLOADS)
+    path = tmp_path_factory.mktemp("probed") / "partly.toml"
+    path.write_text(found.as_toml(), encoding="utf-8")
+    return found, path.read_text(encoding="utf-8"), decomp.Target.load(path)
+
+
+def test_a_target_has_the_calls_that_are_converted_and_right(probed):
+    found, _, target = probed
+    assert {op.name for op in found.ops if op.legal} == {"topk.default", "cumsum.default", "neg.default"}
+    assert sorted(map(str, target)) == ["aten.cumsum", "aten.neg", "aten.topk"]
+    version = torch.__version__.partition("+")[0]
+    assert target.description == (
+        f"partly {pytest.__version__} on torch {version} converts 3 of 4 overloads and computes them right, "
+        "2 of them under conditions"
+    )
+
+
+def test_what_is_refused_for_an_argument_is_legal_under_a_condition(probed):
+    _, _, target = probed
+
+    class Top(nn.Module):
+        def forward(self, x):
+            return torch.topk(x, 2, 1, False).values
+
+    x = torch.randn(3, 5)
+    plan = decomp.plan(Top(), to=target, args=(x,))
+    assert "the target accepts it under a condition: largest is True" in str(plan)
+
+
+def test_what_is_wrong_for_a_dtype_is_legal_for_the_others(probed):
+    _, text, target = probed
+    assert decomp.plan(Sum(), to=target, args=(torch.randn(3, 5),)).complete
+    assert not decomp.plan(Sum(), to=target, args=(torch.ones(3, 5, dtype=torch.int64),)).complete
+    assert 'op = "cumsum.default"\ndtype = ["bfloat16", "float16", "float32", "float64"]\n' in text
+
+
+class Sum(nn.Module):
+    def forward(self, x):
+        return torch.cumsum(x, 1)
+
+
+def test_what_is_left_out_is_listed_with_the_reason(probed):
+    _, text, _ = probed
+    left_out = text.partition("# Left out")[2]
+    assert "# erfinv.default: crashes: crashes: SIGSEGV" in left_out
+
+
+def call(verdict, dtype="float32", rank=2, **arguments):
+    return AskedCall(
+        "aten.topk.default", verdict, arguments={"x": DescribedTensor(dtype, rank), **arguments}, dtypes=(dtype,)
+    )
+
+
+@pytest.mark.parametrize(
+    ("calls", "conditions"),
+    [
+        ([call("right"), call("right", "int64")], []),
+        ([call("right"), call("refused", "int64")], [Condition("dtype", ["float32"])]),
+        ([call("right", k=1), call("wrong", k=2)], [Condition("equals", 1, "k")]),
+        ([call("right", dim=[1]), call("wrong", dim=[0, 1])], [Condition("length", 1, "dim")]),
+        ([call("right", dim=None), call("refused", dim=1)], [Condition("given", False, "dim")]),
+        ([call("right", rank=4), call("refused", rank=0)], [Condition("rank", [1, 2, 3, 4, 5, 6, 7, 8], "x")]),
+        ([call("right"), call("wrong")], None),
+    ],
+)
+def test_conditions_tell_right_calls_from_others(calls, conditions):
+    assert conditions_of(calls) == conditions
+
+
+def test_the_target_that_ships_is_as_it_was_made_and_names_the_version():
+    from decomp_rules import targets
+
+    assert "openvino 2026" in targets.openvino.description
+    assert "kthvalue" not in targets.openvino and "convolution" in targets.openvino
