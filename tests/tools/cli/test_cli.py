@@ -298,7 +298,7 @@ def test_an_unknown_target_names_the_nearest():
     assert said(run("lower", "mlp", "--to", "tinygrd")) == (
         2,
         "error: no target 'tinygrd'. Did you mean 'tinygrad'? Available: core_aten, luminal, onnx, onnxruntime, "
-        "prims, stablehlo, tinygrad, .toml files, and file.py:name",
+        "openvino, prims, stablehlo, tinygrad, .toml files, and file.py:name",
     )
 
 

@@ -1,0 +1,190 @@
+"""`decomp convert`: a model lowered to what a converter takes, converted, verified and saved; and `decomp probe`: the
+target of a converter, made by asking the version that is installed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+import typer
+
+from decomp.errors import count_noun, first_line
+from decomp.tools.cli.arguments import (
+    CostBy,
+    Debug,
+    Dynamic,
+    Freeze,
+    Imports,
+    Json,
+    Keep,
+    Levels,
+    Model,
+    Narrow,
+    RulesOf,
+    Trust,
+    attribute,
+    load_accuracy,
+    load_cost,
+    load_model,
+    load_rules,
+    load_target,
+    near,
+)
+from decomp.tools.cli.terminal import Unusable, print_json, progressing, report_errors, saved, show, working
+from decomp.tools.converting.conversion import Conversion, conversion, converter_named
+from decomp.tools.converting.converter import Converter
+from decomp.tools.converting.probing import Probe, probe as ask_converter
+from decomp.tools.writing import write_atomically
+from decomp_rules import converters
+
+CONVERTER = (
+    f"A converter: {', '.join(converters.names())}, or package.module:name or file.py:name of a decomp.Converter."
+)
+TARGET = "A target instead of the converter's own, such as one that decomp probe made."
+OUTPUT = "The file to write, with the suffix that the converter's models have."
+TOML = "The target to write, .toml."
+ONLY = "Only this overload, as aten.topk.default (may be repeated)."
+
+
+def convert(
+    model: Model,
+    to: Annotated[str, typer.Option("--to", metavar="CONVERTER", help=CONVERTER, show_default=False)],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help=OUTPUT)] = None,
+    target: Annotated[str | None, typer.Option("--target", metavar="TARGET", help=TARGET, show_default=False)] = None,
+    keep: Keep = [],
+    rules: RulesOf = [],
+    accuracy: Levels = [],
+    cost: CostBy = None,
+    dynamic: Dynamic = [],
+    freeze: Freeze = False,
+    narrow: Narrow = False,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Convert at once, in this process, and do not run the result.")
+    ] = False,
+    trust: Trust = False,
+    imports: Imports = [],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Lower a model to what a converter takes, convert it, compare the converted model with the source, and save it."""
+    with report_errors(debug, as_json):
+        converter = _converter(to)
+        _require_writable(converter, output)
+        converter.require()
+        options = {
+            "rules": load_rules(rules),
+            "keep": keep,
+            "accuracy": load_accuracy(accuracy),
+            "cost": load_cost(cost),
+            "freeze": freeze,
+            "narrow": narrow,
+        }
+        chosen = load_target(target) if target is not None else None
+        with working(f"loading {model}"):
+            program = load_model(model, trust, dynamic)
+        with working(f"converting {model} by {converter.name}"):
+            found = conversion(program, converter, None, None, None, chosen, not no_verify, options)
+        if output is not None and converter.save is not None:
+            with working(f"saving {output}"):
+                _save(converter, found, output)
+        if as_json:
+            print_json({**_as_dict(found), "output": str(output) if output is not None else None})
+        else:
+            show(conversion_table(found), saved(output) if output is not None else None)
+
+
+def probe(
+    converter: Annotated[str, typer.Argument(metavar="CONVERTER", help=CONVERTER, show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", help=TOML, show_default=False)],
+    op: Annotated[list[str], typer.Option("--op", metavar="OVERLOAD", help=ONLY)] = [],
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one a core.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Ask the installed version of a converter which calls it converts and computes right, and write that as a target.
+    Each op is converted and run in another process, on the library's sample calls."""
+    with report_errors(debug, as_json):
+        found = _converter(converter)
+        if output.suffix != ".toml":
+            raise Unusable(f"-o {output}: the name must end in .toml")
+        if not output.absolute().parent.is_dir():
+            raise Unusable(f"-o {output}: there is no directory {output.parent}")
+        with progressing() as progress:
+            report = ask_converter(found, op or None, workers or os.cpu_count() or 1, progress)
+        try:
+            with write_atomically(output) as unfinished:
+                unfinished.write_text(report.as_toml(), encoding="utf-8")
+        except OSError as error:
+            raise Unusable(f"cannot save {output}: {error.strerror or first_line(error)}") from error
+        if as_json:
+            print_json({op.name: op.problem or [str(each) for each in op.conditions] for op in report.ops})
+        else:
+            show(probe_table(report), saved(output))
+
+
+def conversion_table(found: Conversion) -> RenderableType:
+    """What was converted, by what, and what was compared."""
+    before = count_noun(_calls(found.lowering.given), "call")
+    after = count_noun(_calls(found.lowering.result.graph), "call")
+    who = f"{found.converter.name} {found.version}"
+    parts = [Text(f"{who} converts the model: {before}, lowered to {after}", style="bold"), Text(found.verified)]
+    return Group(*parts, *([Text(f"note: {found.converter.note}")] if found.converter.note else []))
+
+
+def probe_table(report: Probe) -> RenderableType:
+    """How many overloads the target has, and the first of those that the converter gets wrong."""
+    wrong = [op for op in report.ops if op.problem.startswith(("wrong", "crashes"))]
+    lines = [Text(f"  {op.name}: {op.problem}"[:150]) for op in wrong[:8]]
+    rest = [Text(f"  and {len(wrong) - 8} more, in the file")] if len(wrong) > 8 else []
+    headings = [Text("Converted, but not right, and so left out:")] if wrong else []
+    return Group(Text(report.headline, style="bold"), *headings, *lines, *rest)
+
+
+def _converter(name: str) -> Converter:
+    """The converter of a name. Raises `Unusable`, `ArgumentError`."""
+    if ":" in name:
+        found = attribute(name)
+        if not isinstance(found, Converter):
+            raise Unusable(f"{name} is of type {type(found).__name__}, not a decomp.Converter")
+        return found
+    if name not in (*converters.names(), "onnx", "onnxruntime"):
+        there_are = ", ".join(converters.names())
+        known = f"{near(name, converters.names())} Available: {there_are}, and file.py:name"
+        raise Unusable(f"no converter {name!r}.{known}")
+    return converter_named(name)
+
+
+def _require_writable(converter: Converter, path: Path | None) -> None:
+    if path is None:
+        return
+    if converter.save is None:
+        raise Unusable(f"-o {path}: the converter {converter.name} does not say how its models are saved")
+    if path.suffix != converter.suffix:
+        raise Unusable(f"-o {path}: the name must end in {converter.suffix}")
+    if not path.absolute().parent.is_dir():
+        raise Unusable(f"-o {path}: there is no directory {path.parent}")
+
+
+def _save(converter: Converter, found: Conversion, path: Path) -> None:
+    assert converter.save is not None
+    try:
+        converter.save(found.result, path)
+    except (OSError, RuntimeError) as error:
+        raise Unusable(f"cannot save {path}: {first_line(error)}") from error
+
+
+def _calls(graph: object) -> int:
+    return sum(node.op == "call_function" for node in graph.nodes)  # type: ignore[attr-defined]
+
+
+def _as_dict(found: Conversion) -> dict[str, object]:
+    return {
+        "converter": found.converter.name,
+        "version": found.version,
+        "calls": _calls(found.lowering.given),
+        "lowered_calls": _calls(found.lowering.result.graph),
+        "verified": found.verified,
+    }
