@@ -12,28 +12,10 @@ from rich.text import Text
 import typer
 
 from decomp.errors import count_noun, first_line
-from decomp.tools.cli.arguments import (
-    CostBy,
-    Debug,
-    Dynamic,
-    Freeze,
-    Imports,
-    Json,
-    Keep,
-    Levels,
-    Model,
-    Narrow,
-    RulesOf,
-    Trust,
-    attribute,
-    load_accuracy,
-    load_cost,
-    load_model,
-    load_rules,
-    load_target,
-    near,
-)
-from decomp.tools.cli.terminal import Unusable, print_json, progressing, report_errors, saved, show, working
+from decomp.rules.options import AdviseOptions
+from decomp.tools.cli.arguments import Model, attribute, load_target, near
+from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show, working
 from decomp.tools.converting.conversion import Conversion, conversion, converter_named
 from decomp.tools.converting.converter import Converter
 from decomp.tools.converting.probing import Probe, probe as ask_converter
@@ -49,80 +31,64 @@ TOML = "The target to write, .toml."
 ONLY = "Only this overload, as aten.topk.default (may be repeated)."
 
 
+@command(AdviseOptions)
 def convert(
     model: Model,
     to: Annotated[str, typer.Option("--to", metavar="CONVERTER", help=CONVERTER, show_default=False)],
     output: Annotated[Path | None, typer.Option("-o", "--output", help=OUTPUT)] = None,
     target: Annotated[str | None, typer.Option("--target", metavar="TARGET", help=TARGET, show_default=False)] = None,
-    keep: Keep = [],
-    rules: RulesOf = [],
-    accuracy: Levels = [],
-    cost: CostBy = None,
-    dynamic: Dynamic = [],
-    freeze: Freeze = False,
-    narrow: Narrow = False,
+    *,
+    words: Words,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Convert at once, in this process, and do not run the result.")
     ] = False,
-    trust: Trust = False,
-    imports: Imports = [],
-    as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Lower a model to what a converter takes, convert it, compare the converted model with the source, and save it."""
-    with report_errors(debug, as_json):
-        converter = _converter(to)
-        _require_writable(converter, output)
-        converter.require()
-        options = {
-            "rules": load_rules(rules),
-            "keep": keep,
-            "accuracy": load_accuracy(accuracy),
-            "cost": load_cost(cost),
-            "freeze": freeze,
-            "narrow": narrow,
-        }
-        chosen = load_target(target) if target is not None else None
-        with working(f"loading {model}"):
-            program = load_model(model, trust, dynamic)
-        with working(f"converting {model} by {converter.name}"):
-            found = conversion(program, converter, None, None, None, chosen, not no_verify, options)
-        if output is not None and converter.save is not None:
-            with working(f"saving {output}"):
-                _save(converter, found, output)
-        if as_json:
-            print_json({**_as_dict(found), "output": str(output) if output is not None else None})
-        else:
-            show(conversion_table(found), saved(output) if output is not None else None)
+    converter = _converter(to)
+    _require_writable(converter, output)
+    converter.require()
+    options = words.options()
+    how = {"options": options, "training": bool(options.training)}
+    chosen = load_target(target) if target is not None else None
+    program = words.program(model)
+    with working(f"converting {model} by {converter.name}"):
+        found = conversion(program, converter, None, None, None, chosen, not no_verify, how)
+    if output is not None and converter.save is not None:
+        with working(f"saving {output}"):
+            _save(converter, found, output)
+    if words.as_json:
+        print_json({**_as_dict(found), "output": str(output) if output is not None else None})
+    else:
+        show(conversion_table(found), saved(output) if output is not None else None)
 
 
+@command(shared="as_json debug")
 def probe(
     converter: Annotated[str, typer.Argument(metavar="CONVERTER", help=CONVERTER, show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help=TOML, show_default=False)],
     op: Annotated[list[str], typer.Option("--op", metavar="OVERLOAD", help=ONLY)] = [],
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one a core.")] = None,
-    as_json: Json = False,
-    debug: Debug = False,
+    *,
+    words: Words,
 ) -> None:
     """Ask the installed version of a converter which calls it converts and computes right, and write that as a target.
     Each op is converted and run in another process, on the library's sample calls."""
-    with report_errors(debug, as_json):
-        found = _converter(converter)
-        if output.suffix != ".toml":
-            raise Unusable(f"-o {output}: the name must end in .toml")
-        if not output.absolute().parent.is_dir():
-            raise Unusable(f"-o {output}: there is no directory {output.parent}")
-        with progressing() as progress:
-            report = ask_converter(found, op or None, workers or os.cpu_count() or 1, progress)
-        try:
-            with write_atomically(output) as unfinished:
-                unfinished.write_text(report.as_toml(), encoding="utf-8")
-        except OSError as error:
-            raise Unusable(f"cannot save {output}: {error.strerror or first_line(error)}") from error
-        if as_json:
-            print_json({op.name: op.problem or [str(each) for each in op.conditions] for op in report.ops})
-        else:
-            show(probe_table(report), saved(output))
+    found = _converter(converter)
+    if output.suffix != ".toml":
+        raise Unusable(f"-o {output}: the name must end in .toml")
+    if not output.absolute().parent.is_dir():
+        raise Unusable(f"-o {output}: there is no directory {output.parent}")
+    with progressing() as progress:
+        report = ask_converter(found, op or None, workers or os.cpu_count() or 1, progress)
+    try:
+        with write_atomically(output) as unfinished:
+            unfinished.write_text(report.as_toml(), encoding="utf-8")
+    except OSError as error:
+        raise Unusable(f"cannot save {output}: {error.strerror or first_line(error)}") from error
+    if words.as_json:
+        print_json({op.name: op.problem or [str(each) for each in op.conditions] for op in report.ops})
+    else:
+        show(probe_table(report), saved(output))
 
 
 def conversion_table(found: Conversion) -> RenderableType:
