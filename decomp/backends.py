@@ -56,8 +56,8 @@ Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 def backend(
     to: Target | None = None, *, compiler: str | Compiler | Backend = "eager", **given: Unpack[BackendOptions]
 ) -> TorchCompileBackend:
-    """Return a backend for `torch.compile`, which lowers each graph to a target and passes it to a compiler. Its
-    `graphs` has a record of each, and `print(backend)` shows them as a table.
+    """Return a `TorchCompileBackend`, for `torch.compile`: it lowers each graph to a target and passes it to a
+    compiler. Its `graphs` has a record of each, and `print(backend)` shows them as a table.
 
     `compiler`: "eager" runs the lowered graph in PyTorch; "inductor" compiles it (with the `mode=` and `options=` of
     `torch.compile`); a `Backend` runs it on its own arrays, forward and backward; or a function that takes a

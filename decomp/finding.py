@@ -45,8 +45,8 @@ def match(
     dynamic_shapes: Any = None,
     **modules: type[nn.Module],
 ) -> Matches:
-    """Find a pattern in a program, which is not changed. Returns a list of `Match`es; its `refused` has the near misses
-    with their reasons.
+    """Find a pattern in a program, which is not changed, and return the `Matches`: a list of `Match`es, whose `refused`
+    has the near misses with their reasons.
 
     - `program`: an `nn.Module`, `GraphModule` or `ExportedProgram`, captured as `decomp.lower` does, with its `args`,
       `kwargs`, `tracer_class`, `dynamic_shapes`. Where leaf modules had to be traced, or metadata was added, matches

@@ -221,7 +221,8 @@ class Lowering:
 
 @verb("lower", LowerOptions)
 def lower(model: Any, *, to: Target, **given: Unpack[LowerOptions]) -> Lowering:
-    """Lower a program to a target: calls that are legal in the target are kept, all others are expanded by rules.
+    """Lower a program to a target, and return the `Lowering`: calls that are legal in the target are kept, all others
+    are expanded by rules.
 
     - `model`: an `nn.Module`, `fx.GraphModule` or `ExportedProgram`. `result` is of the same kind (a GraphModule for a
       module); the model itself is not changed.
@@ -283,8 +284,8 @@ def decompose(model: Any, rules: Rules | Mapping[Any, Any], **given: Unpack[Deco
 
 @verb("plan", PlanOptions)
 def plan(model: Any, *, to: Target, **given: Unpack[PlanOptions]) -> Plan:
-    """A dry run of `lower`: which calls are legal, which are derived and by what rules, which are blocked and why. The
-    arguments are those of `lower`. Raises `CaptureError`, `RuleError`."""
+    """Return the `Plan` of a lowering, without doing it: which calls are legal, which are derived and by what rules,
+    which are blocked and why. The arguments are those of `lower`. Raises `CaptureError`, `RuleError`."""
     source, options = CaptureRequest.of(model, given), Options.of(given)
     matching, policy = RuleSelection.of(to, options), options.policy
     with capture_session(source, matching) as program:

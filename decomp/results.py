@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from decomp.advising import Advice as Advice
     from decomp.backends import TorchCompileBackend as TorchCompileBackend
     from decomp.budgets import Budget as Budget
+    from decomp.finding import Matches as Matches
     from decomp.memory.planning import MemoryPlan as MemoryPlan
     from decomp.patterns.found import Match as Match
+    from decomp.proof.correspondence import Proof as Proof
     from decomp.provenance import Provenance as Provenance
     from decomp.refolding.outcome import RefoldReport as RefoldReport
     from decomp.refolding.refolding import Refolding as Refolding
@@ -40,7 +42,9 @@ _DEFINED_IN = {
     "Loaded": "decomp.runtime.loaded",
     "LoweredGraph": "decomp.runtime.lowered_graphs",
     "Match": "decomp.patterns.found",
+    "Matches": "decomp.finding",
     "MemoryPlan": "decomp.memory.planning",
+    "Proof": "decomp.proof.correspondence",
     "Provenance": "decomp.provenance",
     "RefoldReport": "decomp.refolding.outcome",
     "Report": "decomp.report",

@@ -1,5 +1,7 @@
 """The public face: few names, nothing beside them, and old ones for a release more."""
 
+import inspect
+import re
 import subprocess
 import sys
 
@@ -21,6 +23,19 @@ def test_the_public_face_has_some_forty_names_and_nothing_leaks_into_it():
     assert dir(decomp) == sorted(decomp.__all__)
     assert len(set(decomp.__all__)) == len(decomp.__all__) <= 43
     assert all(getattr(decomp, name) is not None for name in decomp.__all__)
+
+
+VERBS = [getattr(decomp, name) for name in decomp.__all__[:14]]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
+def test_a_verb_says_first_what_it_returns(verb):
+    """By its class, which has a public name, or that it is a program."""
+    returned = str(inspect.signature(verb).return_annotation)
+    first = inspect.getdoc(verb).partition("\n\n")[0]
+    classes = {name for name in re.findall(r"\w+", returned) if name in dir(decomp) or name in decomp.results.__all__}
+    assert all(f"`{name}`" in first for name in classes)
+    assert classes or returned == "Any" and "a program" in first
 
 
 def test_every_result_has_a_name():

@@ -35,9 +35,9 @@ class Finding:
 
 @boundary("lint")
 def lint(rules: Rules | Mapping[Any, Callable[..., Any]]) -> tuple[Finding, ...]:
-    """Return the problems of rules' parameters, or of those of a decomposition table in PyTorch's format (functions by
-    overload): names that the op does not have, an order or defaults that differ from the op's, and arguments of calls
-    that are not taken. Otherwise empty. Raises `UnknownOp` for a key that is not an op.
+    """Return a `Finding` for each problem of rules' parameters, or of those of a decomposition table in PyTorch's
+    format (functions by overload): names that the op does not have, an order or defaults that differ from the op's, and
+    arguments of calls that are not taken. Otherwise empty. Raises `UnknownOp` for a key that is not an op.
 
     The order matters only for tables, whose entries are called by position; rules are bound by name."""
     if not isinstance(rules, Mapping):

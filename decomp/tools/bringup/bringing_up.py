@@ -49,7 +49,7 @@ def bring_up(
     results: str | Path | None = None,
     progress: Progress | None = None,
 ) -> BringUp:
-    """Compare a backend with PyTorch and return a report: (1) each primitive of its target on sample calls in every
+    """Compare a backend with PyTorch and return a `BringUp`: (1) each primitive of its target on sample calls in every
     dtype, with other shapes, strides and special values; (2) each op of the library, lowered to these primitives; (3)
     models. A wrong op or model is blamed on its first primitive that is wrong on its own operands.
 

@@ -39,17 +39,17 @@ def certify(
     timeout: float | None = None,
     progress: Progress | bool | None = None,
 ) -> Certificate | Certificates:
-    """Measure rules: errors in ULP next to PyTorch's own, special values, dtypes, strides, gradients, symbolic sizes.
+    """Measure rules, and return a `Certificate` of one, `Certificates` of several: errors in ULP next to PyTorch's own,
+    special values, dtypes, strides, gradients, symbolic sizes.
 
-    Returns a `Certificate` for one `Rule`, `Certificates` by rule for several (the value of `rules["relu"]`, a
-    `Rules`). `to`: also measure each rule lowered to these targets, at its own level of accuracy, and at looser ones
-    where it is lowered differently. `accuracy`: the levels to measure. `samples`: for one rule the argument tuples of
-    some calls, or `decomp.Sample`s; for several a dict of such lists by op; by default those of the library. `dtypes`:
-    some of float32, bfloat16, float16 and float64, by default all. `executor`: any `concurrent.futures.Executor`; by
-    default one process per core, and this process for up to three rules without a `timeout`. A rule that takes more
-    than `timeout` seconds (180), or that crashes, gets a certificate with an `error`. `progress`: a function, True for
-    a bar, False for none; by default a bar for many rules on a terminal. Raises `ValueError` for a single rule without
-    samples.
+    One is a `Rule`, several are the value of `rules["relu"]` or a `Rules`. `to`: also measure each rule lowered to
+    these targets, at its own level of accuracy, and at looser ones where it is lowered differently. `accuracy`: the
+    levels to measure. `samples`: for one rule the argument tuples of some calls, or `decomp.Sample`s; for several a
+    dict of such lists by op; by default those of the library. `dtypes`: some of float32, bfloat16, float16 and float64,
+    by default all. `executor`: any `concurrent.futures.Executor`; by default one process per core, and this process for
+    up to three rules without a `timeout`. A rule that takes more than `timeout` seconds (180), or that crashes, gets a
+    certificate with an `error`. `progress`: a function, True for a bar, False for none; by default a bar for many rules
+    on a terminal. Raises `ValueError` for a single rule without samples.
     """
     rules = _listed(rule_or_rules)
     targets = [to] if isinstance(to, Target) else list(to or ())
