@@ -1,14 +1,18 @@
-"""ONNX models of lowered programs compared with those of `torch.onnx.export(dynamo=True)`: whether the model exports,
-the number of operators, bytes, time in ONNX Runtime as a ratio of interleaved runs, and error against float64.
+"""ONNX models of lowered programs compared with those of `torch.onnx.export(dynamo=True)`, over the models of
+`exported_models`: whether the model exports, the number of operators, time in ONNX Runtime, and whether results are
+right. The two sessions run in turn, each first in every second turn, because the first of two runs slower.
 
-    python -m benchmarks.onnx_export [NAME ...]
+    pip install onnxscript && python -m benchmarks.onnx_export [--out docs/results/onnx.md] [NAME ...]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 import copy
-import io
+from dataclasses import dataclass
+import logging
+import math
+from pathlib import Path
 import statistics
 import sys
 import time
@@ -18,104 +22,147 @@ import warnings
 import onnx
 import onnxruntime
 import torch
-from torch import nn
 
+from benchmarks.exported_models import MODELS, Exported
 import decomp
-from decomp_rules import samples, targets
+from decomp_rules import targets
 from decomp_rules.backends import onnx_models
-from decomp_rules.samples import architectures
 
-RUNS = 31
-Built = tuple[nn.Module, tuple[Any, ...]]
-
-
-def builders() -> dict[str, Callable[[], Built]]:
-    """The small sample models, and common architectures."""
-    small = {f"sample {name}": (lambda name=name: samples.model(name)) for name in samples.MODELS}
-    return {**small, **architectures.MODELS}
+RUNS = 101
+RIGHT = 4.0
+"""The allowed error, in multiples of that of PyTorch in float32."""
+Exporter = Callable[[torch.export.ExportedProgram], onnx.ModelProto]
 
 
-def of_decomp(model: nn.Module, args: tuple[Any, ...], target: decomp.Target = targets.onnx) -> onnx.ModelProto:
-    """The model lowered to the target, without verification."""
-    program = torch.export.export(model, args, strict=False)
+@dataclass
+class Made:
+    """A model of one exporter: its operators, its session, and its error in multiples of PyTorch's."""
+
+    operators: int
+    run: Callable[[], Any]
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.operators} | {self.error:.1f}{'' if self.error <= RIGHT else ' (wrong)'}"
+
+
+def of_decomp(program: torch.export.ExportedProgram) -> onnx.ModelProto:
+    """The model lowered to `onnxruntime`, without verification."""
     how = dict(freeze=True, training=False, verify=False)
-    return onnx_models.model_of(decomp.lower(program, to=target, **how))
+    return onnx_models.model_of(decomp.lower(program, to=targets.onnxruntime, **how))
 
 
-def with_functions(model: nn.Module, args: tuple[Any, ...]) -> onnx.ModelProto:
-    """The same, with the ONNX functions for which ONNX Runtime has kernels."""
-    return of_decomp(model, args, targets.onnxruntime)
-
-
-def of_torch(model: nn.Module, args: tuple[Any, ...]) -> onnx.ModelProto:
+def of_torch(program: torch.export.ExportedProgram) -> onnx.ModelProto:
     """The model exported by PyTorch, with its default optimizations."""
-    found = torch.onnx.export(model, args, dynamo=True, verbose=False)
+    found = torch.onnx.export(program, dynamo=True, verbose=False)
     assert found is not None
     return found.model_proto
 
 
-def measured(name: str, build: Callable[[], Built]) -> str:
-    """A row of the table."""
+def measured(name: str, build: Callable[[], Exported]) -> tuple[str, float | None]:
+    """A row of the table, and the ratio of times."""
     torch.manual_seed(0)
-    model, args = build()
-    model.eval()
-    exact = copy.deepcopy(model).double()(*(x.double() if x.is_floating_point() else x for x in args))
-    own = _error(model(*args), exact)
-    cells, runs = [], []
-    for export in (of_decomp, with_functions, of_torch):
-        try:
-            made = export(model, args)
-            session = _session(made)
-            run = _running(session, args)
-            size, count = len(made.SerializeToString()), len(made.graph.node)
-            cells.append(f"{count} | {size / 1e6:.2f} | {_error(torch.from_numpy(run()[0]), exact) / own:.2f}")
-            runs.append(run)
-        except Exception as error:  # the row says so if a model cannot be exported
-            cells.append(f"{type(error).__name__} | | ")
-    ratios = [f"{_ratio(run, runs[-1]):.2f}" for run in runs[:2]] if len(runs) == 3 else ["", ""]
-    return f"| {name} | {' | '.join(cells)} | {' | '.join(ratios)} |"
+    made = build()
+    made.model.eval()
+    with torch.no_grad():
+        own = made.model(*made.args)
+        exact = _exact(made, own)
+    program = torch.export.export(made.model, made.args, dynamic_shapes=made.dynamic, strict=False)
+    found = [_attempt(export, program, made.args, exact, _error(own, exact)) for export in (of_decomp, of_torch)]
+    ours, theirs = found
+    ratio = _ratio(ours.run, theirs.run) if isinstance(ours, Made) and isinstance(theirs, Made) else None
+    cells = [str(each) if isinstance(each, Made) else f"{each} | " for each in found]
+    return f"| {name} | {' | '.join(cells)} | {'' if ratio is None else f'{ratio:.2f}'} |", ratio
+
+
+def _exact(made: Exported, own: torch.Tensor) -> torch.Tensor:
+    """The result in float64; PyTorch's own where the model makes float32 tensors itself."""
+    args = [x.double() if x.is_floating_point() else x for x in made.args]
+    try:
+        return copy.deepcopy(made.model).double()(*args)
+    except RuntimeError:
+        return own.double()
+
+
+def _attempt(export: Exporter, program: Any, args: Any, exact: torch.Tensor, unit: float) -> Made | str:
+    try:
+        model = export(program)
+        session = _session(model)
+        fed = {given.name: x.numpy() for given, x in zip(session.get_inputs(), args)}
+
+        def run() -> Any:
+            return session.run(None, fed)
+
+        return Made(len(model.graph.node), run, _error(torch.from_numpy(run()[0]), exact) / unit)
+    except Exception as error:  # the row says so if a model cannot be exported
+        return type(error).__name__
 
 
 def _session(model: onnx.ModelProto) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
-    file = io.BytesIO()
-    onnx.save_model(model, file)
-    return onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
-
-
-def _running(session: Any, args: tuple[Any, ...]) -> Callable[[], Any]:
-    fed = {given.name: x.numpy() for given, x in zip(session.get_inputs(), args)}
-    return lambda: session.run(None, fed)
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    return float((found.detach().double() - exact.detach()).abs().max())
+    """The largest error, at least a rounding of the largest number."""
+    least = float(exact.abs().max()) * torch.finfo(torch.float32).eps
+    return max(float((found.detach().double() - exact.detach()).abs().max()), least)
 
 
 def _ratio(one: Callable[[], Any], other: Callable[[], Any]) -> float:
     """The median ratio of the times of two functions, run in turn."""
     ratios = []
-    for _ in range(RUNS):
-        seconds = []
-        for run in (one, other):
+    for turn in range(RUNS):
+        seconds = {}
+        for run in (one, other) if turn % 2 else (other, one):
             start = time.perf_counter()
             run()
-            seconds.append(time.perf_counter() - start)
-        ratios.append(seconds[0] / seconds[1])
+            seconds[run] = time.perf_counter() - start
+        ratios.append(seconds[one] / seconds[other])
     return statistics.median(ratios)
 
 
-def main(names: list[str]) -> None:
-    """Print the table of these models, or of all."""
+def _summary(ratios: list[float]) -> str:
+    mean = math.exp(statistics.fmean(map(math.log, ratios)))
+    return (
+        f"{len(ratios)} models of both: time / PyTorch's: geometric mean {mean:.2f}, median "
+        f"{statistics.median(ratios):.2f}, most {max(ratios):.2f}; above 1.1: {sum(r > 1.1 for r in ratios)}"
+    )
+
+
+HEAD = """# ONNX, beside PyTorch's exporter
+
+Written by `python -m benchmarks.onnx_export --out docs/results/onnx.md`: models of `benchmarks/exported_models.py`,
+lowered to `onnxruntime` and exported by `torch.onnx.export(dynamo=True)`, one thread. Errors are multiples of PyTorch's
+own in float32, measured against float64."""
+
+
+COLUMNS = "| model | operators | error | PyTorch: operators | error | time / PyTorch's |"
+
+
+def main(arguments: list[str]) -> None:
+    """Print the table of these models, or of all, and write it."""
     warnings.simplefilter("ignore")
-    print(f"torch {torch.__version__}, onnxruntime {onnxruntime.__version__}; error / PyTorch's own error in float32")
-    columns = ("operators | MB | error", "with functions: operators | MB | error", "torch: operators | MB | error")
-    print(f"| model | {' | '.join(columns)} | time / torch's | with functions |")
-    print("|---" * 12 + "|")
-    for name, build in builders().items():
+    logging.disable(logging.WARNING)
+    out = Path(arguments.pop(arguments.index("--out") + 1)) if "--out" in arguments else None
+    names = [each for each in arguments if each != "--out"]
+    lines = [
+        "| model | operators | error | PyTorch: operators | error | time / PyTorch's |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    ratios = []
+    for name, build in MODELS.items():
         if not names or name in names:
-            print(measured(name, build), flush=True)
+            row, ratio = measured(name, build)
+            lines.append(row)
+            ratios += [] if ratio is None else [ratio]
+            print(row, flush=True)
+    versions = f"torch {torch.__version__}, onnxruntime {onnxruntime.__version__}"
+    summary = _summary(ratios) if ratios else ""
+    print(summary)
+    if out is not None:
+        out.write_text("\n".join([HEAD, "", f"{versions}. {summary}.", "", *lines, ""]))
 
 
 if __name__ == "__main__":
