@@ -5,7 +5,7 @@ its halves are asked, down to the single call that is refused."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 import itertools
 from typing import Any, NamedTuple
@@ -122,10 +122,18 @@ def overloads_to_ask() -> list[torch._ops.OpOverload]:
     return list(found)
 
 
+_OTHERS: Mapping[str, Callable[[], Sequence[tuple[Any, ...]]]] = {
+    "aten.grid_sampler.default": lambda: [(torch.randn(1, 2, 3, 4, 5), torch.rand(1, 2, 2, 2, 3), 0, 0, False)],
+    "aten.unfold.default": lambda: [(torch.randn(3, 9), -1, 4, 2), (torch.randn(2, 3, 9), 2, 4, 2)],
+}
+"""Calls of another kind than the library's sample calls, where converters tell them apart."""
+
+
 def calls_to_ask(overload: torch._ops.OpOverload) -> list[Sample]:
     """Calls of an overload that PyTorch runs: sample calls as they are, then the first in other dtypes and shapes."""
     samples = samples_for(op_of(overload), overload._overloadname)[:SAMPLES]
-    found = [*samples]
+    others = _OTHERS.get(str(overload), tuple)()
+    found = [*samples, *(Sample(overload, args) for args in others)]
     for sample in samples[:1]:
         found += [each for dtype in FLOATS for each in _in_float(sample, dtype)]
         found += [each for dtype in INTEGERS for each in _in_integers(sample, dtype)]

@@ -29,7 +29,7 @@ def probed(tmp_path_factory):
 def test_a_target_has_the_calls_that_are_converted_and_right(probed):
     found, _, target = probed
     assert {op.name for op in found.ops if op.legal} == {"topk.default", "cumsum.default", "neg.default"}
-    assert sorted(map(str, target)) == ["aten.cumsum", "aten.neg", "aten.topk"]
+    assert all(name in target for name in ("cumsum", "neg", "topk")) and "erfinv" not in target
     version = torch.__version__.partition("+")[0]
     assert target.description == (
         f"partly {pytest.__version__} on torch {version} converts 3 of 4 overloads and computes them right, "
