@@ -1,0 +1,417 @@
+"""What a converter makes of ops that its users report as refused, and of whole models: as exported, and lowered by
+`decomp` to the target of that converter. Each program is converted in a process of its own, run there, and compared
+with the source in float64 by the measure of `verify="values"`.
+
+    python -m benchmarks.conversions openvino [NAME ...]
+    python -m benchmarks.conversions --table
+
+The first writes `benchmarks/results/conversions.json` (with names, these rows alone), from which the second prints the
+tables of the guide, `docs/guides/convert.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import date
+import importlib
+import json
+from pathlib import Path
+import sys
+from typing import Any
+import warnings
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import decomp
+from decomp.errors import first_line
+from decomp.tools.certification.isolation import run_in_process
+from decomp.tools.converting.conversion import Results, conversion
+from decomp.tools.converting.converter import Converter
+from decomp.tools.writing import one_row_a_line
+from decomp.torch_internals import pytree
+from decomp.validation.whole_programs import whole_programs
+from decomp_rules import converters, samples
+from decomp_rules.samples import architectures
+
+RESULTS = Path(__file__).parent / "results" / "conversions.json"
+TIMEOUT = 300.0
+WORKERS = 2
+RIGHT, WRONG, REFUSED, CRASHES = "right", "wrong", "refused", "crashes"
+Built = tuple[nn.Module, tuple[Any, ...]]
+
+
+class Calls(nn.Module):
+    """A module that calls one function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.function(*args)
+
+
+def f(*size: int) -> torch.Tensor:
+    """Normally distributed numbers."""
+    return torch.randn(size)
+
+
+def whole(high: int, *size: int) -> torch.Tensor:
+    """Indices below `high`."""
+    return torch.randint(0, high, size)
+
+
+def positive(n: int) -> torch.Tensor:
+    """A positive definite matrix."""
+    x = torch.randn(n, n)
+    return x @ x.T + n * torch.eye(n)
+
+
+OPS: Mapping[str, Callable[[], tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]] = {
+    "fft.rfft, abs": lambda: (lambda x: torch.fft.rfft(x).abs(), (f(3, 16),)),
+    "fft.fft2, ifft2": lambda: (lambda x: torch.fft.ifft2(torch.fft.fft2(x) * 2).real, (f(8, 8),)),
+    "stft": lambda: (
+        lambda x, w: torch.view_as_real(torch.stft(x, 16, 4, window=w, return_complex=True)),
+        (f(2, 64), torch.hann_window(16)),
+    ),
+    "view_as_complex, mul": lambda: (
+        lambda x, y: torch.view_as_real(torch.view_as_complex(x) * torch.view_as_complex(y)),
+        (f(3, 4, 2), f(3, 4, 2)),
+    ),
+    "kthvalue": lambda: (lambda x: torch.kthvalue(x, 3, dim=1), (f(4, 7),)),
+    "median": lambda: (lambda x: torch.median(x, dim=1), (f(4, 7),)),
+    "quantile": lambda: (lambda x: torch.quantile(x, 0.3, dim=1), (f(4, 7),)),
+    "cummax": lambda: (lambda x: torch.cummax(x, 1), (f(4, 7),)),
+    "cumprod": lambda: (lambda x: torch.cumprod(x, 1), (f(4, 7),)),
+    "logcumsumexp": lambda: (lambda x: torch.logcumsumexp(x, 1), (f(4, 7),)),
+    "linalg.inv": lambda: (torch.linalg.inv, (positive(4),)),
+    "linalg.det": lambda: (torch.linalg.det, (positive(4),)),
+    "linalg.slogdet": lambda: (torch.linalg.slogdet, (positive(4),)),
+    "linalg.solve": lambda: (torch.linalg.solve, (positive(4), f(4, 2))),
+    "linalg.cholesky": lambda: (torch.linalg.cholesky, (positive(4),)),
+    "linalg.qr": lambda: (lambda x: torch.linalg.qr(x).R.abs(), (f(5, 3),)),
+    "linalg.eigvalsh": lambda: (torch.linalg.eigvalsh, (positive(4),)),
+    "linalg.svdvals": lambda: (torch.linalg.svdvals, (f(5, 3),)),
+    "linalg.vector_norm, p=3": lambda: (lambda x: torch.linalg.vector_norm(x, 3, dim=1), (f(4, 7),)),
+    "linalg.cross": lambda: (torch.linalg.cross, (f(4, 3), f(4, 3))),
+    "matrix_exp": lambda: (torch.matrix_exp, (f(4, 4),)),
+    "cdist": lambda: (torch.cdist, (f(5, 3), f(4, 3))),
+    "cdist, p=1": lambda: (lambda x, y: torch.cdist(x, y, p=1.0), (f(5, 3), f(4, 3))),
+    "histc": lambda: (lambda x: torch.histc(x, 8, -2.0, 2.0), (f(50),)),
+    "bincount": lambda: (lambda x: torch.bincount(x, minlength=6), (whole(6, 30),)),
+    "bucketize": lambda: (lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0])), (f(4, 7),)),
+    "searchsorted": lambda: (torch.searchsorted, (torch.arange(8.0), 4 + 2 * f(5))),
+    "grid_sample": lambda: (
+        lambda x, g: F.grid_sample(x, g, align_corners=False),
+        (f(2, 3, 5, 6), f(2, 4, 4, 2).tanh()),
+    ),
+    "grid_sample, 3-d": lambda: (
+        lambda x, g: F.grid_sample(x, g, align_corners=False),
+        (f(1, 2, 4, 5, 6), f(1, 3, 3, 3, 3).tanh()),
+    ),
+    "adaptive_avg_pool2d to 3×5": lambda: (lambda x: F.adaptive_avg_pool2d(x, (3, 5)), (f(2, 3, 7, 11),)),
+    "adaptive_max_pool2d to 3×5": lambda: (lambda x: F.adaptive_max_pool2d(x, (3, 5)), (f(2, 3, 7, 11),)),
+    "lp_pool2d": lambda: (lambda x: F.lp_pool2d(x, 2.0, 2), (f(2, 3, 8, 8),)),
+    "fold": lambda: (lambda x: F.fold(x, (6, 6), 3), (f(2, 18, 16),)),
+    "renorm": lambda: (lambda x: torch.renorm(x, 2, 0, 1.0), (f(4, 7),)),
+    "special.i0e": lambda: (torch.special.i0e, (f(4, 7),)),
+    "lgamma": lambda: (torch.lgamma, (f(4, 7).abs() + 0.1,)),
+    "digamma": lambda: (torch.digamma, (f(4, 7).abs() + 0.1,)),
+    "erfinv": lambda: (torch.erfinv, (f(4, 7).tanh(),)),
+    "special.ndtri": lambda: (torch.special.ndtri, (f(4, 7).sigmoid(),)),
+    "igamma": lambda: (torch.special.gammainc, (f(4).abs() + 0.5, f(4).abs() + 0.5)),
+    "polygamma": lambda: (lambda x: torch.polygamma(1, x), (f(4, 7).abs() + 0.5,)),
+    "xlogy": lambda: (torch.xlogy, (f(4, 7).abs(), f(4, 7).abs())),
+    "index_put, accumulate": lambda: (
+        lambda x, i, v: x.index_put((i,), v, accumulate=True),
+        (f(5, 3), whole(5, 8), f(8, 3)),
+    ),
+    "scatter_reduce, amax": lambda: (
+        lambda x, i, v: x.scatter_reduce(0, i, v, "amax"),
+        (f(5, 3), whole(5, 6, 3), f(6, 3)),
+    ),
+    "scatter_reduce, mean": lambda: (
+        lambda x, i, v: x.scatter_reduce(0, i, v, "mean"),
+        (f(5, 3), whole(5, 6, 3), f(6, 3)),
+    ),
+    "index_reduce": lambda: (lambda x, i, v: x.index_reduce(0, i, v, "prod"), (f(5, 3), whole(5, 6), f(6, 3))),
+    "tril_indices": lambda: (lambda x: x[tuple(torch.tril_indices(4, 4))], (f(4, 4),)),
+    "roll": lambda: (lambda x: torch.roll(x, (1, 2), (0, 1)), (f(4, 7),)),
+    "embedding_bag": lambda: (lambda i, w: F.embedding_bag(i, w, mode="mean"), (whole(9, 3, 4), f(9, 5))),
+    "pixel_unshuffle": lambda: (lambda x: F.pixel_unshuffle(x, 2), (f(2, 3, 4, 6),)),
+    "nan_to_num": lambda: (torch.nan_to_num, (torch.tensor([1.0, float("nan"), float("inf"), -float("inf")]),)),
+    "frexp": lambda: (torch.frexp, (f(4, 7),)),
+    "nextafter": lambda: (torch.nextafter, (f(4), f(4))),
+    "logaddexp2": lambda: (torch.logaddexp2, (f(4, 7), f(4, 7))),
+    "heaviside": lambda: (torch.heaviside, (f(4, 7), f(4, 7))),
+    "unfold (tensor)": lambda: (lambda x: x.unfold(1, 3, 2), (f(4, 9),)),
+    "ctc_loss": lambda: (
+        lambda x, t: F.ctc_loss(x.log_softmax(2), t, (9, 9), (3, 3)),
+        (f(9, 2, 5), torch.randint(1, 5, (2, 3))),
+    ),
+}
+"""Ops that users report as refused by converters: a function, and its inputs."""
+
+
+def _transformer() -> Built:
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), (f(2, 7, 32),)
+
+
+class Spectral(nn.Module):
+    """Mixing by Fourier transforms, as FNet and AFNO do it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(32), nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mixed = torch.fft.fft2(x).real
+        return F.gelu(self.linear(self.norm(x + mixed)))
+
+
+class Warp(nn.Module):
+    """A spatial transformer: it samples its input at places that it predicts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(36, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        theta = self.places(x).view(-1, 2, 3)
+        return F.grid_sample(x, F.affine_grid(theta, list(x.shape), align_corners=False), align_corners=False)
+
+
+class Graph(nn.Module):
+    """A graph network: messages along edges, their maximum and mean at each node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        sent = self.first(x)[edges[0]]
+        index = edges[1].unsqueeze(1).expand(-1, 16)
+        zero = torch.zeros(x.shape[0], 16)
+        pooled = [zero.scatter_reduce(0, index, sent, how, include_self=False) for how in ("amax", "mean")]
+        return self.second(torch.cat(pooled, 1))
+
+
+def _sample(name: str) -> Callable[[], Built]:
+    def build() -> Built:
+        model, args = samples.model(name)
+        return model.eval(), tuple(args)
+
+    return build
+
+
+MODELS: Mapping[str, Callable[[], Built]] = {
+    **architectures.MODELS,
+    "encoder of torch.nn": _transformer,
+    "FNet block": lambda: (Spectral().eval(), (f(2, 8, 32),)),
+    "spatial transformer": lambda: (Warp().eval(), (f(2, 3, 12, 12),)),
+    "graph network": lambda: (Graph().eval(), (f(6, 8), whole(6, 2, 15))),
+    "GRU": lambda: (nn.GRU(8, 16, 2, batch_first=True).eval(), (f(2, 5, 8),)),
+}
+"""A dozen architectures, small and with random weights."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a converter makes of one program."""
+
+    name: str
+    kind: str
+    """"op" or "model"."""
+    exported: str
+    """As exported: one of right, wrong, refused and crashes."""
+    exported_text: str
+    lowered: str
+    """The same, lowered before."""
+    lowered_text: str
+    calls: int = 0
+    """Of the exported program."""
+    lowered_calls: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ProgramTrial:
+    """One program, converted in one of the two ways."""
+
+    converter: str
+    kind: str
+    name: str
+    lowers: bool
+
+    def run(self) -> Row:
+        """The row, with what is known of it."""
+        warnings.simplefilter("ignore")
+        converter = converters.get(self.converter)
+        if converter.prepare is not None:
+            converter.prepare()
+        model, args = built(self.kind, self.name)
+        try:
+            verdict, text, calls = (_lowered if self.lowers else _exported)(converter, model, args)
+        except decomp.DecompError as error:
+            verdict, text, calls = REFUSED, str(error).splitlines()[0][:160], 0
+        except Exception as error:  # a converter may raise anything
+            verdict, text, calls = REFUSED, f"{type(error).__name__}: {_last_line(error)}", 0
+        if self.lowers:
+            return Row(self.name, self.kind, "", "", verdict, text, lowered_calls=calls)
+        return Row(self.name, self.kind, verdict, text, "", "", calls=calls)
+
+
+def built(kind: str, name: str) -> Built:
+    """A program and its inputs, the same each time."""
+    torch.manual_seed(0)
+    if kind == "model":
+        return MODELS[name]()
+    function, args = OPS[name]()
+    return Calls(function), args
+
+
+Found = tuple[str, str, int]
+
+
+def _exported(converter: Converter, model: nn.Module, args: tuple[Any, ...]) -> Found:
+    program = torch.export.export(model, args)
+    return _compared(converter, converter.convert(program), program, model, args)
+
+
+def _lowered(converter: Converter, model: nn.Module, args: tuple[Any, ...]) -> Found:
+    try:
+        found = conversion(model, converter, args, None, None, None, False, {"verify": False})
+    except decomp.NotLowered as error:
+        ops = ", ".join(dict.fromkeys(blocker.op for blocker in error.blockers))
+        return REFUSED, f"not lowered: {ops}", 0
+    return _compared(converter, found.result, found.lowering.result, model, args)
+
+
+def _compared(converter: Converter, made: Any, program: Any, model: nn.Module, args: tuple[Any, ...]) -> Found:
+    assert converter.run is not None
+    calls = sum(node.op == "call_function" for node in program.graph.nodes)
+    results = converter.run(made, pytree.tensors_in(args))
+    try:
+        whole_programs(model, Results(program, results), args, {}, gradients=False)
+    except decomp.VerificationError as error:
+        return WRONG, first_line(error).removeprefix("result of the lowered program differs: it "), calls
+    except (RuntimeError, ValueError, IndexError) as error:  # other results, or other numbers of them
+        return WRONG, first_line(error), calls
+    return RIGHT, "", calls
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [""])[-1][:160]
+
+
+def tried(converter: str, kind: str, name: str) -> Row:
+    """The row of a program, each way in a process of its own."""
+    ways = []
+    for lowers in (False, True):
+        answer = run_in_process(ProgramTrial(converter, kind, name, lowers), TIMEOUT)
+        ways.append(answer if isinstance(answer, dict) else {"exported": CRASHES, "lowered": CRASHES, "said": answer})
+    first, second = ways
+    return Row(
+        name,
+        kind,
+        first["exported"],
+        first.get("exported_text", first.get("said", "")),
+        second["lowered"],
+        second.get("lowered_text", second.get("said", "")),
+        first.get("calls", 0),
+        second.get("lowered_calls", 0),
+    )
+
+
+def programs() -> Iterator[tuple[str, str]]:
+    """Kind and name of all programs."""
+    yield from (("op", name) for name in OPS)
+    yield from (("model", name) for name in MODELS)
+
+
+def measure(converter: str, names: Sequence[str]) -> dict[str, Any]:
+    """The record of a converter; rows are printed as they are found."""
+    version, rows = converters.get(converter).require(), []
+    some = [(kind, name) for kind, name in programs() if not names or name in names]
+    with ThreadPoolExecutor(WORKERS) as threads:
+        for row in threads.map(lambda program: tried(converter, *program), some):
+            print(f"{row.name}: {row.exported} → {row.lowered} {row.lowered_text}"[:150], flush=True)
+            rows.append(row)
+    return {
+        "version": version,
+        "torch": torch.__version__,
+        "date": date.today().isoformat(),
+        "command": f"python -m benchmarks.conversions {converter}",
+        "rows": [row.to_json() for row in rows],
+    }
+
+
+def recorded() -> dict[str, Any]:
+    """The committed records, by converter."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    return found
+
+
+# The tables.
+
+
+def tables(records: Mapping[str, Any]) -> str:
+    """The tables of the guide, from the records of all converters."""
+    return "\n".join(line for name, record in records.items() for line in _table(name, record))
+
+
+def _table(name: str, record: Mapping[str, Any]) -> Iterator[str]:
+    rows = [Row(**row) for row in record["rows"]]
+    yield f"{name} {record['version']} on torch {record['torch'].partition('+')[0]}, {record['date']}:"
+    yield ""
+    yield "| | programs | as exported: right | wrong | refused | behind decomp: right | wrong | refused |"
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|"
+    for kind in ("op", "model"):
+        some = [row for row in rows if row.kind == kind]
+        counts = [_counts([getattr(row, way) for row in some]) for way in ("exported", "lowered")]
+        yield f"| {kind}s | {len(some)} | {' | '.join(counts)} |"
+    yield ""
+    yield "| program | as exported | behind decomp | calls |"
+    yield "|---|---|---|--:|"
+    for row in rows:
+        calls = f"{row.calls or '–'} → {row.lowered_calls}" if row.lowered_calls else ""
+        why = f": {_why(row.lowered_text)}" if row.lowered != RIGHT and row.lowered_text else ""
+        yield f"| {row.name} | {row.exported} | {row.lowered}{why} | {calls} |"
+    yield ""
+
+
+def _counts(verdicts: Sequence[str]) -> str:
+    refused = sum(verdict in (REFUSED, CRASHES) for verdict in verdicts)
+    return f"{verdicts.count(RIGHT)} | {verdicts.count(WRONG)} | {refused}"
+
+
+def _why(text: str) -> str:
+    return text.replace("|", "\\|")[:90]
+
+
+def main(words: list[str]) -> None:
+    """Measure a converter, or print the tables."""
+    records = recorded()
+    if words == ["--table"]:
+        print(tables(records))
+        return
+    converter, *names = words
+    new = measure(converter, names)
+    if names:  # these rows again
+        again = {row["name"]: row for row in new["rows"]}
+        new["rows"] = [again.get(row["name"], row) for row in records[converter]["rows"]]
+    records[converter] = new
+    RESULTS.write_text(one_row_a_line(records), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    importlib.import_module("benchmarks.conversions").main(sys.argv[1:])  # where other processes find its classes
