@@ -22,13 +22,13 @@ import sys
 from typing import Any
 import warnings
 
+from decomp.tools.certification.isolation import run_in_process
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import decomp
 from decomp.errors import first_line
-from decomp.tools.certification.isolation import run_in_process
 from decomp.tools.converting.conversion import Results, conversion
 from decomp.tools.converting.converter import Converter
 from decomp.tools.writing import one_row_a_line

@@ -137,6 +137,14 @@ class LevelOptions(TypedDict, total=False):
     narrow: bool
 
 
+class BringUpOptions(TypedDict, total=False):
+    """How `bring_up` lowers models."""
+
+    rules: Rules | Mapping[Any, Any] | None
+    training: bool | None
+    narrow: bool
+
+
 class BudgetOptions(CaptureOptions, LevelOptions, total=False):
     """The keywords of `budget`."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
+from dataclasses import replace
 from difflib import get_close_matches
 import json
 import os
@@ -43,6 +44,9 @@ def bring_up(
     ops: Iterable[Any] | None = None,
     only: Sequence[str] | None = None,
     quick: bool = False,
+    rules: Any = None,
+    narrow: bool = False,
+    training: bool | None = False,
     isolate: bool | None = None,
     workers: int | None = None,
     timeout: float = TIMEOUT,
@@ -56,7 +60,8 @@ def bring_up(
     `models`: names of sample models, or, by a name of your own, a module and its inputs (a tuple, or a dict by name);
     by default all samples. `ops`: test only these primitives of the target and ops of the library; by default all.
     `only`: a selection of "primitive", "op" and "model"; by default all, but with `ops` only the models in `models`.
-    `quick`: fewer dtypes, samples, ops and models. `isolate`: whether to compute rows in other processes, where a crash
+    `quick`: fewer dtypes, samples, ops and models. `rules`, `narrow`, `training`: how models are lowered, as in
+    `decomp.lower`; by default for inference. `isolate`: whether to compute rows in other processes, where a crash
     or a hang loses one row; by default if another process can import the backend by name. `workers`: the number of
     processes, by default one per core. `timeout`: the time limit of a row there, in seconds. `results`: a directory
     where rows are cached; they are reused until a function of the backend changes. `progress`: called with the number
@@ -87,7 +92,8 @@ def bring_up(
     run.progress = progress or (lambda done, total, name: None)
     with tempfile.TemporaryDirectory() as scratch:
         run.scratch = scratch
-        rows = run.rows(_jobs(backend, models, ops, only, quick))
+        options = {"rules": rules, "narrow": narrow, "training": training}
+        rows = run.rows([replace(job, lowering=options) for job in _jobs(backend, models, ops, only, quick)])
     version = torch.__version__.partition("+")[0]
     return BringUp(backend.name, backend.target.name, rows, quick, round(time.perf_counter() - began, 1), version)
 
@@ -171,7 +177,7 @@ class _RowFiles:
 
     def keep(self, job: BringUpJob, row: BringUpRow) -> None:
         """Add a row, except of a user's model, which is run each time."""
-        if self.path is not None and job.model is None:
+        if self.path is not None and job.may_be_kept:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row.to_json()) + "\n")
 
@@ -211,7 +217,7 @@ class _BringUpRun:
     def _make(self, jobs: Sequence[BringUpJob], broken: frozenset[str]) -> None:
         waiting = []
         for i, job in enumerate(jobs):
-            kept = self.kept.rows.get((job.kind, job.name)) if job.model is None else None
+            kept = self.kept.rows.get((job.kind, job.name)) if job.may_be_kept else None
             if kept is not None:
                 self.done[job.kind, job.name] = kept
             else:
@@ -224,10 +230,10 @@ class _BringUpRun:
     def _placed(self, job: BringUpJob, broken: frozenset[str], number: int) -> BringUpJob:
         name, directory = self.place or ("", "")
         log = os.path.join(self.scratch, f"{job.kind}{number}") if self.place is not None else ""
-        return BringUpJob(job.kind, job.name, name, directory, self.quick, broken, job.model, log)
+        return replace(job, backend=name, directory=directory, quick=self.quick, broken=broken, log=log)
 
     def _made(self, jobs: Sequence[BringUpJob]) -> Iterator[tuple[BringUpJob, BringUpRow]]:
-        apart = [job for job in jobs if self.place is not None and can_travel(job.model)]
+        apart = [job for job in jobs if self.place is not None and can_travel((job.model, job.lowering))]
         here = ((job, job.run(self.backend)) for job in jobs if job not in apart)
         for job, answer in answers(apart, self.threads, within(self.timeout), here):
             yield job, failed_row(job, answer) if isinstance(answer, Failed) else answer

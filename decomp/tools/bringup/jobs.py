@@ -3,6 +3,7 @@ cannot be pickled."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 import hashlib
 import importlib
@@ -39,8 +40,16 @@ class BringUpJob:
     broken: frozenset[str] = field(default_factory=frozenset)
     """Primitives that hang or crash: programs with these are not run."""
     model: Made | None = None
+    lowering: Mapping[str, Any] = field(default_factory=dict)
+    """The options with which a model is lowered."""
     log: str = ""
     """A file that each case is logged to before it runs."""
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Whether the row depends on nothing but what is shipped and the backend: not on a user's model or rules."""
+        options = self.lowering if self.kind == "model" else {}
+        return self.model is None and not any(options.values())
 
     def run(self, backend: Backend | None = None) -> BringUpRow:
         """Compute the row. Raises `LookupError` if the backend is not found."""
@@ -59,7 +68,7 @@ class BringUpJob:
             if self.kind == "op":
                 return trying.op(backend, self.name, self.quick, self.broken, self._tell)
             made = self.model or trying.sample_model(self.name)
-            return trying.model(backend, self.name, made, self.broken, self._tell)
+            return trying.model(backend, self.name, made, self.broken, self._tell, self.lowering)
         except Exception as error:  # only this row is lost
             return failed_row(self, f"{type(error).__name__}: {first_line(error)}")
 

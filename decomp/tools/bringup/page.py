@@ -56,7 +56,7 @@ def _summary(rows: Sequence[BringUpRow]) -> str:
 
 
 def _of_kind(rows: Iterable[BringUpRow]) -> str:
-    ordered = sorted(rows, key=lambda row: (row.fine, row.name))
+    ordered = sorted(rows, key=lambda row: (*row.gravity, row.name))
     columns = ("name", "verdict", "cases", "ULP / PyTorch", "what is wrong")
     return Table(columns, [_cells(row) for row in ordered]).html()
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from decomp.tools.comparing.judging import CallJudgement
 
+GRAVITY = ("crashes", "hangs", "fails", "wrong", "refused", "missing", "blames", "not lowered", "by design", "right")
+"""Verdicts, the worst first."""
 UNTRIED = ("not lowered", "not tried")
 """Verdicts on rows that were not computed."""
 FINE = ("right", "by design", *UNTRIED)
@@ -58,7 +60,7 @@ class BringUpRow:
     cases: int = 0
     points: int = 0
     ulp: dict[str, tuple[float, float | None]] = field(default_factory=dict)
-    """By dtype: the largest error, and PyTorch's own."""
+    """By dtype: the largest error, that of wrong values included, and PyTorch's own."""
     blames: str = ""
     """The primitive at fault for a wrong op or model."""
     problems: list[Problem] = field(default_factory=list)
@@ -69,6 +71,12 @@ class BringUpRow:
     seconds: float = 0.0
 
     @property
+    def gravity(self) -> tuple[int, float]:
+        """The key by which rows are ordered, the worst first: the verdict, then the largest error."""
+        place = GRAVITY.index(self.verdict) if self.verdict in GRAVITY else len(GRAVITY)
+        return place, -max((ulp for ulp, _ in self.ulp.values()), default=0.0)
+
+    @property
     def fine(self) -> bool:
         """Whether it has no fault."""
         return self.verdict in FINE
@@ -76,22 +84,29 @@ class BringUpRow:
     def count(self, dtype: str, found: CallJudgement) -> None:
         """Add a correct case, and its error in `dtype`."""
         self.cases, self.points = self.cases + 1, self.points + found.points
-        if dtype and found.ulp is not None:
-            before = self.ulp.get(dtype, (0.0, None))
-            own = [each for each in (before[1], found.own) if each is not None]
-            self.ulp[dtype] = (max(before[0], found.ulp), max(own, default=None))
+        self._measure(dtype, found)
         self.notes += [note for note in found.notes if note not in self.notes]
         self.by_design += [reason for reason in found.by_design if reason not in self.by_design]
         if found.by_design and self.verdict == "right":
             self.verdict = "by design"
 
-    def blame(self, verdict: str, problem: Problem, blames: str = "") -> None:
-        """Add a faulty case. The first verdict is kept."""
+    def blame(
+        self, verdict: str, problem: Problem, blames: str = "", dtype: str = "", found: CallJudgement | None = None
+    ) -> None:
+        """Add a faulty case, and its error in `dtype`. The first verdict is kept."""
         self.cases, self.wrong_cases = self.cases + 1, self.wrong_cases + 1
+        if found is not None:
+            self._measure(dtype, found)
         if self.fine:
             self.verdict, self.blames = verdict, blames
         if len(self.problems) < EXAMPLES:
             self.problems.append(problem)
+
+    def _measure(self, dtype: str, found: CallJudgement) -> None:
+        if dtype and found.ulp is not None:
+            before = self.ulp.get(dtype, (0.0, None))
+            own = [each for each in (before[1], found.own) if each is not None]
+            self.ulp[dtype] = (max(before[0], found.ulp), max(own, default=None))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

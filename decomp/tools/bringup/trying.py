@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 import copy
 import logging
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -99,7 +100,7 @@ def _try_case(backend: Backend, row: BringUpRow, case: BringUpCase) -> None:
             row.blame("fails", Problem(where, _said(error), call))
             continue
         if found.problem:
-            row.blame("wrong", problem_of(found, where, call))
+            row.blame("wrong", problem_of(found, where, call), dtype=_dtype_of(case.label), found=found)
         else:
             row.count(_dtype_of(case.label) if inputs.measured and not inputs.ill_conditioned else "", found)
 
@@ -132,8 +133,15 @@ def op(backend: Backend, name: str, quick: bool, broken: Container[str], tell: T
     return row
 
 
-def model(backend: Backend, name: str, made: tuple[nn.Module, Any], broken: Container[str], tell: Tell) -> BringUpRow:
-    """The row of a whole model, lowered to the backend's primitives."""
+def model(
+    backend: Backend,
+    name: str,
+    made: tuple[nn.Module, Any],
+    broken: Container[str],
+    tell: Tell,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> BringUpRow:
+    """The row of a whole model, lowered to the backend's primitives with these options."""
     row = BringUpRow("model", name)
     tell(name)
     module, args = made
@@ -146,7 +154,7 @@ def model(backend: Backend, name: str, made: tuple[nn.Module, Any], broken: Cont
     except Exception as error:  # a model may raise anything
         row.blame("fails", Problem("in PyTorch", f"{type(error).__name__}: {first_line(error)}", name))
         return row
-    _try_program(backend, row, module, args, name, broken, None)
+    _try_program(backend, row, module, args, name, broken, None, options)
     if not row.cases and row.verdict == "right":
         said = row.notes[0] if row.notes else "its results cannot be compared"
         row.blame("fails", Problem("in PyTorch", said, name))
@@ -178,12 +186,14 @@ def _try_program(
     call: str,
     broken: Container[str],
     sample: Sample | None,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Lower a program, run it, and find the primitive at fault if it is wrong."""
     original = copy.deepcopy(module)
     try:
         with silenced():
-            lowering = lower(module, to=backend.target, args=copied_tensors(tuple(args)), verify=False, training=False)
+            how = {"training": False, "verify": False, **options}
+            lowering = lower(module, to=backend.target, args=copied_tensors(tuple(args)), **how)
     except NotLowered as error:
         if not row.cases:
             row.verdict = "not lowered"
@@ -225,7 +235,8 @@ def _unknown_dtypes(backend: Backend, lowering: Lowering) -> list[str]:
     inside = (node for node in lowering.result.graph.nodes if node not in border and node.op != "output")
     values = (t for node in inside for t in pytree.tensors_in(metadata(node)))
     known = backend.dtypes
-    return sorted({name_of(t.dtype) for t in values if known is not None and t.dtype not in known})
+    found = {lowering.target.narrower.get(t.dtype, t.dtype) for t in values}
+    return sorted(name_of(dtype) for dtype in found if known is not None and dtype not in known)
 
 
 def _run_program(

@@ -11,6 +11,7 @@ import typer
 
 import decomp
 from decomp import cache_directory
+from decomp.rules.options import BringUpOptions
 from decomp.tables import Table
 from decomp.tools.bringup.bringing_up import TIMEOUT
 from decomp.tools.bringup.report import BringUp, verdict_of
@@ -26,7 +27,7 @@ MODELS = (
 OPS = "Only this op or primitive (may be repeated)."
 
 
-@command(shared="as_json debug")
+@command(BringUpOptions, "as_json debug")
 def bringup(
     backend: Annotated[str, typer.Argument(metavar="BACKEND", help=BACKEND, show_default=False)],
     quick: Annotated[bool, typer.Option("--quick", help="Test fewer dtypes, samples, ops and models.")] = False,
@@ -47,6 +48,7 @@ def bringup(
     something is wrong, or if nothing was computed because nothing can be lowered to the target."""
     chip, old = load_backend(backend), BringUp.load(compare) if compare is not None else None
     models = {name: _model(name) for name in model} if any(":" in name for name in model) else model or None
+    options = words.options()
     place = cache_directory.directory() if not fresh else None
     with progressing() as progress:
         report = decomp.bring_up(
@@ -55,6 +57,9 @@ def bringup(
             ops=op or None,
             only=only or None,
             quick=quick,
+            rules=options.rules,
+            narrow=options.narrow,
+            training=bool(options.training),
             workers=workers,
             timeout=timeout,
             isolate=None if isolate else False,
@@ -96,6 +101,7 @@ def bringup_table(report: BringUp) -> RenderableType:
     if report.of("primitive"):
         parts.append(_primitives(report))
     others = [row for row in (*report.of("model"), *report.of("op")) if not row.fine]
+    others.sort(key=lambda row: row.gravity[0])
     if others:
         rows = [(row.name.removeprefix("aten."), Text(verdict_of(row), style="red"), row.cases) for row in others]
         parts += ["", OpenTable(Table(("op or model", "verdict", ">cases"), rows, 30))]
@@ -106,7 +112,7 @@ def bringup_table(report: BringUp) -> RenderableType:
 
 def _primitives(report: BringUp) -> RenderableType:
     rows, culprits = [], report.culprits
-    for row in report.of("primitive"):
+    for row in sorted(report.of("primitive"), key=lambda row: row.gravity):
         name = row.name.removeprefix("aten.")
         colour = "green" if row.verdict in ("right", "by design") else "red" if not row.fine else "dim"
         blamed = culprits.get(name, 0)

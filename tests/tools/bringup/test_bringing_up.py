@@ -292,3 +292,20 @@ def test_small_and_large_numbers_belong_to_what_a_primitive_is_tried_on(name, lo
     (row,) = report.of("primitive")
     assert row.verdict == "wrong"
     assert {found.where for found in row.problems} & {"float32, small numbers", "float32, large numbers"}
+
+
+def test_a_model_is_lowered_with_rules_of_its_own_in_narrow_dtypes():
+    target = decomp.Target("plain", ["mul", "add", "_to_copy"]).with_dtypes([torch.float32])
+    chip = chips._made("plain", {}, target)
+    rules = decomp.Rules({"sinh": lambda x: x + x * x * x * 0.16666667})
+    models = {"curve": (Holder(torch.sinh), torch.rand(4, dtype=torch.float64) * 0.01)}
+    plain = decomp.bring_up(chip, models=models, only="model", isolate=False)
+    assert plain.rows[0].verdict == "not lowered" and not plain.ok
+    row = decomp.bring_up(chip, models=models, only="model", isolate=False, rules=rules, narrow=True).rows[0]
+    assert row.verdict == "right" and row.cases == 1, (row.notes, row.problems)
+
+
+def test_rows_are_ordered_by_gravity_and_the_error_of_a_wrong_row_is_that_of_its_wrong_values(faulty):
+    rows = sorted(faulty.of("primitive"), key=lambda row: row.gravity)
+    assert [row.fine for row in rows] == sorted(row.fine for row in rows) and not rows[0].fine
+    assert faulty.row("primitive", "maximum").ulp["float32"][0] == float("inf")
