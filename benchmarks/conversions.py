@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 import importlib
 import json
@@ -22,13 +22,13 @@ import sys
 from typing import Any
 import warnings
 
-from decomp.tools.certification.isolation import run_in_process
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import decomp
 from decomp.errors import first_line
+from decomp.jobs import Failed, run_in_process
 from decomp.tools.converting.conversion import Results, conversion
 from decomp.tools.converting.converter import Converter
 from decomp.tools.writing import one_row_a_line
@@ -237,10 +237,6 @@ class Row:
     """Of the exported program."""
     lowered_calls: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON data."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class ProgramTrial:
@@ -315,21 +311,9 @@ def _last_line(error: BaseException) -> str:
 
 def tried(converter: str, kind: str, name: str) -> Row:
     """The row of a program, each way in a process of its own."""
-    ways = []
-    for lowers in (False, True):
-        answer = run_in_process(ProgramTrial(converter, kind, name, lowers), TIMEOUT)
-        ways.append(answer if isinstance(answer, dict) else {"exported": CRASHES, "lowered": CRASHES, "said": answer})
-    first, second = ways
-    return Row(
-        name,
-        kind,
-        first["exported"],
-        first.get("exported_text", first.get("said", "")),
-        second["lowered"],
-        second.get("lowered_text", second.get("said", "")),
-        first.get("calls", 0),
-        second.get("lowered_calls", 0),
-    )
+    ways = [run_in_process(ProgramTrial(converter, kind, name, lowers), TIMEOUT) for lowers in (False, True)]
+    first, second = (Row(name, kind, CRASHES, way, CRASHES, way) if isinstance(way, Failed) else way for way in ways)
+    return replace(first, lowered=second.lowered, lowered_text=second.lowered_text, lowered_calls=second.lowered_calls)
 
 
 def programs() -> Iterator[tuple[str, str]]:
@@ -351,7 +335,7 @@ def measure(converter: str, names: Sequence[str]) -> dict[str, Any]:
         "torch": torch.__version__,
         "date": date.today().isoformat(),
         "command": f"python -m benchmarks.conversions {converter}",
-        "rows": [row.to_json() for row in rows],
+        "rows": [asdict(row) for row in rows],
     }
 
 

@@ -1,6 +1,6 @@
 """ONNX models of lowered programs compared with those of `torch.onnx.export(dynamo=True)`, over the models of
 `exported_models`: whether the model exports, the number of operators, time in ONNX Runtime, and whether results are
-right. The two sessions run in turn, each first in every second turn, because the first of two runs slower.
+right. The two sessions run in turn, each first in every second turn, so that neither gains by its place.
 
     pip install onnxscript && python -m benchmarks.onnx_export [--out docs/results/onnx.md] [NAME ...]
 """

@@ -586,12 +586,6 @@ def describe_wrong_result(function: Any, node: fx.Node, found: str, expected: st
     return f"earlier, {_named(function)} returned {found} at {describe(node)}, which is {expected} in the program"
 
 
-def option_failed(backend: str, option: str, on: str, cause: BaseException) -> BackendError:
-    """The error for a backend's option, a function, that failed on a value."""
-    problem = f"{option}= failed on {on}: {type(cause).__name__}: {first_line(cause)}"
-    return BackendError(backend, problem, f"fix the function passed as {option}= so that it accepts this")
-
-
 class WrongInputs(InputMismatch):
     """A loaded program was called with the wrong inputs: too few, too many, wrong sizes, not tensors."""
 

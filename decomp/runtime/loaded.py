@@ -26,7 +26,7 @@ from decomp.errors import (
     WrongInputs,
     boundary,
     count_noun,
-    option_failed,
+    first_line,
 )
 from decomp.ir.arguments import nodes_in, substituted
 from decomp.ir.call import kind_of, metadata
@@ -127,7 +127,7 @@ class Loaded:
         try:
             compiled = self.backend.jit(plain)
         except Exception as error:
-            raise option_failed(self.backend.name, "jit", "the program", error) from error
+            raise _failed_option(self.backend.name, "jit", "the program", error) from error
         if not callable(compiled):
             raise ArgumentError(f"jit= of {self.backend.name} must return a function, but returned {compiled!r}")
         return compiled
@@ -230,7 +230,7 @@ class Loaded:
         try:
             found = self.backend.to_torch(array)
         except Exception as error:
-            raise option_failed(
+            raise _failed_option(
                 self.backend.name, "to_torch", f"{name}, which is {describe_kind(array)}", error
             ) from error
         if not isinstance(found, torch.Tensor):
@@ -333,7 +333,9 @@ def _on(backend: Backend, tensor: torch.Tensor, kind: str, name: str) -> Any:
     try:
         return backend.from_torch(tensor)
     except Exception as error:
-        raise option_failed(backend.name, "from_torch", f"{kind} {name!r}, {describe_tensor(tensor)}", error) from error
+        raise _failed_option(
+            backend.name, "from_torch", f"{kind} {name!r}, {describe_tensor(tensor)}", error
+        ) from error
 
 
 def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
@@ -389,3 +391,9 @@ def _narrower(program: Any) -> Mapping[torch.dtype, torch.dtype]:
     module = program if isinstance(program, fx.GraphModule) else program.graph_module
     found = [tuple(map(dtype_named, pair)) for pair in module.meta.get("custom", {}).get("narrower", {}).items()]
     return {wide: narrow for wide, narrow in found if wide is not None and narrow is not None}
+
+
+def _failed_option(backend: str, option: str, on: str, cause: BaseException) -> BackendError:
+    """The error for a backend's option, a function, that failed on a value."""
+    problem = f"{option}= failed on {on}: {type(cause).__name__}: {first_line(cause)}"
+    return BackendError(backend, problem, f"fix the function passed as {option}= so that it accepts this")

@@ -54,7 +54,7 @@ def convert(
     verify: bool = True,
     **options: Any,
 ) -> Any:
-    """Lower a model to the calls that a converter takes, and convert it. Returns what the converter returns.
+    """Lower a model to the calls that a converter takes, and return a program of the converter's own kind, made of it.
 
     - `model`: an `nn.Module` with `args` and `kwargs`, as for `lower`, or an `ExportedProgram`.
     - `to`: the name of a converter, such as "openvino", or a `decomp.Converter`. Its package must be installed.
