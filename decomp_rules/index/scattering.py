@@ -97,6 +97,8 @@ def scatter_reduce_over_identities(
     mean is a sum, divided by the number of its terms."""
     if include_self and reduce != "mean" or x.dtype == torch.bool:
         return decline("the reduction with x of numbers is the op itself")
+    if x.is_complex():
+        return decline("only real inputs")
     if known_empty(index):
         return x.clone()
     total = wide(x) if reduce == "mean" else x
@@ -109,8 +111,7 @@ def scatter_reduce_over_identities(
     first = torch.full(x.shape, int(include_self), dtype=total.dtype, device=x.device)
     ones = torch.ones(index.shape, dtype=total.dtype, device=x.device)
     count = torch.clamp(torch.scatter_reduce(first, dim, index, ones, "sum"), min=1)
-    whole = not (x.is_floating_point() or x.is_complex())
-    return cast(torch.div(total, count, rounding_mode="floor") if whole else total / count, x.dtype)
+    return cast(total / count if x.is_floating_point() else torch.div(total, count, rounding_mode="floor"), x.dtype)
 
 
 def _reduced(reduce: str, x: Tensor, src: Tensor, pointing: Tensor, dim: int, include_self: bool) -> Tensor | str:
