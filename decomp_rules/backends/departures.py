@@ -70,6 +70,13 @@ def _squares_overflow(own: torch.Tensor, x: torch.Tensor, *others: torch.Tensor)
     return bool((x.abs() > 1e18).any())
 
 
+def _scores_overflow(own: torch.Tensor, query: torch.Tensor, key: torch.Tensor, *others: torch.Tensor) -> bool:
+    if query.numel() == 0 or key.numel() == 0:
+        return False
+    most = query.abs().max().double() * key.abs().max().double() * query.shape[-1]
+    return bool(most > torch.finfo(query.dtype).max)
+
+
 ONNX: Table = (
     (
         "amax amin argmax argmin max_pool1d max_pool2d max_pool3d scatter_reduce.two",
@@ -100,7 +107,7 @@ ONNX: Table = (
         },
     ),
     (
-        "instance_norm",
+        "instance_norm group_norm",
         {"where": _squares_overflow, "reason": "ONNX Runtime adds squares in float32, which overflow above 1e18"},
     ),
     ("sin cos", {"where": _in_float64, "epsilons": 3, "reason": "ONNX Runtime's sin and cos of float64 miss zeros"}),
@@ -125,6 +132,13 @@ ONNX: Table = (
     (
         "_prelu_kernel",
         {"where": _zero_times_no_number, "reason": "ONNX Runtime's PRelu is 0 at 0 where a weight is infinite or NaN"},
+    ),
+    (
+        "scaled_dot_product_attention",
+        {
+            "where": _scores_overflow,
+            "reason": "a row of scores that are all −∞, as products overflowed, is NaN; rows that a mask hides are 0",
+        },
     ),
     ("tanh", {"where": _tiny, "ulp": 128, "reason": "ONNX Runtime's tanh meets subnormal numbers below 1e-35"}),
     ("tanh", {"ulp": 8, "reason": "ONNX Runtime's tanh is a rational function, up to 7 ULP off"}),

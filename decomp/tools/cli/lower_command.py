@@ -22,6 +22,8 @@ from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import Unusable, print_json, saved, show, working
 from decomp.tools.writing import Unfailing, write_atomically
 
+OPSET = "The version of ONNX's operators in an .onnx file, from 18 on; 21 by default."
+
 
 @command(LowerOptions)
 def lower(
@@ -38,11 +40,12 @@ def lower(
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip verification.")] = False,
     stage: Stages = [],
     checks: Annotated[bool, typer.Option("--checks", help="List every invariant that was checked.")] = False,
+    opset: Annotated[int | None, typer.Option("--opset", min=1, help=OPSET, show_default=False)] = None,
 ) -> None:
     """Lower a model to a target, show the report and save the result."""
     require_writer(output)
     target, path = load_target(to), _writable(output, *_WRITERS)
-    save = _writer(target, path)
+    save = _writer(target, path, opset)
     options = words.options(verify=False if no_verify else "values")
     program = words.program(model)
     with working(f"lowering {model} to {target.name}"):
@@ -128,8 +131,12 @@ _WRITERS = {".onnx": _ONNX, ".mlir": _XLA, ".mlirbc": _XLA}
 """By file suffix: the targets whose programs it is for, and their backend's module, which has `save`."""
 
 
-def _writer(target: decomp.Target, path: Path | None) -> Callable[[decomp.Lowering, Path], None]:
+def _writer(
+    target: decomp.Target, path: Path | None, opset: int | None = None
+) -> Callable[[decomp.Lowering, Path], None]:
     """The function that saves a lowering to this path. Raises `Unusable` for a wrong target or a missing package."""
+    if opset is not None and (path is None or path.suffix != ".onnx"):
+        raise Unusable("--opset is for -o FILE.onnx")
     if path is None or path.suffix not in _WRITERS:
         return lambda lowering, path: _save(lowering.result, path)
     names, module = _WRITERS[path.suffix]
@@ -144,7 +151,7 @@ def _writer(target: decomp.Target, path: Path | None) -> Callable[[decomp.Loweri
 
     def save(lowering: decomp.Lowering, path: Path) -> None:
         try:
-            backend.save(lowering, path)
+            backend.save(lowering, path, **({} if opset is None else {"opset": opset}))
         except OSError as error:
             raise Unusable(f"cannot save {path}: {error.strerror or first_line(error)}") from error
 

@@ -40,3 +40,13 @@ def test_an_output_is_of_a_known_format_in_a_directory_that_exists(tmp_path):
         2,
         f"error: -o {lost}: there is no directory {lost.parent}",
     )
+
+
+def test_the_opset_of_a_model_is_chosen_and_what_it_lacks_is_refused(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    path = tmp_path / "mlp.onnx"
+    assert run("lower", "mlp", "--to", "onnx", "-o", path, "--opset", "18", "--no-verify").exit_code == 0
+    assert [each.version for each in onnx.load(path).opset_import if not each.domain] == [18]
+    words = ("lower", "mlp", "--to", "onnx", "--no-verify")
+    assert "opset 5 is not one of 18 to" in said(run(*words, "-o", path, "--opset", "5"))[1]
+    assert said(run(*words, "-o", tmp_path / "mlp.pt2", "--opset", "18")) == (2, "error: --opset is for -o FILE.onnx")
