@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 import typer
 
 import decomp
 from decomp.capture.calling import unlift
 from decomp.rules.options import PlanOptions
+from decomp.tables import Table
 from decomp.tools.cli.arguments import BACKEND, Model, ToOrNone, attribute, load_backend, load_target
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 from decomp.tools.comparing.comparison import ComparedCall, Comparison, error, number
+from decomp.tools.open_table import OpenTable
 
 ON = (
     f"What runs the program: {BACKEND}; or a function run(prefix, *inputs) of another runtime, as file.py:function, "
@@ -78,19 +77,16 @@ def comparison_table(comparison: Comparison) -> RenderableType:
     rows = comparison.rows
     shown = rows[: max(MOST, sum(row.is_wrong for row in rows))][: 3 * MOST]
     if shown:
-        parts += ["", _table(shown)]
+        parts += ["", OpenTable(Table(_COLUMNS, [_cells(row) for row in shown]))]
     if len(rows) > len(shown):
         parts.append(Text(f"and {len(rows) - len(shown)} more calls", style="dim"))
     return Group(*parts)
 
 
-def _table(rows: Sequence[ComparedCall]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in ("verdict", "call", "ULP", "PyTorch", "PCC", "cosine", "so far", "module"):
-        table.add_column(name, justify="left" if name in ("verdict", "call", "module") else "right", overflow="fold")
-    for row in rows:
-        colour = "red" if row.is_wrong else "green" if row.verdict in ("right", "by design") else "yellow"
-        similar = map(number, (row.pcc, row.cosine, row.so_far))
-        cells = (row.node, error(row.ulp), error(row.own), *similar, row.module)
-        table.add_row(Text(row.verdict, style=colour), *map(Text, cells))
-    return table
+_COLUMNS = ("verdict", "call", ">ULP", ">PyTorch", ">PCC", ">cosine", ">so far", "module")
+
+
+def _cells(row: ComparedCall) -> tuple[Any, ...]:
+    colour = "red" if row.is_wrong else "green" if row.verdict in ("right", "by design") else "yellow"
+    similar = map(number, (row.pcc, row.cosine, row.so_far))
+    return (Text(row.verdict, style=colour), row.node, error(row.ulp), error(row.own), *similar, row.module)
