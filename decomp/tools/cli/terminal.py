@@ -9,6 +9,7 @@ import errno
 import io
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -186,8 +187,10 @@ def saved(*paths: Any) -> Text:
 
 
 def print_json(data: Any) -> None:
-    """Print data as JSON."""
-    print(json.dumps(data, indent=2))
+    """Print data as JSON, which has no infinities and no NaN: they are text, "inf" and "nan"."""
+    from decomp.ir.arguments import substituted  # which needs PyTorch, and `decomp --help` does not
+
+    print(json.dumps(substituted(data, lambda x: x if math.isfinite(x) else str(x), float), indent=2))
 
 
 @contextlib.contextmanager

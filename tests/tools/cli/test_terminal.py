@@ -3,6 +3,7 @@ obey."""
 
 import contextlib
 import json
+import math
 import os
 from pathlib import Path
 import signal
@@ -16,7 +17,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from decomp.tools.cli.app import app
-from decomp.tools.cli.terminal import printable
+from decomp.tools.cli.terminal import print_json, printable
 
 ROOT = Path(__file__).parents[3]
 
@@ -351,3 +352,9 @@ def test_an_error_is_not_buried_in_what_pytorch_logs(tmp_path):
     assert all(line.startswith("  ") for line in lines[1:]) and "def forward(self" not in said
     loud = command(*words, "--debug", cwd=tmp_path, text=True).communicate()[1]
     assert "def forward(self" in loud and "Traceback" in loud
+
+
+def test_json_has_no_infinities(capsys):
+    print_json({"rows": [{"ulp": math.inf}, {"ulp": -math.inf}, {"ulp": math.nan}, {"ulp": 0.5}]})
+    rows = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["rows"]
+    assert [row["ulp"] for row in rows] == ["inf", "-inf", "nan", 0.5]
