@@ -54,3 +54,19 @@ KERNEL_DIFFERENCES = since(
     {},
 )
 """Of PyTorch's operator tests, those in which the kernels of later versions do what nobody can want."""
+CAME_LATER = {
+    "_upsample_lanczos2d_aa": (2, 12),
+    "linear_cross_entropy": (2, 13),
+    "_linear_cross_entropy_batch_chunked_no_reduction": (2, 13),
+}
+"""Names that tables of op facts have, by the first version that has them."""
+LACKING = {name for name, version in CAME_LATER.items() if versions.INSTALLED < version}
+"""Those of them that the installed version lacks."""
+NEXTAFTER_HAS_A_GRADIENT = since((2, 13), True, False)
+"""Whether PyTorch differentiates nextafter; 2.11.0 and 2.12.1 refuse."""
+NOT_EXPORTED = since((2, 13), (), ("grad", "grad of vmap", "vjp", "jvp", "jacrev"))
+"""Transforms that torch.export fails on: before 2.13.0 it does not record the functions that leave a level of
+gradients, so that a result is a wrapped tensor and no fake one."""
+CONTIGUOUS_ON_META = since((2, 13), [], ["aten.contiguous.default"])
+"""Calls that a transformer layer on the meta device has beside those of one on the CPU: fake attention has the strides
+of the CPU's kernel there from 2.13.0 on."""
