@@ -10,10 +10,11 @@ import torch
 from torch import fx, nn
 
 from decomp.errors import ArgumentError, pickle_or_explain, spell_target
-from decomp.ir.binding import BindingError, bind_function
+from decomp.ir.binding import BindingError, bindings
 from decomp.ir.call import kind_of
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import of_function, op as op_of
+from decomp.ir.schema import Bound
 from decomp.rules.library import samples as library_samples
 from decomp.rules.pattern_rules import PatternRule
 from decomp.rules.rule import from_portable, portable
@@ -82,9 +83,12 @@ class Sample:
         if packet is None:
             raise ArgumentError(f"{spelling} is not a registered operator; pass decomp.Sample(function, args)")
         try:
-            bound = bind_function(packet, args, kwargs or {}, kind_of)
+            fitting = list(bindings(of_function(packet), args, kwargs or {}, kind_of))
         except BindingError as error:
             raise ArgumentError(f"{error}: {', '.join(map(_brief, args))}") from error
+        # An overload of lists also takes numbers in a row, but as a list only. Before torch 2.13 that of
+        # `count_nonzero` comes before the overload of one number.
+        bound = next((each for each in fitting if _takes_as_written(each, args)), fitting[0])
         return cls(getattr(packet, bound.overload or "default"), args, kwargs or {}, **options)
 
     def run(self) -> Any:
@@ -144,6 +148,10 @@ class Sample:
     def __str__(self) -> str:
         written = [_brief(arg) for arg in self.args] + [f"{key}={_brief(value)}" for key, value in self.kwargs.items()]
         return f"{spell_target(self.overload)}({', '.join(written)})"
+
+
+def _takes_as_written(bound: Bound, args: Sequence[Any]) -> bool:
+    return all(any(arg is value for value in bound.arguments.values()) for arg in args)
 
 
 def _sample_of(values: Mapping[str, Any]) -> Sample:
