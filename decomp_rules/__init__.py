@@ -56,7 +56,8 @@ def _family(name: str) -> Rules:
 def range_of(op: str, level: str) -> tuple[float, float]:
     """The smallest and the largest argument of an ATen op, by its short name, for which a level of accuracy guarantees
     its error bound."""
-    return importlib.import_module(f"{__name__}.support.ranges").range_of(op, level)
+    found: tuple[float, float] = importlib.import_module(f"{__name__}.support.ranges").range_of(op, level)
+    return found
 
 
 def has_wrong_gradients(op: str) -> bool:
