@@ -33,10 +33,6 @@ MORE_CALLS = since(
         "fmax": 1,
         "fmin": 4,
         "softshrink": 2,
-        "hypot": 12,
-        "std": 4,
-        "var": 14,
-        "var of all": 13,
     },
     {},
 )

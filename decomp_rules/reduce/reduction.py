@@ -229,12 +229,12 @@ def moments_by_sums(x: Tensor, dim: Dims, correction: float, keepdim: bool) -> t
         return decline("no degree of freedom is left")
     parts = parts_of(count)
     part = x * (1 / parts)
-    centre = torch.sum(part, dims, keepdim=True) / count
-    deviation = part - centre
-    deviation = deviation - torch.sum(deviation.detach(), dims, keepdim=True) / count
+    shift = torch.sum(part, dims, keepdim=True) / -count  # added, as many targets have no subtraction
+    deviation = part + shift
+    deviation = deviation + torch.sum(deviation.detach(), dims, keepdim=True) / -count
     share = left / parts**2
     squares = (deviation * (1 / share) if isinstance(share, float) else deviation / share) * deviation
-    centre = centre * parts
+    centre = shift * -parts
     return torch.sum(squares, dims, keepdim), centre if keepdim else squeezed(centre, dims)
 
 
