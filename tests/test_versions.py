@@ -6,11 +6,13 @@ import sys
 
 import pytest
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 import decomp
 from decomp import ops, supported
 from decomp.torch_internals import versions
 from decomp_rules import RULES
+from tests.forms import Holder
 
 LACKING = next(
     name
@@ -136,12 +138,26 @@ def place_of(q):
     return torch.autograd.grad(torch.quantile(x, q), x)[0].nonzero().flatten().tolist()
 
 
+def exported(function, *args):
+    try:
+        return torch.export.export(Holder(function), args)
+    except GuardOnDataDependentSymNode:
+        return None
+
+
+def states_of_an_exported_lstm():
+    program = torch.export.export(torch.nn.LSTM(3, 4), (torch.ones(5, 2, 3),))
+    return next(node.meta["val"][1] for node in program.graph.nodes if "lstm" in node.name)
+
+
 PROBES = {
     "ties_share_gradients": lambda: (
         (gradient(torch.fmax, 1.0, 1.0), gradient(lambda x: x.clamp(min=1.0), 1.0)) == ([0.5, 0.5], [0.0])
     ),
     "nan_shares_gradients": lambda: gradient(torch.fmax, 1.0, float("nan")) == [1.0, 1.0],
     "quantile_places_in_float64": lambda: place_of(0.3) == [3, 4],
+    "lstm_states_are_exported_right": lambda: states_of_an_exported_lstm().shape == (1, 2, 4),
+    "rows_by_data_are_exported": lambda: exported(lambda row: torch.ones(3, 2)[row], torch.tensor(1)) is not None,
 }
 """For each change, whether the installed PyTorch does so."""
 

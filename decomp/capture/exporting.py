@@ -32,10 +32,12 @@ from decomp.torch_internals.fakes import (
     DynamicOutputShapeException,
     FakeTensor,
     UnsupportedOperatorException,
+    lstm_states_right,
 )
 from decomp.torch_internals.modes import process_state_kept
 from decomp.torch_internals.pytree import tree_leaves, tree_map, tree_map_only
 from decomp.torch_internals.transforms import is_wrapped
+from decomp.torch_internals.versions import CHANGES
 
 Infer = Callable[[fx.Node], Any]
 """Returns the result of a call on the metadata of its arguments; None if it is unknown."""
@@ -215,7 +217,8 @@ def _export(
     with process_state_kept(), warnings.catch_warnings(), _masks_not_inspected(model), modes:
         # Recurrent modules flatten their weights again, which torch 2.13 reports as an assignment by the model.
         warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
-        with contextlib.nullcontext() if strict else _KeepValuesOnMeta():
+        rows = contextlib.nullcontext() if strict or CHANGES.rows_by_data_are_exported else _SelectByItem()
+        with contextlib.nullcontext() if strict else _KeepValuesOnMeta(), rows, lstm_states_right():
             return torch.export.export(model, args, named, dynamic_shapes=dynamic_shapes, strict=strict)
 
 
@@ -332,6 +335,30 @@ class _KeepValuesOnMeta(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = made_on_meta(func, args, kwargs or {})
         return func(*args, **(kwargs or {})) if made is None else made
+
+
+class _SelectByItem(TorchFunctionMode):
+    """Takes `table[i]`, for a tensor i of one whole number, as a selection by its item, as torch.export records it from
+    torch 2.13 on; before, it reads the number and fails (https://github.com/pytorch/pytorch/pull/186138)."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.Tensor.__getitem__:
+            return func(*args, **(kwargs or {}))
+        table, index = args
+        places = index if isinstance(index, tuple) else (index,)
+        if not any(map(_is_row, places)) or not all(_is_row(p) or isinstance(p, (int, slice)) for p in places):
+            return func(*args)
+        for dim in reversed(range(len(places))):
+            if _is_row(places[dim]):
+                table = torch.select(table, dim, places[dim].item())
+        rest = tuple(place for place in places if not _is_row(place))
+        return table[rest] if rest else table
+
+
+def _is_row(place: Any) -> bool:
+    if not isinstance(place, torch.Tensor) or place.dim():
+        return False
+    return place.dtype is not torch.bool and not place.is_floating_point()
 
 
 class _RandomAsRandintLike(TorchFunctionMode):

@@ -3,6 +3,8 @@ https://github.com/pytorch/pytorch/issues/113456; the programs of `torch.export`
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 from typing import Any
 
 import torch
@@ -21,6 +23,8 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException as UnsupportedOperatorException,
     unset_fake_temporarily as unset_fake_temporarily,
 )
+
+from decomp.torch_internals.versions import CHANGES
 
 
 def fake_with_attributes(meta: torch.Tensor, attributes: dict[str, Any]) -> FakeTensor:
@@ -50,3 +54,26 @@ def fakes_compute_it_otherwise(func: torch._ops.OpOverload) -> bool:
     if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta"):
         return True
     return any(applies(func) for applies, _ in fake_impls.op_implementations_checks)
+
+
+@contextlib.contextmanager
+def lstm_states_right() -> Iterator[None]:
+    """Inside this context fake tensors give the states of an LSTM their shape. Before torch 2.13 they have a dimension
+    more wherever a batch is of two or more: the formula of a layer squeezes dimension 1 in the place of dimension 0
+    (https://github.com/pytorch/pytorch/pull/185716), and is the same function with that put right here."""
+    if CHANGES.lstm_states_are_exported_right:
+        yield
+        return
+    from torch._decomp import decompositions
+
+    formula = decompositions.one_layer_lstm
+
+    def put_right(*args: Any, **kwargs: Any) -> Any:
+        out, states = formula(*args, **kwargs)
+        return out, tuple(state.squeeze(0) if state.dim() == 3 else state for state in states)
+
+    decompositions.one_layer_lstm = put_right
+    try:
+        yield
+    finally:
+        decompositions.one_layer_lstm = formula

@@ -58,6 +58,17 @@ class Changes:
         what="quantile and nanquantile compute q · (n − 1) in float64; it was rounded to the dtype of the input",
         source="https://github.com/pytorch/pytorch/pull/187574",
     )
+    # Of captures.
+    lstm_states_are_exported_right: Change = Change(
+        since=(2, 13),
+        what="the states of an LSTM in an exported program have three dimensions; they had four",
+        source="https://github.com/pytorch/pytorch/pull/185716",
+    )
+    rows_by_data_are_exported: Change = Change(
+        since=(2, 13),
+        what="torch.export records `table[i]`, for a tensor i of one integer, as a selection by its item; it failed",
+        source="https://github.com/pytorch/pytorch/pull/186138",
+    )
     # Not followed.
     nan_shares_gradients: Change = Change(
         since=(2, 14),
