@@ -66,3 +66,5 @@ gradients, so that a result is a wrapped tensor and no fake one."""
 CONTIGUOUS_ON_META = since((2, 13), [], ["aten.contiguous.default"])
 """Calls that a transformer layer on the meta device has beside those of one on the CPU: fake attention has the strides
 of the CPU's kernel there from 2.13.0 on."""
+POOLS_KEEP_PARITY = since((2, 13), False, True)
+"""Whether torch.export assumes of a pooled dynamic size that it is odd as in the example, where a stride is 2."""
