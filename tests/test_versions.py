@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 import decomp
@@ -150,12 +151,19 @@ def states_of_an_exported_lstm():
     return next(node.meta["val"][1] for node in program.graph.nodes if "lstm" in node.name)
 
 
+def saved_by_miopen():
+    with FakeTensorMode():
+        x, weight = torch.empty(2, 3, dtype=torch.float16), torch.empty(3)
+        return torch.ops.aten.miopen_batch_norm(x, weight, None, None, None, True, 0.1, 1e-5)[1]
+
+
 PROBES = {
     "ties_share_gradients": lambda: (
         (gradient(torch.fmax, 1.0, 1.0), gradient(lambda x: x.clamp(min=1.0), 1.0)) == ([0.5, 0.5], [0.0])
     ),
     "nan_shares_gradients": lambda: gradient(torch.fmax, 1.0, float("nan")) == [1.0, 1.0],
     "quantile_places_in_float64": lambda: place_of(0.3) == [3, 4],
+    "miopen_saves_in_dtype_of_weight": lambda: saved_by_miopen().dtype is torch.float32,
     "lstm_states_are_exported_right": lambda: states_of_an_exported_lstm().shape == (1, 2, 4),
     "rows_by_data_are_exported": lambda: exported(lambda row: torch.ones(3, 2)[row], torch.tensor(1)) is not None,
 }

@@ -58,6 +58,11 @@ class Changes:
         what="quantile and nanquantile compute q · (n − 1) in float64; it was rounded to the dtype of the input",
         source="https://github.com/pytorch/pytorch/pull/187574",
     )
+    miopen_saves_in_dtype_of_weight: Change = Change(
+        since=(2, 13),
+        what="fakes of the statistics that miopen_batch_norm saves have the dtype of the weight; they had that of x",
+        source="https://github.com/pytorch/pytorch/pull/179365",
+    )
     # Of captures.
     lstm_states_are_exported_right: Change = Change(
         since=(2, 13),

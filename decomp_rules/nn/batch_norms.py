@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from decomp import Rules, decline
-from decomp.ops import aten
+from decomp.ops import aten, changes
 from decomp_rules.nn.normalization import Gradients, affine, all_but_channel, per_channel
 from decomp_rules.reduce.reduction import moments
 from decomp_rules.support.operands import cast, wide
@@ -74,7 +74,7 @@ def cudnn_batch_norm(
     return *_of_vendor(x, weight, bias, running_mean, running_var, training, factor, epsilon), empty_reserve(x)
 
 
-@register(aten.miopen_batch_norm)
+@register(aten.miopen_batch_norm, when=changes.miopen_saves_in_dtype_of_weight)
 def miopen_batch_norm(
     x: Tensor,
     weight: Tensor,
@@ -87,6 +87,24 @@ def miopen_batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Batch norm."""
     return _of_vendor(x, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon)
+
+
+@register(aten.miopen_batch_norm, when=not changes.miopen_saves_in_dtype_of_weight)
+def miopen_batch_norm_saved_as_input(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    exponential_average_factor: float,
+    epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch norm, with the statistics that are saved in the dtype of the input."""
+    out, mean, rstd = _of_vendor(
+        x, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon
+    )
+    return out, cast(mean, x.dtype), cast(rstd, x.dtype)
 
 
 def _of_vendor(x: Tensor, weight: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
