@@ -63,8 +63,25 @@ NEXTAFTER_HAS_A_GRADIENT = since((2, 13), True, False)
 NOT_EXPORTED = since((2, 13), (), ("grad", "grad of vmap", "vjp", "jvp", "jacrev"))
 """Transforms that torch.export fails on: before 2.13.0 it does not record the functions that leave a level of
 gradients, so that a result is a wrapped tensor and no fake one."""
+NOT_CAPTURED = since(
+    (2, 12),
+    (),
+    (
+        *NOT_EXPORTED,
+        "grad of grad",
+        "grad for each sample",
+        "jacfwd",
+        "gradient of a group norm",
+        "gradient of a batch norm",
+    ),
+)
+"""Transforms that neither torch.export nor Dynamo's export takes: on 2.11.0 the latter has the number of a level as an
+input."""
 CONTIGUOUS_ON_META = since((2, 13), [], ["aten.contiguous.default"])
 """Calls that a transformer layer on the meta device has beside those of one on the CPU: fake attention has the strides
 of the CPU's kernel there from 2.13.0 on."""
 POOLS_KEEP_PARITY = since((2, 13), False, True)
 """Whether torch.export assumes of a pooled dynamic size that it is odd as in the example, where a stride is 2."""
+OPEN_STRIDES_ARE_MERGED = since((2, 13), True, False)
+"""Whether fake tensors merge dimensions of memory with gaps of any size by a view: before 2.13.0 the smaller of two
+strides s and 4·s is not known to be s, and the merged ones are copied."""

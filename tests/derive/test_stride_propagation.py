@@ -13,6 +13,7 @@ from decomp.graphs.tracing import on_metadata
 from decomp.metadata.strides import dense_order, same_layout, same_strides
 from decomp_rules import RULES, targets
 from tests.opinfo.cases import cases
+from tests.pytorch_differences import OPEN_STRIDES_ARE_MERGED
 
 
 class Spectrum(nn.Module):
@@ -248,7 +249,9 @@ def test_memory_with_gaps_or_in_another_order_of_any_size_is_viewed_and_not_copi
     lowered = decomp.lower(exported, to=targets.core_aten).result.module()
     other = made(5)
     found = lowered(other)
-    assert found.data_ptr() == other.data_ptr() and torch.equal(found, view(other))
+    merged = found.dim() < other.dim()
+    assert (found.data_ptr() == other.data_ptr()) is (OPEN_STRIDES_ARE_MERGED or not merged)
+    assert torch.equal(found, view(other))
 
 
 def test_what_follows_other_strides_is_found_out_without_the_fake_mode(monkeypatch):
