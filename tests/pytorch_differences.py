@@ -85,3 +85,14 @@ POOLS_KEEP_PARITY = since((2, 13), False, True)
 OPEN_STRIDES_ARE_MERGED = since((2, 13), True, False)
 """Whether fake tensors merge dimensions of memory with gaps of any size by a view: before 2.13.0 the smaller of two
 strides s and 4·s is not known to be s, and the merged ones are copied."""
+OTHER_LINES = since(
+    (2, 13),
+    {},
+    {
+        "    instead of detach: _softmax, softmax or scaled_dot_product_attention": (
+            "    instead of detach: _softmax, scaled_dot_product_attention or softmax"
+        ),
+        "lowered to chip: 73 calls of 17 ops became 221 of 20": "lowered to chip: 73 calls of 16 ops became 221 of 20",
+    },
+)
+"""Lines of a transcript in the documents that read otherwise before 2.13.0, as exported programs have an op less."""
