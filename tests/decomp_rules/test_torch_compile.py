@@ -34,7 +34,7 @@ def test_an_entry_point_is_the_backend_for_its_target():
     for name in targets.names():
         found, target = entry_points()[f"decomp_{name}"].load(), targets.get(name)
         assert found is getattr(torch_compile, name) is torch_compile.get(name)
-        assert found.settings["to"] is target and found.__name__ == f"decomp({target.name})"
+        assert found.target is target and found.__name__ == f"decomp({target.name})"
 
 
 def test_a_backend_for_an_unknown_target_says_which_there_are():

@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 import decomp
 from decomp.tools.explaining import routes
-from decomp_rules import RULES, targets
+from decomp_rules import targets
 from decomp_rules.samples import Sample
 
 aten = torch.ops.aten
@@ -31,7 +31,7 @@ X = torch.ones(2, 3)
 
 
 def route(sample, *ops):
-    (found,) = routes([sample], decomp.Target("chip", ops), rules)
+    (found,) = routes([sample], decomp.Target("chip", ops), decomp.Options(rules=rules))
     return found
 
 
@@ -72,7 +72,7 @@ def test_nested_and_keyword_arguments_are_shown():
 
 def test_a_condition_of_the_target_is_a_reason():
     chip = decomp.Target("chip", ["cat"]).legal_if("cat", lambda call: call.argument("dim") == 0, "dim must be 0")
-    (found,) = routes([Sample(aten.cat.default, ([X, X], 1))], chip, rules)
+    (found,) = routes([Sample(aten.cat.default, ([X, X], 1))], chip, decomp.Options(rules=rules))
     assert found.reasons[0] == "the target accepts it under a condition: dim must be 0"
 
 
@@ -97,5 +97,5 @@ def test_a_blocked_call_gives_the_reason_of_a_way_that_is_meant_for_it():
 
 def test_a_call_whose_place_is_taken_by_pairs_of_real_numbers_has_a_route():
     x = torch.randn(2, dtype=torch.complex64)
-    (found,) = routes([Sample(aten.real.default, (x,))], targets.tinygrad, RULES)
+    (found,) = routes([Sample(aten.real.default, (x,))], targets.tinygrad, decomp.Options())
     assert found.verdict in ("legal", "derived")

@@ -22,4 +22,5 @@ def test_a_primitive_is_right_but_for_what_is_stated(primitive):
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_statements_are_about_primitives_of_the_target(name):
     backend = installed.backend(name)
-    assert backend.stated() <= set(backend.target)
+    more = targets.onnxruntime if name == "onnx" else ()  # it runs programs of either target
+    assert backend.stated() <= {*backend.target, *more}
