@@ -12,7 +12,6 @@ tables of the guide, `docs/guides/convert.md`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 import importlib
@@ -28,7 +27,7 @@ from torch.nn import functional as F
 
 import decomp
 from decomp.errors import first_line
-from decomp.jobs import Failed, run_in_process
+from decomp.jobs import Failed, Threads, run_in_process
 from decomp.tools.converting.conversion import Results, conversion
 from decomp.tools.converting.converter import Converter
 from decomp.tools.writing import one_row_a_line
@@ -326,7 +325,7 @@ def measure(converter: str, names: Sequence[str]) -> dict[str, Any]:
     """The record of a converter; rows are printed as they are found."""
     version, rows = converters.get(converter).require(), []
     some = [(kind, name) for kind, name in programs() if not names or name in names]
-    with ThreadPoolExecutor(WORKERS) as threads:
+    with Threads(WORKERS) as threads:
         for row in threads.map(lambda program: tried(converter, *program), some):
             print(f"{row.name}: {row.exported} → {row.lowered} {row.lowered_text}"[:150], flush=True)
             rows.append(row)

@@ -28,7 +28,8 @@ TIMEOUT = 180.0
 """The default time limit of a job in seconds."""
 
 Progress = Callable[[int, int, str], None]
-"""Called with the number of finished jobs, the number in all, and the name of the last one."""
+"""Called with the number of finished items, the total, and the name of the last item."""
+NO_PROGRESS: Progress = lambda done, total, name: None  # noqa: E731
 Job = TypeVar("Job")
 
 

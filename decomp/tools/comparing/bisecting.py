@@ -3,19 +3,16 @@ own, on the values that the runtime computed where it begins, so that errors bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import fx
 
 from decomp.ir.arguments import nodes_in
+from decomp.jobs import Progress
 from decomp.tools.comparing.judging import PROGRAMS, judge_against
 from decomp.tools.comparing.observing import Prefixes, calls_in, prefix_of, readable
 from decomp.tools.comparing.references import expected_results, results_in_float64, results_in_pytorch
-
-Progress = Callable[[int, int, str], None]
-"""Called with the number of finished items, the total, and the last item."""
-NO_PROGRESS: Progress = lambda done, total, name: None  # noqa: E731
 
 
 class Bisection:

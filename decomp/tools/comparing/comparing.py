@@ -17,10 +17,11 @@ from torch import fx
 
 from decomp.errors import boundary, first_line
 from decomp.ir.arguments import nodes_in
+from decomp.jobs import NO_PROGRESS, Progress
 from decomp.rules.accuracy import Spec
 from decomp.runtime.tables import Backend
 from decomp.tools.certification.results import flat
-from decomp.tools.comparing.bisecting import NO_PROGRESS, Bisection, Progress
+from decomp.tools.comparing.bisecting import Bisection
 from decomp.tools.comparing.comparison import Comparison
 from decomp.tools.comparing.judged_calls import Calls, judge_all
 from decomp.tools.comparing.judging import PROGRAMS, CallJudgement, judge_against

@@ -12,11 +12,11 @@ from torch import fx
 from decomp.errors import first_line, source_line, spell_target
 from decomp.ir.arguments import nodes_in, substituted
 from decomp.ir.call import call_if_bound, metadata, module_path
+from decomp.jobs import NO_PROGRESS, Progress
 from decomp.metadata.fakes import new_mode
 from decomp.runtime.loaded import Loaded
 from decomp.samples import Sample, program_of
 from decomp.tools.certification.results import flat
-from decomp.tools.comparing.bisecting import NO_PROGRESS, Progress
 from decomp.tools.comparing.comparison import MOST, ComparedCall
 from decomp.tools.comparing.judging import CallJudgement, judge_results, similarity
 from decomp.tools.comparing.observing import (

@@ -4,8 +4,7 @@ the reasons of those that are left out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 import json
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from decomp.errors import count_noun
+from decomp.jobs import NO_PROGRESS, Progress, Threads
 from decomp.tools.converting.asking import (
     AskedCall,
     ask,
@@ -70,21 +70,18 @@ class Probe:
         return "\n".join(_lines(self))
 
 
-Progress = Callable[[int, int, str], None]
-
-
 def probe(
     converter: Converter,
     overloads: Iterable[str] | None = None,
     workers: int = 1,
-    progress: Progress = lambda done, total, name: None,
+    progress: Progress = NO_PROGRESS,
 ) -> Probe:
     """Ask a converter about overloads, as `aten.topk.default`, by default all that the library has sample calls of.
     Raises `ConversionError` if it is not installed."""
     version = converter.require()
     names = list(overloads) if overloads is not None else [str(each) for each in overloads_to_ask()]
     lacking = _lacking(converter, names)
-    with ThreadPoolExecutor(workers) as threads:
+    with Threads(workers) as threads:
         groups = _in_groups([name for name in names if name not in lacking], GROUP)
         found: dict[str, list[AskedCall]] = {}
         for done, answers in enumerate(threads.map(lambda group: ask(converter, group), groups), 1):

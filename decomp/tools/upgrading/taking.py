@@ -16,7 +16,7 @@ import torch
 from decomp.advice.jobs import Setting
 from decomp.costs.machine import describe_machine
 from decomp.ir.ops import op as op_of, resolve
-from decomp.jobs import Failed, Progress, answers, within
+from decomp.jobs import NO_PROGRESS, Failed, Progress, answers, within
 from decomp.rules.library import library, samples as library_samples
 from decomp.samples import Sample
 from decomp.tools.upgrading.kernels import behaviours, numbers_of
@@ -93,7 +93,7 @@ def take(
     workers: int | None = None,
     timeout: float = TIMEOUT,
     asked: Mapping[str, Any] | None = None,
-    progress: Progress = lambda done, total, name: None,
+    progress: Progress = NO_PROGRESS,
 ) -> VersionRecord:
     """A snapshot of the installed PyTorch.
 
