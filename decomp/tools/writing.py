@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from decomp.errors import ArgumentError
-from decomp.files import write_atomically as write_atomically
 
 T = TypeVar("T")
 

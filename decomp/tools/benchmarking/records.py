@@ -9,7 +9,8 @@ from pathlib import Path
 import statistics
 from typing import Any
 
-from decomp.tools.writing import one_row_a_line, write_atomically
+from decomp.files import write_atomically
+from decomp.tools.writing import one_row_a_line
 
 FORMAT = 1
 """The version of the JSON format; others are refused."""

@@ -11,8 +11,9 @@ import re
 from typing import Any
 
 from decomp.errors import ArgumentError
+from decomp.files import write_atomically
 from decomp.tools.bringup.rows import FINE, UNTRIED, BringUpRow, Problem
-from decomp.tools.writing import one_row_a_line, write_atomically
+from decomp.tools.writing import one_row_a_line
 
 KINDS = ("primitive", "op", "model")
 MOST = 8

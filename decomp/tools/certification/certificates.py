@@ -8,12 +8,12 @@ import functools
 import json
 from pathlib import Path
 
+from decomp.files import write_atomically
 from decomp.rules.certificate import Certificate, Implementation
 from decomp.rules.certificates import SUFFIX, directory, family, identity, level_of, read_committed
 from decomp.rules.library import library
 from decomp.rules.rules import Rule
 from decomp.tools.certification.sources import content_hash
-from decomp.tools.writing import write_atomically
 
 TARGETS = ("core_aten", "tinygrad", "luminal")
 """The targets that committed certificates measure."""

@@ -17,6 +17,7 @@ from torch import nn
 import typer
 
 from decomp.capture.calling import unlift
+from decomp.files import write_atomically
 from decomp.rules.accuracy import DEFAULT, require_level
 from decomp.tools.benchmarking import suite
 from decomp.tools.benchmarking.clock import Effort
@@ -28,7 +29,6 @@ from decomp.tools.cli.arguments import BACKEND, TARGET, TO, load_backend, load_c
 from decomp.tools.cli.extras import is_installed
 from decomp.tools.cli.flags import FLAGS, Words, command
 from decomp.tools.cli.terminal import Unusable, progressing, saved, show
-from decomp.tools.writing import write_atomically
 
 NAMES = (
     "Workloads by name (softmax, GPT-2), or your own model: a .pt2 file, or package.module:callable, which is imported "

@@ -12,6 +12,7 @@ from rich.text import Text
 import typer
 
 from decomp.errors import count_noun, first_line
+from decomp.files import write_atomically
 from decomp.rules.options import AdviseOptions
 from decomp.tools.cli.arguments import Model, attribute, load_target, near
 from decomp.tools.cli.flags import Words, command
@@ -19,7 +20,6 @@ from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, 
 from decomp.tools.converting.conversion import Conversion, conversion, converter_named
 from decomp.tools.converting.converter import Converter
 from decomp.tools.converting.probing import Probe, probe as ask_converter
-from decomp.tools.writing import write_atomically
 from decomp_rules import converters
 
 CONVERTER = (

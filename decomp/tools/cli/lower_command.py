@@ -14,13 +14,14 @@ import typer
 
 import decomp
 from decomp.errors import first_line
+from decomp.files import write_atomically
 from decomp.rules.options import LowerOptions, PlanOptions
 from decomp.tools.cli import tables
 from decomp.tools.cli.arguments import Model, Stages, To, ToOrNone, load_target
 from decomp.tools.cli.extras import require_writer
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import Unusable, print_json, saved, show, working
-from decomp.tools.writing import Unfailing, write_atomically
+from decomp.tools.writing import Unfailing
 
 OPSET = "The version of ONNX's operators in an .onnx file, from 18 on; 21 by default."
 

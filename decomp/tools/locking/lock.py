@@ -18,12 +18,13 @@ from torch.export import ExportedProgram
 
 from decomp.derive.decisions import Blocked, Derived
 from decomp.errors import spell_target
+from decomp.files import write_atomically
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.stages import StageNode, final_stage, type_of
 from decomp.lowering import Lowering
 from decomp.rules.rules import Rule
 from decomp.tools.certification.sources import content_hash
-from decomp.tools.writing import one_row_a_line, read_record, write_atomically
+from decomp.tools.writing import one_row_a_line, read_record
 from decomp.torch_internals.pytree import tensors_in
 
 KIND, FORMAT = "decomp lock", 1

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from decomp.errors import ArgumentError, first_line
+from decomp.files import write_atomically
 from decomp.lowering import Lowering
 from decomp.tools.page.contents import PageContents
 from decomp.tools.page.frame import document
 from decomp.tools.page.gathering import contents_of
-from decomp.tools.writing import write_atomically
 
 SCRIPTS = ("elements.js", "model.js", "colours.js", "graph.js", "outline.js", "details.js", "page.js")
 """In the order in which they need each other."""

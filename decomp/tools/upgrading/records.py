@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from decomp.tools.writing import one_row_a_line, read_record, write_atomically
+from decomp.files import write_atomically
+from decomp.tools.writing import one_row_a_line, read_record
 
 FORMAT = 1
 """Of the JSON; another is refused."""
