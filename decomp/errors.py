@@ -68,7 +68,7 @@ def boundary(
 ) -> Callable[[F], F]:
     """Decorator of public functions. Checks the arguments named in `checks`, and turns every unexpected exception into
     an `InternalError`, so that callers need to catch only `DecompError`. Interrupts and out-of-memory errors pass
-    unchanged. `listed`: what stands for the `**given` of the function, in its signature and when it is called."""
+    unchanged. `listed`: the keywords that the `**given` of the function takes, for its signature and for calls."""
 
     def decorated(function: F) -> F:
         signature = inspect.signature(function)

@@ -120,7 +120,7 @@ def stop(waiting: Iterable[Future[Any]]) -> None:
 
 
 def run_in_process(job: Any, timeout: float | None = None) -> Any:
-    """The result of `job.run()` in another process, or why there is none."""
+    """The result of `job.run()` in another process; `Failed` if it raised, hung or crashed there."""
     process = getattr(_OWN, "process", None)
     if process is None or process.process.poll() is not None:
         process = _OWN.process = _Process(type(job))

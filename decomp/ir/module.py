@@ -81,7 +81,7 @@ class ProgramGraph:
         return tuple(write for write in self.writes if write.signed)
 
     def at(self, by: str) -> ProgramGraph | None:
-        """The latest graph that a pass made, this one or one that it was made from; None if there is none."""
+        """The latest graph that a pass made, among this one and those that it was made from, or None."""
         each: ProgramGraph | None = self
         while each is not None and each.by != by:
             each = each.before

@@ -56,12 +56,12 @@ def compare(
     Each call is made again in PyTorch on the operands that the backend had, in their dtype and in float64: what earlier
     calls got wrong does not count against it. It may be off by what `accuracy` allows, in ULP, by a multiple of the
     error of PyTorch's own kernel, and by what the backend declares (`Backend.departs`). The results of the program are
-    held against the model in float64. If they are wrong and no call is, errors add up ("drift"), or the compiler of the
-    runtime is at fault ("compiled").
+    compared with the model in float64. If they are wrong and no call is, errors add up ("drift"), or the compiler of
+    the runtime is at fault ("compiled").
 
     - `program`: a program loaded on a backend; or, with `on`, a `Lowering`, an ExportedProgram or a GraphModule.
     - `model`: its source, a module or a function that runs on `args` and `kwargs` (tensors of any shape and dtype that
-      the program takes, or nested); None to hold the results against the lowered program in PyTorch alone.
+      the program takes, or nested); None to compare the results with the lowered program in PyTorch alone.
     - `on`: a `Backend`; or, for any other runtime, a function `run(prefix, *inputs)` that runs a GraphModule, which
       computes some intermediate values of the program, on the flat inputs of the program (tensors and numbers), and
       returns the tensors. The names of these are the nodes that the GraphModule returns.
@@ -173,7 +173,7 @@ class _Comparing:
             source = copied_module(self.model)
             wanted = flat(source(*copied_tensors(self.args), **copied_tensors(self.kwargs)))
         if [(t.shape, t.dtype) for t in wanted] != [(t.shape, t.dtype) for t in self.own]:
-            return CallJudgement()  # another structure of the same results, or more of them: nothing to hold against
+            return CallJudgement()  # another structure of the same results, or more of them: they cannot be compared
         return self._against(wanted, self.own)
 
     # Where the intermediate values are not read.

@@ -208,5 +208,5 @@ def number(value: float | None) -> str:
 
 
 def error(ulp: float | None) -> str:
-    """An error in ULP as text; "-" if there is none."""
+    """An error in ULP as text; "-" where it was not measured."""
     return "-" if ulp is None else f"{ulp:.2g}".replace("e+0", "e")

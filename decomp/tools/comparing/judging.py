@@ -335,7 +335,7 @@ def _tallied(
 
 
 def _saturated(found: torch.Tensor, own: torch.Tensor, exact: torch.Tensor) -> torch.Tensor | None:
-    """Where a number stands for an infinity, beyond rounding; None if nowhere."""
+    """Where a result is finite that overflows by more than rounding explains; None if nowhere."""
     if not own.is_floating_point():
         return None
     info = torch.finfo(own.dtype)

@@ -57,7 +57,7 @@ class Converter:
 
     @property
     def version(self) -> str:
-        """The installed version. Raises `ConversionError` if there is none."""
+        """The installed version. Raises `ConversionError` if the package is not installed."""
         try:
             return metadata.version(self.package)
         except metadata.PackageNotFoundError:
