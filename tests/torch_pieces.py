@@ -197,6 +197,13 @@ def traces_bodies_in_a_mode_of_its_own():
         assert isinstance(body(torch.ones(1)), fakes.FakeTensor)
 
 
+@piece("fakes.lstm_states_right")
+def gives_the_states_of_an_lstm_their_shape():
+    with fakes.lstm_states_right(), fakes.FakeTensorMode():
+        _, (hidden, cell) = nn.LSTM(3, 4)(torch.ones(5, 2, 3))
+    assert hidden.shape == cell.shape == (1, 2, 4)
+
+
 @piece("fakes.TracingContext", "fakes.detect_fake_mode")
 def knows_the_mode_of_what_is_compiled():
     mode = fakes.FakeTensorMode()
