@@ -216,7 +216,7 @@ def is_what_the_constructor_makes():
     mode, device = fakes.FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu")
     one, two = (torch.empty(2, 3, device="meta") for _ in range(2))
     first = fakes.FakeTensor(mode, one, device)
-    like = fakes.fake_with_attributes(two, vars(first))
+    like = fakes.fake_with_attributes(two, device, vars(first))
     assert (like.shape, like.device, vars(like)) == (first.shape, first.device, vars(first))
     assert fakes.dispatch_keys(like) == fakes.dispatch_keys(first) != fakes.dispatch_keys(torch.ones(2))
 

@@ -54,7 +54,7 @@ class Fakes:
         """A fake tensor on `device` with the shape, strides and storage of `meta`, a tensor on the meta device."""
         attributes = self._attributes.get(device)
         if attributes is not None:
-            return fake_with_attributes(meta, attributes)
+            return fake_with_attributes(meta, device, attributes)
         made = FakeTensor(self.mode, meta, device)
         if self._plain:
             self._attributes[device] = dict(vars(made))
@@ -80,7 +80,7 @@ def _internals_are_known() -> bool:
     try:
         metas = [torch.empty_strided((2, 3), (1, 2), dtype=torch.float16, device="meta") for _ in range(3)]
         first, stock = (FakeTensor(mode, meta, device) for meta in metas[:2])
-        return bool(_state(fake_with_attributes(metas[2], dict(vars(first)))) == _state(stock))
+        return bool(_state(fake_with_attributes(metas[2], device, dict(vars(first)))) == _state(stock))
     except (AttributeError, TypeError, KeyError, RuntimeError):
         return False
 

@@ -27,11 +27,11 @@ from torch._subclasses.fake_tensor import (
 from decomp.torch_internals.versions import CHANGES
 
 
-def fake_with_attributes(meta: torch.Tensor, attributes: dict[str, Any]) -> FakeTensor:
+def fake_with_attributes(meta: torch.Tensor, device: torch.device, attributes: dict[str, Any]) -> FakeTensor:
     """The same tensor as `FakeTensor(mode, meta, device)`, given the attributes of another one of that mode and device.
     It takes half the time of the constructor; the equivalence is checked once (`metadata/fakes.py`)."""
     made: FakeTensor = torch.Tensor._make_subclass(
-        FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=attributes["_fake_device"]
+        FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device
     )
     if attributes["fake_mode"]._allow_unsafe_data_ptr_access:
         torch._C._set_warn_deprecated_on_mutable_data_ptr(made)

@@ -130,13 +130,23 @@ class ProcessState:
             setattr(module, name, value)
 
     def _leave_levels(self) -> None:
-        if _functorch.get_dynamic_layer_stack_depth() > self._levels:
-            _functorch.pop_dynamic_layer_stack_and_undo_to_depth(self._levels)
-            if self._dual_level < 0:
-                # Graphs enter the level of dual numbers without updating the Python module's counter.
-                with contextlib.suppress(RuntimeError):
-                    torch._C._exit_dual_level(level=0)
+        left = _functorch.get_dynamic_layer_stack_depth() > self._levels
+        while _functorch.get_dynamic_layer_stack_depth() > self._levels:
+            _LEAVE[_functorch.peek_interpreter_stack().key()]()
+        if left and self._dual_level < 0:
+            # Graphs enter the level of dual numbers without updating the Python module's counter.
+            with contextlib.suppress(RuntimeError):
+                torch._C._exit_dual_level(level=0)
         _forward_ad._current_level = self._dual_level
+
+
+# `pop_dynamic_layer_stack_and_undo_to_depth` leaves two levels at a time in torch 2.11.
+_LEAVE: dict[Any, Callable[[], int]] = {
+    _functorch.TransformType.Vmap: _functorch._vmap_decrement_nesting,
+    _functorch.TransformType.Grad: _functorch._grad_decrement_nesting,
+    _functorch.TransformType.Jvp: _functorch._jvp_decrement_nesting,
+    _functorch.TransformType.Functionalize: _functorch._func_decrement_nesting,
+}
 
 
 @contextlib.contextmanager
