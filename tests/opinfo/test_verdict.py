@@ -52,18 +52,26 @@ def test_what_is_wrong_is_seen(monkeypatch, forward, why):
 
 def test_a_number_is_right_where_only_the_kernel_has_none():
     theirs, exact = (
-        Outcome([torch.tensor([1.0, x], dtype=dtype)], [])
+        Outcome([torch.tensor([1.0, x], dtype=dtype)], [], [])
         for x, dtype in ((math.nan, torch.float32), (3.0, torch.float64))
     )
-    compare(Outcome([torch.tensor([1.0, 3.0])], []), theirs, exact, random=False)
+    compare(Outcome([torch.tensor([1.0, 3.0])], [], []), theirs, exact, random=False)
     for wrong in (3.1, math.inf):
         with pytest.raises(Disagreement, match="NaN differs"):
-            compare(Outcome([torch.tensor([1.0, wrong])], []), theirs, exact, random=False)
+            compare(Outcome([torch.tensor([1.0, wrong])], [], []), theirs, exact, random=False)
 
 
 def test_a_wrong_integer_is_seen(monkeypatch):
     verdict = judged(monkeypatch, lambda x: torch.abs(x) + (x == 7), CASES["abs-int64-exported"])
     assert verdict.status == WRONG and "value differs: 8 for 7" in verdict.why
+
+
+def test_a_gradient_that_cancels_is_compared_with_what_cancels_in_it():
+    exact = Outcome([], [torch.tensor([5e-17], dtype=torch.float64)], [1.0])
+    theirs = Outcome([], [torch.tensor([0.0])], [1.0])
+    compare(Outcome([], [torch.tensor([6e-8])], [1.0]), theirs, exact, random=False)
+    with pytest.raises(Disagreement, match="gradient off by"):
+        compare(Outcome([], [torch.tensor([6e-6])], [1.0]), theirs, exact, random=False)
 
 
 def test_special_values_are_among_the_samples(monkeypatch):
