@@ -13,7 +13,7 @@ from torch import fx
 from decomp.functionalize.views import put_index, split_at_ellipsis
 from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.graph_builder import Emitter
-from decomp.ir.aliases import inplace_position, is_basic_index, method_name, refusal, short_name
+from decomp.ir.aliases import inplace_position, is_basic_index, method_name, refusal, short_name, spelling_of
 from decomp.ir.arguments import nodes_in
 from decomp.ir.call import metadata
 from decomp.ir.op_facts import PREDICATES, PROMOTING_IN_PLACE, RANDOM_IN_PLACE, STORAGE_CHANGES
@@ -157,10 +157,15 @@ def call_keeping_dtype(
     return cast(emit, node, wide, tensor)
 
 
+def written_op(node: fx.Node) -> str:
+    """The name of the functional op of an in-place call, under its first spelling: `lt` of `x.less_(y)`."""
+    return spelling_of(node).op.short.removesuffix("_") if node.op != "call_module" else ""
+
+
 def _promotes(emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: Any, args: Any, kwargs: Any) -> bool:
     """Whether the functional call returns a dtype other than that of `tensor`; without metadata, whether it may,
     regardless of the other operands."""
-    always = method_name(node).removesuffix("_") in PREDICATES or method_name(node) in PROMOTING_IN_PLACE
+    always = written_op(node) in PREDICATES or method_name(node) in PROMOTING_IN_PLACE
     own = metadata(tensor)
     if emit.mode is None or not isinstance(own, torch.Tensor):
         return always

@@ -317,9 +317,7 @@ class AliasMemory:
         if alias.overwritten is None or not self.grad_enabled:
             return
         writer = alias.storage.writer or alias.storage.source
-        zero = self.emit.call("fill", (_subtractable(self.emit, alias.overwritten, writer), 0), at=writer)
-        # −0 − 0 is −0; −0 + 0 would be +0.
-        alias.value = _difference(self.emit, alias.value, zero, writer)
+        alias.value = connected(self.emit, alias.value, alias.overwritten, writer)
         alias.overwritten = None
 
     def _rederive(self, alias: Alias, at: fx.Node) -> None:
@@ -380,6 +378,13 @@ class AliasMemory:
         storage.write_count += 1
         storage.last_written = storage.whole
         storage.whole.value, storage.whole.version = _with_gradient(self.emit, value, before, at), storage.write_count
+
+
+def connected(emit: Emitter, value: fx.Node, to: fx.Node, at: fx.Node) -> fx.Node:
+    """`value`, depending on `to` with a gradient of zero."""
+    zero = emit.call("fill", (_subtractable(emit, to, at), 0), at=at)
+    # −0 − 0 is −0; −0 + 0 would be +0.
+    return _difference(emit, value, zero, at)
 
 
 def _with_gradient(emit: Emitter, value: fx.Node, of: fx.Node, at: fx.Node) -> fx.Node:

@@ -23,6 +23,7 @@ from decomp.functionalize.functional_ops import (
     out_call,
     returning_new_values,
     takes_list,
+    written_op,
 )
 from decomp.functionalize.gradients import GradientSources, gradient_inputs, reaches
 from decomp.functionalize.overlap import memory_range_of, overlap
@@ -31,6 +32,7 @@ from decomp.functionalize.storage import (
     Alias,
     AliasMemory,
     Tensor,
+    connected,
     filling_its_memory,
     refuse_change_of_shape,
     refuse_detached_input,
@@ -59,7 +61,7 @@ from decomp.ir.aliases import (
     view_bases,
 )
 from decomp.ir.call import bound_call, kind_of, metadata
-from decomp.ir.op_facts import BATCH_NORMS, METADATA_WRITES, RUN_ONCE
+from decomp.ir.op_facts import BATCH_NORMS, COMPARISONS, METADATA_WRITES, RUN_ONCE
 from decomp.torch_internals.modes import set_grad_enabled
 
 __all__ = ["Functional", "Write", "append_writes", "functionalize", "mutates"]
@@ -339,6 +341,10 @@ class _FunctionalWalk:
         tracked = self.memory.grad_enabled and self.sources.may_require_grad(before)
         last = next(iter(reversed(self.emit.graph.nodes)))
         new = functional_variant(self.emit, node, self.value_of, tracked)
+        if self.memory.grad_enabled and written_op(node) in COMPARISONS:
+            for other in {self.value_of(n): None for n in node.all_input_nodes if n is not target}:
+                if self.sources.may_require_grad(other):
+                    new = connected(self.emit, new, other, node)
         lost = tracked and not reaches(new, before, last)
         self.memory.write(tensor.alias, new, requires, node, overwritten=before if lost else None)
         self.tensors[node] = tensor

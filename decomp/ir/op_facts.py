@@ -131,7 +131,10 @@ NOT_WRITES = _names("requires_grad_ retain_grad share_memory_")
 PROMOTING_IN_PLACE = _names("float_power_ cumsum_ cumprod_")
 """In-place ops whose functional forms promote their operands: to float64, and integers to int64."""
 
-PREDICATES = _names("eq ne lt le gt ge logical_and logical_or logical_xor logical_not")
+COMPARISONS = _names("eq ne lt le gt ge")
+"""Ops that have no gradient, and whose in-place forms have one of zero for both operands."""
+
+PREDICATES = COMPARISONS | _names("logical_and logical_or logical_xor logical_not")
 """Ops whose functional form returns booleans, but whose in-place form does not."""
 
 COMPLEX_INSIDE = _names("fft_irfft fft_irfft2 fft_irfftn fft_hfft fft_hfft2 fft_hfftn")

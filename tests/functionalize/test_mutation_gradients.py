@@ -389,3 +389,45 @@ def test_what_a_region_overwrites_as_a_whole_still_requires_a_gradient():
     torch.testing.assert_close(found, wanted)
     assert found.requires_grad
     torch.testing.assert_close(*(torch.autograd.grad(out.sum(), module.weight)[0] for out in (found, wanted)))
+
+
+class Comparing(nn.Module):
+    """Compares in place with a parameter, which the result then depends on, with a gradient of zero."""
+
+    def __init__(self, name, of_view):
+        super().__init__()
+        self.name, self.of_view = name, of_view
+        self.w = nn.Parameter(torch.tensor([0.0, 1.0, 2.0]))
+
+    def forward(self, x, written):
+        y = x * 2
+        part = y[0] if self.of_view else y
+        getattr(part, self.name)(self.w)
+        getattr(written, self.name)(self.w)
+        return y, y + 1
+
+
+@pytest.mark.parametrize("of_view", [False, True])
+@pytest.mark.parametrize("name", ["eq_", "less_"])
+@pytest.mark.parametrize("form", ["module", "exported", "graph", "compiled"])
+def test_what_is_compared_in_place_with_a_parameter_requires_a_gradient_of_zero(form, name, of_view):
+    results = []
+    for lowers in (False, True):
+        model, x = Comparing(name, of_view), torch.ones(2, 3)
+        w = model.w
+        if lowers and form == "exported":
+            model = decomp.lower(torch.export.export(model, (x, x.clone())), to=targets.tinygrad).result.module()
+            w = model.w
+        elif lowers and form == "compiled":
+            model = torch.compile(model, backend=decomp.backend(to=targets.tinygrad))
+        elif lowers and form == "module":
+            model = decomp.lower(model, to=targets.tinygrad, args=(x, x.clone())).result
+            w = model.w
+        elif lowers:
+            model = decomp.decompose(torch.fx.symbolic_trace(model), {})
+            w = model.w
+        written = x.clone()
+        out = model(x, written)
+        assert all(each.requires_grad for each in (written, *out))
+        results.append((*out, written, *torch.autograd.grad([*out, written], w, [torch.ones(2, 3)] * 3)))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
