@@ -30,7 +30,8 @@ from decomp.errors import ArgumentError, count_noun
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NARROWER
 from decomp.jobs import Progress
-from decomp.rules.options import CHECKS, OF_CERTIFY, AdviseOptions, Options, verb
+from decomp.rules.keywords import AdviseOptions
+from decomp.rules.options import CHECKS, OF_CERTIFY, Options, verb
 from decomp.rules.target import Target
 from decomp.tables import Table, titled
 

@@ -26,7 +26,8 @@ from decomp.ir.op_facts import SWITCHED_REGIONS
 from decomp.lowering import Lowering, lower
 from decomp.narrowing.functional import require_integers_fit
 from decomp.ops import aten, prims
-from decomp.rules.options import CHECKS, BackendOptions, Options, verb
+from decomp.rules.keywords import BackendOptions
+from decomp.rules.options import CHECKS, Options, verb
 from decomp.rules.target import Target
 from decomp.runtime.input_layouts import for_every_layout
 from decomp.runtime.lowered_graphs import (

@@ -15,7 +15,8 @@ from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.session import capture_session
 from decomp.ir.ops import Op, op as op_of
 from decomp.rules.accuracy import Accuracy
-from decomp.rules.options import OF_CERTIFY, BudgetOptions, Options, verb
+from decomp.rules.keywords import BudgetOptions
+from decomp.rules.options import OF_CERTIFY, Options, verb
 from decomp.rules.target import Target
 from decomp.tables import Table
 from decomp.validation.error_budget import Error, LevelChoice, Levels, levels_of

@@ -14,11 +14,11 @@ import pickle
 import sys
 import traceback
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 import warnings
 
-import torch
-from torch import fx
+if TYPE_CHECKING:
+    from torch import fx
 
 F = TypeVar("F", bound=Callable[..., Any])
 Check = Callable[[str, Any], None]  # of the name of an argument and its value; raises `ArgumentError`
@@ -85,7 +85,7 @@ def boundary(
                     if name in checks:
                         checks[name](name, value)
                 return function(*args, **kwargs)
-            except (DecompError, MemoryError, torch.OutOfMemoryError):
+            except (DecompError, MemoryError, sys.modules["torch"].OutOfMemoryError):  # it is imported when a verb runs
                 raise
             except Exception as error:
                 if isinstance(error, TypeError) and error.__traceback__ and error.__traceback__.tb_next is None:
@@ -505,6 +505,8 @@ class _Carried:
 
 
 def _to_carried(value: Any) -> _Carried:
+    from torch import fx
+
     if isinstance(value, fx.Node):
         return _Carried(None, describe(value))
     try:

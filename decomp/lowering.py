@@ -44,8 +44,9 @@ from decomp.proof.returned_program import ReturnedProgram
 from decomp.provenance import Provenance, record
 from decomp.report import Report, report_of
 from decomp.rules.accuracy import Accuracy, Policy
+from decomp.rules.keywords import DecomposeOptions, LowerOptions, PlanOptions
 from decomp.rules.library import hold_to_lock, write_page
-from decomp.rules.options import DecomposeOptions, LowerOptions, Options, PlanOptions, verb
+from decomp.rules.options import Options, verb
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import MatchAllTarget, Target
 from decomp.simplification.simplifier import Settings, simplify_module

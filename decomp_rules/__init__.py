@@ -9,10 +9,10 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decomp import Rules
-from decomp_rules import targets as targets
-
 if TYPE_CHECKING:
+    from decomp import Rules
+    from decomp_rules import targets as targets
+
     RULES: Rules
 
 CERTIFICATES = Path(__file__).parent / "certificates"
@@ -45,6 +45,8 @@ FAMILIES = (
 @functools.cache
 def rules() -> Rules:
     """The rules of all families; with PyTorch's own composite kernels as a fallback for ops without a rule."""
+    from decomp import Rules  # deferred: the command line shows its help without PyTorch
+
     return Rules([entry for family in FAMILIES for entry in _family(family).entries], composites=True)
 
 
@@ -68,6 +70,6 @@ def has_wrong_gradients(op: str) -> bool:
 def __getattr__(name: str) -> Any:
     if name == "RULES":
         return rules()
-    if name in ("patterns", "samples", "backends"):
+    if name in ("patterns", "samples", "backends", "targets"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

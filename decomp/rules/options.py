@@ -1,6 +1,5 @@
-"""The options of public functions: `Options`, one value from which each verb takes those that it knows, their names and
-types by verb, and the check of each. Options are checked before anything is done, so that a wrong value is reported
-with the option's name, and not by what it breaks later."""
+"""The options of public functions: `Options`, one value from which each verb takes those that it knows, and the check
+of each option, before anything is done: a wrong value is reported with its name, and not by what it breaks later."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import functools
 import inspect
 import math
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import fx
@@ -110,87 +109,6 @@ def _narrow_target(target: Target) -> Target:
 @functools.lru_cache(maxsize=256)
 def _with_kept_ops(target: Target, keep: tuple[Any, ...]) -> Target:
     return target._with(target.name, (target | keep)._entries)
-
-
-# Keywords by verb.
-
-
-class CaptureOptions(TypedDict, total=False):
-    """How a module is captured."""
-
-    args: Sequence[Any] | None
-    kwargs: Mapping[str, Any] | None
-    tracer_class: type[fx.Tracer]
-    dynamic_shapes: Any
-
-
-class LevelOptions(TypedDict, total=False):
-    """How calls are planned at levels of accuracy."""
-
-    options: Options | None
-    rules: Rules | Mapping[Any, Any] | None
-    keep: Iterable[Any]
-    accuracy: Spec
-    cost: Cost | None
-    training: bool | None
-    freeze: bool
-    narrow: bool
-
-
-class BringUpOptions(TypedDict, total=False):
-    """How `bring_up` lowers models."""
-
-    rules: Rules | Mapping[Any, Any] | None
-    training: bool | None
-    narrow: bool
-
-
-class BudgetOptions(CaptureOptions, LevelOptions, total=False):
-    """The keywords of `budget`."""
-
-
-class AdviseOptions(LevelOptions, total=False):
-    """The keywords of `advise`."""
-
-    max_ulp: Limits | None
-
-
-class PlanOptions(CaptureOptions, AdviseOptions, total=False):
-    """The keywords of `plan`."""
-
-
-class LowerOptions(PlanOptions, total=False):
-    """The keywords of `lower`."""
-
-    max_error: float | None
-    partial: bool
-    simplify: bool
-    verify: bool | str
-    lock: str | Path | None
-
-
-class BackendOptions(TypedDict, total=False):
-    """The keywords of `backend`."""
-
-    options: Options | None
-    rules: Rules | Mapping[Any, Any] | None
-    keep: Iterable[Any]
-    accuracy: Spec
-    cost: Cost | None
-    max_ulp: Limits | None
-    partial: bool
-    simplify: bool
-    narrow: bool
-    verify: bool | str
-
-
-class DecomposeOptions(CaptureOptions, total=False):
-    """The keywords of `decompose`."""
-
-    options: Options | None
-    accuracy: Spec
-    max_ulp: Limits | None
-    verify: bool | str
 
 
 def verb(name: str, keywords: type, checks: Mapping[str, Check] = {}) -> Callable[[F], F]:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import importlib
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from decomp import Converter
+if TYPE_CHECKING:
+    from decomp import Converter
 
 _HERE = Path(__file__).parent
 _made: dict[str, Converter] = {}

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from decomp import Target
-from decomp_rules.targets.onnx_functions import with_functions
+if TYPE_CHECKING:
+    from decomp import Target
 
 _HERE = Path(__file__).parent
 
@@ -23,7 +24,11 @@ def get(name: str) -> Target:
     """The target called `name`. Raises `LookupError`, naming those that there are."""
     if name not in names():
         raise LookupError(f"no target {name!r}; there are {', '.join(names())}")
+    from decomp import Target  # deferred: the command line shows its help without PyTorch
+
     if name == "onnxruntime":
+        from decomp_rules.targets.onnx_functions import with_functions
+
         return with_functions(get("onnx"))
     return Target.load(_HERE / f"{name}.toml")
 

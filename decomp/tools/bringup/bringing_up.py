@@ -22,13 +22,12 @@ from decomp.ir.ops import Spelling, meant_overload, resolve
 from decomp.jobs import Failed, Progress, Threads, answers, can_travel, within
 from decomp.rules.library import library, samples as library_samples
 from decomp.runtime.tables import Backend
+from decomp.tools.bringup import TIMEOUT
 from decomp.tools.bringup.jobs import BringUpJob, Made, failed_row, fingerprint
 from decomp.tools.bringup.report import KINDS, BringUp
 from decomp.tools.bringup.rows import BringUpRow
 from decomp.tools.comparing.reproducing import place_of
 
-TIMEOUT = 120.0
-"""The default time limit of a row in seconds."""
 QUICK_OPS = 24
 """The quick form tries one in this many ops of the library."""
 QUICK_MODELS = ("gpt", "mlp")

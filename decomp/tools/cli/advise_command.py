@@ -14,15 +14,12 @@ from rich.console import Group
 from rich.text import Text
 import typer
 
-from decomp.advising import AdviceSearch
 from decomp.errors import first_line
-from decomp.rules.options import AdviseOptions
+from decomp.rules.keywords import AdviseOptions
 from decomp.tools.cli.arguments import MODEL, To, file_of, load_model, require_model
 from decomp.tools.cli.executors import EXECUTOR, cores, made_executor, processes
 from decomp.tools.cli.extras import require_matplotlib
 from decomp.tools.cli.flags import Words, command
-from decomp.tools.cli.histogram import called, histogram_names, histogram_table, rank_blocked_ops
-from decomp.tools.cli.tables import indented
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 
 FEW = 12
@@ -52,6 +49,10 @@ def advise(
 ) -> None:
     """Show which ops a target should implement next, so that models lower to it: the fewest that are enough, in the
     best order, and those that would then save the most calls. Exits with 1 if a model is out of reach."""
+    from decomp.advising import AdviceSearch
+    from decomp.tools.cli.histogram import histogram_table, rank_blocked_ops
+    from decomp.tools.cli.tables import indented
+
     require_matplotlib(plot)
     if histogram == bool(models):
         raise Unusable("name models, or pass --histogram")
@@ -87,6 +88,8 @@ def _models(names: tuple[str, ...], trust: bool) -> dict[str, Callable[[], Any]]
 
 
 def _sample_calls() -> dict[str, Callable[[], Any]]:
+    from decomp.tools.cli.histogram import called, histogram_names
+
     return {name: functools.partial(called, name) for name in histogram_names()}
 
 

@@ -1,7 +1,7 @@
 """The command line: the verbs of the package on models and targets given by name. A command loads its model and target,
 calls the function of the same name, and prints the result; a failure ends with one of three exit codes. This module
-imports neither PyTorch nor the library: the module of a command is imported when the command is used, so that help,
-completion and a wrong word answer at once."""
+imports neither PyTorch nor the library, and no module with a command does: their functions import what they need when
+they run, so that help, completion and a wrong word answer at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Arguments of the command line: models, targets and callables given by name."""
+"""Arguments of the command line: models, targets and callables given by name. What needs PyTorch is imported by the
+functions that load something, so that the help of a command does without."""
 
 from __future__ import annotations
 
@@ -11,23 +12,22 @@ import inspect
 import os
 from pathlib import Path
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 import warnings
 
-from torch import fx, nn
-from torch.export import Dim, ExportedProgram
 import typer
 
 import decomp
 from decomp import costs
-from decomp.capture import frontends
-from decomp.capture.exporting import export
-from decomp.costs.model import Cost
 from decomp.errors import first_line
-from decomp.rules.accuracy import LEVELS, Accuracy
-from decomp.rules.library import library
-from decomp.rules.rules import as_rules
 from decomp.tools.cli.terminal import Unusable
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.export import ExportedProgram
+
+    from decomp.costs.model import Cost
+    from decomp.rules.accuracy import Accuracy
 
 MODEL = (
     "A .pt2 file, which is read as data: nothing in it is executed unless you pass --trust; package.module:callable or "
@@ -109,6 +109,9 @@ def load_rules(names: Sequence[str]) -> decomp.Rules | None:
     `Unusable`."""
     if not names:
         return None
+    from decomp.rules.library import library
+    from decomp.rules.rules import as_rules
+
     found = library()
     for name in reversed(names):
         value = attribute(name)
@@ -133,6 +136,8 @@ def load_cost(name: str | None) -> Cost | None:
 
 def load_accuracy(words: Sequence[str]) -> Accuracy:
     """The accuracy of several arguments, each a level or OP=LEVEL. Raises `Unusable`, `UnknownOp`."""
+    from decomp.rules.accuracy import LEVELS, Accuracy
+
     levels = _by_op("--accuracy", "level", words)
     for word, level in zip(words, levels.values()):
         if level not in LEVELS:
@@ -206,6 +211,8 @@ def near(name: str, known: Iterable[str]) -> str:
 
 def _sizes(inputs: Sequence[str], words: Sequence[str]) -> dict[str, Any] | None:
     """The dynamic dimensions of each input, as `torch.export` takes them. Raises `Unusable`."""
+    from torch.export import Dim
+
     found: dict[str, dict[int, Any]] = {}
     for word in words:
         name, _, dim = word.rpartition(":")
@@ -218,6 +225,11 @@ def _sizes(inputs: Sequence[str], words: Sequence[str]) -> dict[str, Any] | None
 
 
 def _exported(module: nn.Module, args: Any, dynamic: Sequence[str] = ()) -> ExportedProgram:
+    from torch import fx
+
+    from decomp.capture import frontends
+    from decomp.capture.exporting import export
+
     kwargs = args if isinstance(args, dict) else None
     positional = () if kwargs is not None else tuple(args) if isinstance(args, (tuple, list)) else (args,)
     with warnings.catch_warnings():
@@ -240,6 +252,9 @@ def _read(path: Path, trust: bool) -> ExportedProgram:
 
 def _called(name: str, dynamic: Sequence[str] = ()) -> ExportedProgram:
     """The program that `package.module:callable` or `file.py:callable` returns; its directory is on the path."""
+    from torch import nn
+    from torch.export import ExportedProgram
+
     make = load_callable(name)
     directory = os.path.dirname(os.path.abspath(name.rpartition(":")[0])) if ".py:" in name else os.getcwd()
     with _importing_from(directory), _report_user_errors(name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -11,14 +11,16 @@ import typer
 
 import decomp
 from decomp import cache_directory
-from decomp.rules.options import BringUpOptions
+from decomp.rules.keywords import BringUpOptions
 from decomp.tables import Table
-from decomp.tools.bringup.bringing_up import TIMEOUT
-from decomp.tools.bringup.report import BringUp, verdict_of
+from decomp.tools.bringup import TIMEOUT
 from decomp.tools.cli.arguments import BACKEND, load_backend, load_callable
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 from decomp.tools.open_table import OpenTable
+
+if TYPE_CHECKING:
+    from decomp.tools.bringup.report import BringUp
 
 MODELS = (
     "A sample model, or package.module:callable or file.py:callable that returns a module and example inputs (may be "
@@ -46,6 +48,8 @@ def bringup(
 ) -> None:
     """Compare a backend with PyTorch: its primitives, and the library's ops and models lowered to them. Exits with 1 if
     something is wrong, or if nothing was computed because nothing can be lowered to the target."""
+    from decomp.tools.bringup.report import BringUp
+
     chip, old = load_backend(backend), BringUp.load(compare) if compare is not None else None
     models = {name: _model(name) for name in model} if any(":" in name for name in model) else model or None
     options = words.options()
@@ -97,6 +101,8 @@ def _model(name: str) -> Any:
 
 def bringup_table(report: BringUp) -> RenderableType:
     """The report: the primitives, and everything that is wrong."""
+    from decomp.tools.bringup.report import verdict_of
+
     parts: list[RenderableType] = [Text(report.headline, style="bold green" if report.ok else "bold red"), ""]
     if report.of("primitive"):
         parts.append(_primitives(report))
@@ -111,6 +117,8 @@ def bringup_table(report: BringUp) -> RenderableType:
 
 
 def _primitives(report: BringUp) -> RenderableType:
+    from decomp.tools.bringup.report import verdict_of
+
     rows, culprits = [], report.culprits
     for row in sorted(report.of("primitive"), key=lambda row: row.gravity):
         name = row.name.removeprefix("aten.")

@@ -9,8 +9,7 @@ from rich.text import Text
 import typer
 
 import decomp
-from decomp.rules.options import BudgetOptions, PlanOptions
-from decomp.tools.cli import tables
+from decomp.rules.keywords import BudgetOptions, PlanOptions
 from decomp.tools.cli.arguments import Model, To, ToOrNone, load_target
 from decomp.tools.cli.extras import require_matplotlib
 from decomp.tools.cli.flags import Words, command
@@ -27,6 +26,8 @@ def budget(
 ) -> None:
     """Show the error of a lowered model against float64, by op, next to its error in PyTorch, and which levels of
     accuracy would be better."""
+    from decomp.tools.cli import tables
+
     target, options = load_target(to), words.options()
     program = words.program(model)
     with working(f"running {model}, op by op"):

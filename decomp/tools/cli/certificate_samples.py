@@ -32,8 +32,6 @@ from decomp.tools.cli.executors import cores
 from decomp.tools.cli.terminal import Unusable
 from decomp.tools.open_table import OpenTable
 
-DRAWN = 50
-"""How many rules are drawn by default: about three minutes on two cores."""
 VERSION = torch.__version__.partition("+")[0]
 PLAIN_KERNELS = "kernels without vector instructions"
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 import typer
 
 import decomp
-from decomp.rules.certificates import identity, read_committed
-from decomp.tools.certification import certificates, tables
+from decomp.tools.certification import TARGETS
 from decomp.tools.cli.arguments import TARGET, TO
-from decomp.tools.cli.certificate_runs import CertificateRun
-from decomp.tools.cli.certificate_samples import DRAWN, compare_sample, sample_table
 from decomp.tools.cli.executors import EXECUTOR
 from decomp.tools.cli.extras import require_matplotlib
 from decomp.tools.cli.flags import Words, command
-from decomp.tools.cli.rule_choice import chosen_rules
 from decomp.tools.cli.terminal import Unusable, print_json, saved, show
+
+if TYPE_CHECKING:
+    from decomp.tools.cli.certificate_runs import CertificateRun
+
+DRAWN = 50
+"""How many rules `--sample` draws by default: about three minutes on two cores."""
 
 SAMPLE = (
     f"Draw {DRAWN} rules by --seed (--sample 20: that many), measure them here and compare them with the committed "
@@ -45,7 +47,7 @@ def certify(
     accuracy: Annotated[
         list[str], typer.Option(help="Only these levels; by default the rule's own and looser ones.")
     ] = [],
-    to: Annotated[list[str], typer.Option(*TO, metavar="TARGET", help=TARGET)] = list(certificates.TARGETS),
+    to: Annotated[list[str], typer.Option(*TO, metavar="TARGET", help=TARGET)] = list(TARGETS),
     stored: Annotated[
         bool, typer.Option("--stored", help="Show the committed certificates without measuring.")
     ] = False,
@@ -76,6 +78,9 @@ def certify(
     words: Words,
 ) -> None:
     """Measure rules against exact results and PyTorch's own, and compare with the committed certificates."""
+    from decomp.rules.certificates import identity, read_committed
+    from decomp.tools.cli.certificate_runs import CertificateRun
+
     require_matplotlib(plot)
     run = CertificateRun(to, accuracy, workers, executor, timeout, seed)
     before = read_committed()
@@ -115,6 +120,9 @@ def _compare_drawn(
     as_json: bool,
 ) -> None:
     """Compare a sample of rules with their certificates. Exits with 1 if a rule got worse."""
+    from decomp.tools.cli.certificate_samples import compare_sample, sample_table
+    from decomp.tools.cli.rule_choice import chosen_rules
+
     count, name = (int(name), None) if name is not None and name.isdigit() else (DRAWN, name)
     chosen = chosen_rules(name, family, everything=name is None and family is None)
     compared = compare_sample(chosen, max(count, 1), run, before)
@@ -135,6 +143,10 @@ def _chosen(
     before: dict[str, decomp.results.Certificate],
 ) -> list[decomp.Rule]:
     """The rules to measure; for a column, those whose certificates are up to date. Raises `Unusable`, `UnknownOp`."""
+    from decomp.rules.certificates import identity
+    from decomp.tools.certification import certificates
+    from decomp.tools.cli.rule_choice import chosen_rules
+
     chosen = chosen_rules(name, family, everything or stale)
     if column_alone:
         return _measured_already(chosen, before)
@@ -153,6 +165,8 @@ def _write(
     levels: tuple[str, ...],
     as_json: bool,
 ) -> None:
+    from decomp.tools.certification import certificates
+
     complete = (one.with_compiled_of(before.get(one.rule)) for one in measured)
     written = certificates.commit(one.merged_into(before.get(one.rule), levels) for one in complete)
     show(Text(f"{len(written)} files of certificates written", style="bold") if not as_json else None)
@@ -168,6 +182,9 @@ def _worse(
 
 def _measured_already(chosen: list[decomp.Rule], before: dict[str, decomp.results.Certificate]) -> list[decomp.Rule]:
     """The rules whose certificates are up to date. Prints how many others there are."""
+    from decomp.rules.certificates import identity
+    from decomp.tools.certification import certificates
+
     known = [rule for rule in chosen if not certificates.why_stale(rule, before.get(identity(rule)))]
     if len(known) < len(chosen):
         left = f"skipped: {len(chosen) - len(known)} rules that changed since they were measured"
@@ -178,6 +195,8 @@ def _measured_already(chosen: list[decomp.Rule], before: dict[str, decomp.result
 def _show_certificates(
     measured: list[decomp.results.Certificate], worse: dict[str, tuple[str, ...]], as_json: bool
 ) -> None:
+    from decomp.tools.certification import tables
+
     if as_json:
         print_json([one.to_json() for one in measured])
     elif len(measured) <= 4:

@@ -10,8 +10,7 @@ from rich.text import Text
 import typer
 
 import decomp
-from decomp.capture.calling import unlift
-from decomp.rules.options import PlanOptions
+from decomp.rules.keywords import PlanOptions
 from decomp.tables import Table
 from decomp.tools.cli.arguments import BACKEND, Model, ToOrNone, attribute, load_backend, load_target
 from decomp.tools.cli.flags import Words, command
@@ -41,6 +40,8 @@ def compare(
     """Find the call that a backend gets wrong in a model: each call is made again in PyTorch on the operands that the
     backend had. Also says whether correct calls add up to a wrong result. Exits with 1 if something is wrong, or if
     nothing was compared."""
+    from decomp.capture.calling import unlift
+
     runner = _runner(on)
     if to is None and not isinstance(runner, decomp.Backend):
         raise Unusable(f"{on} is a function, so --to must say what the model is lowered to")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,14 +13,16 @@ import typer
 
 from decomp.errors import count_noun, first_line
 from decomp.files import write_atomically
-from decomp.rules.options import AdviseOptions
+from decomp.rules.keywords import AdviseOptions
 from decomp.tools.cli.arguments import Model, attribute, load_target, near
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show, working
-from decomp.tools.converting.conversion import Conversion, conversion, converter_named
-from decomp.tools.converting.converter import Converter
-from decomp.tools.converting.probing import Probe, probe as ask_converter
 from decomp_rules import converters
+
+if TYPE_CHECKING:
+    from decomp.tools.converting.conversion import Conversion
+    from decomp.tools.converting.converter import Converter
+    from decomp.tools.converting.probing import Probe
 
 CONVERTER = (
     f"A converter: {', '.join(converters.names())}, or package.module:name or file.py:name of a decomp.Converter."
@@ -44,6 +46,8 @@ def convert(
     ] = False,
 ) -> None:
     """Lower a model to what a converter takes, convert it, compare the converted model with the source, and save it."""
+    from decomp.tools.converting.conversion import conversion
+
     converter = _converter(to)
     _require_writable(converter, output)
     converter.require()
@@ -73,6 +77,8 @@ def probe(
 ) -> None:
     """Ask the installed version of a converter which calls it converts and computes right, and write that as a target.
     Each op is converted and run in another process, on the library's sample calls."""
+    from decomp.tools.converting.probing import probe as ask_converter
+
     found = _converter(converter)
     if output.suffix != ".toml":
         raise Unusable(f"-o {output}: the name must end in .toml")
@@ -111,6 +117,9 @@ def probe_table(report: Probe) -> RenderableType:
 
 def _converter(name: str) -> Converter:
     """The converter of a name. Raises `Unusable`, `ArgumentError`."""
+    from decomp.tools.converting.conversion import converter_named
+    from decomp.tools.converting.converter import Converter
+
     if ":" in name:
         found = attribute(name)
         if not isinstance(found, Converter):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from decomp.tools.cli import tables
 from decomp.tools.cli.arguments import load_target
-from decomp.tools.cli.demo import demonstrate
 from decomp.tools.cli.flags import command
 from decomp.tools.cli.terminal import show, working
 
@@ -14,6 +12,8 @@ from decomp.tools.cli.terminal import show, working
 @command(shared="debug")
 def demo() -> None:
     """Lower a small GPT to tinygrad's primitives, compare it with the original, and run it on NumPy."""
+    from decomp.tools.cli import tables
+    from decomp.tools.cli.demo import demonstrate
     from decomp_rules import backends, samples
 
     model, args = samples.model("gpt")

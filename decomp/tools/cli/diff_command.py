@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 import typer
 
 import decomp
-from decomp.rules.options import PlanOptions
+from decomp.rules.keywords import PlanOptions
 from decomp.tools.cli.arguments import load_target
 from decomp.tools.cli.flags import Words, command
-from decomp.tools.cli.tables import change_groups
 from decomp.tools.cli.terminal import Unusable, print_json, show, working
-from decomp.tools.locking.comparing import LockDifference, compare
-from decomp.tools.locking.lock import Lock
+
+if TYPE_CHECKING:
+    from decomp.tools.locking.comparing import LockDifference
+    from decomp.tools.locking.lock import Lock
 
 SUFFIX = ".lock"
 FEW = 12
@@ -38,6 +39,9 @@ def diff(
 ) -> None:
     """Say how two lowerings differ: options, target, calls by op and module, rules, and how each call of the source is
     lowered. Exits with 1 if the lowered programs do."""
+    from decomp.tools.locking.comparing import compare
+    from decomp.tools.locking.lock import Lock
+
     first, last = _two_targets(old, new, to)
     options = words.options()
     models: dict[str, Any] = {}
@@ -60,6 +64,8 @@ def diff(
 
 def difference_table(found: LockDifference, most: int | None = None) -> RenderableType:
     """The changes by kind."""
+    from decomp.tools.cli.tables import change_groups
+
     groups = (
         (title, "bold", [f"{change.about}: {change.text}" for change in changes]) for title, changes in found.by_kind()
     )
@@ -79,6 +85,8 @@ def _two_targets(old: str, new: str | None, to: Sequence[str]) -> tuple[str, str
 
 
 def _lock(name: str, target: str, lower: Callable[[str, str], Lock]) -> Lock:
+    from decomp.tools.locking.lock import Lock
+
     if name.endswith(SUFFIX):
         return Lock.load(Path(name))
     if not target:

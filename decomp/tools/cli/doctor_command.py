@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,7 +12,9 @@ import typer
 
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import print_json, show, working
-from decomp.tools.diagnosis import Diagnosis, Fact, diagnose
+
+if TYPE_CHECKING:
+    from decomp.tools.diagnosis import Diagnosis, Fact
 
 MARKS = {"fine": Text("✓", style="green"), "absent": Text("-", style="dim"), "broken": Text("✗", style="red")}
 
@@ -20,6 +23,8 @@ MARKS = {"fine": Text("✓", style="green"), "absent": Text("-", style="dim"), "
 def doctor(*, words: Words) -> None:
     """Show versions, extras, devices and compilers, what this PyTorch lacks, and whether the library works: what an
     issue report should quote. Exits with 1 if something is broken."""
+    from decomp.tools.diagnosis import diagnose
+
     with working("looking") as report:
         found = diagnose(report)
     if words.as_json:

@@ -8,8 +8,6 @@ import contextlib
 import multiprocessing
 import os
 
-import torch
-
 from decomp.jobs import Threads
 from decomp.tools.cli.arguments import load_callable
 from decomp.tools.cli.terminal import Unusable
@@ -55,4 +53,6 @@ def cores() -> int:
 
 
 def _single_threaded() -> None:
+    import torch
+
     torch.set_num_threads(1)

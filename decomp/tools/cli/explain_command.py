@@ -9,12 +9,10 @@ from rich.text import Text
 import typer
 
 import decomp
-from decomp.rules.options import PlanOptions
-from decomp.tools.cli import tables
+from decomp.rules.keywords import PlanOptions
 from decomp.tools.cli.arguments import MODEL, ToOrNone, load_target
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import Unusable, saved, show, working
-from decomp.tools.explaining import routes
 
 OP = f"An op in any spelling: relu, F.relu, aten.sum, nn.GELU. Or a model: {MODEL[0].lower()}{MODEL[1:]}"
 HTML = (
@@ -33,6 +31,8 @@ def explain(
 ) -> None:
     """Show the rules of an op, and how sample calls of it are lowered to a target; or what becomes of a model on a
     target, and why, also as a page. Exits with 1 if calls of the model are blocked."""
+    from decomp.tools.cli import tables
+
     options, target = words.options(), load_target(to) if to is not None else None
     if not _is_model(what, html):
         if html is not None:
@@ -71,6 +71,9 @@ def _is_op(what: str) -> bool:
 
 
 def _explain_op(found: decomp.Op, target: decomp.Target | None, options: decomp.Options) -> None:
+    from decomp.tools.cli import tables
+    from decomp.tools.explaining import routes
+
     taken: list[Any] = []
     if target is not None and found.packet is not None:
         from decomp_rules import samples

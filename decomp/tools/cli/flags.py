@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import functools
 import inspect
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from torch.export import ExportedProgram
 import typer
 
+import decomp
 from decomp import costs
-from decomp.advice.jobs import Setting
-from decomp.rules.options import Options
 from decomp.tools.cli.arguments import (
     import_modules,
     load_accuracy,
@@ -25,6 +23,11 @@ from decomp.tools.cli.arguments import (
     load_target,
 )
 from decomp.tools.cli.terminal import report_errors, working
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from decomp.advice.jobs import Setting
 
 
 class Flag(NamedTuple):
@@ -109,13 +112,15 @@ class Words:
         """Whether only JSON is printed."""
         return bool(self.written.get("as_json"))
 
-    def options(self, **more: Any) -> Options:
+    def options(self, **more: Any) -> decomp.Options:
         """The options; `more` are those without a flag. Raises `Unusable`, `TargetError`, `UnknownOp`."""
         given = {name: FLAGS[name].load(value) for name, value in self.written.items() if name in FLAGS}
-        return Options(**given, **more)
+        return decomp.Options(**given, **more)
 
     def setting(self, to: str) -> Setting:
         """The options for a target by its name."""
+        from decomp.advice.jobs import Setting
+
         return Setting.of(load_target(to), self.options())
 
     def program(self, model: str) -> ExportedProgram:

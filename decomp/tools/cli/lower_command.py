@@ -6,22 +6,21 @@ from collections.abc import Callable
 from dataclasses import asdict
 import importlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
-from torch.export import ExportedProgram
 import typer
 
 import decomp
 from decomp.errors import first_line
 from decomp.files import write_atomically
-from decomp.rules.options import LowerOptions, PlanOptions
-from decomp.tools.cli import tables
+from decomp.rules.keywords import LowerOptions, PlanOptions
 from decomp.tools.cli.arguments import Model, Stages, To, ToOrNone, load_target
 from decomp.tools.cli.extras import require_writer
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import Unusable, print_json, saved, show, working
-from decomp.tools.writing import Unfailing
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 OPSET = "The version of ONNX's operators in an .onnx file, from 18 on; 21 by default."
 
@@ -44,6 +43,8 @@ def lower(
     opset: Annotated[int | None, typer.Option("--opset", min=1, help=OPSET, show_default=False)] = None,
 ) -> None:
     """Lower a model to a target, show the report and save the result."""
+    from decomp.tools.cli import tables
+
     require_writer(output)
     target, path = load_target(to), _writable(output, *_WRITERS)
     save = _writer(target, path, opset)
@@ -77,6 +78,8 @@ def refold(
 ) -> None:
     """Find decomposed ops in a program, fold each into one call, and save the result. Without a target, all ops that
     can be recognised are searched for."""
+    from decomp.tools.cli import tables
+
     target, path = load_target(to) if to is not None else None, _writable(output)
     program = words.program(model)
     with working(f"folding {model}"):
@@ -101,6 +104,8 @@ def plan(
 ) -> None:
     """Show what lowering would do and cost, also at other levels of accuracy, without doing it. If ops are blocked,
     show the fewest ops to add to the target, and exit with 1."""
+    from decomp.tools.cli import tables
+
     target, options = load_target(to), words.options()
     program = words.program(model)
     with working(f"planning {model} for {target.name}"):
@@ -160,6 +165,10 @@ def _writer(
 
 
 def _save(program: ExportedProgram, path: Path) -> None:
+    import torch
+
+    from decomp.tools.writing import Unfailing
+
     try:
         with write_atomically(path) as unfinished, Unfailing(unfinished) as file:
             torch.export.save(program, file)

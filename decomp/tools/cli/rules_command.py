@@ -11,11 +11,6 @@ from rich.text import Text
 import typer
 
 import decomp
-from decomp.rules.certificates import read_committed
-from decomp.rules.library import library
-from decomp.tools.certification import fronts
-from decomp.tools.certification.tables import front_table
-from decomp.tools.cli import tables
 from decomp.tools.cli.arguments import TARGET, TO, attribute, load_target
 from decomp.tools.cli.extras import require_matplotlib
 from decomp.tools.cli.flags import Words, command
@@ -39,6 +34,10 @@ def rules(
     plot: Annotated[Path | None, typer.Option(help="Plot errors over calls, with --to.")] = None,
 ) -> None:
     """List the rules of the library or its declared limitations, or show what accuracy costs on a target."""
+    from decomp.rules.certificates import read_committed
+    from decomp.rules.library import library
+    from decomp.tools.cli import tables
+
     require_matplotlib(plot)
     if to is not None:
         _show_front(text, load_target(to), plot)
@@ -59,6 +58,11 @@ def rules(
 
 def _show_front(op: str, target: decomp.Target, plot: Path | None) -> None:
     """Show the alternatives for an op on a target. Raises `Unusable`, `UnknownOp`, `ArgumentError`."""
+    from decomp.rules.certificates import read_committed
+    from decomp.rules.library import library
+    from decomp.tools.certification import fronts
+    from decomp.tools.certification.tables import front_table
+
     found = library().of(decomp.op(op)) if op else ()
     if not found:
         raise Unusable(f"there is no rule for {decomp.op(op)}" if op else "which op? decomp rules exp --to tinygrad")
@@ -75,6 +79,9 @@ def lint(
     words: Words,
 ) -> None:
     """Compare the parameters of rules with the schemas of their ops. Exits with 1 if one contradicts its schema."""
+    from decomp.rules.library import library
+    from decomp.tools.cli import tables
+
     checked = library() if name is None else attribute(name)
     if not isinstance(checked, (decomp.Rules, Mapping)):
         raise Unusable(f"{name} must be a decomp.Rules or a table of functions by op, not {type(checked).__name__}")
@@ -94,6 +101,8 @@ def targets(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help=TARGET, show_default=False)] = None,
 ) -> None:
     """List the targets, or the ops of one."""
+    from decomp.tools.cli import tables
+
     if name is not None:
         show(tables.target_table(load_target(name)))
         return

@@ -5,22 +5,22 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 import typer
 
 from decomp.errors import count_noun
-from decomp.rules.options import AdviseOptions
+from decomp.rules.keywords import AdviseOptions
 from decomp.tools.cli.advise_command import Models
 from decomp.tools.cli.arguments import To, load_model, near, require_model
 from decomp.tools.cli.flags import Words, command
-from decomp.tools.cli.tables import change_groups
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
-from decomp.tools.upgrading.comparing import Upgrade, compare
-from decomp.tools.upgrading.records import VersionRecord
-from decomp.tools.upgrading.taking import KINDS, TIMEOUT, take
+from decomp.tools.upgrading.records import KINDS, TIMEOUT, VersionRecord
+
+if TYPE_CHECKING:
+    from decomp.tools.upgrading.comparing import Upgrade
 
 OUTPUT = "The file to write, .json."
 ONLY = f"Of {', '.join(KINDS)}, what is recorded (may be repeated); by default all."
@@ -44,6 +44,8 @@ def snapshot(
 ) -> None:
     """Record what the installed PyTorch does for a target and some models: how ops reach it, what kernels compute, how
     models are exported and lowered. `decomp upgrade` says what changed between two of them."""
+    from decomp.tools.upgrading.taking import take
+
     _require_file(output)
     unknown = next((each for each in only if each not in KINDS), None)
     if unknown is not None:
@@ -88,6 +90,8 @@ def upgrade(
 ) -> None:
     """Say what changed for a target and its models between two versions of PyTorch, from snapshots that each of them
     made. Exits with 1 if something did."""
+    from decomp.tools.upgrading.comparing import compare
+
     found = compare(VersionRecord.load(old), VersionRecord.load(new), (str(old), str(new)))
     if words.as_json:
         print_json(found.as_dict())
@@ -99,6 +103,8 @@ def upgrade(
 
 def upgrade_table(found: Upgrade, most: int | None = None) -> RenderableType:
     """The changes by kind, the gravest first."""
+    from decomp.tools.cli.tables import change_groups
+
     parts: list[RenderableType] = [Text(found.headline, style="bold")]
     parts += [Text(note, style="dim") for note in found.notes]
     parts += change_groups(

@@ -15,6 +15,10 @@ FORMAT = 1
 """Of the JSON; another is refused."""
 KIND = "decomp snapshot"
 """How a file says what it is."""
+KINDS = ("derivations", "kernels", "models")
+"""What a snapshot is made of."""
+TIMEOUT = 120.0
+"""Seconds that an op may take."""
 
 
 @dataclass(frozen=True, slots=True)

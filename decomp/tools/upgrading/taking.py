@@ -21,13 +21,8 @@ from decomp.rules.library import library, samples as library_samples
 from decomp.samples import Sample
 from decomp.tools.upgrading.kernels import behaviours, numbers_of
 from decomp.tools.upgrading.reaching import model_record, reached
-from decomp.tools.upgrading.records import CallRecord, ModelRecord, VersionRecord
+from decomp.tools.upgrading.records import KINDS, TIMEOUT, CallRecord, ModelRecord, VersionRecord
 from decomp.torch_internals.schemas import lacking_ops
-
-KINDS = ("derivations", "kernels", "models")
-"""What a snapshot is made of."""
-TIMEOUT = 120.0
-"""Seconds that an op may take."""
 
 
 @dataclass(frozen=True)

@@ -490,17 +490,26 @@ def test_help_lists_each_command_in_a_section_by_how_its_own_help_begins():
 WITHOUT_TORCH = """
 import os, sys
 from decomp.__main__ import main
-for words in (["--help"], ["--version"], ["lowr"], []):
+
+def run(*words):
     sys.argv = ["decomp", *words]
     try:
         main()
-    except SystemExit:
-        pass
+    except SystemExit as ended:
+        return ended.code
+
+for words in (["--help"], ["--version"], ["lowr"], []):
+    run(*words)
 os.environ |= {"_DECOMP_COMPLETE": "complete_bash", "COMP_WORDS": "decomp l", "COMP_CWORD": "1"}
-try:
-    main()
-except SystemExit:
-    print({"torch", "rich", "networkx", "decomp.errors"} & set(sys.modules))
+run()
+print({"torch", "rich", "networkx", "decomp.errors"} & set(sys.modules))
+os.environ |= {"COMP_WORDS": "decomp lower --no-", "COMP_CWORD": "2"}
+run()
+del os.environ["_DECOMP_COMPLETE"]
+from decomp.tools.cli.app import COMMANDS
+for name in COMMANDS:
+    print(name, run(name, "--help"), run(name, "--no-such-option"), {"torch", "networkx"} & set(sys.modules))
+print([run(*words) for words in (["lower"], ["plan", "mlp"], ["probe", "openvino"])], "torch" in sys.modules)
 """
 
 
@@ -509,7 +518,12 @@ def test_what_needs_no_command_needs_no_pytorch():
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("Usage: decomp [OPTIONS] COMMAND") and f"torch {torch.__version__}\n" in done.stdout
     assert "No such command 'lowr'" in done.stderr
-    assert done.stdout.splitlines()[-3:] == ["lower", "lint", "set()"]
+    *before, last = done.stdout.partition("Usage: decomp demo")
+    assert before[0].splitlines()[-5:] == ["lower", "lint", "set()", "--no-simplify", "--no-verify"]
+    for name, summary in COMMANDS.items():
+        assert f"{name} 0 2 set()" in last.splitlines(), done.stderr
+        assert summary.text in squeezed(last)
+    assert last.splitlines()[-1] == "[2, 2, 2] False"
 
 
 def test_an_interrupt_while_a_command_is_imported_ends_with_130(monkeypatch):

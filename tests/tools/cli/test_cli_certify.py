@@ -8,7 +8,7 @@ import torch
 from decomp.rules.certificates import identity
 from decomp.tools.certification import certificates
 from decomp.tools.cli.certificate_runs import CertificateRun
-from decomp.tools.cli.certificate_samples import DRAWN
+from decomp.tools.cli.certify_command import DRAWN
 from decomp_rules import RULES
 from tests.commands import run, said
 
