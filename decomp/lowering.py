@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import contextlib
 from dataclasses import dataclass, field, replace
 import functools
+import logging
 from pathlib import Path
 import time
 from typing import TYPE_CHECKING, Any
@@ -299,6 +300,7 @@ def _attach_lazy_answers(planned: PlannedProgram, program: Module, matching: Rul
     return replace(planned.plan, pricing=pricing, suggesting=suggesting)
 
 
+_LOG = logging.getLogger(__name__)
 _EVERYTHING = MatchAllTarget("wherever a rule matches")
 _NO_RULES = Rules()
 
@@ -420,4 +422,6 @@ class _Clock:
         try:
             yield
         finally:
-            self.times[name] = self.times.get(name, 0.0) + time.perf_counter() - began
+            seconds = time.perf_counter() - began
+            self.times[name] = self.times.get(name, 0.0) + seconds
+            _LOG.info("%s: %.0f ms", name, 1000 * seconds)

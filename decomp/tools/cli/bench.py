@@ -22,7 +22,7 @@ COST = FLAGS["cost"].help
 QUICK_TARGETS = ("core_aten", "tinygrad")
 
 
-@command(shared="trust imports debug")
+@command(shared="trust imports")
 def bench(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help=NAMES, show_default=False)] = None,
     to: Annotated[list[str], typer.Option(*TO, metavar="TARGET", help=f"{TARGET} By default all.")] = [],

@@ -26,7 +26,7 @@ from decomp.tools.benchmarking.workload import MODES, Variant, Workload, on_back
 from decomp.tools.cli.arguments import load_backend, load_model, load_target
 from decomp.tools.cli.bench import QUICK_TARGETS
 from decomp.tools.cli.extras import is_installed
-from decomp.tools.cli.terminal import Unusable, progressing, saved, show
+from decomp.tools.cli.terminal import Unusable, note, progressing, saved, show
 
 FILE = "fused_vs_primitive.json"
 QUICK = Effort(warm_up=1, seconds=0.05, patience=4.0)
@@ -157,7 +157,7 @@ def write_results(results: BenchmarkResults, out: Path) -> None:
 def _progress() -> Iterator[suite.Progress]:
     """A progress bar on a terminal, otherwise one line per case."""
     if not sys.stderr.isatty():
-        yield lambda done, total, what, rest: print(f"{done}/{total} {what}; {duration(rest)} left", file=sys.stderr)
+        yield lambda done, total, what, rest: note(f"{done}/{total} {what}; {duration(rest)} left")
         return
     with progressing() as report:
         yield lambda done, total, what, rest: report(done, total, f"{what} (about {duration(rest)} left)")

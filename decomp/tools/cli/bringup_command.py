@@ -29,7 +29,7 @@ MODELS = (
 OPS = "Only this op or primitive (may be repeated)."
 
 
-@command(BringUpOptions, "as_json debug")
+@command(BringUpOptions, "imports as_json")
 def bringup(
     backend: Annotated[str, typer.Argument(metavar="BACKEND", help=BACKEND, show_default=False)],
     quick: Annotated[bool, typer.Option("--quick", help="Test fewer dtypes, samples, ops and models.")] = False,

@@ -13,7 +13,7 @@ from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import Unusable, print_json, show
 
 
-@command(shared="as_json debug")
+@command(shared="as_json")
 def cache(
     action: Annotated[str, typer.Argument(metavar="[clear]", help="Delete the cached files.", show_default=False)] = "",
     *,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
@@ -16,7 +15,7 @@ from decomp.tools.cli.arguments import TARGET, TO
 from decomp.tools.cli.executors import EXECUTOR
 from decomp.tools.cli.extras import require_matplotlib
 from decomp.tools.cli.flags import Words, command
-from decomp.tools.cli.terminal import Unusable, print_json, saved, show
+from decomp.tools.cli.terminal import Unusable, note, print_json, saved, show
 
 if TYPE_CHECKING:
     from decomp.tools.cli.certificate_runs import CertificateRun
@@ -31,7 +30,7 @@ SAMPLE = (
 )
 
 
-@command(shared="as_json debug")
+@command(shared="as_json")
 def certify(
     name: Annotated[
         str | None,
@@ -188,7 +187,7 @@ def _measured_already(chosen: list[decomp.Rule], before: dict[str, decomp.result
     known = [rule for rule in chosen if not certificates.why_stale(rule, before.get(identity(rule)))]
     if len(known) < len(chosen):
         left = f"skipped: {len(chosen) - len(known)} rules that changed since they were measured"
-        print(f"{left}; to do: decomp certify --stale --update", file=sys.stderr)
+        note(f"{left}; to do: decomp certify --stale --update")
     return known
 
 

@@ -66,7 +66,7 @@ def convert(
         show(conversion_table(found), saved(output) if output is not None else None)
 
 
-@command(shared="as_json debug")
+@command(shared="as_json")
 def probe(
     converter: Annotated[str, typer.Argument(metavar="CONVERTER", help=CONVERTER, show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help=TOML, show_default=False)],

@@ -9,7 +9,7 @@ from decomp.tools.cli.flags import command
 from decomp.tools.cli.terminal import show, working
 
 
-@command(shared="debug")
+@command(shared="")
 def demo() -> None:
     """Lower a small GPT to tinygrad's primitives, compare it with the original, and run it on NumPy."""
     from decomp.tools.cli import tables

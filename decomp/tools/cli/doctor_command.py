@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MARKS = {"fine": Text("✓", style="green"), "absent": Text("-", style="dim"), "broken": Text("✗", style="red")}
 
 
-@command(shared="as_json debug")
+@command(shared="as_json")
 def doctor(*, words: Words) -> None:
     """Show versions, extras, devices and compilers, what this PyTorch lacks, and whether the library works: what an
     issue report should quote. Exits with 1 if something is broken."""

@@ -21,7 +21,7 @@ HTML = (
 )
 
 
-@command(PlanOptions, shared="dynamic trust imports debug")
+@command(PlanOptions, shared="dynamic trust imports")
 def explain(
     what: Annotated[str, typer.Argument(metavar="OP|MODEL", help=OP, show_default=False)],
     to: ToOrNone = None,
@@ -47,7 +47,9 @@ def explain(
     if html is not None:
         with working(f"writing {html}"):
             lowering.html(html, what)
-    show(tables.report_table(lowering.report()), "", Text(str(lowering.plan)))
+    report = lowering.report()
+    show(tables.report_table(report), "", Text(str(lowering.plan)))
+    show(tables.checks_table(report) if words.verbose else None)
     show(saved(html) if html is not None else None)
     if lowering.blockers:
         raise typer.Exit(1)

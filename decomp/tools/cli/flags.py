@@ -36,7 +36,7 @@ class Flag(NamedTuple):
     kind: Any
     help: str
     metavar: str | None = None
-    name: str | None = None
+    name: str | tuple[str, ...] = ()
     """If it is not that of the option."""
     default: Any = None
     load: Callable[[Any], Any] = lambda written: written
@@ -45,8 +45,9 @@ class Flag(NamedTuple):
 
     def parameter(self, name: str) -> inspect.Parameter:
         """The parameter of a command, as typer reads it."""
+        written = (self.name,) if isinstance(self.name, str) else self.name
         option = typer.Option(
-            self.name or f"--{name.replace('_', '-')}",
+            *(written or [f"--{name.replace('_', '-')}"]),
             metavar=self.metavar,
             help=self.help,
             show_default=False,
@@ -96,8 +97,14 @@ SHARED = {
     "trust": Flag(bool, TRUST, default=False),
     "imports": Flag(list[str], IMPORT, "MODULE", "--import", default=[], callback=import_modules),
     "as_json": Flag(bool, "Print only JSON.", name="--json", default=False),
-    "debug": Flag(bool, "Show the traceback of an error.", default=False),
 }
+"""Those of several commands."""
+ALL = {
+    "quiet": Flag(bool, "Show only results and errors.", name=("-q", "--quiet"), default=False),
+    "verbose": Flag(bool, "Show what was checked, and log what is done.", name=("-v", "--verbose"), default=False),
+    "debug": Flag(bool, "Show the traceback of an error, and what PyTorch logs.", default=False),
+}
+"""Those of every command."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,11 @@ class Words:
     def as_json(self) -> bool:
         """Whether only JSON is printed."""
         return bool(self.written.get("as_json"))
+
+    @property
+    def verbose(self) -> bool:
+        """Whether details are shown."""
+        return bool(self.written["verbose"])
 
     def options(self, **more: Any) -> decomp.Options:
         """The options; `more` are those without a flag. Raises `Unusable`, `TargetError`, `UnknownOp`."""
@@ -126,15 +138,20 @@ class Words:
     def program(self, model: str) -> ExportedProgram:
         """The model of a name, loaded. Raises `Unusable`, `CaptureError`."""
         with working(f"loading {model}"):
-            return load_model(model, self.written["trust"], self.written.get("dynamic", ()))
+            return self.load(model)
+
+    def load(self, model: str) -> ExportedProgram:
+        """The same without progress, also in another process, which has not imported the modules of `--import`."""
+        import_modules(self.written["imports"])
+        return load_model(model, self.written["trust"], self.written.get("dynamic", ()))
 
 
 def command(keywords: type = object, shared: str = " ".join(SHARED)) -> Callable[[Callable[..., None]], Any]:
     """Decorator of a command with the parameter `words`: on the command line it has a flag for each option among the
-    keywords of a verb, and those of `SHARED`. Errors are reported."""
+    keywords of a verb, the named ones of `SHARED`, and those of `ALL`. Errors are reported."""
     listed = keywords.__annotations__ if keywords is not object else {}
     options = {name: flag for name, flag in FLAGS.items() if name in listed}
-    flags = options | {name: SHARED[name] for name in shared.split()}
+    flags = options | {name: SHARED[name] for name in shared.split()} | ALL
 
     def decorated(function: Callable[..., None]) -> Any:
         signature = inspect.signature(function, eval_str=True)
@@ -146,7 +163,10 @@ def command(keywords: type = object, shared: str = " ".join(SHARED)) -> Callable
         @functools.wraps(function)
         def called(**given: Any) -> None:
             words = Words({name: given.pop(name) for name in flags})
-            with report_errors(words.written["debug"], words.as_json):
+            if words.written["quiet"] and words.verbose:
+                raise typer.BadParameter("--quiet and --verbose exclude one another")
+            loudness = {name: words.written[name] for name in ALL}
+            with report_errors(**loudness, as_json=words.as_json):
                 function(**given, **({} if at is None else {"words": words}))
 
         parameters = [*own, *after] if at is None else [*own[:at], *before, *own[at + 1 :], *after]

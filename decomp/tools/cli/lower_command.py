@@ -61,13 +61,13 @@ def lower(
     else:
         show(tables.report_table(report))
         show(saved(path) if path is not None else None)
-        if checks:
-            typer.echo("\n".join(["", "checked:", *(f"  {check}" for check in report.checks)]))
+        if checks or words.verbose:
+            show(tables.checks_table(report))
         for name in [each.value for each in stage]:
             typer.echo(f"\n{lowering.stages[name]}" if name in lowering.stages else f"\n{name}: changed nothing")
 
 
-@command(shared="trust imports as_json debug")
+@command(shared="trust imports as_json")
 def refold(
     model: Model,
     to: ToOrNone = None,

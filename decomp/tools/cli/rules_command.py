@@ -19,7 +19,7 @@ from decomp.tools.cli.terminal import Unusable, print_json, saved, show
 RULES = "package.module:name of rules, or of a table of functions by op; by default the rules of the library."
 
 
-@command(shared="debug")
+@command(shared="")
 def rules(
     text: Annotated[
         str, typer.Argument(metavar="[FILTER]", help="Only rules whose op, name or file contains this.")
@@ -72,7 +72,7 @@ def _show_front(op: str, target: decomp.Target, plot: Path | None) -> None:
         show(saved(fronts.plot_front(ways, plot)))
 
 
-@command(shared="as_json debug")
+@command(shared="as_json")
 def lint(
     name: Annotated[str | None, typer.Argument(metavar="[RULES]", help=RULES, show_default=False)] = None,
     *,
@@ -96,7 +96,7 @@ def lint(
         raise typer.Exit(1)
 
 
-@command(shared="debug")
+@command(shared="")
 def targets(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help=TARGET, show_default=False)] = None,
 ) -> None:

@@ -61,6 +61,11 @@ def report_table(report: Report) -> RenderableType:
     return Group(*parts, "", facts)
 
 
+def checks_table(report: Report) -> RenderableType:
+    """Every invariant that was checked."""
+    return Group("", "checked:", *(indented(f"  {check}") for check in report.checks))
+
+
 def refold_table(report: RefoldReport) -> RenderableType:
     """What was folded, near misses with their reasons, and what was verified."""
     parts: list[RenderableType] = [Text(report.headline, style="bold")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import contextlib
+from contextvars import ContextVar
 from dataclasses import asdict
 import errno
 import io
@@ -15,6 +16,7 @@ import re
 import sys
 import traceback
 from typing import Any, TextIO
+import warnings
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -30,11 +32,26 @@ class Unusable(decomp.DecompError):
     """Something given on the command line cannot be found, read or written."""
 
 
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+"""Whether the command that runs shows only results and errors."""
+
+
 @contextlib.contextmanager
-def report_errors(debug: bool, as_json: bool = False) -> Iterator[None]:
-    """Turn an error into a message and an exit code; `--debug` adds the traceback, and what PyTorch logs."""
+def report_errors(
+    debug: bool = False, quiet: bool = False, verbose: bool = False, as_json: bool = False
+) -> Iterator[None]:
+    """Turn an error into a message and an exit code; `debug` adds the traceback, and what PyTorch logs. Quiet: without
+    progress, notes and warnings; verbose: with the log of this project."""
+    before = _quiet.set(quiet)
     try:
-        with contextlib.nullcontext() if debug else _quiet_pytorch():
+        with contextlib.ExitStack() as loudness:
+            if not debug:
+                loudness.enter_context(_quiet_pytorch())
+            if quiet:
+                loudness.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+            if verbose or debug:
+                loudness.enter_context(_logged(logging.DEBUG if debug else logging.INFO))
             yield
         sys.stdout.flush()
     except typer.Exit:
@@ -48,21 +65,56 @@ def report_errors(debug: bool, as_json: bool = False) -> Iterator[None]:
     except Exception as error:
         _tell(error, debug, as_json)
         raise typer.Exit(_code(error)) from None
+    finally:
+        _quiet.reset(before)
 
 
 @contextlib.contextmanager
 def _quiet_pytorch() -> Iterator[None]:
-    """Without PyTorch's warnings in its log, which are about attempts that may fail, unless `TORCH_LOGS` asks for the
-    log, and without the graphs that torch.export (2.11 to 2.15) prints of captures that fail."""
-    before, stream = logging.root.manager.disable, sys.stderr
-    if "TORCH_LOGS" not in os.environ:
-        logging.disable(max(before, logging.WARNING))
+    """Without PyTorch's logs and warnings, which are about attempts that may fail, unless `TORCH_LOGS` asks for the
+    logs, and without the graphs that torch.export (2.11 to 2.15) prints of captures that fail."""
+    if "torch" not in sys.modules:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of its C++ parts, read when it is imported
+    import torch  # noqa: F401  sets the levels of its loggers
+
+    stream = sys.stderr
+    loggers = [] if "TORCH_LOGS" in os.environ else [logging.getLogger("torch"), *_loggers_below("torch")]
+    levels = [(logger, logger.level) for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(_SILENT)
     sys.stderr = _WithoutGraphs(stream)  # a stream by its methods
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"torch(\.|$)")
+            yield
+    finally:
+        sys.stderr = stream
+        for logger, level in levels:
+            logger.setLevel(level)
+
+
+_SILENT = logging.CRITICAL + 1
+
+
+def _loggers_below(name: str) -> list[logging.Logger]:
+    """The loggers with levels of their own below one; those made later take its level."""
+    known = logging.root.manager.loggerDict.items()
+    return [each for key, each in known if key.startswith(f"{name}.") and isinstance(each, logging.Logger)]
+
+
+@contextlib.contextmanager
+def _logged(level: int) -> Iterator[None]:
+    """With the log of this project on stderr, from a level on."""
+    log, handler = logging.getLogger("decomp"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(level)
     try:
         yield
     finally:
-        sys.stderr = stream
-        logging.disable(before)
+        log.removeHandler(handler)
+        log.setLevel(before)
 
 
 class _WithoutGraphs:
@@ -181,9 +233,15 @@ def show(*parts: RenderableType | None) -> None:
             console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
 
 
-def saved(*paths: Any) -> Text:
-    """A message with the files that were written, whose names are never wrapped."""
-    return Text(f"saved {', '.join(map(str, paths))}", no_wrap=True)
+def saved(*paths: Any) -> Text | None:
+    """A message with the files that were written, whose names are never wrapped; None with `--quiet`."""
+    return None if _quiet.get() else Text(f"saved {', '.join(map(str, paths))}", no_wrap=True)
+
+
+def note(text: str) -> None:
+    """Print a line on stderr, unless `--quiet`."""
+    if not _quiet.get():
+        print(printable(text), file=sys.stderr)
 
 
 def print_json(data: Any) -> None:
@@ -198,7 +256,7 @@ def progressing() -> Iterator[Callable[[int, int, str], None]]:
     """A progress bar on a terminal; yields a function that takes the number of finished items, the total, and the last
     item."""
     console = _console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_terminal or _quiet.get():
         yield lambda done, total, name: None
         return
     columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False)
@@ -211,7 +269,7 @@ def progressing() -> Iterator[Callable[[int, int, str], None]]:
 def working(what: str) -> Iterator[Callable[[str], None]]:
     """A spinner on a terminal; yields a function that changes its text."""
     console = _console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_terminal or _quiet.get():
         yield lambda text: None
         return
     with console.status(Text(what)) as status:
