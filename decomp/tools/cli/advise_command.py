@@ -16,7 +16,7 @@ import typer
 
 from decomp.errors import first_line
 from decomp.rules.keywords import AdviseOptions
-from decomp.tools.cli.arguments import MODEL, To, file_of, load_model, require_model
+from decomp.tools.cli.arguments import MODEL, To, file_of, require_model
 from decomp.tools.cli.executors import EXECUTOR, cores, made_executor, processes
 from decomp.tools.cli.extras import require_matplotlib
 from decomp.tools.cli.flags import Words, command
@@ -33,7 +33,7 @@ RESULTS = "Keep the answers by model in this directory, and resume from them."
 WORKERS = f"Worker processes; by default one per core, and none for up to {FEW} models."
 
 
-@command(AdviseOptions, shared="trust imports as_json debug")
+@command(AdviseOptions, shared="trust imports as_json")
 def advise(
     to: To,
     models: Models = None,
@@ -56,7 +56,7 @@ def advise(
     require_matplotlib(plot)
     if histogram == bool(models):
         raise Unusable("name models, or pass --histogram")
-    programs = _sample_calls() if histogram else _models(tuple(dict.fromkeys(models or ())), words.written["trust"])
+    programs = _sample_calls() if histogram else _models(tuple(dict.fromkeys(models or ())), words)
     names = tuple(programs)
     versions = {name: _version(name) for name in names} if results is not None and models else {}
     with _pool(executor, workers, len(names)) as pool, progressing() as report:
@@ -81,10 +81,10 @@ def advise(
         raise typer.Exit(1)
 
 
-def _models(names: tuple[str, ...], trust: bool) -> dict[str, Callable[[], Any]]:
+def _models(names: tuple[str, ...], words: Words) -> dict[str, Callable[[], Any]]:
     for name in names:
         require_model(name)
-    return {name: functools.partial(load_model, name, trust) for name in names}
+    return {name: functools.partial(words.load, name) for name in names}
 
 
 def _sample_calls() -> dict[str, Callable[[], Any]]:

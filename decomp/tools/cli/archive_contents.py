@@ -90,10 +90,10 @@ def _unregistered(programs: list[Any]) -> list[str]:
 
 
 def _targets(value: Any) -> Iterator[str]:
-    """The targets of the nodes of a serialized program."""
+    """The targets of the nodes of a serialized program, and the ops among their arguments."""
     if isinstance(value, dict):
         for key, item in value.items():
-            if key == "target" and isinstance(item, str):
+            if key in ("target", "as_operator") and isinstance(item, str):
                 yield item
             else:
                 yield from _targets(item)

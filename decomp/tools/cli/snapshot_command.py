@@ -14,7 +14,7 @@ import typer
 from decomp.errors import count_noun
 from decomp.rules.keywords import AdviseOptions
 from decomp.tools.cli.advise_command import Models
-from decomp.tools.cli.arguments import To, load_model, near, require_model
+from decomp.tools.cli.arguments import To, near, require_model
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 from decomp.tools.upgrading.records import KINDS, TIMEOUT, VersionRecord
@@ -30,7 +30,7 @@ FEW = 12
 """So many lines of each kind are shown, unless all are asked for."""
 
 
-@command(AdviseOptions, shared="trust imports as_json debug")
+@command(AdviseOptions, shared="trust imports as_json")
 def snapshot(
     to: To,
     output: Annotated[Path, typer.Option("-o", "--output", help=OUTPUT, show_default=False)],
@@ -53,7 +53,7 @@ def snapshot(
     names = tuple(dict.fromkeys(models or ()))
     for name in names:
         require_model(name)
-    made = {name: functools.partial(load_model, name, words.written["trust"]) for name in names}
+    made = {name: functools.partial(words.load, name) for name in names}
     asked = {"target": to, "rules": list(dict(words.written)["rules"]), "models": list(names)}
     with progressing() as report:
         found = take(
@@ -80,7 +80,7 @@ def snapshot(
     show(saved(output))
 
 
-@command(shared="as_json debug")
+@command(shared="as_json")
 def upgrade(
     old: Annotated[Path, typer.Argument(metavar="OLD", help=OLD, show_default=False)],
     new: Annotated[Path, typer.Argument(metavar="NEW", help=NEW, show_default=False)],

@@ -435,6 +435,13 @@ def test_ops_that_nothing_registers_are_named(changed, trust):
     )
 
 
+def test_ops_among_the_arguments_of_calls_are_named_too(changed):
+    argument = {"name": "op", "arg": {"as_operator": "torch.ops.nolib.noop.default"}, "kind": 1}
+    path = changed(in_program(lambda p: nodes(p)[0]["inputs"].append(argument)))
+    with pytest.raises(Unregistered, match="it calls nolib.noop.default, and no imported module"):
+        archives.read_program(path)
+
+
 def test_a_package_that_is_not_installed_is_named(changed):
     path = changed(in_program(lambda p: nodes(p)[0].update(target="torch.ops.torch_sparse.spmm_sum.default")))
     with pytest.raises(Unregistered, match="to do: pip install torch_sparse, or pass --import MODULE"):
