@@ -16,7 +16,8 @@ from torch import fx
 
 from decomp.errors import first_line
 from decomp.ir.call import call_target, metadata, select_results
-from decomp.metadata.fakes import new_mode
+from decomp.metadata.fakes import Fakes, new_mode
+from decomp.metadata.meta_kernels import MetaKernels
 from decomp.metadata.symbolic_sizes import SYMBOLIC, quiet, strides_of
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
@@ -46,6 +47,10 @@ class OtherSizes:
     def mode(self) -> FakeTensorMode:
         return new_mode()
 
+    @functools.cached_property
+    def _fakes(self) -> Fakes:
+        return Fakes(self.mode)
+
     def why_not(
         self, graph: fx.Graph, node: fx.Node, tensor_args: list[fx.Node], read: tuple[int, ...] | None = None
     ) -> str | None:
@@ -55,32 +60,34 @@ class OtherSizes:
         for sizes in self._of(frozenset(symbols_in(inputs))):
             with self.mode, enable_python_dispatcher(), torch.no_grad(), quiet(_LOG):
                 given = dict(zip(tensor_args, [at_sizes(value, sizes) for value in inputs]))
-                problem = self._problem(graph, node, given, read)
+                problem = _problem(graph, node, given, read, MetaKernels(self._fakes, for_shapes=True))
             # Only now, as running the real kernel is expensive and few expansions have a problem.
             if problem is not None and _is_accepted(node, tensor_args, inputs, sizes):
                 said = ", ".join(f"{symbol}={sizes[symbol]}" for symbol in sorted(set(symbols_in(inputs)), key=str))
                 return f"at {said} {problem}"
         return None
 
-    def _problem(
-        self, graph: fx.Graph, node: fx.Node, given: dict[fx.Node, Any], read: tuple[int, ...] | None
-    ) -> str | None:
-        try:
-            expected = _shapes(select_results(read, _run_call(node, given)))
-        except Exception:  # the call itself does not accept these sizes, or its result is unknown
-            return None
-        try:
-            found = _shapes(_run(graph, list(given.values())))
-        except _UNKNOWN:
-            return None
-        except Exception as error:
-            return f"it fails: {first_line(error)}"
-        return None if found == expected else f"it returns {found}, the op {expected}"
-
     def _of(self, symbols: frozenset[Any]) -> list[Sizes]:
         if symbols not in self._drawn:
             self._drawn[symbols] = _draw_sizes(self.env, sorted(symbols, key=str))
         return self._drawn[symbols]
+
+
+def _problem(
+    graph: fx.Graph, node: fx.Node, given: dict[fx.Node, Any], read: tuple[int, ...] | None, kernels: MetaKernels
+) -> str | None:
+    """Why the expansion `graph` does not return the shapes of the call `node` for these fake tensors, or None."""
+    try:
+        expected = _shapes(select_results(read, _run_call(node, given, kernels)))
+    except Exception:  # the call itself does not accept these sizes, or its result is unknown
+        return None
+    try:
+        found = _shapes(_run(graph, list(given.values()), kernels))
+    except _UNKNOWN:
+        return None
+    except Exception as error:
+        return f"it fails: {first_line(error)}"
+    return None if found == expected else f"it returns {found}, the op {expected}"
 
 
 def symbols_in(values: Any) -> Iterator[Any]:
@@ -141,7 +148,7 @@ def _leaf_at(leaf: Any, sizes: Sizes) -> Any:
     return leaf
 
 
-def _run(graph: fx.Graph, inputs: list[Any]) -> Any:
+def _run(graph: fx.Graph, inputs: list[Any], kernels: MetaKernels) -> Any:
     """The result of an expansion for `inputs`."""
     values: dict[fx.Node, Any] = {}
     supply = iter(inputs)
@@ -153,12 +160,15 @@ def _run(graph: fx.Graph, inputs: list[Any]) -> Any:
         elif node.op == "output":
             return fx.node.map_arg(node.args[0], values.__getitem__)
         else:
-            values[node] = _run_call(node, values)
+            values[node] = _run_call(node, values, kernels)
     raise AssertionError("an expansion has an output")
 
 
-def _run_call(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
-    return call_target(node.target, *fx.node.map_arg((node.args, node.kwargs), values.__getitem__))
+def _run_call(node: fx.Node, values: Mapping[fx.Node, Any], kernels: MetaKernels | None = None) -> Any:
+    """The result of a call, by its kernel for meta tensors if that is sufficient."""
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+    found = NotImplemented if kernels is None else kernels.run(node.target, args, kwargs)
+    return call_target(node.target, args, kwargs) if found is NotImplemented else found
 
 
 def _is_accepted(node: fx.Node, tensor_args: list[fx.Node], inputs: list[Any], sizes: Sizes) -> bool:

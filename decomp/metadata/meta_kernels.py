@@ -40,10 +40,10 @@ class KnownLayout(NamedTuple):
 
 
 class MetaKernels:
-    """The fake tensors of one run of a rule, and the meta tensors behind them."""
+    """The fake tensors of one run of a rule, and the meta tensors behind them. `for_shapes`: strides do not matter."""
 
-    def __init__(self, fakes: Fakes) -> None:
-        self._made = fakes
+    def __init__(self, fakes: Fakes, for_shapes: bool = False) -> None:
+        self._made, self._for_shapes = fakes, for_shapes
         self._metas: dict[int, torch.Tensor] = {}
         self._fakes: dict[int, FakeTensor] = {}
         self._layouts: dict[int, KnownLayout] = {}
@@ -92,7 +92,8 @@ class MetaKernels:
             with DisablePythonDispatcher(), DisableTorchFunction(), DisableTorchDispatch():
                 args, kwargs = self._on_meta(args, operands), self._on_meta(kwargs, operands)
                 device = _device_of_result(kind, kwargs, operands)
-                if kind == _RUN and any(map(self._is_odd, operands)) or func in _OF_CPU and device != _CPU:
+                odd = kind == _RUN and not self._for_shapes and any(map(self._is_odd, operands))
+                if odd or func in _OF_CPU and device != _CPU:
                     return NotImplemented
                 return self._on_device(_OWN.get(func, func)(*args, **kwargs), device)
         except (_NotOnMeta, RuntimeError, ValueError, TypeError, IndexError):
@@ -110,9 +111,10 @@ class MetaKernels:
             operands.append(value)
             meta = self._metas.get(id(value))
             return self._behind(value) if meta is None else meta
-        if kind is tuple or kind is list:
-            return kind([self._on_meta(item, operands) for item in value])
-        if kind is dict:
+        if isinstance(value, (tuple, list)):
+            items = [self._on_meta(item, operands) for item in value]
+            return tuple(items) if kind is tuple else items
+        if isinstance(value, dict):
             return {key: self._on_meta(item, operands) for key, item in value.items()}
         if isinstance(value, torch.Tensor):
             raise _NotOnMeta
