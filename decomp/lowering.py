@@ -236,8 +236,9 @@ def lower(model: Any, *, to: Target, **given: Unpack[LowerOptions]) -> Lowering:
       (textbook forms, for neural networks); or a dict of levels by op, with `...` for all other ops:
       `{"softmax": "exact", ...: "fast"}`. The level of an op of the program also applies to all calls it expands to.
       Of the rules that reach the level the cheapest is used; at "exact", the first.
-    - `cost(call)`: the cost of a call on the target; 1 by default. With it, the cheapest rule is used at "exact" too,
-      and rules without a level are considered.
+    - `cost`: the cost of a call on the target, as a function of it, or one of `decomp.costs`, also by name; by default
+      each call costs 1. `cost="fused"` is for a compiler that fuses what it is handed. With it, the cheapest rule is
+      used at "exact" too, and rules without a level are considered. The report says what was planned for.
     - `max_error`: picks the cheapest level for each op such that the program's error against float64 on the example
       inputs is at most this many times the error of PyTorch: 1.0 is as good as PyTorch. Levels that `accuracy` gives by
       op are kept. The report lists the levels picked.

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from decomp.costs.counting import CALLS
+from decomp.costs.model import price_of_graph, unit_of
+from decomp.costs.plans import Totals
 from decomp.derive.decisions import ERASED_GUARD, Decision, Derived
-from decomp.errors import count_noun, spell_target
+from decomp.errors import CostError, count_noun, spell_target
 from decomp.ir.accounting import WRITE_BACK, calls_for_target, effects_in
 from decomp.ir.call import module_path
 from decomp.ir.module import ProgramGraph
@@ -72,13 +75,19 @@ class Report:
     picked: str = ""
     """The levels of accuracy that `max_error=` picked, and the error of the program at these."""
     unsimplified: int = 0
-    """How many calls the lowered program had before simplification, counting sizes and projections of results too."""
+    """How many calls the lowered program had before simplification."""
     removed: dict[str, int] = field(default_factory=dict)
-    """How many of them each pass of `decomp.simplify` removed, the largest first."""
+    """How many nodes each pass of `decomp.simplify` removed, the largest first; parts of results and sizes, too."""
     verified: tuple[CheckedPart, ...] = ()
     """What was checked, part by part; `checks` has all of it."""
     notes: tuple[str, ...] = ()
     """How complex numbers are represented on a target without them, and where they are converted."""
+    planned_for: str = ""
+    """What the plan is best at: fewest calls, a compiler that fuses, or what else the cost model counts."""
+    costs: Totals | None = None
+    """What the lowered program costs before and after simplification; None where each call costs 1."""
+    worst: str = ""
+    """The rule with the largest error that verification measured; empty if it measured none."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
@@ -107,10 +116,26 @@ class Report:
     @property
     def simplified(self) -> str:
         """`277 → 214 calls (chains 38, common subexpressions 25)`; empty where nothing was removed."""
-        if not self.removed:
-            return ""
-        passes = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in self.removed.items())
-        return f"{self.unsimplified} → {self.unsimplified - sum(self.removed.values())} calls ({passes})"
+        return f"{self.unsimplified} → {sum(self.after.values())} calls ({self._passes})" if self.removed else ""
+
+    @property
+    def _passes(self) -> str:
+        return ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in self.removed.items())
+
+    @property
+    def counted(self) -> str:
+        """`36 in the source, 277 expanded, 214 simplified (chains 38, common subexpressions 25)`."""
+        before, after = sum(self.before.values()), sum(self.after.values())
+        simplified = f", {after} simplified ({self._passes})" if self.removed else ""
+        return f"{before} in the source, {self.unsimplified or after} expanded{simplified}"
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What a report begins with: names and texts."""
+        found = [("planned for", self.planned_for), ("calls", self.counted), ("cost", str(self.costs or ""))]
+        found += [("worst rule", self.worst), ("error", self.picked), ("besides", self.besides)]
+        found += [("besides", note) for note in self.notes]
+        return [(name, text) for name, text in found if text]
 
     @property
     def timing(self) -> str:
@@ -128,15 +153,15 @@ class Report:
             "ops of the lowered program": ("op", ">calls", [*self.after.items()]),
             "rules": ("rule", ">used", [*self.rules.items()]),
         }
-        facts = {"expansions": self.effort, "simplified": self.simplified, "besides": self.besides, "time": self.timing}
+        facts = [*self.facts, ("expansions", self.effort), ("time", self.timing)]
         verified = [(each.mark, each.part, each.text) for each in self.verified]
         return titled(
             self.headline,
+            Table(("", ""), facts).html(),
             Table(("", "verified", ""), verified).html(),
             Table(("op not lowered", "at"), [(each["op"], ", ".join(each["nodes"])) for each in self.blockers]).html(),
             *(folded(f"{len(rows)} {name}", Table(columns, rows).html()) for name, (*columns, rows) in listed.items()),
             folded(f"{len(modules)} modules", Table(("module", ">calls before", ">after"), modules).html()),
-            Table(("", ""), [(name, text) for name, text in facts.items() if text]).html(),
         )
 
 
@@ -176,7 +201,7 @@ def report_of(lowering: Lowering) -> Report:
         for node in calls_for_target(piece.graph, found):
             source = origins.get(node)
             _count(node, planned.source_of(source) if source is not None else node, after, modules, 1)
-        plain += piece.expanded.calls
+        plain += len(calls_for_target(piece.expanded.graph))
         simplified = piece.record("simplify")
         removed.update(simplified.counts if simplified is not None else {})
         derived = [each for each in _decisions(piece) if isinstance(each, Derived)]
@@ -203,8 +228,26 @@ def report_of(lowering: Lowering) -> Report:
         notes=lowering.plan.notes,
         unsimplified=plain,
         removed=dict(removed.most_common()),
+        planned_for=lowering.policy.aim(lowering.target.costs),
+        costs=_costs(lowering),
+        worst=_worst(lowering),
         proved=sum(each is ERASED_GUARD for piece in lowering.pieces for each in _decisions(piece)),
     )
+
+
+def _costs(lowering: Lowering) -> Totals | None:
+    """What the program costs before and after it was simplified; None where each call costs 1, or one has no price."""
+    cost = lowering.policy.cost or lowering.target.costs or CALLS
+    if cost is CALLS:
+        return None
+    try:
+        expanded = sum(price_of_graph(cost, piece.expanded.graph) for piece in lowering.pieces)
+        if all(piece.record("simplify") is None for piece in lowering.pieces):
+            return Totals(repr(cost), unit_of(cost), expanded)
+        simplified = sum(price_of_graph(cost, piece.graph) for piece in lowering.pieces)
+    except CostError:
+        return None
+    return Totals(repr(cost), unit_of(cost), expanded, simplified)
 
 
 def _before_conversion(planned: ProgramGraph) -> ProgramGraph:
@@ -244,17 +287,28 @@ def _verified(lowering: Lowering) -> Iterator[CheckedPart]:
     yield CheckedPart("program", text.startswith("run "), text)
 
 
+def _measured(lowering: Lowering) -> tuple[set[Any], list[Any]]:
+    """The distinct expansions, and what verification measured of them."""
+    stamps = {each.stamp for piece in lowering.pieces for each in _decisions(piece) if isinstance(each, Derived)}
+    return stamps, [lowering.verdicts[stamp] for stamp in stamps if stamp in lowering.verdicts]
+
+
+def _worst(lowering: Lowering) -> str:
+    """`1.26 ULP off (linear_by_sum (linear.py:34))`; empty if nothing was measured."""
+    done = [verdict for verdict in _measured(lowering)[1] if verdict.values is not None]
+    worst = max(done, key=lambda verdict: verdict.values or 0.0, default=None)
+    return f"{worst.values:.3g} ULP off ({worst.rule})" if worst is not None else ""
+
+
 def _rules(lowering: Lowering) -> CheckedPart:
     """What measuring each distinct expansion found out, the worst rule by name."""
-    stamps = {each.stamp for piece in lowering.pieces for each in _decisions(piece) if isinstance(each, Derived)}
-    found = [lowering.verdicts[stamp] for stamp in stamps if stamp in lowering.verdicts]
+    stamps, found = _measured(lowering)
     done = [verdict for verdict in found if verdict.values is not None]
     if not stamps:
         return CheckedPart("rules", False, "none was used")
     parts = [f"{len(done)} of {count_noun(len(stamps), 'distinct expansion')} run"]
     if done:
-        worst = max(done, key=lambda verdict: verdict.values or 0.0)
-        parts[0] += f", at most {worst.values:.3g} ULP off ({worst.rule})"
+        parts[0] += f", at most {_worst(lowering)}"
         parts.append(f"gradients of {sum(verdict.gradients is not None for verdict in done)}")
     left = Counter(verdict.reason for verdict in found if verdict.values is None)
     parts += [f"{count} not run: {reason}" for reason, count in left.items()]
@@ -284,6 +338,15 @@ ROWS = 12
 
 def _lines(report: Report) -> Iterator[str]:
     yield report.headline
+    for blocker in report.blockers:
+        yield f"  not lowered {blocker['op']} at {', '.join(blocker['nodes'])}"
+    for name, text in report.facts:
+        yield from textwrap.wrap(text, 110, initial_indent=f"  {name:<11} ", subsequent_indent=" " * 14)
+    for place, part in enumerate(report.verified):
+        head = f"  {'' if place else 'verified':<11} {part.mark} {part.part:<11} "
+        yield from textwrap.wrap(part.text, 110, initial_indent=head, subsequent_indent=" " * len(head))
+    yield f"  expansions  {report.effort}"
+    yield f"  time        {report.timing}"
     yield ""
     yield from _side_by_side(
         _columns("before", fold_rows(report.before, ROWS)), _columns("after", fold_rows(report.after, ROWS))
@@ -295,22 +358,6 @@ def _lines(report: Report) -> Iterator[str]:
     if report.rules:
         yield ""
         yield from (f"  {line}" for line in _columns("rule", fold_rows(report.rules, ROWS), "used"))
-    yield ""
-    yield f"  expansions  {report.effort}"
-    if report.simplified:
-        yield from textwrap.wrap(report.simplified, 110, initial_indent="  simplified  ", subsequent_indent=" " * 14)
-    if report.besides:
-        yield f"  besides     {report.besides}"
-    for note in report.notes:
-        yield from textwrap.wrap(note, 110, initial_indent="  besides     ", subsequent_indent=" " * 14)
-    if report.picked:
-        yield from textwrap.wrap(report.picked, 110, initial_indent="  error       ", subsequent_indent=" " * 14)
-    yield f"  time        {report.timing}"
-    for place, part in enumerate(report.verified):
-        head = f"  {'' if place else 'verified':<11} {part.mark} {part.part:<11} "
-        yield from textwrap.wrap(part.text, 110, initial_indent=head, subsequent_indent=" " * len(head))
-    for blocker in report.blockers:
-        yield f"  not lowered {blocker['op']} at {', '.join(blocker['nodes'])}"
 
 
 def _columns(title: str, rows: Sequence[tuple[Any, ...]], *numbers: str) -> list[str]:

@@ -77,12 +77,18 @@ def test_a_model_s_plan_costs_what_is_promised():
 def test_the_plan_shows_them():
     lines = [line.strip() for line in str(planned(accuracy="exact")).splitlines()]
     assert lines[0] == "plan for chip: 1 calls legal, 3 derived, 0 blocked"
-    assert lines[1].startswith("2 × aten.tanh by long (") and lines[1].endswith("): 3 calls each; fast: 1")
-    assert lines[2].startswith("1 × aten.relu by one way (") and lines[2].endswith("): 1 call")
+    assert lines[1] == "planned for small errors: the first rule that reaches the target"
+    assert lines[2] == "comes to 8 calls before simplification"
+    assert lines[3].startswith("2 × aten.tanh by long (") and lines[3].endswith("): 3 calls each; fast: 1")
+    assert lines[4].startswith("1 × aten.relu by one way (") and lines[4].endswith("): 1 call")
 
 
 def test_another_cost_is_shown_beside_the_calls():
-    line = str(planned(accuracy="exact", cost=costs.table({"default": 2, "sin": 10}))).splitlines()[1]
+    _, aim, calls, total, line, *_ = str(
+        planned(accuracy="exact", cost=costs.table({"default": 2, "sin": 10}))
+    ).splitlines()
+    assert aim == "  planned for least cost by the table" and calls == "  comes to 8 calls before simplification"
+    assert total == "  costs 32 by the table (decomp.costs.table('the table')) before simplification"
     assert line.endswith("): 3 calls each; fast: 1 (costs 28; fast: 20)")
 
 
@@ -149,4 +155,4 @@ def test_a_plan_of_nothing_costs_nothing():
             return x
 
     found = decomp.plan(Nothing(), to=CHIP, rules=leveled(), args=(X,)).costs()
-    assert found == PlanCosts("chip", "decomp.costs.calls", (), 0)
+    assert found == PlanCosts("chip", "decomp.costs.calls", (), 0, "calls", 0, found.planned_for)

@@ -8,6 +8,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import decomp
+from decomp.costs.plans import Totals
 from decomp.report import ROWS, CheckedPart, Report, fold_modules, fold_rows
 from decomp_rules import samples, targets
 
@@ -34,6 +35,56 @@ def test_a_lowering_and_a_plan_show_themselves_in_a_line(mlp):
     assert repr(mlp) == f"<lowered to core_aten: {said}>"
     said = "1 calls legal, 2 derived, 0 blocked; print(plan) shows them"
     assert repr(mlp.plan) == f"<plan to core_aten: {said}>"
+
+
+def test_calls_are_one_number_wherever_they_are_counted():
+    model, args = samples.model("gpt")
+    lowering = decomp.lower(model, to=targets.core_aten, args=args)
+    report, plan = lowering.report(), decomp.plan(model, to=targets.core_aten, args=args)
+    expanded, simplified = report.unsimplified, sum(report.after.values())
+    assert expanded > simplified == len(decomp.calls(lowering.result)) == lowering.stages["simplify"].calls
+    assert expanded == lowering.stages["expand"].calls == plan.costs().calls == lowering.plan.costs().calls
+    assert f"comes to {expanded} calls before simplification" in str(plan)
+    assert report.counted.startswith(f"36 in the source, {expanded} expanded, {simplified} simplified (")
+    assert report.headline.endswith(f"36 calls of 12 ops became {simplified} of {len(report.after)}")
+    assert len(plan.legal) + len(plan.derived) == 36
+
+
+def test_costs_have_a_unit_and_are_those_of_the_program():
+    model, args = samples.model("gpt")
+    lowering = decomp.lower(model, to=targets.core_aten, args=args, cost="bytes")
+    found = lowering.report().costs
+    assert (found.cost, found.unit) == ("decomp.costs.bytes", "bytes")
+    assert found.expanded == lowering.plan.costs().total
+    assert found.simplified == decomp.costs.total(lowering.result, decomp.costs.bytes) < found.expanded
+
+
+FUSES = "a compiler that fuses: least arithmetic"
+
+
+def test_a_report_says_for_whom_the_plan_was_made(tmp_path):
+    def planned_for(to=targets.tinygrad, **how):
+        found = decomp.lower(nn.SiLU(), to=to, args=(torch.ones(3),), **how)
+        assert f"  planned for {found.plan.costs().planned_for}" in str(found.plan).splitlines()
+        assert found.report().planned_for == found.plan.costs().planned_for
+        return found.report().planned_for
+
+    assert planned_for() == 'fewest calls (for a compiler that fuses: cost="fused")'
+    assert planned_for(cost="fused") == planned_for(cost=decomp.costs.fused) == FUSES
+    assert planned_for(accuracy="exact") == "small errors: the first rule that reaches the target"
+    assert planned_for(cost=lambda call: 1.0) == "least cost by your function"
+    (tmp_path / "chip.toml").write_text('ops = ["mul", "sigmoid"]\ncosts = "fused"\n')
+    assert planned_for(decomp.Target.load(tmp_path / "chip.toml")) == FUSES
+    (tmp_path / "chip.toml").write_text('ops = ["mul"]\ncosts = "fuse"\n')
+    with pytest.raises(decomp.errors.TargetError, match="costs = 'fuse': must be a table, or one of calls, flops"):
+        decomp.Target.load(tmp_path / "chip.toml")
+
+
+def test_a_backend_that_compiles_plans_for_a_compiler_that_fuses():
+    plain, fused = (decomp.backend(to=targets.tinygrad, compiler=each) for each in ("eager", "inductor"))
+    assert fused.target.costs is decomp.costs.fused and plain.target.costs is None
+    lowered = decomp.lower(nn.SiLU(), to=fused.target, args=(torch.ones(3),))
+    assert lowered.report().planned_for == FUSES
 
 
 def test_it_counts_calls_by_module(mlp):
@@ -79,7 +130,7 @@ def test_data_for_machines_survive_json(mlp):
     assert json.loads(json.dumps(data)) == data
     assert data["modules"]["0"] == [1, 2]
     fields = "target before after modules rules runs stamped expansions seconds checks blockers effects proved picked "
-    assert list(data) == [*fields.split(), "unsimplified", "removed", "verified", "notes"]
+    assert list(data) == [*fields.split(), *"unsimplified removed verified notes planned_for costs worst".split()]
 
 
 def test_a_program_without_modules_has_no_table_of_modules():
@@ -94,7 +145,7 @@ def test_what_blocks_is_in_the_report_of_a_partial_lowering():
     report = decomp.lower(model, to=target, args=args, partial=True).report()
     assert [blocker["op"] for blocker in report.blockers] == ["aten.relu"]
     assert report.headline.startswith("lowered in part to adder: 3 calls of 2 ops became ")
-    assert str(report).splitlines()[-1] == "  not lowered aten.relu at relu"
+    assert str(report).splitlines()[1] == "  not lowered aten.relu at relu"
 
 
 REPORT = Report(
@@ -110,6 +161,10 @@ REPORT = Report(
     checks=("it is acyclic", "all 5 calls are legal"),
     blockers=(),
     verified=(CheckedPart("structure", True, "9 nodes as recorded"), CheckedPart("rules", False, "none was used")),
+    unsimplified=7,
+    removed={"dead_code": 2},
+    planned_for="fewest bytes read and written",
+    costs=Totals("decomp.costs.bytes", "bytes", 4096, 2048.5),
 )
 
 
@@ -118,6 +173,13 @@ def test_it_reads_as_a_table():
         str(REPORT)
         == """\
 lowered to chip: 3 calls of 2 ops became 5 of 3
+  planned for fewest bytes read and written
+  calls       3 in the source, 7 expanded, 5 simplified (dead code 2)
+  cost        4,096 → 2,048 bytes (decomp.costs.bytes)
+  verified    ✓ structure   9 nodes as recorded
+              – rules       none was used
+  expansions  3 inserted, 2 of them distinct; 2 rules run
+  time        251 ms: capture 250, plan 1.2
 
   before                calls    after              calls
   aten.linear.default       2    aten.mm.default        2
@@ -130,12 +192,7 @@ lowered to chip: 3 calls of 2 ops became 5 of 3
 
   rule                       used
   linear (linear.py:19)         2
-  gelu (activation.py:47)       1
-
-  expansions  3 inserted, 2 of them distinct; 2 rules run
-  time        251 ms: capture 250, plan 1.2
-  verified    ✓ structure   9 nodes as recorded
-              – rules       none was used"""
+  gelu (activation.py:47)       1"""
     )
 
 

@@ -21,6 +21,7 @@ class Calls(CostModel):
     """1 for each call, including views: the cheapest program is the shortest."""
 
     unit = "calls"
+    aim = "fewest calls"
 
     def __call__(self, call: Call) -> float:
         return 1.0
@@ -35,6 +36,7 @@ class Bytes(CostModel):
     repeated by a stride of 0, is read once; a gather reads only as much as it returns."""
 
     unit = "bytes"
+    aim = "fewest bytes read and written"
 
     def __call__(self, call: Call) -> float:
         if returns_view(call):
@@ -57,6 +59,7 @@ class Flops(CostModel):
     """
 
     unit = "operations"
+    aim = "fewest operations"
 
     def __call__(self, call: Call) -> float:
         short = call.op.short

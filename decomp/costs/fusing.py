@@ -66,6 +66,7 @@ class FusedCost(CostModel):
     """
 
     unit = "additions"
+    aim = "a compiler that fuses: least arithmetic"
 
     def __call__(self, call: Call) -> float:
         short = call.op.short

@@ -27,6 +27,7 @@ class PeakMemory(CostModel):
     """
 
     unit = "bytes"
+    aim = "least peak memory"
     additive = False
 
     def __call__(self, call: Call) -> float:

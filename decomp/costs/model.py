@@ -22,6 +22,8 @@ class CostModel:
 
     unit: str = ""
     """The unit, for tables."""
+    aim: str = "least cost"
+    """What a plan with these costs is best at."""
     additive: bool = True
     """Whether what several calls cost together is the sum of their prices."""
 
@@ -37,6 +39,16 @@ class CostModel:
 def price_of_graph(cost: Cost, graph: fx.Graph) -> float:
     """The cost of all calls of a graph. Raises `CostError`."""
     return cost.of_graph(graph) if isinstance(cost, CostModel) else price_of_calls(cost, calls_in(graph))
+
+
+def aim_of(cost: Cost) -> str:
+    """What a plan with these costs is best at."""
+    return cost.aim if isinstance(cost, CostModel) else "least cost by your function"
+
+
+def unit_of(cost: Cost) -> str:
+    """The unit of a cost; empty if it has none."""
+    return cost.unit if isinstance(cost, CostModel) else ""
 
 
 def is_value(cost: Cost | None) -> bool:

@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from decomp.errors import count_noun
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a program costs: as its rules expanded it, and simplified."""
+
+    cost: str
+    """The name of the cost model: `decomp.costs.fused`."""
+    unit: str
+    expanded: float
+    simplified: float | None = None
+    """None where nothing was simplified."""
+
+    def __str__(self) -> str:
+        """`1,234 → 1,100 additions (decomp.costs.fused)`."""
+        both = map(spell_price, (self.expanded, *([] if self.simplified is None else [self.simplified])))
+        return f"{' → '.join(both)}{f' {self.unit}' if self.unit else ''} ({self.cost})"
+
+
+def spell_price(price: float) -> str:
+    """`1,234`, `12.5`."""
+    return f"{price:,.0f}" if price >= 100 or price == int(price) else f"{price:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +94,37 @@ class PlanCosts:
     """The calls that rules expand, the costliest first."""
     legal: float
     """The cost of the calls that are legal."""
+    unit: str = ""
+    """The unit of the costs."""
+    legal_calls: int = 0
+    """How many calls are legal."""
+    planned_for: str = ""
+    """What the plan is best at."""
 
     @property
     def total(self) -> float:
         """The cost of the lowered program."""
         return self.legal + sum(each.chosen.cost for each in self.derived)
+
+    @property
+    def calls(self) -> int:
+        """How many calls the lowered program has before it is simplified."""
+        return self.legal_calls + sum(each.chosen.calls for each in self.derived)
+
+    @property
+    def totals(self) -> Totals | None:
+        """What the lowered program costs before it is simplified; None where each call costs 1."""
+        return Totals(self.cost, self.unit, self.total) if self.total != self.calls else None
+
+    def summary(self) -> list[str]:
+        """For what it was planned, and what the lowered program comes to before it is simplified."""
+        found = [f"planned for {self.planned_for}"] if self.planned_for else []
+        found.append(f"comes to {count_noun(self.calls, 'call')} before simplification")
+        return found + ([f"costs {self.totals} before simplification"] if self.totals is not None else [])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers."""
+        return {**asdict(self), "calls": self.calls, "total": self.total}
 
     @property
     def priced(self) -> bool:
@@ -91,5 +142,5 @@ class PlanCosts:
         prices = (each.chosen, *each.others)
         if all(price.cost == price.calls for price in prices):
             return ""
-        others = "".join(f"; {price.level}: {price.cost:g}" for price in each.others)
-        return f" (costs {each.chosen.cost:g}{others})"
+        others = "".join(f"; {price.level}: {spell_price(price.cost)}" for price in each.others)
+        return f" (costs {spell_price(each.chosen.cost)}{others})"

@@ -77,6 +77,11 @@ class PriceTable(CostModel):
 
     unit = "by the table"
 
+    @property
+    def aim(self) -> str:  # type: ignore[override]
+        """What a plan with these costs is best at."""
+        return f"least cost by {self.name}"
+
     @functools.cached_property
     def _by_key(self) -> dict[Key, Formula]:
         return dict(self.prices)

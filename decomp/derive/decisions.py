@@ -17,8 +17,9 @@ from decomp.derive.expansion import Composite
 from decomp.derive.planning_memory import PlanningMemory
 from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_line, spell_target
 from decomp.graphs.template import ExpansionTemplate
+from decomp.ir.accounting import calls_for_target
 from decomp.ir.aliases import spelling_of, view_chain
-from decomp.ir.call import call_if_bound, is_host, metadata
+from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.module import Module
 from decomp.ir.op_facts import READS_MEMORY
 from decomp.ir.ops import Op
@@ -175,8 +176,10 @@ class Plan:
 
     @property
     def legal(self) -> list[fx.Node]:
-        """Calls that are legal on the target."""
-        return [n for n, d in self.entries if isinstance(d, Legal) and n.op.startswith("call") and not is_host(n)]
+        """Calls that are legal on the target, without those that a target need not have, such as parts of results."""
+        graphs = dict.fromkeys(node.graph for node, _ in self.entries)
+        counted = {node for graph in graphs for node in calls_for_target(graph)}
+        return [node for node, decision in self.entries if isinstance(decision, Legal) and node in counted]
 
     @property
     def derived(self) -> dict[fx.Node, Derived]:
@@ -238,13 +241,17 @@ class Plan:
         blocked = [(each.op, ", ".join(each.nodes), "; ".join(each.lines()[1:])) for each in self.blockers]
         return titled(
             self.headline,
+            *(self.costs().summary() if self.pricing is not None else ()),
             *self.notes,
             Table((">uses", "op", "rule", "calls and error, also at other levels"), rows).html(),
             Table(("blocked", "at", "why"), blocked).html(),
         )
 
     def __str__(self) -> str:
-        lines = [self.headline, *(f"  {note}" for note in self.notes), *self._pattern_lines()]
+        lines = [self.headline]
+        if self.pricing is not None:
+            lines += [f"  {line}" for line in self.costs().summary()]
+        lines += [*(f"  {note}" for note in self.notes), *self._pattern_lines()]
         if self.pricing is not None:
             lines += [f"  {line}" for line in self.costs().lines()]
         for blocker in self.blockers:

@@ -8,7 +8,7 @@ import functools
 import re
 from typing import Any, Union
 
-from decomp.costs.model import Cost
+from decomp.costs.model import Cost, aim_of
 from decomp.errors import ArgumentError
 from decomp.ir.ops import Op, op as op_of
 
@@ -135,6 +135,15 @@ class Policy:
     the first alternative that reaches the target is used."""
     freeze: bool = False
     """Whether weights are constants: calls that depend on them alone then cost nothing when patterns are priced."""
+
+    def aim(self, of_target: Cost | None) -> str:
+        """What a plan is best at; `of_target` are the target's own costs."""
+        cost = self.cost or of_target
+        if cost is not None:
+            return aim_of(cost)
+        if self.accuracy == Accuracy("exact"):
+            return "small errors: the first rule that reaches the target"
+        return 'fewest calls (for a compiler that fuses: cost="fused")'
 
 
 _FORMS = re.compile(

@@ -32,7 +32,7 @@ class LevelOptions(TypedDict, total=False):
     rules: Rules | Mapping[Any, Any] | None
     keep: Iterable[Any]
     accuracy: Spec
-    cost: Cost | None
+    cost: Cost | str | None
     training: bool | None
     freeze: bool
     narrow: bool
@@ -77,7 +77,7 @@ class BackendOptions(TypedDict, total=False):
     rules: Rules | Mapping[Any, Any] | None
     keep: Iterable[Any]
     accuracy: Spec
-    cost: Cost | None
+    cost: Cost | str | None
     max_ulp: Limits | None
     partial: bool
     simplify: bool

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp import costs
 from decomp.costs.model import Cost
 from decomp.errors import ArgumentError, Check, F, boundary
 from decomp.ir.ops import Op, op as op_of
@@ -40,7 +41,7 @@ class Options:
     rules: Rules | Mapping[Any, Any] | None = None
     keep: Iterable[Any] = ()
     accuracy: Spec = DEFAULT
-    cost: Cost | None = None
+    cost: Cost | str | None = None
     max_error: float | None = None
     max_ulp: Limits | None = None
     partial: bool = False
@@ -63,6 +64,8 @@ class Options:
         ops = (self.keep,) if isinstance(self.keep, str) or callable(self.keep) else self.keep
         # Sorted: the same ops make the same target, and planning caches hit.
         object.__setattr__(self, "keep", tuple(sorted({op_of(each) for each in ops}, key=str)))
+        if isinstance(self.cost, str):
+            object.__setattr__(self, "cost", getattr(costs, self.cost))
         object.__setattr__(self, "rules", as_rules(self.rules) if self.rules is not None else None)
 
     @classmethod
@@ -84,6 +87,7 @@ class Options:
     @property
     def policy(self) -> Policy:
         """How alternatives are chosen."""
+        assert not isinstance(self.cost, str)
         return Policy(Accuracy.of(self.accuracy).within(self.max_ulp), self.cost, self.freeze)
 
     @property
@@ -188,8 +192,10 @@ def _ops(name: str, value: Any) -> None:
         _refuse(name, value, "a set of ops", f'as {name}={{"softmax", F.gelu}}')
 
 
-def _function(name: str, value: Any) -> None:
-    if value is not None and not callable(value):
+def _cost(name: str, value: Any) -> None:
+    if isinstance(value, str) and value not in costs.NAMED:
+        raise ArgumentError(f"{name}= must be one of {', '.join(map(repr, costs.NAMED))}, or a function, not {value!r}")
+    if value is not None and not isinstance(value, str) and not callable(value):
         _refuse(name, value, "a function of a call that returns a number")
 
 
@@ -298,7 +304,7 @@ CHECKS: Mapping[str, Check] = {
     "rules": _rules,
     "keep": _ops,
     "accuracy": _accuracy,
-    "cost": _function,
+    "cost": _cost,
     "max_error": _factor,
     "max_ulp": _limits,
     "partial": _flag,

@@ -14,7 +14,8 @@ The checks are `equals`, `differs`, `one_of`, `at_least` and `at_most` (of each 
 of a tensor, a number or a list of them), each of one `argument`. `dtype` and `result` list the dtypes that tensor
 arguments (or only `argument`, if given) and results may have: kinds (float, complex, integer, bool) or names (float32).
 `op` may be a list of ops. All conditions of an op must hold. `dtypes`, next to `ops`, lists the dtypes that tensors may
-have in any call except `detach`. `[costs]` is the cost model (`decomp.costs.table`)."""
+have in any call except `detach`. `[costs]` is the cost model (`decomp.costs.table`), or
+`costs` is the name of one: `costs = "fused"` for a compiler that fuses."""
 
 from __future__ import annotations
 
@@ -26,6 +27,8 @@ from typing import Any
 
 import torch
 
+from decomp import costs
+from decomp.costs.model import CostModel
 from decomp.costs.tables import errors_name, read_toml
 from decomp.errors import TargetError
 from decomp.ir.call import Call, Predicate
@@ -76,9 +79,18 @@ def _each_op(entry: Any) -> list[Any]:
     return [{**entry, "op": op} for op in ops] if isinstance(ops, list) else [entry]
 
 
+def _named_costs(name: str) -> CostModel:
+    if name not in costs.NAMED:
+        raise TargetError(f"costs = {name!r}: must be a table, or one of {', '.join(costs.NAMED)}")
+    found: CostModel = getattr(costs, name)
+    return found
+
+
 def _with_costs(target: Target, data: dict[str, Any], file: str) -> Target:
     if "costs" not in data:
         return target
+    if isinstance(data["costs"], str):
+        return target.with_costs(_named_costs(data["costs"]))
     from decomp.costs.tables import table_of  # deferred: most shipped targets have no costs
 
     return target.with_costs(table_of(data["costs"], file))

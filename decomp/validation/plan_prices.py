@@ -11,14 +11,15 @@ import torch
 from torch import fx
 
 from decomp.costs.counting import CALLS
-from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
+from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph, unit_of
 from decomp.costs.plans import PlanCosts, Price, Priced
 from decomp.derive.decisions import Decision, Derived, Legal, PlannedProgram, op_of_node
 from decomp.derive.pipeline import plan_program
 from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.session import resumed_session
 from decomp.errors import spell_target
-from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
+from decomp.ir.accounting import calls_for_target
+from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.dtypes import name_of
 from decomp.ir.module import Module
 from decomp.rules.accuracy import LEVELS, Accuracy, Policy
@@ -48,9 +49,13 @@ class PlanPricing:
                 groups.setdefault(self._key(node, decision), {})[place] = node
         target = self.matching.target.name
         priced = [_priced(key, nodes, own, others, target, cost) for key, nodes in groups.items()]
-        kept = (call_if_bound(node) for node, decision in own.values() if isinstance(decision, Legal) and _is_op(node))
-        legal = price_of_calls(cost, (call for call in kept if call is not None))
-        return PlanCosts(target, repr(cost), tuple(sorted(priced, key=lambda each: -each.chosen.cost)), legal)
+        graphs = dict.fromkeys(node.graph for node, _ in own.values())
+        counted = {node for graph in graphs for node in calls_for_target(graph)}
+        kept = [node for node, decision in own.values() if isinstance(decision, Legal) and node in counted]
+        legal = price_of_calls(cost, (call for call in map(call_if_bound, kept) if call is not None))
+        costliest_first = tuple(sorted(priced, key=lambda each: -each.chosen.cost))
+        aim = self.policy.aim(self.matching.target.costs)
+        return PlanCosts(target, repr(cost), costliest_first, legal, unit_of(cost), len(kept), aim)
 
     def by_call(self) -> Mapping[Place, Priced]:
         """The price of each derived call, and those of the same call at other levels. Calls that are decided alike
@@ -95,10 +100,6 @@ Decided = Mapping[Place, tuple[fx.Node, Decision]]
 
 def _decisions(planned: PlannedProgram) -> Iterator[tuple[Place, tuple[fx.Node, Decision]]]:
     return (((i, node.name), (node, decision)) for i, node, decision in planned.decisions)
-
-
-def _is_op(node: fx.Node) -> bool:
-    return node.op in ("call_function", "call_method") and not is_host(node) and not is_projection(node)
 
 
 def _priced(

@@ -181,5 +181,5 @@ def _plan_as_dict(found: decomp.Plan) -> dict[str, Any]:
     derived = [{"node": node.name, "rule": str(decision.rule)} for node, decision in found.derived.items()]
     legal = [node.name for node in found.legal]
     blockers = [asdict(blocker) for blocker in found.blockers]
-    costs = asdict(found.costs())
+    costs = found.costs().as_dict()
     return {"target": found.target, "legal": legal, "derived": derived, "blockers": blockers, "costs": costs}

@@ -14,6 +14,7 @@ from rich.tree import Tree
 
 from decomp.advice.suggestions import Suggestion
 from decomp.budgets import Budget, notes_of, table_of
+from decomp.costs.plans import spell_price
 from decomp.derive.decisions import Plan
 from decomp.ir.ops import Op, resolve
 from decomp.refolding.outcome import RefoldReport
@@ -40,25 +41,24 @@ def _verified(report: Report) -> Frame:
 
 
 def report_table(report: Report) -> RenderableType:
-    """The report of a lowering: a headline, calls by op and by module, rules, effort, and what was verified."""
+    """The report of a lowering: a headline, for what it was planned, calls, cost, error and what was verified; then
+    calls by op and by module, and rules."""
+    facts = Frame.grid(padding=(0, 2))
+    for blocker in report.blockers:
+        facts.add_row(Text("not lowered", style="red"), Text(f"{blocker['op']} at {', '.join(blocker['nodes'])}"))
+    for name, text in report.facts:
+        facts.add_row(name, Text(text))
+    facts.add_row("verified", _verified(report))
+    facts.add_row("expansions", Text(report.effort))
+    facts.add_row("time", Text(report.timing))
+    parts: list[RenderableType] = [Text(report.headline, style="bold"), Padding(facts, (0, 0, 0, 2)), ""]
     after = _counts(report.target, report.after, "calls")
-    parts: list[RenderableType] = [Text(report.headline, style="bold"), *map(indented, _notes(report.notes)), ""]
     parts.append(Columns([_counts("before", report.before, "calls"), after], padding=(0, 4)))
     if len(report.modules) > 1:
         parts += ["", OpenTable(Table(("module", ">before", ">after"), fold_modules(report.modules, ROWS)))]
     if report.rules:
         parts += ["", _counts("rule", report.rules, "used")]
-    facts = Frame.grid(padding=(0, 2))
-    facts.add_row("expansions", Text(report.effort))
-    if report.picked:
-        facts.add_row("error", Text(report.picked))
-    facts.add_row("time", Text(report.timing))
-    if report.simplified:
-        facts.add_row("simplified", Text(report.simplified))
-    facts.add_row("verified", _verified(report))
-    for blocker in report.blockers:
-        facts.add_row(Text("not lowered", style="red"), Text(f"{blocker['op']} at {', '.join(blocker['nodes'])}"))
-    return Group(*parts, "", facts)
+    return Group(*parts)
 
 
 def checks_table(report: Report) -> RenderableType:
@@ -79,15 +79,16 @@ def refold_table(report: RefoldReport) -> RenderableType:
 
 def plan_table(plan: Plan, lacks: Suggestion | None = None) -> RenderableType:
     """What a lowering would do; which ops are blocked, and what the target lacks."""
-    parts: list[RenderableType] = [Text(plan.headline, style="bold"), *map(indented, _notes(plan.notes))]
+    costs = plan.costs()
+    parts: list[RenderableType] = [Text(plan.headline, style="bold")]
+    parts += map(indented, _notes([*costs.summary(), *plan.notes]))
     if lacks is not None:
         first, *rest = lacks.lines()
         parts += ["", Text(first, style="green"), *map(indented, rest)]
-    costs = plan.costs()
     if costs.derived:
-        columns = ("op", "by rule", "source", "comes to", *([costs.cost] if costs.priced else []))
+        columns = ("op", "by rule", "source", "comes to", *([f">{costs.unit or 'cost'}"] if costs.priced else []))
         rows = [
-            (each.op, each.chosen.rule, each.count, each, *([f"{each.chosen.cost:g}"] if costs.priced else []))
+            (each.op, each.chosen.rule, each.count, each, *([spell_price(each.chosen.cost)] if costs.priced else []))
             for each in sorted(costs.derived, key=lambda each: -each.count)
         ]
         parts += ["", OpenTable(Table(columns, rows))]

@@ -40,15 +40,13 @@ def contents_of(lowering: Lowering, title: str | None = None) -> PageContents:
     """Everything that the page of a lowering shows."""
     report, gathering = lowering.report(), _Gathering(lowering)
     graphs = tuple(gathering.graphs())
-    facts = {"accuracy": str(lowering.accuracy), "cost": _cost(lowering), "PyTorch": str(torch.__version__)}
-    facts |= {"effort": report.effort, "simplified": report.simplified, "besides": report.besides}
-    facts |= {"error": report.picked, "time": report.timing}
-    notes = [("note", note) for note in lowering.plan.notes]
+    facts = [*report.facts, ("accuracy", str(lowering.accuracy)), ("PyTorch", str(torch.__version__))]
+    facts += [("effort", report.effort), ("time", report.timing)]
     return PageContents(
         title or type(lowering.model).__name__,
         lowering.target.name,
         report.headline,
-        (*((name, text) for name, text in facts.items() if text), *notes),
+        tuple(facts),
         tuple(CheckText(each.part, each.checked, each.text) for each in report.verified),
         report.checks,
         _cost(lowering),
