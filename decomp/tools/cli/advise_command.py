@@ -20,6 +20,7 @@ from decomp.tools.cli.arguments import MODEL, To, file_of, require_model
 from decomp.tools.cli.executors import EXECUTOR, cores, made_executor, processes
 from decomp.tools.cli.extras import require_matplotlib
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.several import models_named
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 
 FEW = 12
@@ -56,7 +57,7 @@ def advise(
     require_matplotlib(plot)
     if histogram == bool(models):
         raise Unusable("name models, or pass --histogram")
-    programs = _sample_calls() if histogram else _models(tuple(dict.fromkeys(models or ())), words)
+    programs = _sample_calls() if histogram else _models(models_named(models or ()), words)
     names = tuple(programs)
     versions = {name: _version(name) for name in names} if results is not None and models else {}
     with _pool(executor, workers, len(names)) as pool, progressing() as report:
@@ -81,7 +82,7 @@ def advise(
         raise typer.Exit(1)
 
 
-def _models(names: tuple[str, ...], words: Words) -> dict[str, Callable[[], Any]]:
+def _models(names: list[str], words: Words) -> dict[str, Callable[[], Any]]:
     for name in names:
         require_model(name)
     return {name: functools.partial(words.load, name) for name in names}

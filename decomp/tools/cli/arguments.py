@@ -35,7 +35,9 @@ MODEL = (
 )
 TARGET = "The name of a target that ships with the project, a .toml file, or package.module:name or file.py:name."
 BACKEND = "package.module:name or file.py:name of a decomp.Backend, or one that ships: numpy, tinygrad, stablehlo, onnx"
+SEVERAL = f"{MODEL} Several models may be named, also by patterns: 'models/*.pt2'."
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
+Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help=SEVERAL, show_default=False)]
 TO = ("--to", "--target")
 To = Annotated[str, typer.Option(*TO, metavar="TARGET", help=TARGET, show_default=False)]
 ToOrNone = Annotated[str | None, typer.Option(*TO, metavar="TARGET", help=TARGET, show_default=False)]

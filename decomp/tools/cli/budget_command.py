@@ -10,10 +10,11 @@ import typer
 
 import decomp
 from decomp.rules.keywords import BudgetOptions, PlanOptions
-from decomp.tools.cli.arguments import Model, To, ToOrNone, load_target
+from decomp.tools.cli.arguments import Model, Models, To, ToOrNone, load_target
 from decomp.tools.cli.extras import require_matplotlib
 from decomp.tools.cli.flags import Words, command
-from decomp.tools.cli.terminal import print_json, show, working
+from decomp.tools.cli.several import Outcome, models_named, run_models
+from decomp.tools.cli.terminal import Unusable, print_json, show, working
 
 
 @command(BudgetOptions)
@@ -40,24 +41,28 @@ def budget(
 
 @command(PlanOptions)
 def memory(
-    model: Model,
+    models: Models,
     to: ToOrNone = None,
     *,
     words: Words,
     plot: Annotated[Path | None, typer.Option("--plot", help="Plot lifetimes and offsets (.svg, .png).")] = None,
 ) -> None:
     """Show how much memory a model needs when it is interpreted, unchanged or lowered to a target, and how much with
-    in-place ops, an arena and blocks of rows."""
+    in-place ops, an arena and blocks of rows; of several models with a table of all."""
     require_matplotlib(plot)
-    target, options = load_target(to) if to is not None else None, words.options()
-    program = words.program(model)
-    with working(f"planning the memory of {model}"):
-        if target is not None:
-            program = decomp.lower(program, to=target, options=options)
-        found = decomp.memory_plan(program)
-    if plot is not None:
-        found.plot(plot)
-    if words.as_json:
-        print_json(found.as_dict())
-    else:
-        show(Text(str(found)))
+    names, target = models_named(models), load_target(to) if to is not None else None
+    options = words.options()
+    if len(names) > 1 and plot is not None:
+        raise Unusable(f"--plot {plot}: a plot is of one model")
+
+    def run(model: str) -> Outcome:
+        program = words.program(model)
+        with working(f"planning the memory of {model}"):
+            lowered = decomp.lower(program, to=target, options=options) if target is not None else program
+            found = decomp.memory_plan(lowered)
+        if plot is not None:
+            found.plot(plot)
+        cells = tuple(f"{size:,}" for size in (found.peak, found.unplanned_peak, found.lower_bound))
+        return Outcome([Text(str(found))], cells, found.as_dict(), "planned")
+
+    run_models(names, words, (">peak in bytes", ">without a plan", ">lower bound"), run)

@@ -8,33 +8,34 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from rich.text import Text
 import typer
 
 import decomp
 from decomp.errors import first_line
 from decomp.files import write_atomically
 from decomp.rules.keywords import LowerOptions, PlanOptions
-from decomp.tools.cli.arguments import Model, Stages, To, ToOrNone, load_target
+from decomp.tools.cli.arguments import Model, Models, Stages, To, ToOrNone, load_target
 from decomp.tools.cli.extras import require_writer
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.several import Outcome, models_named, run_models
 from decomp.tools.cli.terminal import Unusable, print_json, saved, show, working
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+OUTPUT = (
+    "Save the lowered program (.pt2; for onnx .onnx; for stablehlo .mlir[bc]); of several models a directory, for a "
+    ".pt2 file of each."
+)
 OPSET = "The version of ONNX's operators in an .onnx file, from 18 on; 21 by default."
 
 
 @command(LowerOptions)
 def lower(
-    model: Model,
+    models: Models,
     to: To,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", help="Save the lowered program (.pt2; for onnx .onnx; for stablehlo .mlir[bc])."
-        ),
-    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help=OUTPUT)] = None,
     *,
     words: Words,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip verification.")] = False,
@@ -42,29 +43,35 @@ def lower(
     checks: Annotated[bool, typer.Option("--checks", help="List every invariant that was checked.")] = False,
     opset: Annotated[int | None, typer.Option("--opset", min=1, help=OPSET, show_default=False)] = None,
 ) -> None:
-    """Lower a model to a target, show the report and save the result."""
+    """Lower a model to a target, show the report and save the result; or several models, with a table of all."""
     from decomp.tools.cli import tables
 
     require_writer(output)
-    target, path = load_target(to), _writable(output, *_WRITERS)
-    save = _writer(target, path, opset)
+    names, target = models_named(models), load_target(to)
+    paths = _paths(output, names)
+    save = _writer(target, paths[0], opset)
     options = words.options(verify=False if no_verify else "values")
-    program = words.program(model)
-    with working(f"lowering {model} to {target.name}"):
-        lowering = decomp.lower(program, to=target, options=options)
-    report = lowering.report()
-    if path is not None:
-        with working(f"saving {path}"):
-            save(lowering, path)
-    if words.as_json:
-        print_json(report.as_dict())
-    else:
-        show(tables.report_table(report))
-        show(saved(path) if path is not None else None)
-        if checks or words.verbose:
-            show(tables.checks_table(report))
+    if len(names) > 1 and options.lock is not None:
+        raise Unusable(f"--lock {options.lock}: a lock is of one model")
+
+    def run(model: str) -> Outcome:
+        program, path = words.program(model), paths[names.index(model)]
+        with working(f"lowering {model} to {target.name}"):
+            lowering = decomp.lower(program, to=target, options=options)
+        report = lowering.report()
+        if path is not None:
+            with working(f"saving {path}"):
+                save(lowering, path)
+        shown = [tables.report_table(report), saved(path) if path is not None else None]
+        shown += [tables.checks_table(report)] if checks or words.verbose else []
         for name in [each.value for each in stage]:
-            typer.echo(f"\n{lowering.stages[name]}" if name in lowering.stages else f"\n{name}: changed nothing")
+            text = lowering.stages.get(name, f"{name}: changed nothing")
+            shown.append(Text(f"\n{text}", no_wrap=True))
+        after = sum(report.after.values())
+        cells = sum(report.before.values()), report.unsimplified, after, report.costs or "", report.worst
+        return Outcome(shown, cells, report.as_dict(), "lowered in part" if report.blockers else "lowered")
+
+    run_models(names, words, (">calls", ">expanded", ">simplified", "cost", "worst rule"), run)
 
 
 @command(shared="trust imports as_json")
@@ -97,27 +104,43 @@ def refold(
 
 @command(PlanOptions)
 def plan(
-    model: Model,
+    models: Models,
     to: To,
     *,
     words: Words,
 ) -> None:
-    """Show what lowering would do and cost, also at other levels of accuracy, without doing it. If ops are blocked,
-    show the fewest ops to add to the target, and exit with 1."""
+    """Show what lowering would do and cost, also at other levels of accuracy, without doing it; of several models with
+    a table of all. If ops are blocked, show the fewest ops to add to the target, and exit with 1."""
     from decomp.tools.cli import tables
 
-    target, options = load_target(to), words.options()
-    program = words.program(model)
-    with working(f"planning {model} for {target.name}"):
-        found = decomp.plan(program, to=target, options=options)
-    with working(f"searching for the ops that {target.name} lacks"):
-        lacks = None if found.complete else found.suggest()
-    if words.as_json:
-        print_json({**_plan_as_dict(found), "suggestion": None if lacks is None else lacks.as_dict()})
-    else:
-        show(tables.plan_table(found, lacks))
-    if not found.complete:
-        raise typer.Exit(1)
+    names, target, options = models_named(models), load_target(to), words.options()
+
+    def run(model: str) -> Outcome:
+        program = words.program(model)
+        with working(f"planning {model} for {target.name}"):
+            found = decomp.plan(program, to=target, options=options)
+        with working(f"searching for the ops that {target.name} lacks"):
+            lacks = None if found.complete else found.suggest()
+        data = {**_plan_as_dict(found), "suggestion": None if lacks is None else lacks.as_dict()}
+        costs, counts = found.costs(), (len(found.legal), len(found.derived), len(found.blocked))
+        verdict = "lowers" if found.complete else f"blocked: {', '.join(blocker.op for blocker in found.blockers)}"
+        cells = *counts, costs.calls if found.complete else "", costs.totals or ""
+        return Outcome([tables.plan_table(found, lacks)], cells, data, verdict, 0 if found.complete else 1)
+
+    run_models(names, words, (">legal", ">derived", ">blocked", ">comes to calls", "cost"), run)
+
+
+def _paths(output: Path | None, names: list[str]) -> list[Path | None]:
+    """The file of each model; with several, OUTPUT is a directory. Raises `Unusable`."""
+    if len(names) == 1 or output is None:
+        return [_writable(output, *_WRITERS)] * len(names)
+    if not output.is_dir():
+        raise Unusable(f"-o {output}: for several models it must be a directory that is there")
+    paths = [output / f"{Path(name.rpartition(':')[2]).stem}.pt2" for name in names]
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise Unusable(f"-o {output}: two models would be saved as {twice}")
+    return [*paths]
 
 
 def _writable(path: Path | None, *others: str) -> Path | None:

@@ -16,6 +16,7 @@ from decomp.rules.keywords import AdviseOptions
 from decomp.tools.cli.advise_command import Models
 from decomp.tools.cli.arguments import To, near, require_model
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.several import models_named
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 from decomp.tools.upgrading.records import KINDS, TIMEOUT, VersionRecord
 
@@ -50,11 +51,11 @@ def snapshot(
     unknown = next((each for each in only if each not in KINDS), None)
     if unknown is not None:
         raise Unusable(f"--only {unknown}:{near(unknown, KINDS)} There are {', '.join(KINDS)}")
-    names = tuple(dict.fromkeys(models or ()))
+    names = models_named(models or ())
     for name in names:
         require_model(name)
     made = {name: functools.partial(words.load, name) for name in names}
-    asked = {"target": to, "rules": list(dict(words.written)["rules"]), "models": list(names)}
+    asked = {"target": to, "rules": list(dict(words.written)["rules"]), "models": names}
     with progressing() as report:
         found = take(
             functools.partial(words.setting, to),

@@ -63,8 +63,8 @@ def report_errors(
         print("interrupted", file=sys.stderr)
         raise typer.Exit(130) from None
     except Exception as error:
-        _tell(error, debug, as_json)
-        raise typer.Exit(_code(error)) from None
+        tell(error, debug, as_json)
+        raise typer.Exit(exit_code(error)) from None
     finally:
         _quiet.reset(before)
 
@@ -132,12 +132,13 @@ class _WithoutGraphs:
         return getattr(self._stream, name)
 
 
-def _tell(error: Exception, debug: bool, as_json: bool) -> None:
+def tell(error: Exception, debug: bool, as_json: bool = False) -> None:
+    """Print the message of an error: on stderr, or as JSON."""
     if debug:
         print(printable("".join(traceback.format_exception(error))), file=sys.stderr)
     try:
         if as_json:
-            print_json({"error": type(error).__name__, "message": str(error), "blockers": _blockers(error)})
+            print_json(error_as_dict(error))
             sys.stdout.flush()
             return
     except OSError:
@@ -166,7 +167,8 @@ def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)} (--debug shows where)"
 
 
-def _code(error: Exception) -> int:
+def exit_code(error: Exception) -> int:
+    """The exit code of a command that an error ends."""
     if isinstance(error, decomp.NotLowered):
         return 1
     unusable = (Unusable, decomp.UnknownOp, decomp.errors.TargetError, decomp.ArgumentError, OSError)
@@ -177,6 +179,11 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__
+
+
+def error_as_dict(error: Exception) -> dict[str, Any]:
+    """An error as plain data."""
+    return {"error": type(error).__name__, "message": str(error), "blockers": _blockers(error)}
 
 
 def _blockers(error: Exception) -> list[dict[str, Any]]:
