@@ -108,6 +108,49 @@ def load_record(text: bytes, fakes: Fakes, rule_at: Callable[[Any], Any], consta
         raise NotSerialisable(error) from error
 
 
+def dump_program(module: fx.GraphModule) -> list[Any]:
+    """The calls of a program as plain data, without metadata: one row for each node, and one for its results. Raises
+    `NotSerialisable`."""
+    index: dict[fx.Node, int] = {}
+    rows: list[Any] = []
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            rows.append(["input", node.name])
+        elif node.op == "get_attr":
+            rows.append(["constant", *_constant(getattr(module, str(node.target), None))])
+        elif node.op == "call_function":
+            args, kwargs = _written(tuple(node.args), index)[1:], _written(dict(node.kwargs), index)[1:]
+            rows.append([_target(node.target), args, *([kwargs] if kwargs else [])])
+        elif node.op == "output":
+            rows.append(["output", _written(node.args[0], index)])
+        else:
+            raise NotSerialisable(node.op)
+        index[node] = len(index)
+    return rows
+
+
+def load_program(rows: Any) -> fx.GraphModule:
+    """The program of such rows. Raises `NotSerialisable` for malformed ones."""
+    graph, root = fx.Graph(), torch.nn.Module()
+    made: list[fx.Node] = []
+    try:
+        for kind, *rest in rows:
+            if kind == "input":
+                made.append(graph.placeholder(rest[0]))
+            elif kind == "constant":
+                name = f"constant_{len(made)}"
+                root.register_buffer(name, constant(rest))
+                made.append(graph.get_attr(name))
+            elif kind == "output":
+                graph.output(_read(rest[0], made))
+            else:
+                args, kwargs = _read(["tuple", *rest[0]], made), _read(["dict", *rest[1]] if rest[1:] else {}, made)
+                made.append(graph.create_node("call_function", _op(kind), args, kwargs))
+        return fx.GraphModule(root, graph)
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, RecursionError) as error:
+        raise NotSerialisable(error) from error
+
+
 def comparable_text(text: bytes) -> Any:
     """The part of a record's text on its expansion, without rejected alternatives and the names of constants."""
     nodes, output, constants, rule, _, results, price = json.loads(text)
@@ -245,7 +288,7 @@ def _read(value: Any, made: list[fx.Node]) -> Any:
     return found
 
 
-def _constant(tensor: torch.Tensor) -> Any:
+def _constant(tensor: Any) -> Any:
     """A small tensor as data."""
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
     if not plain or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg() or tensor.requires_grad:

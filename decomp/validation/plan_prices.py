@@ -131,13 +131,13 @@ def _price(level: str, nodes: Mapping[Place, fx.Node], decided: Decided, target:
     rules = dict.fromkeys(decision.rule for decision in derived)
     calls = sum(sum(1 for _ in calls_in(decision.stamp.graph)) for decision in derived)
     cost_of_all = sum(price_of_graph(cost, decision.stamp.graph) for decision in derived)
-    errors = [_errors(decision, target, node) for decision, node in zip(derived, nodes.values())]
+    errors = [certified_error(decision, target, node) for decision, node in zip(derived, nodes.values())]
     known = [error for error in errors if error is not None]
     ulp, own = max(known) if known and len(known) == len(errors) else (None, None)
     return Price(level, ", ".join(map(str, rules)), calls, cost_of_all, ulp, own)
 
 
-def _errors(derived: Derived, target: str, node: fx.Node) -> tuple[float, float] | None:
+def certified_error(derived: Derived, target: str, node: fx.Node) -> tuple[float, float] | None:
     """The largest error in the certificate of the rule for the dtype of a call's result, and that of PyTorch's own
     kernel; -1 if unknown."""
     certificate = certificate_of(derived.rule) if isinstance(derived.rule, Rule) else None

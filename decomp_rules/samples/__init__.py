@@ -90,6 +90,12 @@ def calls_of(op: Any) -> tuple[Sample, ...]:
         )
 
 
+def names() -> tuple[str, ...]:
+    """The ops whose calls are written in the tables, as far as the installed PyTorch has them."""
+    aten = [f"aten.{name}" for name in (*CALLS, *devices.CALLS) if hasattr(torch.ops.aten, name)]
+    return tuple(dict.fromkeys((*aten, *FUNCTIONS)))
+
+
 def edges_of(op: Any) -> tuple[Sample, ...]:
     """Calls of an op at the edges of what it defines, if there are any; those of `calls_of` are not among them."""
     name = op._qualified_op_name if isinstance(op, torch._ops.OpOverloadPacket) else ""

@@ -17,8 +17,8 @@ from decomp.supported import torch_version
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 not lowered: some ops are blocked, or a rule contradicts its op's schema or is worse than "
-    "its certificate, or decomp does not work here, or two versions or two lowered programs differ, or a backend is "
-    "wrong; "
+    "its certificate, or decomp does not work here, or two versions, lowered programs or proofs differ, or a backend "
+    "or a proof is wrong; "
     "2 wrong usage: a model, target or op is unknown, cannot be read or raises, or a file cannot be written; "
     "3 the model could not be captured, or a rule or the verification failed; 130 interrupted; 141 broken pipe."
 )
@@ -49,6 +49,8 @@ COMMANDS = {
     "targets": Summary(_TARGETS, "rules_command", "List the targets, or the ops of one"),
     "probe": Summary(_TARGETS, "convert_command", "Ask the installed version of a converter which calls it converts"),
     "advise": Summary(_TARGETS, "advise_command", "Show which ops a target should implement next"),
+    "prove": Summary(_TARGETS, "prove_command", "Show which ops reach a target, over the whole table of sample calls"),
+    "score": Summary(_TARGETS, "score_command", "Show how much of PyTorch reaches a target"),
     "compare": Summary(_TARGETS, "compare_command", "Find the call that a backend gets wrong in a model"),
     "bringup": Summary(_TARGETS, "bringup_command", "Compare a backend with PyTorch: its primitives"),
     "rules": Summary(_RULES, "rules_command", "List the rules of the library or its declared limitations"),

@@ -1,4 +1,4 @@
-"""`decomp diff`: how two lowerings differ."""
+"""`decomp diff`: how two lowerings, or two proofs, differ."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from decomp.tools.cli.terminal import Unusable, print_json, show, working
 if TYPE_CHECKING:
     from decomp.tools.locking.comparing import LockDifference
     from decomp.tools.locking.lock import Lock
+    from decomp.tools.proving.comparing import ProofDifference
 
-SUFFIX = ".lock"
+SUFFIX, PROOF = ".lock", ".json"
 FEW = 12
 """How many changes of a kind are shown."""
-TWO = "A lock (a file that `decomp lower --lock FILE` wrote), or a model, which is lowered now."
+TWO = (
+    "A lock (a file that `decomp lower --lock FILE` wrote), or a model, which is lowered now; or a proof (that "
+    "`decomp prove -o FILE.json` wrote), with another one."
+)
 TO = "A target for the models: once for both, or once for each. With one model, it is lowered to each of two."
 
 
@@ -38,10 +42,13 @@ def diff(
     everything: Annotated[bool, typer.Option("--all", help=f"Show more than {FEW} changes of a kind.")] = False,
 ) -> None:
     """Say how two lowerings differ: options, target, calls by op and module, rules, and how each call of the source is
-    lowered. Exits with 1 if the lowered programs do."""
+    lowered; or what two proofs reach. Exits with 1 if the lowered programs, or what is reached, differ."""
     from decomp.tools.locking.comparing import compare
     from decomp.tools.locking.lock import Lock
 
+    if old.endswith(PROOF):
+        _of_proofs(old, new, words.as_json, None if everything else FEW)
+        return
     first, last = _two_targets(old, new, to)
     options = words.options()
     models: dict[str, Any] = {}
@@ -62,17 +69,32 @@ def diff(
         raise typer.Exit(1)
 
 
-def difference_table(found: LockDifference, most: int | None = None) -> RenderableType:
+def difference_table(found: LockDifference | ProofDifference, most: int | None = None) -> RenderableType:
     """The changes by kind."""
     from decomp.tools.cli.tables import change_groups
+    from decomp.tools.locking.comparing import LockDifference
 
-    groups = (
-        (title, "bold", [f"{change.about}: {change.text}" for change in changes]) for title, changes in found.by_kind()
-    )
+    groups = ((title, "bold", [f"{each.about}: {each.text}" for each in changes]) for title, changes in found.by_kind())
     parts: list[RenderableType] = [Text(found.headline, style="bold"), *change_groups(groups, most)]
-    if found.changes and found.is_same_program:
+    if found.changes and isinstance(found, LockDifference) and found.is_same_program:
         parts += ["", Text("The lowered programs are the same.")]
     return Group(*parts)
+
+
+def _of_proofs(old: str, new: str | None, as_json: bool, most: int | None) -> None:
+    """Show how two proofs differ. Exits with 1 if what they reach, or how, does."""
+    from decomp.tools.proving.comparing import compare
+    from decomp.tools.proving.records import TargetProof
+
+    if new is None or not new.endswith(PROOF):
+        raise Unusable(f"{old}: name another proof to compare it with: OLD.json NEW.json")
+    found = compare(TargetProof.load(Path(old)), TargetProof.load(Path(new)))
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        show(difference_table(found, most))
+    if not found.is_same:
+        raise typer.Exit(1)
 
 
 def _two_targets(old: str, new: str | None, to: Sequence[str]) -> tuple[str, str]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from decomp.advice.jobs import Setting
+    from decomp.rules.target import Target
 
 
 class Flag(NamedTuple):
@@ -134,6 +135,10 @@ class Words:
         from decomp.advice.jobs import Setting
 
         return Setting.of(load_target(to), self.options())
+
+    def asked(self, to: str) -> tuple[Target, decomp.Options]:
+        """A target by its name, and the options."""
+        return load_target(to), self.options()
 
     def program(self, model: str) -> ExportedProgram:
         """The model of a name, loaded. Raises `Unusable`, `CaptureError`."""

@@ -14,7 +14,7 @@ import typer
 from decomp.errors import count_noun
 from decomp.rules.keywords import AdviseOptions
 from decomp.tools.cli.advise_command import Models
-from decomp.tools.cli.arguments import To, near, require_model
+from decomp.tools.cli.arguments import To, near, require_json_file, require_model
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.several import models_named
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
@@ -47,7 +47,7 @@ def snapshot(
     models are exported and lowered. `decomp upgrade` says what changed between two of them."""
     from decomp.tools.upgrading.taking import take
 
-    _require_file(output)
+    require_json_file(output)
     unknown = next((each for each in only if each not in KINDS), None)
     if unknown is not None:
         raise Unusable(f"--only {unknown}:{near(unknown, KINDS)} There are {', '.join(KINDS)}")
@@ -117,12 +117,3 @@ def upgrade_table(found: Upgrade, most: int | None = None) -> RenderableType:
     )
     parts += ["", *map(Text, found.models)] if found.models else []
     return Group(*parts)
-
-
-def _require_file(path: Path) -> None:
-    if path.suffix != ".json":
-        raise Unusable(f"-o {path}: the name must end in .json")
-    if path.is_dir():
-        raise Unusable(f"-o {path}: a directory is in its place")
-    if not path.absolute().parent.is_dir():
-        raise Unusable(f"-o {path}: there is no directory {path.parent}")

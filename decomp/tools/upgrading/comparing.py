@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from decomp.errors import ArgumentError, count_noun
 from decomp.tools.upgrading.differing import kernel_changes
@@ -106,14 +106,24 @@ def _of_ops(old: VersionRecord, new: VersionRecord) -> Iterator[VersionChange]:
     for op in sorted({*new.lost} - {*old.lost}):
         yield VersionChange("unreached", op, f"{op_name(op)}: {new.lost[op]}")
     for op in sorted({*old.ops} & {*new.ops}):
-        pairs = _paired(old.ops[op], new.ops[op])
+        pairs = paired(old.ops[op], new.ops[op])
         yield from _of_derivations(op, pairs)
         yield from kernel_changes(op, pairs, {**old.points, **new.points})
 
 
-def _paired(old: Sequence[CallRecord], new: Sequence[CallRecord]) -> list[tuple[CallRecord, CallRecord]]:
+class _Called(Protocol):
+    """A record of a call."""
+
+    @property
+    def call(self) -> str: ...
+
+
+_Record = TypeVar("_Record", bound=_Called)
+
+
+def paired(old: Sequence[_Record], new: Sequence[_Record]) -> list[tuple[_Record, _Record]]:
     """The calls that both have, in order: of two that are written alike the first with the first."""
-    waiting: dict[str, list[CallRecord]] = {}
+    waiting: dict[str, list[_Record]] = {}
     for each in new:
         waiting.setdefault(each.call, []).append(each)
     return [(each, waiting[each.call].pop(0)) for each in old if waiting.get(each.call)]

@@ -1,0 +1,136 @@
+"""How two proofs differ: what is reached, by which derivation, and what the rest waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from decomp.errors import ArgumentError, count_noun
+from decomp.tools.proving.records import ProvedCall, TargetProof
+from decomp.tools.upgrading.comparing import paired
+
+KINDS = {
+    "unreached": "no longer reached",
+    "reached": "newly reached",
+    "needs": "another smallest set to add",
+    "derived": "derived otherwise",
+    "table": "ops and sample calls",
+    "version": "versions",
+    "target": "the target",
+    "rule": "rules whose code changed",
+}
+"""Kinds of changes, in the order in which they are shown."""
+_CAUSES = ("version", "target", "rule")
+"""What may be a cause, and is no change of what is proved."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProofChange:
+    """One thing that differs."""
+
+    kind: str
+    """A key of `KINDS`."""
+    about: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ProofDifference:
+    """What differs between two proofs."""
+
+    headline: str
+    """`tinygrad: 33 of 33 sample calls reached, were 31 of 33: 2 changes`."""
+    changes: tuple[ProofChange, ...]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the same calls are reached, by the same programs, and the others need the same."""
+        return all(change.kind in _CAUSES for change in self.changes)
+
+    def by_kind(self) -> Iterator[tuple[str, list[ProofChange]]]:
+        """The changes in groups, with the title of each."""
+        for kind, changes in groupby(self.changes, lambda change: change.kind):
+            yield KINDS[kind], list(changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For machines."""
+        changes = [{"kind": each.kind, "about": each.about, "text": each.text} for each in self.changes]
+        return {"same": self.is_same, "changes": changes}
+
+
+def compare(old: TargetProof, new: TargetProof) -> ProofDifference:
+    """What changed from one proof to another. Raises `ArgumentError` for proofs of two targets."""
+    if old.target != new.target:
+        raise ArgumentError(f"one proof is of the target {old.target}, the other of {new.target}: compare those of one")
+    changes = sorted((*_of_ops(old, new), *_of_causes(old, new)), key=lambda each: list(KINDS).index(each.kind))
+    counts = [(sum(call.is_reached for call in each.calls), sum(map(len, each.ops.values()))) for each in (old, new)]
+    (was, of), (now, total) = counts
+    said = count_noun(len(changes), "change") if changes else "the same in everything"
+    return ProofDifference(
+        f"{new.target}: {now:,} of {total:,} sample calls reached, were {was:,} of {of:,}: {said}", tuple(changes)
+    )
+
+
+def _of_causes(old: TargetProof, new: TargetProof) -> Iterator[ProofChange]:
+    for name, shown in (("torch", "PyTorch"), ("decomp", "decomp")):
+        if old.header.get(name) != new.header.get(name):
+            yield ProofChange("version", shown, f"{new.header.get(name)}, was {old.header.get(name)}")
+    for op, (was, now) in _changed(old.conditions, new.conditions):
+        said = [_condition(each) for each in (now, was)]
+        yield ProofChange("target", op, f"{said[0]}, was {said[1]}")
+    both = old.rules.keys() & new.rules.keys()
+    for rule in sorted(each for each in both if old.rules[each] != new.rules[each]):
+        yield ProofChange("rule", rule, "its code changed")
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[str, tuple[str | None, str | None]]]:
+    for name in sorted({*old} | {*new}):
+        if old.get(name) != new.get(name):
+            yield name, (old.get(name), new.get(name))
+
+
+def _condition(said: str | None) -> str:
+    return "not in it" if said is None else said or "always legal"
+
+
+def _of_ops(old: TargetProof, new: TargetProof) -> Iterator[ProofChange]:
+    for op in sorted({*old.ops} - {*new.ops}):
+        yield ProofChange("table", op, new.lost.get(op, "only in the first proof"))
+    for op in sorted({*new.ops} - {*old.ops}):
+        yield ProofChange("table", op, "only in the second proof")
+    for op in sorted({*old.ops} & {*new.ops}):
+        pairs = paired(old.ops[op], new.ops[op])
+        if len(pairs) < max(len(old.ops[op]), len(new.ops[op])):
+            yield ProofChange("table", op, "its sample calls changed")
+        for was, now in pairs:
+            change = _of_call(was, now)
+            if change is not None:
+                yield ProofChange(change[0], now.call, change[1])
+
+
+def _of_call(old: ProvedCall, new: ProvedCall) -> tuple[str, str] | None:
+    if old.is_reached and not new.is_reached:
+        return "unreached", f"is {new.verdict} ({new.reason[:160]})"
+    if new.is_reached and not old.is_reached:
+        return "reached", _way(new)
+    if not new.is_reached:
+        return None if old.needs == new.needs else ("needs", f"{_sets(new)}, was {_sets(old)}")
+    if old.verdict != new.verdict or old.rules != new.rules:
+        return "derived", f"{_way(new)}, was {_way(old)}"
+    if old.calls != new.calls:
+        return "derived", f"{_count(new)}, was {_count(old)} ({_way(new)})"
+    return ("derived", "the same calls on other operands") if old.program != new.program else None
+
+
+def _way(call: ProvedCall) -> str:
+    return f"by {call.rules[0]}, {_count(call)}" if call.rules else call.verdict
+
+
+def _count(call: ProvedCall) -> str:
+    return count_noun(sum(call.calls.values()), "call")
+
+
+def _sets(call: ProvedCall) -> str:
+    return " or ".join(", ".join(each) for each in call.needs) or "none but the op itself"
