@@ -46,6 +46,7 @@ COMMANDS = {
     "budget": Summary(_MODELS, "budget_command", "Show the error of a lowered model against float64, by op"),
     "memory": Summary(_MODELS, "budget_command", "Show how much memory a model needs when it is interpreted"),
     "bench": Summary(_MODELS, "bench", "Time programs against their lowered versions"),
+    "init": Summary(_TARGETS, "init_command", "Start a backend of your own"),
     "targets": Summary(_TARGETS, "rules_command", "List the targets, or the ops of one"),
     "probe": Summary(_TARGETS, "convert_command", "Ask the installed version of a converter which calls it converts"),
     "advise": Summary(_TARGETS, "advise_command", "Show which ops a target should implement next"),
