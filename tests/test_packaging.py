@@ -1,6 +1,7 @@
 """The packages built from the tree: the wheel holds both packages and describes itself, the source distribution holds
 the tests and benchmarks as well."""
 
+from configparser import ConfigParser
 from email import message_from_bytes
 from pathlib import Path
 import shutil
@@ -68,3 +69,12 @@ def test_the_source_distribution_holds_the_whole_tree(built):
     with tarfile.open(path) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert {*DESCRIPTION, *files_of((*PACKAGES, *BESIDE))} - held == set()
+
+
+def test_the_version_is_one_and_the_changes_begin_with_it():
+    settings = ConfigParser()
+    settings.read(ROOT / "setup.cfg", "utf-8")
+    version = settings["metadata"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    headings = [line for line in (ROOT / "CHANGELOG.md").read_text("utf-8").splitlines() if line.startswith("## ")]
+    assert headings[0] in (f"## {version}", f"## {version} (unreleased)")
