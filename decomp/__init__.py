@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from decomp.ir.ops import Op, op
     from decomp.lowering import Lowering, decompose, lower, plan
     from decomp.memory.planning import memory_plan
+    from decomp.partitioning.partitioning import partition
     from decomp.patterns.pattern import Pattern
     from decomp.proof.correspondence import VerificationError
     from decomp.refolding.refolding import refold
@@ -54,6 +55,7 @@ __all__ = [  # noqa: RUF022  in groups
     "lower",
     "match",
     "memory_plan",
+    "partition",
     "plan",
     "refold",
     "simplify",
@@ -128,6 +130,7 @@ _DEFINED_IN = {
     "match": "decomp.finding",
     "memory_plan": "decomp.memory.planning",
     "op": "decomp.ir.ops",
+    "partition": "decomp.partitioning.partitioning",
     "plan": "decomp.lowering",
     "refold": "decomp.refolding.refolding",
     "simplify": "decomp.simplifying",

@@ -26,6 +26,7 @@ from decomp.ir.op_facts import SWITCHED_REGIONS
 from decomp.lowering import Lowering, lower
 from decomp.narrowing.functional import require_integers_fit
 from decomp.ops import aten, prims
+from decomp.partitioning.partitioning import partition
 from decomp.rules.keywords import BackendOptions
 from decomp.rules.options import CHECKS, Options, verb
 from decomp.rules.target import Target
@@ -61,8 +62,9 @@ def backend(
     compiler. Its `graphs` has a record of each, and `print(backend)` shows them as a table.
 
     `compiler`: "eager" runs the lowered graph in PyTorch; "inductor" compiles it (with the `mode=` and `options=` of
-    `torch.compile`); a `Backend` runs it on its own arrays, forward and backward; or a function that takes a
-    GraphModule of ATen overloads and its example inputs and returns a callable. `to` defaults to the target of the
+    `torch.compile`); a `Backend` runs it on its own arrays, forward and backward (with `partial=True` in parts, as
+    `decomp.partition` does, and PyTorch runs what it cannot); or a function that takes a GraphModule of ATen overloads
+    and its example inputs and returns a callable. `to` defaults to the target of the
     `Backend`; `cost` for "inductor" to that of the target's file or `decomp.costs.fused`. The other arguments are those
     of `lower`. Raises `ArgumentError` for wrong arguments; the compiled model raises what `lower` raises, when it is
     first called.
@@ -99,6 +101,8 @@ class TorchCompileBackend:
 
         number, reason = current_compilation()
         inner, own = _inner_compiler(self.compiler, given), self.compiler in _NAMED
+        if isinstance(self.compiler, Backend) and self.options.partial:
+            inner = functools.partial(_in_parts, self.compiler, self.target, replace(self.options, partial=False))
         compilation = _Compilation(
             self.target,
             self.options,
@@ -349,6 +353,13 @@ def _inner_compiler(
     if callable(compiler):
         return lambda module, inputs, is_backward: _boxed(compiler(module, inputs))
     return lambda module, inputs, is_backward: _boxed(module.forward)
+
+
+def _in_parts(
+    backend: Backend, to: Target, options: Options, module: fx.GraphModule, inputs: Sequence[Any], is_backward: bool
+) -> Callable[..., Any]:
+    """A graph of which a backend runs what it can, and PyTorch the rest."""
+    return _boxed(backend.load(partition(module, to=to, options=options)))
 
 
 def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from decomp.budgets import Budget as Budget
     from decomp.finding import Matches as Matches
     from decomp.memory.planning import MemoryPlan as MemoryPlan
+    from decomp.partitioning.outcome import Part as Part, Partition as Partition
     from decomp.patterns.found import Match as Match
     from decomp.proof.correspondence import Proof as Proof
     from decomp.provenance import Provenance as Provenance
@@ -44,6 +45,8 @@ _DEFINED_IN = {
     "Match": "decomp.patterns.found",
     "Matches": "decomp.finding",
     "MemoryPlan": "decomp.memory.planning",
+    "Part": "decomp.partitioning.outcome",
+    "Partition": "decomp.partitioning.outcome",
     "Proof": "decomp.proof.correspondence",
     "Provenance": "decomp.provenance",
     "RefoldReport": "decomp.refolding.outcome",

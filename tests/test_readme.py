@@ -29,6 +29,7 @@ PAGES = (
     "docs/guides/dtypes.md",
     "docs/guides/compile.md",
     "docs/guides/backends.md",
+    "docs/guides/partition.md",
     "docs/guides/comparing.md",
     "docs/guides/command-line.md",
     "docs/results/coverage.md",

@@ -70,6 +70,16 @@ class LowerOptions(PlanOptions, total=False):
     lock: str | Path | None
 
 
+class PartitionOptions(LevelOptions, total=False):
+    """The keywords of `partition`."""
+
+    tracer_class: type[fx.Tracer]
+    dynamic_shapes: Any
+    max_ulp: Limits | None
+    simplify: bool
+    verify: bool | str
+
+
 class BackendOptions(TypedDict, total=False):
     """The keywords of `backend`."""
 

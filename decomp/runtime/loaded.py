@@ -36,6 +36,7 @@ from decomp.loading import load as program_of
 from decomp.lowering import Lowering
 from decomp.metadata.meta_values import known_value
 from decomp.narrowing.functional import narrow_tensor
+from decomp.partitioning.outcome import Partition
 from decomp.runtime.border import ComplexBoundary, as_complex, as_real
 from decomp.runtime.building import CodeBuilder, Problems
 from decomp.runtime.code import GeneratedProgram, GeneratedStep, Visit
@@ -374,8 +375,11 @@ def _input(node: fx.Node, border: ComplexBoundary) -> Leaf:
     return Leaf(str(node.target).lstrip("*"), "input", None, value, node, node in border)
 
 
-def load(backend: Backend, program: Any) -> Loaded:
-    """Load a lowered program on a backend. Raises `LoadError`, and `CaptureError` if it is not a program."""
+def load(backend: Backend, program: Any) -> Any:
+    """Load a lowered program on a backend, as `Loaded`; of a `Partition`, its parts on the chip, in a GraphModule.
+    Raises `LoadError`, and `CaptureError` if it is not a program."""
+    if isinstance(program, Partition):
+        return program.load(backend)
     if not isinstance(program, (Lowering, fx.GraphModule, torch.export.ExportedProgram)):
         raise CaptureError(
             f"cannot load {type(program).__name__}; pass a Lowering, an ExportedProgram or a GraphModule"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 from torch import fx
@@ -20,6 +20,10 @@ from decomp.runtime.current import node_now
 from decomp.runtime.known_deviations import KnownDeviation, Where
 
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from decomp.lowering import Lowering
+    from decomp.partitioning.outcome import Partition
     from decomp.runtime.loaded import Loaded
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -200,9 +204,14 @@ class Backend:
         Raises `LookupError` at any other time."""
         return node_now()
 
-    def load(self, program: Any) -> Loaded:
+    @overload
+    def load(self, program: Partition) -> fx.GraphModule: ...
+    @overload
+    def load(self, program: Lowering | ExportedProgram | fx.GraphModule) -> Loaded: ...
+    def load(self, program: Any) -> Any:
         """Load a lowered program (a `Lowering`, an ExportedProgram or a GraphModule) on this backend. Its parameters
-        are converted once, now. Raises `LoadError`, which lists everything that the backend has no function for."""
+        are converted once, now. Of a `Partition`, the parts on the chip are loaded, and the program of all parts is
+        returned. Raises `LoadError`, which lists everything that the backend has no function for."""
         from decomp.runtime.loaded import load  # deferred: it imports this module
 
         return load(self, program)

@@ -40,6 +40,7 @@ COMMANDS = {
     "lower": Summary(_MODELS, "lower_command", "Lower a model to a target, show the report and save the result"),
     "plan": Summary(_MODELS, "lower_command", "Show what lowering would do and cost"),
     "diff": Summary(_MODELS, "diff_command", "Say how two lowerings differ"),
+    "partition": Summary(_MODELS, "partition_command", "Split a model between a target and the host"),
     "convert": Summary(_MODELS, "convert_command", "Lower a model to what a converter takes, convert it"),
     "explain": Summary(_MODELS, "explain_command", "Show the rules of an op, and how sample calls of it are lowered"),
     "refold": Summary(_MODELS, "lower_command", "Find decomposed ops in a program, fold each into one call"),

@@ -481,8 +481,9 @@ def test_help_documents_the_exit_codes_once():
 def test_help_lists_each_command_in_a_section_by_how_its_own_help_begins():
     lines = run("--help").output.splitlines()
     assert [line for line in lines if line.endswith(":")] == ["Options:", *(f"{each}:" for each in SECTIONS)]
+    width = max(map(len, COMMANDS))
     for name, summary in COMMANDS.items():
-        at = lines.index(f"  {name:<8}  {summary.text}")
+        at = lines.index(f"  {name:<{width}}  {summary.text}")
         assert next(line for line in reversed(lines[:at]) if line.endswith(":")) == f"{summary.section}:"
         assert imported(name).help.replace("\n", " ").startswith(summary.text)
 

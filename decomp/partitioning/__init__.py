@@ -1,0 +1,1 @@
+"""Programs split between a chip and a host: which call runs where, and the program of parts."""
