@@ -1,18 +1,18 @@
-"""What a converter makes of ops that its users report as refused, and of whole models: as exported, and lowered by
-`decomp` to the target of that converter. Each program is converted in a process of its own, run there, and compared
-with the source in float64 by the measure of `verify="values"`.
+"""What a converter makes of ops that its users report as refused, and of whole models: as exported, after PyTorch's own
+`run_decompositions()`, and lowered by `decomp` to the target of that converter. Each program is converted in a process
+of its own, run there, and compared with the source in float64 by the measure of `verify="values"`.
 
     python -m benchmarks.conversions openvino [NAME ...]
     python -m benchmarks.conversions --table
 
 The first writes `benchmarks/results/conversions.json` (with names, these rows alone), from which the second prints the
-tables of the guide, `docs/guides/convert.md`.
+tables of `docs/results/converters.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import date
 import importlib
 import json
@@ -41,6 +41,7 @@ TIMEOUT = 300.0
 WORKERS = 2
 RIGHT, WRONG, REFUSED, CRASHES = "right", "wrong", "refused", "crashes"
 Built = tuple[nn.Module, tuple[Any, ...]]
+Found = tuple[str, str, int]
 
 
 class Calls(nn.Module):
@@ -235,33 +236,37 @@ class Row:
     calls: int = 0
     """Of the exported program."""
     lowered_calls: int = 0
+    decomposed: str = ""
+    """The same, after `run_decompositions()`; empty if it was not tried."""
+    decomposed_text: str = ""
+
+
+WAYS = ("exported", "decomposed", "lowered")
+"""In which a program is handed over."""
 
 
 @dataclass(frozen=True)
 class ProgramTrial:
-    """One program, converted in one of the two ways."""
+    """One program, converted in one of the ways."""
 
     converter: str
     kind: str
     name: str
-    lowers: bool
+    way: str
 
-    def run(self) -> Row:
-        """The row, with what is known of it."""
+    def run(self) -> Found:
+        """The verdict, its text, and the number of calls."""
         warnings.simplefilter("ignore")
         converter = converters.get(self.converter)
         if converter.prepare is not None:
             converter.prepare()
         model, args = built(self.kind, self.name)
         try:
-            verdict, text, calls = (_lowered if self.lowers else _exported)(converter, model, args)
+            return HANDED[self.way](converter, model, args)
         except decomp.DecompError as error:
-            verdict, text, calls = REFUSED, str(error).splitlines()[0][:160], 0
+            return REFUSED, str(error).splitlines()[0][:160], 0
         except Exception as error:  # a converter may raise anything
-            verdict, text, calls = REFUSED, f"{type(error).__name__}: {_last_line(error)}", 0
-        if self.lowers:
-            return Row(self.name, self.kind, "", "", verdict, text, lowered_calls=calls)
-        return Row(self.name, self.kind, verdict, text, "", "", calls=calls)
+            return REFUSED, f"{type(error).__name__}: {_last_line(error)}", 0
 
 
 def built(kind: str, name: str) -> Built:
@@ -273,11 +278,13 @@ def built(kind: str, name: str) -> Built:
     return Calls(function), args
 
 
-Found = tuple[str, str, int]
-
-
 def _exported(converter: Converter, model: nn.Module, args: tuple[Any, ...]) -> Found:
     program = torch.export.export(model, args)
+    return _compared(converter, converter.convert(program), program, model, args)
+
+
+def _decomposed(converter: Converter, model: nn.Module, args: tuple[Any, ...]) -> Found:
+    program = torch.export.export(model, args).run_decompositions()
     return _compared(converter, converter.convert(program), program, model, args)
 
 
@@ -288,6 +295,9 @@ def _lowered(converter: Converter, model: nn.Module, args: tuple[Any, ...]) -> F
         ops = ", ".join(dict.fromkeys(blocker.op for blocker in error.blockers))
         return REFUSED, f"not lowered: {ops}", 0
     return _compared(converter, found.result, found.lowering.result, model, args)
+
+
+HANDED = {"exported": _exported, "decomposed": _decomposed, "lowered": _lowered}
 
 
 def _compared(converter: Converter, made: Any, program: Any, model: nn.Module, args: tuple[Any, ...]) -> Found:
@@ -310,9 +320,21 @@ def _last_line(error: BaseException) -> str:
 
 def tried(converter: str, kind: str, name: str) -> Row:
     """The row of a program, each way in a process of its own."""
-    ways = [run_in_process(ProgramTrial(converter, kind, name, lowers), TIMEOUT) for lowers in (False, True)]
-    first, second = (Row(name, kind, CRASHES, way, CRASHES, way) if isinstance(way, Failed) else way for way in ways)
-    return replace(first, lowered=second.lowered, lowered_text=second.lowered_text, lowered_calls=second.lowered_calls)
+    found = {way: run_in_process(ProgramTrial(converter, kind, name, way), TIMEOUT) for way in WAYS}
+    crashed = {way: (CRASHES, str(answer), 0) for way, answer in found.items() if isinstance(answer, Failed)}
+    verdict, text, calls = zip(*({**found, **crashed}[way] for way in WAYS))
+    return Row(
+        name,
+        kind,
+        exported=verdict[0],
+        exported_text=text[0],
+        lowered=verdict[2],
+        lowered_text=text[2],
+        calls=calls[0],
+        lowered_calls=calls[2],
+        decomposed=verdict[1],
+        decomposed_text=text[1],
+    )
 
 
 def programs() -> Iterator[tuple[str, str]]:
@@ -348,37 +370,63 @@ def recorded() -> dict[str, Any]:
 
 
 def tables(records: Mapping[str, Any]) -> str:
-    """The tables of the guide, from the records of all converters."""
-    return "\n".join(line for name, record in records.items() for line in _table(name, record))
+    """The tables of `docs/results/converters.md`: counts, what is not right behind `decomp`, and all programs."""
+    rows = {name: [Row(**row) for row in record["rows"]] for name, record in records.items()}
+    parts = [_versions(records), _totals(rows), _reasons(rows), _programs(rows)]
+    return "\n\n".join("\n".join(part) for part in parts)
 
 
-def _table(name: str, record: Mapping[str, Any]) -> Iterator[str]:
-    rows = [Row(**row) for row in record["rows"]]
-    yield f"{name} {record['version']} on torch {record['torch'].partition('+')[0]}, {record['date']}:"
-    yield ""
-    yield "| | programs | as exported: right | wrong | refused | behind decomp: right | wrong | refused |"
+def _versions(records: Mapping[str, Any]) -> Iterator[str]:
+    for name, record in records.items():
+        torch_version = record["torch"].partition("+")[0]
+        yield f"- {name} {record['version']} on torch {torch_version}, {record['date']}: `{record['command']}`"
+
+
+def _totals(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    yield "| | programs | as exported: right | wrong | refused | `run_decompositions()`: right | wrong | refused |"
     yield "|---|--:|--:|--:|--:|--:|--:|--:|"
-    for kind in ("op", "model"):
-        some = [row for row in rows if row.kind == kind]
-        counts = [_counts([getattr(row, way) for row in some]) for way in ("exported", "lowered")]
-        yield f"| {kind}s | {len(some)} | {' | '.join(counts)} |"
+    yield from _counted(rows, ("exported", "decomposed"))
     yield ""
-    yield "| program | as exported | behind decomp | calls |"
-    yield "|---|---|---|--:|"
-    for row in rows:
-        calls = f"{row.calls or '–'} → {row.lowered_calls}" if row.lowered_calls else ""
-        why = f": {_why(row.lowered_text)}" if row.lowered != RIGHT and row.lowered_text else ""
-        yield f"| {row.name} | {row.exported} | {row.lowered}{why} | {calls} |"
-    yield ""
+    yield "| | programs | behind `decomp`: right | wrong | refused |"
+    yield "|---|--:|--:|--:|--:|"
+    yield from _counted(rows, ("lowered",))
+
+
+def _counted(rows: Mapping[str, Sequence[Row]], ways: Sequence[str]) -> Iterator[str]:
+    for name, own in rows.items():
+        for kind in ("op", "model"):
+            some = [row for row in own if row.kind == kind]
+            counts = [_counts([getattr(row, way) for row in some]) for way in ways]
+            yield f"| {name}, {kind}s | {len(some)} | {' | '.join(counts)} |"
 
 
 def _counts(verdicts: Sequence[str]) -> str:
+    if not any(verdicts):
+        return "– | – | –"
     refused = sum(verdict in (REFUSED, CRASHES) for verdict in verdicts)
     return f"{verdicts.count(RIGHT)} | {verdicts.count(WRONG)} | {refused}"
 
 
-def _why(text: str) -> str:
-    return text.replace("|", "\\|")[:90]
+def _reasons(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    yield "Not right behind `decomp`:"
+    yield ""
+    for name, own in rows.items():
+        for row in own:
+            if row.lowered != RIGHT:
+                yield f"- {row.name} on {name}, {row.lowered}: {row.lowered_text.strip()}"
+
+
+def _programs(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    columns = [f"{name}: as exported | `run_decompositions()` | behind `decomp` | calls" for name in rows]
+    yield f"| program | {' | '.join(columns)} |"
+    yield f"|---|{'---|---|---|--:|' * len(rows)}"
+    for own in zip(*rows.values()):
+        yield f"| {own[0].name} | {' | '.join(map(_cells, own))} |"
+
+
+def _cells(row: Row) -> str:
+    calls = f"{row.calls or '–'} → {row.lowered_calls}" if row.lowered_calls else ""
+    return f"{row.exported} | {row.decomposed or '–'} | {row.lowered} | {calls}"
 
 
 def main(words: list[str]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import importlib
 from importlib import metadata
+import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+import warnings
 
 if TYPE_CHECKING:
     from decomp import Converter
@@ -34,3 +36,18 @@ def get(name: str) -> Converter:
 
 def _registered() -> dict[str, metadata.EntryPoint]:
     return {entry.name: entry for entry in metadata.entry_points(group="decomp_converters")}
+
+
+class Quiet(warnings.catch_warnings):
+    """Without the warnings of PyTorch (2.13) about the way in which a converter decomposes and copies a program, and
+    without its own log."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.simplefilter("ignore")
+        self.level = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+
+    def __exit__(self, *error: Any) -> None:
+        logging.disable(self.level)
+        super().__exit__(*error)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-import logging
 from pathlib import Path
 import re
 import sys
 from typing import Any
-import warnings
 
 import torch
 from torch.export import ExportedProgram
 
 from decomp import Converter
 from decomp_rules import targets
+from decomp_rules.converters import Quiet
 
 
 def convert(program: ExportedProgram) -> Any:
@@ -22,7 +21,7 @@ def convert(program: ExportedProgram) -> Any:
     shapes that a lowered program has computed with would be wrong for others."""
     import openvino
 
-    with _Quiet():
+    with Quiet():
         model = openvino.convert_model(program)
     shapes = [_shape(value) for value in _inputs(program)]
     model.reshape({port: openvino.PartialShape(shape) for port, shape in zip(model.inputs, shapes)})
@@ -61,20 +60,6 @@ def without_telemetry() -> None:
     """OpenVINO (2026.4) reports each conversion to its makers, from a process that it forks, where the package
     `openvino_telemetry` is installed. Trials are not reported."""
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  as if it were not installed
-
-
-class _Quiet(warnings.catch_warnings):
-    """Without the warnings of PyTorch (2.13) about the way in which OpenVINO decomposes and copies a program."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        warnings.simplefilter("ignore")
-        self.level = logging.root.manager.disable
-        logging.disable(logging.WARNING)
-
-    def __exit__(self, *error: Any) -> None:
-        logging.disable(self.level)
-        super().__exit__(*error)
 
 
 def _inputs(program: ExportedProgram) -> list[torch.Tensor]:

@@ -123,6 +123,9 @@ def overloads_to_ask() -> list[torch._ops.OpOverload]:
 
 
 _OTHERS: Mapping[str, Callable[[], Sequence[tuple[Any, ...]]]] = {
+    "aten.convolution.default": lambda: [
+        (torch.randn(1, 2, 4, 4, 4), torch.randn(3, 2, 2, 2, 2), None, [1] * 3, [0] * 3, [1] * 3, False, [0] * 3, 1)
+    ],
     "aten.grid_sampler.default": lambda: [(torch.randn(1, 2, 3, 4, 5), torch.rand(1, 2, 2, 2, 3), 0, 0, False)],
     "aten.unfold.default": lambda: [(torch.randn(3, 9), -1, 4, 2), (torch.randn(2, 3, 9), 2, 4, 2)],
 }
@@ -232,9 +235,10 @@ class _Asking:
             self.settle(rest[half:])
 
     def _parts(self, calls: list[int], message: str) -> list[list[int]]:
-        """Calls of the overloads that a message names and the others; the halves, if it names none."""
+        """Calls of the ops that a message names, by an overload or a kernel, and the others; the halves, if it names
+        none."""
         overloads = list(dict.fromkeys(self.samples[i].overload for i in calls))
-        apart = {overload for overload in overloads if str(overload) in message}
+        apart = {overload for overload in overloads if f"{overload.overloadpacket}." in message}
         if not apart or len(apart) == len(overloads):
             apart = set(overloads[: len(overloads) // 2])
         return [[i for i in calls if (self.samples[i].overload in apart) == chosen] for chosen in (False, True)]

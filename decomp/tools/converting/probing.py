@@ -112,14 +112,16 @@ def _in_groups(names: Sequence[str], size: int) -> list[list[str]]:
 
 
 def _dtypes(calls: Iterable[Sequence[AskedCall]]) -> tuple[str, ...]:
-    """The dtypes in which at least half of the ops are right that are right in some dtype."""
+    """The dtypes in which at least half of the ops are right that are right in some dtype. No complex ones, in which
+    few ops are asked: without them complex numbers become pairs of real ones."""
     asked: dict[str, list[bool]] = {}
     for some in calls:
         if not any(call.verdict == "right" for call in some):
             continue
         by_dtype: dict[str, list[bool]] = {}
         for call in some:
-            if call.verdict != "not exported" and len(call.dtypes) == 1:
+            is_real = len(call.dtypes) == 1 and not call.dtypes[0].startswith("complex")
+            if is_real and call.verdict != "not exported":
                 by_dtype.setdefault(call.dtypes[0], []).append(call.verdict == "right")
         for dtype, answers in by_dtype.items():
             asked.setdefault(dtype, []).append(any(answers))

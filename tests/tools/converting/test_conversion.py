@@ -118,7 +118,7 @@ def test_a_model_that_writes_to_its_state_is_refused():
     ("wrong", "text"),
     [
         ({"to": 3}, "to= must be the name of a converter or a decomp.Converter, not int"),
-        ({"to": "opnvino"}, "no converter 'opnvino'; there are openvino, and any decomp.Converter"),
+        ({"to": "opnvino"}, "no converter 'opnvino'; there are executorch, openvino, and any decomp.Converter"),
         ({"args": None}, "a module is captured by running it: pass args=(...), or an ExportedProgram"),
         ({"model": len}, "a model must be an nn.Module or an ExportedProgram, not builtin_function_or_method"),
         ({"to": "onnx"}, 'to="onnx" is not a converter: the ONNX backend writes models itself'),
@@ -144,18 +144,21 @@ def test_importing_the_package_imports_no_converter():
     import subprocess
     import sys
 
-    program = "import sys, decomp; decomp.convert, decomp.Converter; print('openvino' in sys.modules)"
+    program = (
+        "import sys, decomp; from decomp_rules import converters; made = [*map(converters.get, converters.names())];"
+        "print([each.package for each in made if each.package in sys.modules])"
+    )
     shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
-    assert shown.split() == ["False"]
+    assert shown == "[]\n"
+
+
+class Spectrum(nn.Module):
+    def forward(self, x):
+        return torch.fft.rfft(x).abs(), torch.kthvalue(x, 2, dim=1).values
 
 
 def test_openvino_converts_a_model_that_it_refuses_as_exported():
     openvino = converter("openvino")
-
-    class Spectrum(nn.Module):
-        def forward(self, x):
-            return torch.fft.rfft(x).abs(), torch.kthvalue(x, 2, dim=1).values
-
     model, x = Spectrum(), torch.randn(3, 8)
     found = conversion(model, openvino, (x,), None, None, None, True, {})
     assert "2 results within" in found.verified
@@ -171,3 +174,68 @@ def test_openvino_keeps_a_dynamic_size():
     for size in (2, 5):
         (found,) = openvino.run(made, [torch.ones(size, 4)])
         torch.testing.assert_close(found, MODEL(torch.ones(size, 4)).detach())
+
+
+def test_executorch_converts_a_model_that_it_refuses_as_exported():
+    executorch = converter("executorch")
+    model, x = Spectrum(), torch.randn(3, 8)
+    with pytest.raises(Exception, match="aten.kthvalue"):
+        executorch.convert(torch.export.export(model, (x,)))
+    found = conversion(model, executorch, (x,), None, None, None, True, {})
+    assert "2 results within" in found.verified
+    assert type(found.result).__name__ == "ExecutorchProgramManager"
+    for mine, own in zip(executorch.run(found.result, [x]), model(x)):
+        torch.testing.assert_close(mine, own)
+
+
+def test_executorch_takes_numbers_and_transposed_inputs(tmp_path):
+    executorch = converter("executorch")
+
+    class Scaled(nn.Module):
+        def forward(self, x, factor, bias):
+            return torch.relu(x) * factor + bias
+
+    args = (X.t(), 3, X.t()[:, :1].expand(4, 2))
+    made = decomp.convert(Scaled(), to="executorch", args=args)
+    (found,) = executorch.run(made, [args[0], args[2]])
+    torch.testing.assert_close(found, Scaled()(*args))
+    executorch.save(made, tmp_path / "scaled.pte")
+    from executorch.runtime import Runtime
+
+    method = Runtime.get().load_program(tmp_path / "scaled.pte").load_method("forward")
+    (again,) = method.execute([args[0].contiguous(), 3, args[2].contiguous()])
+    torch.testing.assert_close(again, found)
+
+
+def test_executorch_takes_a_model_that_returns_what_topk_returns():
+    executorch = converter("executorch")
+
+    class Top(nn.Module):
+        def forward(self, x):
+            return torch.topk(x, 2), x + 1
+
+    found = conversion(Top(), executorch, (X,), None, None, None, True, {})
+    assert "3 results within" in found.verified and "topk" in str(found.lowering.result.call_spec.out_spec)
+
+
+def test_executorch_keeps_a_dynamic_size():
+    executorch = converter("executorch")
+    batch = {"input": {0: torch.export.Dim("batch", min=2, max=8)}}
+    made = decomp.convert(MODEL.eval(), to="executorch", args=(X,), dynamic_shapes=batch)
+    for size in (2, 8):
+        (found,) = executorch.run(made, [torch.ones(size, 4)])
+        torch.testing.assert_close(found, MODEL(torch.ones(size, 4)).detach())
+
+
+def test_executorch_names_the_kernel_that_fails_and_the_check_in_it():
+    executorch = converter("executorch")
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+
+    class Plus(nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    model = executorch.convert(torch.export.export(Plus(), (x,)))
+    with pytest.raises(RuntimeError) as raised:
+        executorch.run(model, [x])
+    assert str(raised.value) == "aten.add.out fails: 3 input tensors have different dim orders"

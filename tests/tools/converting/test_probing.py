@@ -15,6 +15,7 @@ OVERLOADS = (
     "aten.cumsum.default",
     "aten.erfinv.default",
     "aten.neg.default",
+    "aten.view_as_real_copy.default",
 )
 
 
@@ -67,6 +68,12 @@ def test_what_is_left_out_is_listed_with_the_reason(probed):
     assert "# erfinv.default: crashes: crashes: SIGSEGV" in left_out
 
 
+def test_a_target_has_no_complex_dtypes_as_few_ops_are_asked_in_them(probed):
+    found, _, target = probed
+    assert "float32" in found.dtypes and not any(dtype.startswith("complex") for dtype in found.dtypes)
+    assert "view_as_real_copy" not in target
+
+
 def call(verdict, dtype="float32", rank=2, **arguments):
     return AskedCall(
         "aten.topk.default", verdict, arguments={"x": DescribedTensor(dtype, rank), **arguments}, dtypes=(dtype,)
@@ -94,3 +101,23 @@ def test_the_target_that_ships_is_as_it_was_made_and_names_the_version():
 
     assert "openvino 2026" in targets.openvino.description
     assert "kthvalue" not in targets.openvino and "convolution" in targets.openvino
+    assert "executorch 1.5" in targets.executorch.description
+    assert "sort" not in targets.executorch and "topk" in targets.executorch
+
+
+def test_executorch_takes_convolutions_of_images_and_not_of_volumes():
+    from decomp_rules import targets
+
+    image, volume = torch.randn(1, 2, 4, 4), torch.randn(1, 2, 4, 4, 4)
+    for module, x, taken in ((nn.Conv2d(2, 3, 2), image, True), (Volume(), volume, False)):
+        plan = decomp.plan(module, to=targets.executorch, args=(x,), rules=decomp.Rules())
+        assert plan.complete is taken
+
+
+class Volume(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 2, 2, 2, 2))
+
+    def forward(self, x):
+        return torch.convolution(x, self.weight, None, [1] * 3, [0] * 3, [1] * 3, False, [0] * 3, 1)

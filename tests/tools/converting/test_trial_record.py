@@ -1,4 +1,4 @@
-"""The tables of the guide are those of the committed records."""
+"""The tables of the results are those of the committed records."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ from benchmarks.conversions import MODELS, OPS, recorded, tables
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_guide_has_the_tables_of_the_records():
-    guide = (ROOT / "docs" / "guides" / "convert.md").read_text(encoding="utf-8")
-    shown = guide.partition("<!-- trial -->\n")[2].partition("<!-- end -->")[0]
+def test_the_results_have_the_tables_of_the_records():
+    page = (ROOT / "docs" / "results" / "converters.md").read_text(encoding="utf-8")
+    shown = page.partition("<!-- trial -->\n")[2].partition("<!-- end -->")[0]
     assert shown.strip() == tables(recorded()).strip()
 
 

@@ -1,0 +1,187 @@
+"""ExecuTorch: `executorch.exir.to_edge` of an ExportedProgram, then `to_executorch`, without a delegate; the runtime of
+its Python package runs the model with the kernels that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+import os
+from pathlib import Path
+import re
+import sys
+import tempfile
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, TensorArgument
+
+from decomp import Converter
+from decomp_rules import targets
+from decomp_rules.converters import Quiet
+
+
+def convert(program: ExportedProgram) -> Any:
+    """The `ExecutorchProgramManager` of a program. Its inputs must be contiguous, or channels-last where those are that
+    the program was exported with. Raises `NotImplementedError` for an op that is not in Core ATen, and whatever
+    ExecuTorch raises."""
+    with Quiet():
+        from executorch.exir import to_edge
+
+        try:
+            with _Adapted(program):
+                return to_edge(program).to_executorch()
+        except Exception as error:  # the class of what the verifier raises is private to PyTorch
+            refusal = _refusal(str(error))
+            if refusal is None:
+                raise
+            raise refusal from error
+
+
+def run(model: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results of the method `forward`. Raises `RuntimeError` with the op that fails, and the check in it."""
+    with Quiet():
+        from executorch.runtime import Runtime
+
+    with _Said() as said:
+        try:
+            method = Runtime.get().load_program(model.buffer).load_method("forward")
+            results = method.execute(_arguments(model, inputs))
+        except RuntimeError as error:
+            raise RuntimeError(reason(said.text()) or str(error)) from error
+    return [result.clone() for result in results if isinstance(result, torch.Tensor)]
+
+
+def save(model: Any, path: Path) -> None:
+    """Write the `.pte` that the runtime loads."""
+    with path.open("wb") as file:
+        model.write_to_file(file)
+
+
+def registry() -> list[str]:
+    """The overloads of the ops that the runtime has kernels of, by the names of ops: kernels write to `out`, and views
+    are copies, so that of `view` is `view_copy.out`."""
+    with Quiet():
+        from executorch.runtime import Runtime
+
+    kernels = (name.partition("::") for name in Runtime.get().operator_registry.operator_names)
+    ops = {name.partition(".")[0] for namespace, _, name in kernels if namespace == "aten"}
+    ops |= {name.removesuffix("_copy") for name in ops}
+    packets = [getattr(torch.ops.aten, name) for name in sorted(ops) if hasattr(torch.ops.aten, name)]
+    return [str(getattr(packet, overload)) for packet in packets for overload in packet.overloads()]
+
+
+def _refusal(said: str) -> NotImplementedError | None:
+    """The first line of what is said of an op that is not in Core ATen; the rest is about the flags of `to_edge`."""
+    found = re.search(r"Operator torch\._ops\.(\S+) is not in Core ATen opset", said)
+    return NotImplementedError(f"{found[1]} is not in Core ATen, and `to_edge` takes no other op") if found else None
+
+
+class _Adapted:
+    """While a program is converted: its inputs are contiguous or channels-last, the layouts that the runtime takes; and
+    it returns a tuple of the same tensors in the place of what `torch.sort` and others return, a class that ExecuTorch
+    (1.5) does not write. The runtime returns a list in any case."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        inputs = {spec.arg.name for spec in _user_inputs(program) if isinstance(spec.arg, TensorArgument)}
+        named = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in inputs]
+        self.nodes = [node for node in named if not _is_taken(node.meta["val"])]
+        self.own = [node.meta["val"] for node in self.nodes]
+        self.signature = program.module_call_graph[0].signature
+        self.returned = self.signature.out_spec
+
+    def __enter__(self) -> None:
+        for node, value in zip(self.nodes, self.own):
+            node.meta["val"] = torch.empty_like(value, memory_format=torch.contiguous_format)
+        if any(kind.__module__ == "torch.return_types" for kind in _kinds(self.returned)):
+            leaf = _leaf(self.returned)
+            self.signature.out_spec = type(self.signature.in_spec)(tuple, None, [leaf] * self.returned.num_leaves)
+
+    def __exit__(self, *error: Any) -> None:
+        for node, value in zip(self.nodes, self.own):
+            node.meta["val"] = value
+        self.signature.out_spec = self.returned
+
+
+def _leaf(spec: Any) -> Any:
+    """The structure of a single tensor, taken from one that has some."""
+    return spec if spec.is_leaf() else _leaf(spec.child(0))
+
+
+def _kinds(spec: Any) -> Iterator[type]:
+    """The classes of the containers in a structure."""
+    if not spec.is_leaf():
+        yield spec.type
+        for child in spec.children():
+            yield from _kinds(child)
+
+
+def _user_inputs(program: ExportedProgram) -> list[InputSpec]:
+    return [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+
+
+def _is_taken(tensor: torch.Tensor) -> bool:
+    """Whether the runtime takes a tensor with these strides."""
+    last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return last or tensor.is_contiguous()
+
+
+def _arguments(model: Any, inputs: Sequence[torch.Tensor]) -> list[Any]:
+    """The arguments of the method: these tensors, and the numbers that the program was exported with."""
+    tensors = iter(tensor.detach() if _is_taken(tensor) else tensor.detach().contiguous() for tensor in inputs)
+    arguments = [spec.arg for spec in _user_inputs(model.exported_program())]
+    return [arg.value if isinstance(arg, ConstantArgument) else next(tensors) for arg in arguments]
+
+
+class _Said:
+    """What the runtime writes to standard error, where it says which kernel fails and why; its exceptions are
+    numbers."""
+
+    def __enter__(self) -> _Said:
+        sys.stderr.flush()
+        self.file = tempfile.TemporaryFile("w+", errors="replace")  # closed on leaving
+        self.own, self.stream = os.dup(2), sys.stderr
+        os.dup2(self.file.fileno(), 2)
+        sys.stderr = self.file  # the bindings write to the one, and the runtime to the other
+        return self
+
+    def text(self) -> str:
+        """So far."""
+        self.file.flush()
+        self.file.seek(0)
+        return self.file.read()
+
+    def __exit__(self, *error: Any) -> None:
+        sys.stderr = self.stream
+        os.dup2(self.own, 2)
+        os.close(self.own)
+        self.file.close()
+
+
+def reason(said: str) -> str:
+    """`aten.add.out fails: 3 input tensors have different dim orders`; empty, if it says nothing of the kind."""
+    missing = re.findall(r"Missing operator: \[\d+\] (\S+)", said)
+    if missing:
+        return f"the runtime has no kernel for {', '.join(map(_as_overload, missing))}"
+    failed = re.search(r"in operator (\S+): 0x", said)
+    check = re.search(r"Check failed \((.*)\): *(.*)", said)
+    why = f": {check[2] or check[1]}" if check else ""
+    return f"{_as_overload(failed[1])} fails{why}" if failed else ""
+
+
+def _as_overload(kernel: str) -> str:
+    """`aten::add.out` as `aten.add.out`."""
+    return kernel.replace("::", ".", 1)
+
+
+CONVERTER = Converter(
+    "executorch",
+    package="executorch",
+    at_least="1.5",
+    target=targets.get("executorch"),
+    convert=convert,
+    run=run,
+    save=save,
+    suffix=".pte",
+    registry=registry,
+    note="the kernels are ExecuTorch's own, without a delegate",
+)

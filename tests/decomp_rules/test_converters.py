@@ -1,0 +1,38 @@
+"""The converters that ship: what a runtime says of a failure, in one line."""
+
+import pytest
+
+from decomp_rules import converters
+from decomp_rules.converters import executorch
+
+FAILED = """\
+[tensor_util.cpp:130] Check failed (all_contiguous || all_channels_last): 3 input tensors have different dim orders
+[op_add.cpp:44] Check failed (tensors_have_same_dim_order(a, b, out)):
+[method.cpp:1483] KernelCall failed at instruction 0:2 in operator aten::add.out: 0x12
+[method.cpp:1493] arg 0 with type id 1
+"""
+UNEXPLAINED = FAILED.partition("\n")[2]
+MISSING = """[operator_registry.cpp:277] kernel 'aten::sort.values' not found.
+[method.cpp:822] Missing operator: [0] aten::sort.values
+[method.cpp:822] Missing operator: [3] aten::erfinv.out
+[method.cpp:1128] There are 2 instructions don't have corresponding operator registered. See logs for details
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (FAILED, "aten.add.out fails: 3 input tensors have different dim orders"),
+        (UNEXPLAINED, "aten.add.out fails: tensors_have_same_dim_order(a, b, out)"),
+        (FAILED.splitlines()[2], "aten.add.out fails"),
+        (MISSING, "the runtime has no kernel for aten.sort.values, aten.erfinv.out"),
+        ("[program.cpp:100] Verification failed", ""),
+    ],
+)
+def test_executorch_is_quoted_by_the_kernel_that_fails_and_the_first_check_in_it(said, reason):
+    assert executorch.reason(said) == reason
+
+
+def test_every_converter_that_ships_has_a_target_of_its_name():
+    for name in converters.names():
+        assert converters.get(name).target.name == name
