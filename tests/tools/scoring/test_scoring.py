@@ -9,7 +9,6 @@ import pytest
 
 import decomp
 from decomp.advice.jobs import Setting
-from decomp.tools.cli import score_command
 from decomp.tools.proving.proving import prove, table_of
 from decomp.tools.proving.records import ProvedCall, TargetProof
 from decomp.tools.scoring.pages import badge_of, page_of
@@ -123,7 +122,7 @@ def asked_of_tinygrad():
 
 
 def test_the_command_scores_a_proof_and_writes_a_page_and_a_badge(tmp_path, monkeypatch):
-    monkeypatch.setattr(score_command, "score_of", functools.partial(score, models=("mlp",)))
+    monkeypatch.setattr("decomp.tools.scoring.score.score", functools.partial(score, models=("mlp",)))
     known = prove(asked_of_tinygrad, ops=["linalg_eig"], known=None, header={"asked": "tinygrad"})
     others = {name: () for name in table_of(Setting.of(*asked_of_tinygrad()))}
     replace(known, ops={**others, **known.ops}).save(tmp_path / "proof.json")
