@@ -38,6 +38,8 @@ def partition(
 ) -> None:
     """Split a model between a target and the host: which calls cannot run on the target, or cost less on the host, and
     in how many parts it runs then, with prices in bytes or in the unit of the target's costs."""
+    from decomp.tools.cli.tables import indented
+
     target, options = load_target(to), words.options(verify=not no_verify)
     program = words.program(model)
     with working(f"splitting {model} between {target.name} and {host}"):
@@ -49,9 +51,11 @@ def partition(
     if words.as_json:
         print_json({**found.as_dict(), "advice": [each.as_dict() for each in advice]})
     else:
-        show(partition_table(found), *(Text(f"  {each}") for each in advice))
+        show(partition_table(found), *(indented(f"  {each}") for each in advice))
 
 
 def partition_table(found: Partition) -> RenderableType:
     """The parts, the price, and why calls are on the host."""
-    return Group(Text(found.headline, style="bold"), OpenTable(found.table), *map(Text, found.remarks))
+    from decomp.tools.cli.tables import indented
+
+    return Group(Text(found.headline, style="bold"), OpenTable(found.table), *map(indented, found.remarks))
