@@ -63,20 +63,6 @@ NEXTAFTER_HAS_A_GRADIENT = since((2, 13), True, False)
 NOT_EXPORTED = since((2, 13), (), ("grad", "grad of vmap", "vjp", "jvp", "jacrev"))
 """Transforms that torch.export fails on: before 2.13.0 it does not record the functions that leave a level of
 gradients, so that a result is a wrapped tensor and no fake one."""
-NOT_CAPTURED = since(
-    (2, 12),
-    (),
-    (
-        *NOT_EXPORTED,
-        "grad of grad",
-        "grad for each sample",
-        "jacfwd",
-        "gradient of a group norm",
-        "gradient of a batch norm",
-    ),
-)
-"""Transforms that neither torch.export nor Dynamo's export takes: on 2.11.0 the latter has the number of a level as an
-input."""
 CONTIGUOUS_ON_META = since((2, 13), [], ["aten.contiguous.default"])
 """Calls that a transformer layer on the meta device has beside those of one on the CPU: fake attention has the strides
 of the CPU's kernel there from 2.13.0 on."""
@@ -96,3 +82,6 @@ OTHER_LINES = since(
     },
 )
 """Lines of a transcript in the documents that read otherwise before 2.13.0, as exported programs have an op less."""
+SPECTRA_HAVE_THEIR_STRIDES = since((2, 12), True, False)
+"""Whether fake tensors give a spectrum along an inner dimension the strides of its kernel; those of 2.11.0 have it
+contiguous."""

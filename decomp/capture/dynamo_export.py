@@ -56,6 +56,9 @@ def _with_state(model: nn.Module, module: fx.GraphModule, args: Any, kwargs: Any
             own[users[id(value)]] = node
         elif id(value) in names:
             _attribute_for(node, names[id(value)])
+        elif type(value) is int:  # torch 2.11 makes inputs of sizes, and of the numbers of levels of torch.func
+            node.replace_all_uses_with(value)
+            graph.erase_node(node)
         else:
             raise CaptureError(f"Dynamo captured a {type(value).__name__} that is neither an input nor a parameter")
     results = [object() for _ in graph.output_node().args[0]]

@@ -101,8 +101,9 @@ def test_a_rule_that_returns_the_size_of_the_example_is_refused(rule):
     before = sizes_of(source)
     with pytest.raises((decomp.RuleError, decomp.NotLowered)) as caught:
         decomp.lower(source, to=decomp.Target("chip", CHIP), rules=decomp.Rules({F.relu: rule}))
-    # A fake kernel may call the size 3 or the size of the input, by what it was asked before.
-    assert "returned shape [3, 4], the op returns [s" in str(caught.value) or PINS in str(caught.value)
+    # A fake kernel may call the size 3 or the size of the input, by what it was asked before; that of 2.11 asks for it.
+    said = str(caught.value)
+    assert any(why in said for why in ("returned shape [3, 4], the op returns [s", PINS, GUARDS))
     assert sizes_of(source) == before
 
 

@@ -30,7 +30,7 @@ def test_the_second_does_not_go_through_the_constructor(monkeypatch):
     make = Fakes(FakeTensorMode())
     make.make(meta(), CPU)
     monkeypatch.setattr(fakes, "FakeTensor", lambda *_: pytest.fail("the constructor was called"))
-    monkeypatch.setattr(fakes, "fake_with_attributes", lambda elem, attributes: attributes["_fake_device"])
+    monkeypatch.setattr(fakes, "fake_with_attributes", lambda elem, device, attributes: device)
     assert make.make(meta(), CPU) == CPU
 
 

@@ -16,6 +16,7 @@ import os
 import re
 from typing import Any
 from unittest import mock
+import warnings
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -90,11 +91,14 @@ def _allocations(events: Iterable[Any]) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Silences the profiler of torch 2.13, which writes to standard error regardless of settings."""
+    """Silences the profiler, which writes to standard error regardless of settings (torch 2.13) and warns that it keeps
+    the events of one cycle alone (2.11)."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         os.dup2(kept, 2)
         os.close(kept)

@@ -20,6 +20,7 @@ from decomp.ir.call import is_free, is_host
 from decomp.ir.ops import of_function
 from decomp.jobs import NO_PROGRESS, Failed, Progress, answers, can_travel, within
 from decomp.metadata.nonfinite_constants import same_constant
+from decomp.ops import aten
 from decomp.pairs.functional import border_conversions
 from decomp.proof.correspondence import IllegalCall, MetadataChanged, VerificationError
 from decomp.proof.legality import why_illegal_in
@@ -261,11 +262,7 @@ def _require_known(node: fx.Node, target: Target) -> None:
         raise IllegalCall(f"{target.name} does not have {spell_target(node.target)}", node)
 
 
-_AT_BORDERS = (
-    torch.ops.aten.view_as_real.default,
-    torch.ops.aten.view_as_complex.default,
-    torch.ops.aten.copy_.default,
-)
+_AT_BORDERS = (aten.view_as_real.default, aten.view_as_complex.default, aten.copy_.default)
 """Calls that split complex inputs and merge complex results, where the target has real numbers alone, and that write
 inputs back: not the target's to take."""
 
