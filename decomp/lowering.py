@@ -425,4 +425,4 @@ class _Clock:
         finally:
             seconds = time.perf_counter() - began
             self.times[name] = self.times.get(name, 0.0) + seconds
-            _LOG.info("%s: %.0f ms", name, 1000 * seconds)
+            _LOG.debug("%s: %.0f ms", name, 1000 * seconds)

@@ -51,7 +51,7 @@ def report_errors(
                 loudness.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")
             if verbose or debug:
-                loudness.enter_context(_logged(logging.DEBUG if debug else logging.INFO))
+                loudness.enter_context(_logged())
             yield
         sys.stdout.flush()
     except typer.Exit:
@@ -103,13 +103,13 @@ def _loggers_below(name: str) -> list[logging.Logger]:
 
 
 @contextlib.contextmanager
-def _logged(level: int) -> Iterator[None]:
-    """With the log of this project on stderr, from a level on."""
+def _logged() -> Iterator[None]:
+    """With the log of this project on stderr."""
     log, handler = logging.getLogger("decomp"), logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     before = log.level
     log.addHandler(handler)
-    log.setLevel(level)
+    log.setLevel(logging.DEBUG)
     try:
         yield
     finally:

@@ -56,7 +56,7 @@ def test_ways_with_wrong_values_and_other_targets_are_left_out(rule):
 
 def test_the_command_shows_and_draws_it(rule, tmp_path, monkeypatch):
     ways = way("exact", 1.2, 44), way("standard", 2.3, 17), way("fast", 9.0, 17)
-    monkeypatch.setattr("decomp.tools.cli.rules_command.read_committed", lambda: certificate(rule, *ways))
+    monkeypatch.setattr("decomp.rules.certificates.read_committed", lambda: certificate(rule, *ways))
     shown = CliRunner().invoke(app, ["rules", "sigmoid", "--to", "tinygrad", "--plot", str(tmp_path / "front.png")])
     assert shown.exit_code == 0, shown.output
     assert "aten.sigmoid on tinygrad: 2 of 3 rules are worth using" in shown.output
