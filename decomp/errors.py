@@ -352,7 +352,7 @@ class NotLowered(DecompError):
         if not self.args:
             advice = self._advice()
             lines = [] if advice is None else advice.lines()
-            narrow = advice is not None and advice.narrow_is_enough
+            narrow = advice is not None and advice.narrower is not None and advice.narrower.is_enough
             self.args = ("\n".join(_not_lowered_lines(self.target, self.blockers, lines, narrow)),)
         return str(self.args[0])
 

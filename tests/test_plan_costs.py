@@ -76,7 +76,7 @@ def test_a_model_s_plan_costs_what_is_promised():
 
 def test_the_plan_shows_them():
     lines = [line.strip() for line in str(planned(accuracy="exact")).splitlines()]
-    assert lines[0] == "plan for chip: 1 calls legal, 3 derived, 0 blocked"
+    assert lines[0] == "plan for chip: 1 call legal, 3 derived, 0 blocked"
     assert lines[1] == "planned for small errors: the first rule that reaches the target"
     assert lines[2] == "comes to 8 calls before simplification"
     assert lines[3].startswith("2 × aten.tanh by long (") and lines[3].endswith("): 3 calls each; fast: 1")

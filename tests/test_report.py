@@ -33,7 +33,7 @@ def test_the_counts_are_those_of_the_program(mlp):
 def test_a_lowering_and_a_plan_show_themselves_in_a_line(mlp):
     said = "3 calls of 2 ops became 5 of 3; the program is .result, the rest print(lowering.report())"
     assert repr(mlp) == f"<lowered to core_aten: {said}>"
-    said = "1 calls legal, 2 derived, 0 blocked; print(plan) shows them"
+    said = "1 call legal, 2 derived, 0 blocked; print(plan) shows them"
     assert repr(mlp.plan) == f"<plan to core_aten: {said}>"
 
 

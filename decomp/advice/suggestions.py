@@ -44,21 +44,51 @@ class Addition:
 
 
 @dataclass(frozen=True, slots=True)
-class NarrowingOutcome:
-    """The effect of `narrow=True`, which may make the dtypes of a suggested set unnecessary."""
+class OptionOutcome:
+    """The effect of an option of `lower`, which may make additions unnecessary."""
 
-    dtypes: tuple[tuple[str, str], ...]
-    """Each wide dtype, and the one that replaces it."""
     blocked: int
     """How many ops stay blocked if the target adds nothing."""
     calls: int | None
     """How many calls the lowered program has then; None if something stays blocked."""
 
+    @property
+    def effect(self) -> str:
+        """What the option does, as a clause that begins with it."""
+        raise NotImplementedError
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the whole program lowers with the option and no additions."""
+        return self.calls is not None
+
     def __str__(self) -> str:
-        computes = " and ".join(f"in {narrow} instead of {wide}" for wide, narrow in self.dtypes)
         if self.calls is not None:
-            return f"narrow=True computes {computes}: all lower, to {count_calls(self.calls)}"
-        return f"narrow=True computes {computes}: {self.blocked} op{'s stay' if self.blocked > 1 else ' stays'} blocked"
+            return f"{self.effect}: all lower, to {count_calls(self.calls)}"
+        return f"{self.effect}: {self.blocked} op{'s stay' if self.blocked > 1 else ' stays'} blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowingOutcome(OptionOutcome):
+    """The effect of `narrow=True`, which may make the dtypes of a suggested set unnecessary."""
+
+    dtypes: tuple[tuple[str, str], ...]
+    """Each wide dtype, and the one that replaces it."""
+
+    @property
+    def effect(self) -> str:
+        """`narrow=True computes in int32 instead of int64`."""
+        return f"narrow=True computes {' and '.join(f'in {narrow} instead of {wide}' for wide, narrow in self.dtypes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceOutcome(OptionOutcome):
+    """The effect of `training=False`, which needs no ops that only gradients need."""
+
+    @property
+    def effect(self) -> str:
+        """The clause."""
+        return "training=False, for a program that is not trained"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +144,8 @@ class Suggestion:
     narrower: NarrowingOutcome | None = None
     """The effect of `narrow=True` without the additions; given if it is enough, or if the additions have a dtype for
     which there is a narrower one."""
+    untrained: InferenceOutcome | None = None
+    """The effect of `training=False` without the additions; given if fewer ops are blocked then."""
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -124,11 +156,6 @@ class Suggestion:
     def dtypes(self) -> tuple[str, ...]:
         """The dtypes to add."""
         return tuple(addition.op for addition in self.additions if addition.is_dtype)
-
-    @property
-    def narrow_is_enough(self) -> bool:
-        """Whether the whole program lowers with `narrow=True` and no additions."""
-        return self.narrower is not None and self.narrower.calls is not None
 
     @property
     def out_of_reach(self) -> tuple[Requirement, ...]:
@@ -146,9 +173,11 @@ class Suggestion:
         """The advice as text, one fact a line."""
         if not self.ways:
             return [f"{self.to} has all that the program needs"]
-        narrow = [f"no op need be added: {self.narrower}"] if self.narrow_is_enough else []
-        additions = *self._headline(), *self._stages(), *self._instead(), *self._without_dtypes()
-        return [*narrow, *additions, "", *self._ways()]
+        options = [outcome for outcome in (self.narrower, self.untrained) if outcome is not None]
+        enough = [f"no op need be added: {outcome}" for outcome in options if outcome.is_enough]
+        fewer = [f"  {outcome}" for outcome in options if not outcome.is_enough]
+        dtypes = (f"  {line}" for dtype in self.dtypes for line in dtype_remedies(dtype))
+        return [*enough, *self._headline(), *self._stages(), *self._instead(), *dtypes, *fewer, "", *self._ways()]
 
     def _headline(self) -> Iterator[str]:
         blocked = len(self.ways) - len(self.out_of_reach)
@@ -175,13 +204,6 @@ class Suggestion:
         for addition in self.additions:
             if addition.instead:
                 yield f"  {describe_replacements(addition.op, addition.instead)}"
-
-    def _without_dtypes(self) -> Iterator[str]:
-        """Remedies for users who cannot add a dtype."""
-        for dtype in self.dtypes:
-            yield from (f"  {line}" for line in dtype_remedies(dtype))
-        if self.narrower is not None and not self.narrow_is_enough:
-            yield f"  {self.narrower}"
 
     def _ways(self) -> Iterator[str]:
         """The blocked ops, grouped by the addition that they need."""
@@ -234,7 +256,14 @@ class SuggestionSearch:
         if blocked and not wide:
             return None
         dtypes = tuple((name_of(each), name_of(narrow)) for each, narrow in pairs)
-        return NarrowingOutcome(dtypes, len(blocked), None if blocked else calls)
+        return NarrowingOutcome(len(blocked), None if blocked else calls, dtypes)
+
+    def untrained(self, blocked: int) -> InferenceOutcome | None:
+        """The outcome without gradients, if fewer ops are blocked than now."""
+        if not self.matching.specialise_for_program(self.program).rules.trains:
+            return None
+        left, calls = self._planned(replace(self.matching, training=False))
+        return InferenceOutcome(len(left), None if left else calls) if len(left) < blocked else None
 
     def _reasons(self) -> str:
         """Why calls are blocked on the target now."""
@@ -242,7 +271,11 @@ class SuggestionSearch:
         return "\n".join(line for blocker in blockers for line in blocker.lines())
 
     def _on(self, target: Target) -> tuple[set[str], int]:
-        planned = plan_program(self.program, replace(self.matching, target=target), self.policy)
+        return self._planned(replace(self.matching, target=target))
+
+    def _planned(self, matching: RuleSelection) -> tuple[set[str], int]:
+        """The ops that are blocked, and the calls of the lowered program."""
+        planned = plan_program(self.program, matching, self.policy)
         return {decision.op for decision in planned.plan.blocked.values()}, count_planned_calls(planned)
 
 
@@ -289,6 +322,7 @@ class _SuggestionSearch:
             calls if len(reachable) == len(ways) else None,
             extend_target(self.asked.matching.target, added),
             self.asked.narrower(added),
+            self.asked.untrained(len(self.calls)),
         )
 
     def _calls_with(self, leaves: Iterable[int], ops: Sequence[str]) -> int | None:

@@ -15,7 +15,7 @@ from decomp.cache.portable import Record
 from decomp.costs.plans import PlanCosts
 from decomp.derive.expansion import Composite
 from decomp.derive.planning_memory import PlanningMemory
-from decomp.errors import Blocker, CostError, NotPortable, TargetError, source_line, spell_target
+from decomp.errors import Blocker, CostError, NotPortable, TargetError, count_noun, source_line, spell_target
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.accounting import calls_for_target
 from decomp.ir.aliases import spelling_of, view_chain
@@ -157,8 +157,12 @@ class Plan:
     """Further decisions: where complex numbers enter and leave, on a target without them."""
 
     def __repr__(self) -> str:
-        counts = f"{len(self.legal)} calls legal, {len(self.derived)} derived, {len(self.blocked)} blocked"
-        return f"<plan to {self.target}: {counts}; print(plan) shows them>"
+        return f"<plan to {self.target}: {self._counted}; print(plan) shows them>"
+
+    @property
+    def _counted(self) -> str:
+        legal = count_noun(len(self.legal), "call")
+        return f"{legal} legal, {len(self.derived)} derived, {len(self.blocked)} blocked"
 
     def __iter__(self) -> Iterator[tuple[fx.Node, Decision]]:
         return iter(self.entries)
@@ -232,8 +236,7 @@ class Plan:
     @property
     def headline(self) -> str:
         """`plan for tinygrad: 12 calls legal, 24 derived, 0 blocked`."""
-        counted = f"{len(self.legal)} calls legal, {len(self.derived)} derived, {len(self.blocked)} blocked"
-        return f"plan for {self.target}: {counted}"
+        return f"plan for {self.target}: {self._counted}"
 
     def _repr_html_(self) -> str:
         priced = self.costs().derived if self.pricing is not None else ()

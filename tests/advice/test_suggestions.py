@@ -284,3 +284,18 @@ def test_where_narrow_dtypes_are_enough_they_are_advised_before_any_op():
     with pytest.raises(decomp.NotLowered) as caught:
         decomp.lower(topk, to=chip - ["lt"], args=(torch.randn(2, 8),), training=False)
     assert "narrow=True" not in str(caught.value)
+
+
+def test_where_a_program_is_blocked_by_what_only_gradients_need_inference_is_advised():
+    chip = decomp.Target(
+        "chip", ["amax.default", "sub.Tensor", "exp", "sum.dim_IntList", "div.Tensor", "mul.Tensor", "full"]
+    )
+    model, x = nn.Softmax(-1), torch.randn(2, 3)
+    with pytest.raises(decomp.NotLowered) as refused:
+        decomp.lower(model, to=chip, args=(x,))
+    found = refused.value.suggestion()
+    assert found.untrained is not None and found.untrained.is_enough
+    first = str(refused.value).splitlines()[2]
+    assert first.startswith("  no op need be added: training=False, for a program that is not trained: all lower, to ")
+    lowered = decomp.lower(model, to=chip, args=(x,), training=False).result
+    torch.testing.assert_close(lowered(x), model(x))

@@ -128,7 +128,7 @@ def test_options_that_exclude_one_another_are_refused_however_they_are_given(wro
 def test_options_as_one_value_are_the_keywords():
     options = decomp.Options(keep={"gelu"}, accuracy="exact")
     one = decomp.plan(nn.GELU(), to=targets.tinygrad, args=(X,), options=options)
-    assert str(one).startswith("plan for tinygrad: 1 calls legal, 0 derived, 0 blocked\n")
+    assert str(one).startswith("plan for tinygrad: 1 call legal, 0 derived, 0 blocked\n")
     assert str(one) == str(decomp.plan(nn.GELU(), to=targets.tinygrad, args=(X,), keep={"gelu"}, accuracy="exact"))
 
 

@@ -22,7 +22,7 @@ def test_a_pattern_names_the_files_that_match_and_a_table_of_all_comes_last(mode
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert result.exit_code == 1
     assert (
-        lines.index("a.pt2") < lines.index("plan for chip: 1 calls legal, 0 derived, 0 blocked") < lines.index("b.pt2")
+        lines.index("a.pt2") < lines.index("plan for chip: 1 call legal, 0 derived, 0 blocked") < lines.index("b.pt2")
     )
     assert [line.split() for line in lines[-5:]] == [
         "model legal derived blocked comes to calls cost result".split(),
