@@ -73,7 +73,7 @@ def _of_floats(sample: Sample, dtype: torch.dtype) -> Iterator[tuple[str, Sample
         return
     if spread is not None and takes(spread):
         yield f"{name}, {POINTS}", spread
-    elif dtype is not torch.float32 or (tried := trial(sample, dtype)) is None:
+    elif dtype is not torch.float32 or call.exact == "shape" or (tried := trial(sample, dtype)) is None:
         yield f"{name}, {_SAMPLED}", call
     else:
         chosen = (each for each in tried.inputs if each.label in LABELS)
