@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 import difflib
-from itertools import groupby
 from pathlib import Path
 import re
 from typing import Any, TypeVar
 
 from decomp.errors import ArgumentError, LockMismatch, count_noun
 from decomp.lowering import Lowering
+from decomp.tools.changes import RecordChange, as_dicts, by_kind
 from decomp.tools.locking.lock import Lock, LockedCall, LockedRule
 
 KINDS = {
@@ -29,32 +29,21 @@ _NAMES = re.compile(r"%[\w.]+")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class LockChange:
-    """One thing that differs."""
-
-    kind: str
-    """A key of `KINDS`."""
-    about: str
-    text: str
-
-
 @dataclass(frozen=True)
 class LockDifference:
     """What differs between two lowerings."""
 
     headline: str
     """`tinygrad, 21 calls → tinygrad, 18 calls: 5 changes`."""
-    changes: tuple[LockChange, ...]
+    changes: tuple[RecordChange, ...]
     is_same_program: bool
     """Whether the lowered programs make the same calls on the same constants, whatever their nodes are called."""
     lines: tuple[str, ...]
     """The programs as a unified diff."""
 
-    def by_kind(self) -> Iterator[tuple[str, list[LockChange]]]:
+    def by_kind(self) -> Iterator[tuple[str, list[RecordChange]]]:
         """The changes in groups, with the title of each."""
-        for kind, changes in groupby(self.changes, lambda change: change.kind):
-            yield KINDS[kind], list(changes)
+        return by_kind(self.changes, KINDS)
 
     def summary(self, most: int = 3) -> list[str]:
         """A line for each kind of change, with the first few changes."""
@@ -67,7 +56,7 @@ class LockDifference:
 
     def as_dict(self) -> dict[str, Any]:
         """For machines."""
-        changes = [{"kind": each.kind, "about": each.about, "text": each.text} for each in self.changes]
+        changes = as_dicts(self.changes)
         return {"same_program": self.is_same_program, "changes": changes, "lines": list(self.lines)}
 
 
@@ -97,16 +86,16 @@ def hold_to_lock(lowering: Lowering, path: Path) -> None:
         raise LockMismatch(path, found.summary())
 
 
-def _of_settings(old: Lock, new: Lock) -> Iterator[LockChange]:
+def _of_settings(old: Lock, new: Lock) -> Iterator[RecordChange]:
     named = {"torch": "PyTorch", "decomp": "decomp", "python": "Python"}
     yield from _changed("version", old.versions, new.versions, str, name=lambda each: named.get(each, each))
     yield from _changed("option", old.options, new.options, str)
     if old.target != new.target:
-        yield LockChange("target", "target", f"{new.target}, was {old.target}")
+        yield RecordChange("target", "target", f"{new.target}, was {old.target}")
     yield from _changed("target", old.conditions, new.conditions, lambda said: said or "always legal")
 
 
-def _of_counts(old: Lock, new: Lock) -> Iterator[LockChange]:
+def _of_counts(old: Lock, new: Lock) -> Iterator[RecordChange]:
     def calls(count: int) -> str:
         return count_noun(count, "call")
 
@@ -115,7 +104,7 @@ def _of_counts(old: Lock, new: Lock) -> Iterator[LockChange]:
     yield from _changed("rule", old.rules, new.rules, _of_rule)
 
 
-def _of_calls(old: Lock, new: Lock) -> Iterator[LockChange]:
+def _of_calls(old: Lock, new: Lock) -> Iterator[RecordChange]:
     def shown(call: LockedCall) -> str:
         return f"{call.decided}, {count_noun(call.calls, 'call')}" if call.calls > 1 else call.decided
 
@@ -125,19 +114,19 @@ def _of_calls(old: Lock, new: Lock) -> Iterator[LockChange]:
             yield from _changed("call", _only(old.calls, name), _only(new.calls, name), shown)
 
 
-def _of_programs(old: Lock, new: Lock, is_same: bool) -> Iterator[LockChange]:
+def _of_programs(old: Lock, new: Lock, is_same: bool) -> Iterator[RecordChange]:
     if is_same:
         return
     for name in sorted({*old.program} | {*new.program}):
         lines = [_numbered(each.program.get(name, ())) for each in (old, new)]
         if lines[0] != lines[1]:
-            yield LockChange("program", name or "program", _first_difference(old, new, name))
+            yield RecordChange("program", name or "program", _first_difference(old, new, name))
     for name, was, now in zip(new.tensors, old.tensors.values(), new.tensors.values()):
         if was != now:
-            yield LockChange("program", name, "a constant of other values")
+            yield RecordChange("program", name, "a constant of other values")
     if len(old.tensors) != len(new.tensors):
         made = [count_noun(len(each.tensors), "constant") for each in (old, new)]
-        yield LockChange("program", "constants", f"{made[1]}, were {made[0]}")
+        yield RecordChange("program", "constants", f"{made[1]}, were {made[0]}")
 
 
 def _first_difference(old: Lock, new: Lock, name: str) -> str:
@@ -154,16 +143,16 @@ def _changed(
     new: Mapping[str, _T],
     shown: Callable[[_T], str],
     name: Callable[[str], str] = str,
-) -> Iterator[LockChange]:
+) -> Iterator[RecordChange]:
     """What a table has in one and not in the other, and what differs."""
     for key in sorted({*old} | {*new}):
         if key not in new:
-            yield LockChange(kind, name(key), f"gone, was {shown(old[key])}")
+            yield RecordChange(kind, name(key), f"gone, was {shown(old[key])}")
         elif key not in old:
-            yield LockChange(kind, name(key), f"new, {shown(new[key])}")
+            yield RecordChange(kind, name(key), f"new, {shown(new[key])}")
         elif old[key] != new[key]:
             was, now = shown(old[key]), shown(new[key])
-            yield LockChange(kind, name(key), f"{now}, was {was}" if was != now else "its code changed")
+            yield RecordChange(kind, name(key), f"{now}, was {was}" if was != now else "its code changed")
 
 
 def _of_rule(rule: LockedRule) -> str:

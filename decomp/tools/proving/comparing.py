@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from decomp.errors import ArgumentError, count_noun
+from decomp.tools.changes import RecordChange, as_dicts, by_kind
 from decomp.tools.proving.records import ProvedCall, TargetProof
 from decomp.tools.upgrading.comparing import paired
 
@@ -26,38 +26,26 @@ _CAUSES = ("version", "target", "rule")
 """What may be a cause, and is no change of what is proved."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProofChange:
-    """One thing that differs."""
-
-    kind: str
-    """A key of `KINDS`."""
-    about: str
-    text: str
-
-
 @dataclass(frozen=True)
 class ProofDifference:
     """What differs between two proofs."""
 
     headline: str
     """`tinygrad: 33 of 33 sample calls reached, were 31 of 33: 2 changes`."""
-    changes: tuple[ProofChange, ...]
+    changes: tuple[RecordChange, ...]
 
     @property
     def is_same(self) -> bool:
         """Whether the same calls are reached, by the same programs, and the others need the same."""
         return all(change.kind in _CAUSES for change in self.changes)
 
-    def by_kind(self) -> Iterator[tuple[str, list[ProofChange]]]:
+    def by_kind(self) -> Iterator[tuple[str, list[RecordChange]]]:
         """The changes in groups, with the title of each."""
-        for kind, changes in groupby(self.changes, lambda change: change.kind):
-            yield KINDS[kind], list(changes)
+        return by_kind(self.changes, KINDS)
 
     def as_dict(self) -> dict[str, Any]:
         """For machines."""
-        changes = [{"kind": each.kind, "about": each.about, "text": each.text} for each in self.changes]
-        return {"same": self.is_same, "changes": changes}
+        return {"same": self.is_same, "changes": as_dicts(self.changes)}
 
 
 def compare(old: TargetProof, new: TargetProof) -> ProofDifference:
@@ -73,16 +61,16 @@ def compare(old: TargetProof, new: TargetProof) -> ProofDifference:
     )
 
 
-def _of_causes(old: TargetProof, new: TargetProof) -> Iterator[ProofChange]:
+def _of_causes(old: TargetProof, new: TargetProof) -> Iterator[RecordChange]:
     for name, shown in (("torch", "PyTorch"), ("decomp", "decomp")):
         if old.header.get(name) != new.header.get(name):
-            yield ProofChange("version", shown, f"{new.header.get(name)}, was {old.header.get(name)}")
+            yield RecordChange("version", shown, f"{new.header.get(name)}, was {old.header.get(name)}")
     for op, (was, now) in _changed(old.conditions, new.conditions):
         said = [_condition(each) for each in (now, was)]
-        yield ProofChange("target", op, f"{said[0]}, was {said[1]}")
+        yield RecordChange("target", op, f"{said[0]}, was {said[1]}")
     both = old.rules.keys() & new.rules.keys()
     for rule in sorted(each for each in both if old.rules[each] != new.rules[each]):
-        yield ProofChange("rule", rule, "its code changed")
+        yield RecordChange("rule", rule, "its code changed")
 
 
 def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[str, tuple[str | None, str | None]]]:
@@ -95,19 +83,19 @@ def _condition(said: str | None) -> str:
     return "not in it" if said is None else said or "always legal"
 
 
-def _of_ops(old: TargetProof, new: TargetProof) -> Iterator[ProofChange]:
+def _of_ops(old: TargetProof, new: TargetProof) -> Iterator[RecordChange]:
     for op in sorted({*old.ops} - {*new.ops}):
-        yield ProofChange("table", op, new.lost.get(op, "only in the first proof"))
+        yield RecordChange("table", op, new.lost.get(op, "only in the first proof"))
     for op in sorted({*new.ops} - {*old.ops}):
-        yield ProofChange("table", op, "only in the second proof")
+        yield RecordChange("table", op, "only in the second proof")
     for op in sorted({*old.ops} & {*new.ops}):
         pairs = paired(old.ops[op], new.ops[op])
         if len(pairs) < max(len(old.ops[op]), len(new.ops[op])):
-            yield ProofChange("table", op, "its sample calls changed")
+            yield RecordChange("table", op, "its sample calls changed")
         for was, now in pairs:
             change = _of_call(was, now)
             if change is not None:
-                yield ProofChange(change[0], now.call, change[1])
+                yield RecordChange(change[0], now.call, change[1])
 
 
 def _of_call(old: ProvedCall, new: ProvedCall) -> tuple[str, str] | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
 from decomp.errors import ArgumentError, count_noun
+from decomp.tools.changes import RecordChange, as_dicts, by_kind
 from decomp.tools.upgrading.differing import kernel_changes
-from decomp.tools.upgrading.lines import KINDS, Kind, VersionChange, names, op_name
+from decomp.tools.upgrading.lines import KINDS, Kind, names, op_name
 from decomp.tools.upgrading.records import CallRecord, ModelRecord, VersionRecord
 
 
@@ -21,7 +21,7 @@ class Upgrade:
     old: str
     """The version of PyTorch before, and after."""
     new: str
-    changes: tuple[VersionChange, ...]
+    changes: tuple[RecordChange, ...]
     """The gravest first."""
     models: tuple[str, ...]
     """What became of each model that is in both, changed or not: `gpt: 294 calls, were 294`."""
@@ -34,14 +34,13 @@ class Upgrade:
         said = count_noun(len(self.changes), "change") if self.changes else "nothing changed"
         return f"torch {self.old} to {self.new}, for {self.target}: {said}"
 
-    def by_kind(self) -> Iterator[tuple[Kind, list[VersionChange]]]:
+    def by_kind(self) -> Iterator[tuple[Kind, list[RecordChange]]]:
         """The changes in groups."""
-        for kind, lines in groupby(self.changes, lambda line: line.kind):
-            yield KINDS[kind], list(lines)
+        return by_kind(self.changes, KINDS)
 
     def as_dict(self) -> dict[str, Any]:
         """For machines."""
-        changes = [{"kind": each.kind, "about": each.about, "text": each.text} for each in self.changes]
+        changes = as_dicts(self.changes)
         head = {"target": self.target, "old": self.old, "new": self.new}
         return {**head, "changes": changes, "models": list(self.models), "notes": list(self.notes)}
 
@@ -70,19 +69,19 @@ def _notes(old: VersionRecord, new: VersionRecord, files: tuple[str, str]) -> It
             yield f"note: only in {file}: {', '.join(only)}"
 
 
-def _of_target(old: VersionRecord, new: VersionRecord) -> Iterator[VersionChange]:
+def _of_target(old: VersionRecord, new: VersionRecord) -> Iterator[RecordChange]:
     """A target is a set of ops; one that takes those of a tag, as Core ATen, changes with PyTorch."""
     before, after = ({_unsuffixed(op): said for op, said in each.primitives.items()} for each in (old, new))
     gone = sorted(op for op in before if op not in after)
     come = sorted(op for op in after if op not in before)
     if gone:
-        yield VersionChange("target", "", f"{new.target} no longer has {names(gone)}")
+        yield RecordChange("target", "", f"{new.target} no longer has {names(gone)}")
     if come:
-        yield VersionChange("target", "", f"{new.target} has {names(come)} in addition")
+        yield RecordChange("target", "", f"{new.target} has {names(come)} in addition")
     for op in sorted({*before} & {*after}):
         if before[op] != after[op]:
             said = f"condition was {before[op] or 'none'}, is {after[op] or 'none'}"
-            yield VersionChange("target", op, f"{op_name(op)}: {said}")
+            yield RecordChange("target", op, f"{op_name(op)}: {said}")
 
 
 def _unsuffixed(op: str) -> str:
@@ -90,21 +89,21 @@ def _unsuffixed(op: str) -> str:
     return op.removesuffix(".default")
 
 
-def _of_ops(old: VersionRecord, new: VersionRecord) -> Iterator[VersionChange]:
+def _of_ops(old: VersionRecord, new: VersionRecord) -> Iterator[RecordChange]:
     for op in sorted({*old.ops, *old.lost} - {*new.ops, *new.lost}):
         said = "is gone" if op in new.absent else "has no rule and is not an op of the target any more"
-        yield VersionChange("gone", op, f"{op_name(op)} {said}")
+        yield RecordChange("gone", op, f"{op_name(op)} {said}")
     for op in sorted({*new.ops, *new.lost} - {*old.ops, *old.lost}):
-        yield VersionChange("new", op, f"{op_name(op)} is new")
+        yield RecordChange("new", op, f"{op_name(op)} is new")
     others = sorted(op for op in old.absent if op not in new.absent and op not in new.ops)
     if others:
         said = f"PyTorch has {count_noun(len(others), 'op')} more, for which there are no rules"
-        yield VersionChange("new", "", f"{said}: {names(others)}")
+        yield RecordChange("new", "", f"{said}: {names(others)}")
     others = sorted(op for op in new.absent if op not in old.absent and op not in old.ops)
     if others:
-        yield VersionChange("new", "", f"PyTorch no longer has {names(others)}, for which there are no rules")
+        yield RecordChange("new", "", f"PyTorch no longer has {names(others)}, for which there are no rules")
     for op in sorted({*new.lost} - {*old.lost}):
-        yield VersionChange("unreached", op, f"{op_name(op)}: {new.lost[op]}")
+        yield RecordChange("unreached", op, f"{op_name(op)}: {new.lost[op]}")
     for op in sorted({*old.ops} & {*new.ops}):
         pairs = paired(old.ops[op], new.ops[op])
         yield from _of_derivations(op, pairs)
@@ -132,7 +131,7 @@ def paired(old: Sequence[_Record], new: Sequence[_Record]) -> list[tuple[_Record
 _REACHED = ("legal", "derived")
 
 
-def _of_derivations(op: str, pairs: Sequence[tuple[CallRecord, CallRecord]]) -> Iterator[VersionChange]:
+def _of_derivations(op: str, pairs: Sequence[tuple[CallRecord, CallRecord]]) -> Iterator[RecordChange]:
     """One line for calls of an op that changed alike."""
     found: dict[tuple[str, str], list[str]] = {}
     for old, new in pairs:
@@ -141,7 +140,7 @@ def _of_derivations(op: str, pairs: Sequence[tuple[CallRecord, CallRecord]]) -> 
             found.setdefault(said, []).append(old.call)
     for (kind, text), calls in found.items():
         more = f", and {len(calls) - 1} more" if len(calls) > 1 else ""
-        yield VersionChange(kind, op, f"{op_name(op)} {text}: {calls[0]}{more}")
+        yield RecordChange(kind, op, f"{op_name(op)} {text}: {calls[0]}{more}")
 
 
 def _derivation(old: CallRecord, new: CallRecord) -> tuple[str, str] | None:
@@ -166,27 +165,27 @@ def _way(call: CallRecord) -> str:
     return f"by {call.rules[0]}" if call.rules else "as it is"
 
 
-def _of_models(old: Mapping[str, ModelRecord], new: Mapping[str, ModelRecord]) -> Iterator[VersionChange]:
+def _of_models(old: Mapping[str, ModelRecord], new: Mapping[str, ModelRecord]) -> Iterator[RecordChange]:
     for name in old:
         if name in new and old[name] != new[name]:
             yield from _of_model(name, old[name], new[name])
 
 
-def _of_model(name: str, old: ModelRecord, new: ModelRecord) -> Iterator[VersionChange]:
+def _of_model(name: str, old: ModelRecord, new: ModelRecord) -> Iterator[RecordChange]:
     if new.error and not old.error:
-        yield VersionChange("unreached", name, f"{name} is no longer lowered: {new.error}")
+        yield RecordChange("unreached", name, f"{name} is no longer lowered: {new.error}")
     elif old.error and not new.error:
-        yield VersionChange("reached", name, f"{name} is lowered: {_outcome(new)}")
+        yield RecordChange("reached", name, f"{name} is lowered: {_outcome(new)}")
     elif old.error != new.error:
-        yield VersionChange("words", name, f"{name} is refused otherwise: {new.error}, was {old.error}")
+        yield RecordChange("words", name, f"{name} is refused otherwise: {new.error}, was {old.error}")
     if old.exported != new.exported and old.exported and new.exported:
-        yield VersionChange("exported", name, f"{name} is exported otherwise: {_counts(old.exported, new.exported)}")
+        yield RecordChange("exported", name, f"{name} is exported otherwise: {_counts(old.exported, new.exported)}")
     if old.lowered != new.lowered and old.lowered and new.lowered:
-        yield VersionChange(
+        yield RecordChange(
             "derived", name, f"{name}: {_outcome(new)}, {_before(old)}: {_counts(old.lowered, new.lowered)}"
         )
     elif old.rules != new.rules and old.lowered and new.lowered:
-        yield VersionChange("derived", name, f"{name} goes by other rules: {_counts(old.rules, new.rules)}")
+        yield RecordChange("derived", name, f"{name} goes by other rules: {_counts(old.rules, new.rules)}")
 
 
 def _outcome(model: ModelRecord) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from decomp.errors import count_noun
-from decomp.tools.upgrading.lines import VersionChange, op_name
+from decomp.tools.changes import RecordChange
+from decomp.tools.upgrading.lines import op_name
 from decomp.tools.upgrading.numbers import UNKNOWN, Kept, read
 from decomp.tools.upgrading.records import Behaviour, CallRecord
 from decomp.validation.ulp import Exact, deviation, spacing
@@ -42,7 +43,7 @@ class KernelDifference:
     ulp: float = 0.0
 
 
-def kernel_changes(op: str, pairs: Sequence[tuple[CallRecord, CallRecord]], points: Points) -> Iterator[VersionChange]:
+def kernel_changes(op: str, pairs: Sequence[tuple[CallRecord, CallRecord]], points: Points) -> Iterator[RecordChange]:
     """One line for what differs alike."""
     found: dict[tuple[str, str, str], list[KernelDifference]] = {}
     for old, new in pairs:
@@ -57,9 +58,9 @@ def kernel_changes(op: str, pairs: Sequence[tuple[CallRecord, CallRecord]], poin
         more = f", and {count_noun(len(differences) - 1, 'place')} more" if len(differences) > 1 else ""
         if kind == "digits":
             worst = max(each.ulp for each in differences)
-            yield VersionChange(kind, op, f"{text} by at most {worst:.3g} ULP: {first.at}{more}")
+            yield RecordChange(kind, op, f"{text} by at most {worst:.3g} ULP: {first.at}{more}")
         else:
-            yield VersionChange(kind, op, f"{text} was {first.was}, is {first.now}: {first.at}{more}")
+            yield RecordChange(kind, op, f"{text} was {first.was}, is {first.now}: {first.at}{more}")
 
 
 def _differences(

@@ -35,17 +35,6 @@ KINDS: Mapping[str, Kind] = {
 """By name, in the order in which they are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class VersionChange:
-    """One change."""
-
-    kind: str
-    """A key of `KINDS`."""
-    about: str
-    """The op or model."""
-    text: str
-
-
 def op_name(op: str) -> str:
     """`clamp` of `aten.clamp`, in backquotes."""
     return f"`{op.removeprefix('aten.')}`"
