@@ -74,7 +74,7 @@ def cudnn_batch_norm(
     return *_of_vendor(x, weight, bias, running_mean, running_var, training, factor, epsilon), empty_reserve(x)
 
 
-@register(aten.miopen_batch_norm, when=changes.miopen_saves_in_dtype_of_weight)
+@register(aten.miopen_batch_norm)
 def miopen_batch_norm(
     x: Tensor,
     weight: Tensor,
@@ -86,24 +86,10 @@ def miopen_batch_norm(
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Batch norm."""
-    return _of_vendor(x, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon)
-
-
-@register(aten.miopen_batch_norm, when=not changes.miopen_saves_in_dtype_of_weight)
-def miopen_batch_norm_saved_as_input(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    exponential_average_factor: float,
-    epsilon: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch norm, with the statistics that are saved in the dtype of the input."""
-    out, mean, rstd = _of_vendor(
-        x, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon
-    )
+    factor = exponential_average_factor
+    out, mean, rstd = _of_vendor(x, weight, bias, running_mean, running_var, training, factor, epsilon)
+    if changes.miopen_saves_in_dtype_of_weight:
+        return out, mean, rstd
     return out, cast(mean, x.dtype), cast(rstd, x.dtype)
 
 
