@@ -178,7 +178,12 @@ class Candidates:
         """The rules for a call, from the first requested one; each is recorded lazily, when the iterator reaches it."""
         rules = self.serving(request) if request.call is not None else ()
         for place in range(request.first, len(rules)):
-            yield Candidate(rules[place], place, self._by_rule(rules[place], request))
+            yield self.by_rule(place, request)
+
+    def by_rule(self, place: int, request: Request) -> Candidate:
+        """The rule at this index among those for a call."""
+        rule = self.serving(request)[place]
+        return Candidate(rule, place, self._by_rule(rule, request))
 
     def serving(self, request: Request) -> tuple[Rule, ...]:
         """The rules for a call of an op or a pattern."""

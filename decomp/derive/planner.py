@@ -37,6 +37,7 @@ from decomp.derive.candidates import (
     price_of_template,
 )
 from decomp.derive.decisions import ERASED_GUARD, LEGAL, Blocked, Decision, Derived, decision_of, op_of_node, record_of
+from decomp.derive.example_sizes import ExampleSizes
 from decomp.derive.expansion import Composite, Expansion
 from decomp.derive.planning_memory import PlanningMemory, StateWatch
 from decomp.derive.rewriter import flatten
@@ -66,7 +67,7 @@ from decomp.pairs.recording import PairRecorder
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, Policy, Within
 from decomp.rules.declining import Declined
-from decomp.rules.rules import Rules
+from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import MatchAllTarget, OpenCondition, Target
 from decomp.torch_internals.fakes import FakeTensorMode
 
@@ -94,6 +95,8 @@ class Planner:
         composites = rules.composites and not self.everywhere
         self.candidates = Candidates(rules, target, dialect, mode, self.memory, composites)
         own_rules = len(rules.origins.own) if rules.origins is not None else 0
+        env = mode.shape_env if mode is not None else None
+        self._example = ExampleSizes(env, self.memory.mode) if env is not None and env.backed_var_to_val else None
         self._watch = StateWatch(self.origins.own, own_rules, (self.memory, self.candidates.symbolic))
         self.pairs = PairRecorder(ComplexCalls(self.candidates))
         """Records complex calls on pairs of real numbers."""
@@ -118,15 +121,17 @@ class Planner:
             self.memory.sure[node.target] = self._surely_kept(node)
         if self._is_sure(node):
             return LEGAL
-        signature = self.memory.signatures.of(node)
         level = context[-1].level if context else self._level(node)
-        memory, key = self.candidates.memory_for(signature.symbolic), (signature.key, level)
-        basis = basis or DecisionDependencies()
+        request = Request(node, self.memory.signatures.of(node), level, context, limit=limit)
+        return self._decide(request, basis or DecisionDependencies())
+
+    def _decide(self, request: Request, basis: DecisionDependencies) -> Decision:
+        """The decision for a request, memoised."""
+        memory, key = self.candidates.memory_for(request.signature.symbolic), (request.signature.key, request.level)
         found = memory.decision(key)
         if found is not None:
             basis.is_own |= key in memory.own.decisions
             return found
-        request = Request(node, signature, level, context, limit=limit)
         kept = self._from_disk(request)
         if kept is None:
             return self._decide_anew(request, basis)
@@ -316,6 +321,9 @@ class Planner:
         blocked = self._before_any_candidate(request)
         if isinstance(request.level, Within):
             return self._cheapest_within(request.level, request, blocked)
+        chosen = self._chosen_at_example(request)
+        if chosen is not None:
+            return chosen
         for rivals in self._rivals(request):
             found = self._cheapest(rivals, request, blocked)
             if isinstance(found, Derived):
@@ -325,13 +333,34 @@ class Planner:
                 break
         return blocked
 
+    def _chosen_at_example(self, request: Request) -> Derived | None:
+        """The derivation of a call with symbolic sizes by the rule that is chosen at the sizes of the example, if that
+        rule reaches the target here, too; the other rules are then not recorded under symbolic sizes."""
+        if self._example is None or not request.signature.symbolic or request.first or request.call is None:
+            return None
+        rules = self.candidates.serving(request)
+        compete = len(rules) > 1 and self._competes(rules[0], request)
+        node = self._example.call(request.node, request.signature) if compete else None
+        if node is None:
+            return None
+        basis = DecisionDependencies()
+        fixed = self._decide(Request(node, self.memory.signatures.of(node), request.level), basis)
+        request.basis.is_own |= basis.is_own
+        if not isinstance(fixed, Derived) or fixed.rule not in rules:
+            return None
+        own = DecisionDependencies()
+        candidate = self.candidates.by_rule(rules.index(fixed.rule), request)
+        found = self._derive(candidate, replace(request, basis=own))
+        if not isinstance(found, Derived):
+            return None
+        request.basis.add(own, len(request.context) + 1)
+        return replace(found, passed_over=fixed.passed_over)
+
     def _rivals(self, request: Request) -> Iterator[list[Candidate]]:
-        """The candidates, in order of registration, in groups that compete by cost. With a cost model all rules
-        compete; otherwise those with a level do, except at the level "exact"."""
+        """The candidates, in order of registration, in groups that compete by cost."""
         group: list[Candidate] = []
         for candidate in self.candidates.of_rules(request):
-            by_level = candidate.rule is not None and candidate.rule.level is not None and request.level != "exact"
-            if by_level or self.policy.cost is not None:
+            if self._competes(candidate.rule, request):
                 group.append(candidate)
                 continue
             if group:
@@ -342,6 +371,12 @@ class Planner:
             yield group
         # PyTorch's own kernel is for calls that no rule lowers to the target.
         yield from ([candidate] for candidate in self.candidates.of_composite(request))
+
+    def _competes(self, rule: Rule | None, request: Request) -> bool:
+        """Whether a rule competes with others by cost: with a cost model all do, otherwise those with a level, except
+        at the level "exact"."""
+        by_level = rule is not None and rule.level is not None and request.level != "exact"
+        return by_level or self.policy.cost is not None
 
     def _cheapest(self, rivals: list[Candidate], request: Request, blocked: Blocked) -> Derived | Blocked:
         """The cheapest of some candidates; of equal prices the most accurate, then the first. The most promising is

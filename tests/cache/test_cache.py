@@ -137,10 +137,27 @@ def test_it_can_be_switched_off(off, place, monkeypatch):
     assert not place.exists() and cache_directory.directory() is None
 
 
-def test_dynamic_sizes_are_not_kept(place):
-    program = torch.export.export(nn.Softsign(), (X,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+def test_of_dynamic_sizes_what_is_decided_at_those_of_the_example_is_kept(place):
+    def runs(batch):
+        program = torch.export.export(nn.Softsign(), (X,), dynamic_shapes=({0: batch},))
+        lowering = decomp.lower(program, to=CHIP, rules=decomp.Rules(RULES.entries))
+        for rows in (2, 5):
+            given = torch.randn(rows, *X.shape[1:])
+            torch.testing.assert_close(lowering.result.module()(given), F.softsign(given))
+        return lowering.runs
+
+    first, again = (runs(torch.export.Dim.DYNAMIC) for _ in range(2))
+    assert files(place) and 0 < again < first
+
+
+def test_of_sizes_that_have_no_example_nothing_is_kept(place):
+    class Found(nn.Module):
+        def forward(self, x):
+            return F.softsign(x[x.sum(1).nonzero()[:, 0]])
+
+    program = torch.export.export(Found(), (X,))
     for _ in range(2):
-        assert decomp.lower(program, to=CHIP, rules=decomp.Rules(RULES.entries)).runs > 0
+        assert decomp.lower(program, to=CHIP | {"nonzero", "index"}, rules=decomp.Rules(RULES.entries)).runs > 0
     assert not files(place)
 
 

@@ -48,7 +48,8 @@ def test_a_program_of_dynamic_size_that_is_lowered_again_runs_no_rule():
     first, again = (decomp.lower(program, to=targets.tinygrad) for _ in range(2))
     assert first.runs > 10 and again.runs == 0
     assert str(again.result.graph) == str(first.result.graph)
-    assert decomp.lower(dynamic(), to=targets.tinygrad).runs == first.runs  # the sizes of another program are others
+    # The sizes of another program are others: what was chosen at those of the example is recorded for them.
+    assert 0 < decomp.lower(dynamic(), to=targets.tinygrad).runs < first.runs / 2
     assert decomp.plan(program, to=targets.tinygrad).complete
     for rows in (2, 5):
         given = torch.randn(rows, 4)
@@ -86,7 +87,7 @@ def test_a_lowering_that_fails_leaves_nothing_behind_for_the_next():
     other, program = (dynamic(nn.Sequential(nn.Linear(4, 4), nn.Hardswish())) for _ in range(2))
     decomp.lower(other, to=targets.tinygrad)
     runs = decomp.lower(program, to=targets.tinygrad).runs
-    assert runs > 10
+    assert runs > 1
 
     def fails(x):
         raise ValueError
