@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
-import inspect
 import pathlib
 import sys
 import traceback
@@ -19,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from decomp.errors import CaptureError, MutationError, locate_function
 from decomp.ir.call import graphs_of
 from decomp.rules.rule_lines import format_line
-from decomp.torch_internals.modes import is_any_autocast_enabled, set_grad_enabled
+from decomp.torch_internals.modes import is_any_autocast_enabled, set_grad_enabled, watch_applied_functions
 
 _SWITCHED = (
     ("inference mode {}", torch.is_inference_mode_enabled),
@@ -48,8 +47,9 @@ def refuse_regions(tracer: fx.Tracer) -> Iterator[None]:
         return node
 
     tracer.create_node = create_node
+    functions: list[Any] = []
     try:
-        with _called_functions() as functions:
+        with watch_applied_functions(functions.append):
             yield
     finally:
         del tracer.create_node
@@ -58,29 +58,6 @@ def refuse_regions(tracer: fx.Tracer) -> Iterator[None]:
             f"{type(tracer.root).__name__} calls {describe_function(functions[0])}, whose backward a symbolic trace "
             "does not record\n  to do: pass example inputs (args=...), with which it is captured"
         )
-
-
-@contextlib.contextmanager
-def _called_functions() -> Iterator[list[Any]]:
-    """The custom autograd functions applied inside this context. One that returns its proxy unchanged makes no call
-    that a tracer sees, so Python calls are profiled, if any custom function is defined at all."""
-    found: list[Any] = []
-    before, forwards = sys.getprofile(), _forwards()
-
-    def watch(frame: Any, event: Any, given: Any) -> None:
-        if event == "call" and frame.f_code in forwards:
-            found.append(forwards[frame.f_code])
-        if before is not None:
-            before(frame, event, given)
-
-    if not has_custom_functions():
-        yield found
-        return
-    sys.setprofile(watch)
-    try:
-        yield found
-    finally:
-        sys.setprofile(before)
 
 
 def _region(model: Any, switched: str) -> CaptureError:
@@ -135,9 +112,13 @@ class _AutogradCalls(TorchFunctionMode):
     def begin(self, module: nn.Module, args: Any) -> None:
         self.recording = torch.is_grad_enabled()
         self.entered.enter_context(self)
+        self.entered.enter_context(watch_applied_functions(self.applied))
 
     def end(self, module: nn.Module, args: Any, result: Any) -> None:
         self.close()
+
+    def applied(self, function: Any) -> None:
+        self.lost[f"the backward of {describe_function(function)}"] = True
 
     def close(self) -> None:
         self.entered.close()
@@ -146,11 +127,6 @@ class _AutogradCalls(TorchFunctionMode):
         if torch.compiler.is_dynamo_compiling():  # `flex_attention` compiles itself with this mode active
             return func(*args, **(kwargs or {}))
         inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
-        # The forward of a custom function runs with gradients disabled, and returns an operand as a view; neither is
-        # recorded as a switch of the gradient mode.
-        unseen = self.recording and not gradients and not inference
-        if unseen and (function := _custom_function(sys._getframe())) is not None:
-            self.lost[f"the backward of {describe_function(function)}"] = True
         if func is set_grad_enabled:
             self.recording = bool(args[0])
         elif inference or gradients:
@@ -175,25 +151,6 @@ class _AutogradCalls(TorchFunctionMode):
 # Custom functions.
 
 
-def _custom_function(frame: Any) -> Any:
-    """The `torch.autograd.Function` whose forward is running in a frame or its callers, or None."""
-    forwards = _forwards()
-    while frame is not None and frame.f_code not in forwards:
-        frame = frame.f_back
-    return forwards[frame.f_code] if frame is not None else None
-
-
-def _forwards() -> dict[Any, Any]:
-    """All custom functions by the code object of their forward. (From torch 2.14 on `apply` is not a Python
-    function.)"""
-    # The list grows while it is iterated, so that subclasses of subclasses are visited.
-    found = list(torch.autograd.Function.__subclasses__())
-    for function in found:
-        found += function.__subclasses__()
-    codes = ((getattr(inspect.unwrap(function.forward), "__code__", None), function) for function in found)
-    return {code: function for code, function in codes if code is not None}
-
-
 def describe_function(function: Any) -> str:
     """A custom function, as named in messages."""
     return f"{function.__name__} ({locate_function(function.forward)}), a torch.autograd.Function"
@@ -201,7 +158,11 @@ def describe_function(function: Any) -> str:
 
 def has_custom_functions() -> bool:
     """Whether a `torch.autograd.Function` is defined outside of PyTorch."""
-    return any(not str(function.__module__).startswith("torch.") for function in _forwards().values())
+    # The list grows while it is iterated, so that subclasses of subclasses are visited.
+    found = list(torch.autograd.Function.__subclasses__())
+    for function in found:
+        found += function.__subclasses__()
+    return any(not str(function.__module__).startswith("torch.") for function in found)
 
 
 def holds_custom_functions(module: fx.GraphModule) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.ir.aliases import attribute, bodies
+from decomp.ir.aliases import attribute, bodies, view_chain
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import number_in
 from decomp.ir.op_facts import DISTINCT_OPERANDS
@@ -24,6 +24,7 @@ def prepare_bodies(module: fx.GraphModule) -> None:
     """Rewrite bodies of higher-order ops, and calls of them, so that AOTAutograd can re-trace them (torch 2.13)."""
     for inner in [inner for inner in module.modules() if isinstance(inner, fx.GraphModule)]:
         _separate_operands(inner)
+        _copy_returned_operands(inner)
         for node in inner.graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond):
             for _, branch in bodies(node, inner):
                 _lay_out_gradients(branch)
@@ -60,6 +61,29 @@ def _separate_operands(module: fx.GraphModule) -> None:
         node.args = fx.node.map_arg(node.args, own)
     if calls:
         module.recompile()
+
+
+def _copy_returned_operands(module: fx.GraphModule) -> None:
+    """The forward of a custom function may return a view of an operand. AOTAutograd takes an output that is a view of
+    that view for a view of the operand, and drops the custom backward (torch 2.11 to 2.15); so the function returns a
+    copy. (PyTorch does not allow such a view to be written, so that the copy is not seen.)"""
+    origins = {view_chain(node)[-1] for node in module.graph.output_node().all_input_nodes}
+    for node in origins:
+        if getattr(node.target, "__name__", "") != "autograd_function_apply":
+            continue
+        forward = bodies(node, module)[0][1]
+        for result in forward.graph.output_node().all_input_nodes:
+            if view_chain(result)[-1].op == "placeholder" and isinstance(metadata(result), torch.Tensor):
+                _return_copy(forward, result)
+        forward.recompile()
+
+
+def _return_copy(body: fx.GraphModule, result: fx.Node) -> None:
+    """Return a copy of a result of `body` in place of it."""
+    with body.graph.inserting_before(body.graph.output_node()):
+        copied = body.graph.call_function(aten.clone.default, (result,))
+    copied.meta = dict(result.meta)
+    body.graph.output_node().replace_input_with(result, copied)
 
 
 def _lay_out_gradients(branch: fx.GraphModule) -> None:

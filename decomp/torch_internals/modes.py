@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import contextlib
 import importlib
 import sys
+import threading
 from typing import Any
 
 import torch
@@ -228,3 +229,28 @@ def compile_lock(imports: bool) -> contextlib.AbstractContextManager[Any]:
 
 
 _DYNAMO = "torch._dynamo.convert_frame"
+
+
+@contextlib.contextmanager
+def watch_applied_functions(applied: Callable[[type[torch.autograd.Function]], None]) -> Iterator[None]:
+    """Inside this context `applied` is called with each custom function that this thread applies with gradients
+    enabled. (One that returns its operand calls nothing that a mode sees, and its `apply` may have been taken from it
+    before; so its context, which PyTorch makes first, is watched.)"""
+    contexts, thread = torch.autograd.function.BackwardCFunction, threading.get_ident()
+    before = vars(contexts).get("__init__")
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        super(contexts, self).__init__(*args, **kwargs)
+        function = self._forward_cls
+        own = threading.get_ident() == thread and issubclass(function, torch.autograd.Function)
+        if own and torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+            applied(function)
+
+    contexts.__init__ = __init__
+    try:
+        yield
+    finally:
+        if before is None:
+            del contexts.__init__
+        else:
+            contexts.__init__ = before

@@ -91,6 +91,46 @@ def test_the_backward_of_custom_functions_is_lowered(target):
     assert target != "tinygrad" or ops.isdisjoint({"gelu", "softmax", "clamp"})
 
 
+class ReversedView(torch.autograd.Function):
+    """Several results, of which one is a view of the operand."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.t(), x * 2
+
+    @staticmethod
+    def backward(ctx, gradient, other):
+        return other - gradient.t()
+
+
+PARTS = {
+    "whole": lambda x: Reversed.apply(x) * 3,
+    "row": lambda x: Reversed.apply(x)[1],
+    "chunks": lambda x: Reversed.apply(x).chunk(2),
+    "view of a result": lambda x: ReversedView.apply(x)[0][1:],
+    "beside another": lambda x: (ReversedView.apply(x * 2)[0].view(2, 2, 2), x + 1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # by Dynamo
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "lowered"])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_a_result_that_is_an_operand_keeps_the_backward(part, compiled):
+    x = torch.arange(8.0).view(4, 2).requires_grad_()
+    function, to = PARTS[part], targets.core_aten
+    if compiled:
+        lowered = torch.compile(function, backend=decomp.backend(to=to))
+    else:
+        lowered = decomp.lower(Holder(function), to=to, args=(x,)).result
+
+    def gradient(function):
+        results = function(x)
+        results = results if isinstance(results, tuple) else (results,)
+        return torch.autograd.grad(sum((result**2).sum() for result in results), x)[0]
+
+    torch.testing.assert_close(gradient(lowered), gradient(function))
+
+
 def test_rules_apply_inside_of_custom_functions():
     model, x = Model(), torch.randn(2, 3)
     result = decomp.decompose(model, {"gelu": lambda x: x * torch.sigmoid(x)}, args=(x,))
