@@ -200,6 +200,11 @@ def _graph(model: fx.GraphModule, args: Any, kwargs: Any, leaves: Leaves | None,
     given = args is not None or bool(kwargs)
     refuse_changed_graph_module(model, by_example=given)
     _lint(model.graph)
+    if has_transforms(model):
+        # Imported here, as few programs have transforms and Dynamo is slow to import.
+        from decomp.capture.transforms import remove_transforms_of_graph
+
+        model = remove_transforms_of_graph(model)
     if not given:
         refuse_wrapped(model, "the GraphModule")
     elif (plain := unwrap_subclasses(model)) is not model:

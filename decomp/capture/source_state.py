@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from decomp.torch_internals.fakes import unset_fake_temporarily
+from decomp.torch_internals.transforms import is_wrapped
 
 
 @contextlib.contextmanager
@@ -149,8 +150,9 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    """The storage of a tensor, and its size, strides and offset there: `set_`, `t_` and similar change these."""
-    if tensor.layout is not torch.strided or nn.parameter.is_lazy(tensor):
+    """The storage of a tensor, and its size, strides and offset there: `set_`, `t_` and similar change these. None for
+    a tensor that has none."""
+    if tensor.layout is not torch.strided or nn.parameter.is_lazy(tensor) or is_wrapped(tensor):
         return None
     return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage()._cdata
 
@@ -181,6 +183,6 @@ def _counts_writes(tensor: torch.Tensor) -> bool:
 
 
 def _has_data(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds values that can be compared: not fake, lazy, sparse or meta."""
+    """Whether a tensor holds values that can be compared: not fake, lazy, sparse, meta, or wrapped by a transform."""
     is_plain = type(tensor) in (torch.Tensor, nn.Buffer, nn.Parameter) and tensor.layout is torch.strided
-    return is_plain and not tensor.is_meta
+    return is_plain and not tensor.is_meta and not is_wrapped(tensor)

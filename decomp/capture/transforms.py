@@ -31,7 +31,7 @@ from decomp.metadata.fakes import mode_of
 from decomp.metadata.symbolic_sizes import expression
 from decomp.ops import aten
 from decomp.torch_internals import transforms as levels
-from decomp.torch_internals.fakes import FakeTensorMode
+from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.torch_internals.modes import EnablePreDispatch, enable_python_dispatcher, process_state_kept
 from decomp.torch_internals.pytree import tree_leaves, tree_map, tree_map_only
 
@@ -54,6 +54,30 @@ def remove_transforms(program: ExportedProgram) -> ExportedProgram:
         _constants={name: value for name, value in program.constants.items() if name not in lost},
     )
     return found
+
+
+def remove_transforms_of_graph(module: fx.GraphModule) -> fx.GraphModule:
+    """The same for a graph module with metadata, such as `program.module()`."""
+    mode = mode_of(module.graph)
+    if mode is None:
+        raise CaptureError(
+            "the GraphModule has calls of torch.func, which are removed where nodes have metadata\n"
+            "  to do: pass an ExportedProgram, or its module()"
+        )
+    read = module.graph.find_nodes(op="get_attr")
+    constants = {node.name: attribute(module, str(node.target)) for node in read}
+    computed = _places(node for node in module.graph.nodes if node.op != "get_attr")
+    lost = {name: value for name, value in constants.items() if _is_of_trace(value, computed)}
+    with process_state_kept():
+        return _remove_from_module(module, mode, lost)
+
+
+def _is_of_trace(value: Any, computed: Mapping[Any, Any]) -> bool:
+    """Whether a constant of a module that torch.export made is a tensor of its trace, by the memory of those: wrapped,
+    or unwrapped when the level was left."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    return levels.is_wrapped(value) or isinstance(value, FakeTensor) and _place(value) in computed
 
 
 def _named(spec: Any, result: Any) -> Any:
@@ -103,7 +127,7 @@ class _TransformRemoval:
             self._copied(node)
             return
         if self.region is None:
-            self.region = self.entered.enter_context(_LevelRegion(self.module, self.mode))
+            self.region = self.entered.enter_context(_LevelRegion(self.module, self.mode, self.wrapped_in))
         self.region.run(node, self._given)
         if self.region.is_over():
             self.entered.pop_all().close()
@@ -161,8 +185,9 @@ _KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom", "to
 class _LevelRegion:
     """The nodes between the first call that enters a level and the last that leaves one, run as they are visited."""
 
-    def __init__(self, module: fx.GraphModule, mode: FakeTensorMode) -> None:
-        self.module, self.mode = module, mode
+    def __init__(self, module: fx.GraphModule, mode: FakeTensorMode, lost: Collection[fx.Node]) -> None:
+        """`lost`: nodes of constants that are values of the program."""
+        self.module, self.mode, self.lost = module, mode, lost
         self.tape = ProgramTape(fx.Graph(), mode)
         self.recorder = LevelRecorder(self.tape, lambda func: None)
         self.inputs: list[fx.Node] = []
@@ -230,7 +255,7 @@ class _LevelRegion:
                 self.unrecorded = False
 
     def _input(self, node: fx.Node, outside: Callable[[fx.Node], Any]) -> Any:
-        if node.op == "get_attr":
+        if node.op == "get_attr" and node not in self.lost:
             return attribute(self.module, str(node.target))
         new = outside(node)
         if not isinstance(new, fx.Node):

@@ -19,6 +19,7 @@ pytestmark = [
     # PyTorch's own forward mode compiles formulas by TorchScript, and torch.export looks at gradients of inner tensors.
     pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:A model attribute `lifted_tensor:UserWarning"),
 ]
 
 
@@ -120,17 +121,28 @@ def test_a_module_with_transforms_has_its_values_and_gradients(name):
     assert_same(Holder(function), lowering.result, args)
 
 
+@pytest.mark.parametrize("as_module", [False, True], ids=["program", "module"])
 @pytest.mark.parametrize("name", ["vmap", "grad", "grad of vmap", "vjp", "jvp", "jacrev", "a branch with vmap"])
-def test_an_exported_program_with_transforms_has_its_values_and_gradients(name):
+def test_an_exported_program_with_transforms_has_its_values_and_gradients(name, as_module):
     function, args = CASES[name]
     if name in NOT_EXPORTED:
         with pytest.raises(AssertionError, match="Expected FakeTensor"):
             torch.export.export(Holder(function), args)
         return
     before = state()
-    program = decomp.lower(torch.export.export(Holder(function), args), to=targets.core_aten).result
+    program = torch.export.export(Holder(function), args)
+    lowered = decomp.lower(program.module() if as_module else program, to=targets.core_aten).result
     assert state() == before
-    assert_same(Holder(function), program.module(), args)
+    assert_same(Holder(function), lowered if as_module else lowered.module(), args)
+
+
+def test_a_graph_with_transforms_and_without_metadata_is_refused():
+    function, args = CASES["vmap"]
+    module = torch.export.export(Holder(function), args).module()
+    for node in module.graph.nodes:
+        node.meta.clear()
+    with pytest.raises(CaptureError, match="has calls of torch.func, which are removed where nodes have metadata"):
+        decomp.lower(module, to=targets.core_aten)
 
 
 @pytest.mark.parametrize("name", ["vmap", "grad of grad", "jacfwd", "jacobian of a layer norm"])
