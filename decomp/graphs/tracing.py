@@ -19,7 +19,7 @@ from decomp.metadata.fake_stride_fixes import kernel_value
 from decomp.metadata.fakes import Fakes
 from decomp.metadata.meta_kernels import MetaKernels
 from decomp.metadata.nonfinite_constants import spelled
-from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC, expression
+from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC, expression, settled
 from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from decomp.torch_internals.modes import (
@@ -478,7 +478,8 @@ def _fake_tensor_like(mode: FakeTensorMode, value: torch.Tensor) -> torch.Tensor
     if not _has_strides(value):
         return value
     with mode:
-        return torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device=value.device)
+        shape, stride = settled(value.shape), settled(value.stride())
+        return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
 
 
 def _has_strides(value: torch.Tensor) -> bool:

@@ -9,7 +9,7 @@ from torch import fx
 
 from decomp.ir.arguments import key, leaves
 from decomp.ir.call import kind_of, metadata, read_results
-from decomp.metadata.symbolic_sizes import SYMBOLIC, expression, strides_of
+from decomp.metadata.symbolic_sizes import SYMBOLIC, expression, is_open, strides_of
 
 Key = tuple[Any, ...]
 
@@ -129,11 +129,12 @@ def described(value: Any) -> Any:
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether metadata contains a symbolic size."""
+    """Whether metadata contains a symbolic size. Sizes of tensors that PyTorch has fixed since they were made are
+    numbers."""
     return any(map(_is_symbolic, leaves(value)))
 
 
 def _is_symbolic(leaf: Any) -> bool:
     if isinstance(leaf, torch.Tensor):
-        return any(isinstance(size, torch.SymInt) for size in (*leaf.shape, *strides_of(leaf)))
+        return any(is_open(size) for size in (*leaf.shape, *strides_of(leaf)))
     return isinstance(leaf, SYMBOLIC)

@@ -12,6 +12,7 @@ import torch
 
 from decomp.metadata.fakes import Fakes
 from decomp.metadata.strides import strides_in_order
+from decomp.metadata.symbolic_sizes import settled
 from decomp.metadata.views_of_fakes import expanded, flattened, reshaped, view_in_shape
 from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor, fakes_compute_it_otherwise
@@ -51,7 +52,7 @@ class MetaKernels:
 
     def empty_like(self, value: torch.Tensor) -> FakeTensor:
         """A fake tensor on its own storage with the shape, strides, dtype and device of a strided tensor."""
-        return self._empty(value.shape, value.stride(), value.dtype, value.device)
+        return self._empty(settled(value.shape), settled(value.stride()), value.dtype, value.device)
 
     def like_operands(self, operands: list[FakeTensor], dtype: torch.dtype) -> Any:
         """The result of an elementwise op, if its layout is trivial: contiguous operands broadcast to a contiguous

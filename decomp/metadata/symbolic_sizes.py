@@ -197,6 +197,16 @@ def expression(number: Any) -> Any:
     return number.node.expr if isinstance(number, SYMBOLIC) else number
 
 
+def is_open(size: Any) -> bool:
+    """Whether a size is symbolic, and not one that PyTorch has fixed since the tensor was made."""
+    return isinstance(size, torch.SymInt) and not size.node.expr.is_number
+
+
+def settled(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    """Sizes or strides, with those that PyTorch has fixed as numbers."""
+    return tuple([size if type(size) is int or is_open(size) else int(size) for size in sizes])
+
+
 def has_fixed_sizes(value: Any) -> bool:
     """Whether a value is a tensor with static sizes."""
     return isinstance(value, torch.Tensor) and all([type(size) is int for size in value.shape])
