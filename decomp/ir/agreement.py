@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from decomp.ir.arguments import equal, substituted
+from decomp.ir.call import metadata
 from decomp.metadata.nonfinite_constants import same_constant
 from decomp.metadata.strides import same_layout
 from decomp.metadata.symbolic_sizes import same_shape, same_size
@@ -42,7 +43,7 @@ def shown(value: Any, values: Mapping[fx.Node, Any] | None = None) -> str:
 
 def metadata_of(value: Any) -> Any:
     """The metadata of a node, of each of several, or the constant itself."""
-    return substituted(value, lambda node: node.meta.get("val"))
+    return substituted(value, metadata)
 
 
 def same_metadata(expected: Any, found: Any) -> bool:

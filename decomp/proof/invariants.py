@@ -11,7 +11,7 @@ from torch import fx
 
 from decomp.ir.agreement import described, metadata_of, same_metadata, same_structure, shown
 from decomp.ir.arguments import nodes_in
-from decomp.ir.call import CALLS, read_results, select_results
+from decomp.ir.call import CALLS, metadata, read_results, select_results
 from decomp.ir.effects import Effects, EffectTable, regions_of, switches
 from decomp.ir.op_facts import SIZE_METHODS, SIZES
 from decomp.ir.ops import of_function
@@ -300,11 +300,11 @@ def _no_value_lost(work: Correspondence) -> str:
 def _same_metadata(work: Correspondence) -> str:
     compared = 0
     for source, value in work.images.items():
-        expected = source.meta.get("val")
+        expected = metadata(source)
         if expected is None or value is None and not source.users:
             continue  # unused results need not be computed
         compared += 1
-        found = value.meta.get("val") if isinstance(value, fx.Node) else metadata_of(value)
+        found = metadata(value) if isinstance(value, fx.Node) else metadata_of(value)
         if isinstance(expected, (tuple, list)) and isinstance(value, (tuple, list)):
             # Metadata of unread results may be wrong: a backward op returns None where its output mask is False, but
             # its fake kernel returns a tensor.

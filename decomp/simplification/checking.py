@@ -13,6 +13,7 @@ from torch import fx
 from decomp.capture.rebuild_exported import lifted_name, with_lifted
 from decomp.ir.agreement import described, same_bits, same_metadata, shown
 from decomp.ir.arguments import substituted
+from decomp.ir.call import metadata
 from decomp.metadata.meta_values import known_value
 from decomp.metadata.strides import same_layout
 from decomp.proof.correspondence import (
@@ -143,10 +144,10 @@ class _SimplificationReplay:
         return self.nodes.get(term)
 
     def _require_metadata(self, node: fx.Node, value: fx.Node) -> None:
-        self._require_same(node.meta.get("val"), node, value)
+        self._require_same(metadata(node), node, value)
 
     def _require_same(self, before: Any, node: fx.Node, value: fx.Node) -> None:
-        after = value.meta.get("val")
+        after = metadata(value)
         if before is after or before is None or same_value(before, after):
             return
         if not same_metadata(before, after) or _is_strided(before) and not same_layout(before, after):
