@@ -234,7 +234,7 @@ _DYNAMO = "torch._dynamo.convert_frame"
 @contextlib.contextmanager
 def watch_applied_functions(applied: Callable[[type[torch.autograd.Function]], None]) -> Iterator[None]:
     """Inside this context `applied` is called with each custom function that this thread applies with gradients
-    enabled. (One that returns its operand calls nothing that a mode sees, and its `apply` may have been taken from it
+    enabled, except those inside of higher-order ops and `torch.func`, which compute the gradients of these. (One that returns its operand calls nothing that a mode sees, and its `apply` may have been taken from it
     before; so its context, which PyTorch makes first, is watched.)"""
     contexts, thread = torch.autograd.function.BackwardCFunction, threading.get_ident()
     before = vars(contexts).get("__init__")
@@ -242,8 +242,9 @@ def watch_applied_functions(applied: Callable[[type[torch.autograd.Function]], N
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         super(contexts, self).__init__(*args, **kwargs)
         function = self._forward_cls
-        own = threading.get_ident() == thread and issubclass(function, torch.autograd.Function)
-        if own and torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+        own = issubclass(function, torch.autograd.Function) and not function.__module__.startswith("torch._")
+        trains = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        if own and trains and threading.get_ident() == thread:
             applied(function)
 
     contexts.__init__ = __init__

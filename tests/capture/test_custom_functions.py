@@ -131,6 +131,19 @@ def test_a_part_of_a_result_that_is_an_operand_keeps_the_backward(part, compiled
     torch.testing.assert_close(gradient(lowered), gradient(function))
 
 
+def test_a_buffer_beside_a_custom_function_is_known_by_its_metadata():
+    class Shifted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("shift", torch.ones(1))
+
+        def forward(self, x):
+            return Reversed.apply(x) + self.shift[0]
+
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(decomp.lower(Shifted(), to=targets.tinygrad, args=(x,)).result(x), x + 1)
+
+
 def test_rules_apply_inside_of_custom_functions():
     model, x = Model(), torch.randn(2, 3)
     result = decomp.decompose(model, {"gelu": lambda x: x * torch.sigmoid(x)}, args=(x,))
