@@ -225,11 +225,16 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
                 return Verdict(form, target, "refused", "strides are those of the primitives")
             if _torch_too(loaded, form, cases[: cases.index(case) + 1]):
                 return Verdict(form, target, "torch", "differs in PyTorch's own capture")
-            if "is lost" in text and _may_copy(loaded.program, form):
+            if _is_of_memory(text) and _may_copy(loaded.program, form):
                 return Verdict(form, target, "copied", text)
             return Verdict(form, target, "fault", f"{text} [seed {case[0]}, size {case[1]}, tracked {case[2]}]")
     text = fault_near_limits(loaded, found.call, found.state) if form == "narrow" else ""
     return Verdict(form, target, "fault" if text else "right", text)
+
+
+def _is_of_memory(text: str) -> bool:
+    """Whether two outcomes differ in what shares memory."""
+    return "is lost" in text or text.startswith("outputs that share memory")
 
 
 def _may_copy(program: Program, form: str) -> bool:
