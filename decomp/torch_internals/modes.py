@@ -234,8 +234,9 @@ _DYNAMO = "torch._dynamo.convert_frame"
 @contextlib.contextmanager
 def watch_applied_functions(applied: Callable[[type[torch.autograd.Function]], None]) -> Iterator[None]:
     """Inside this context `applied` is called with each custom function that this thread applies with gradients
-    enabled, except those inside of higher-order ops and `torch.func`, which compute the gradients of these. (One that returns its operand calls nothing that a mode sees, and its `apply` may have been taken from it
-    before; so its context, which PyTorch makes first, is watched.)"""
+    enabled, except those inside of higher-order ops and `torch.func`, which compute the gradients of these. (One that
+    returns its operand calls nothing that a mode sees, and its `apply` may have been taken from it before; so its
+    context, which PyTorch makes first, is watched.)"""
     contexts, thread = torch.autograd.function.BackwardCFunction, threading.get_ident()
     before = vars(contexts).get("__init__")
 
