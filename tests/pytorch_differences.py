@@ -80,3 +80,7 @@ OTHER_LINES = since(
 SPECTRA_HAVE_THEIR_STRIDES = since((2, 12), True, False)
 """Whether fake tensors give a spectrum along an inner dimension the strides of its kernel; those of 2.11.0 have it
 contiguous."""
+ATTENTION_OF_NO_ROWS_RUNS = since((2, 12), True, False)
+"""Whether attention of an empty batch runs whatever the sizes of its operands are: 2.11.0 raises."""
+MIXED_DISTANCES_TRAIN = since((2, 12), True, False)
+"""Whether `mse_loss` of two dtypes has a gradient: on 2.11.0 its backward raises."""
