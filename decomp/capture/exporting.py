@@ -110,7 +110,14 @@ def torch_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def _tracked(value: torch.Tensor) -> torch.Tensor:
-    return value.detach().requires_grad_().clone() if value.is_floating_point() or value.is_complex() else value
+    """A value of the same strides that requires a gradient, and that a program may write, as it is no leaf."""
+    if not value.is_floating_point() and not value.is_complex():
+        return value
+    leaf = value.detach().requires_grad_()
+    copied = leaf.clone()
+    if value.layout is not torch.strided or copied.stride() == value.stride() or 0 in value.stride():
+        return copied
+    return leaf.new_empty_strided(value.shape, value.stride()).copy_(leaf)
 
 
 def _unless_refused(

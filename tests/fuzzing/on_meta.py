@@ -33,7 +33,7 @@ def fault_on_meta(loaded: Any, lowered: fx.GraphModule, lower: Callable[..., Any
     if _moves(found):  # a constant that the program makes on the CPU is moved to the meta device
         own, other = (Counter({op: count for op, count in ops.items() if op != _MOVE}) for ops in (own, other))
     less, more = own - other, other - own
-    if not less and not more or _captured(loaded, "cpu") != _captured(loaded, "meta"):
+    if not less and not more or not _is_exported(loaded) or _captured(loaded, "cpu") != _captured(loaded, "meta"):
         return ""
     return f"on the meta device it has {dict(more)} in the place of {dict(less)}"
 
