@@ -333,11 +333,10 @@ def expand_module(planned: PlannedProgram) -> Module:
 
 
 def _expanded(module: Module, own: ProgramGraph, aliases: set[torch._ops.OpOverload]) -> ProgramGraph:
-    decisions, owner = own.decisions or {}, own.owner
+    decisions = own.decisions or {}
     derived = {node: decision for node, decision in decisions.items() if isinstance(decision, Derived)}
     gone = frozenset(node for node, decision in decisions.items() if decision is ERASED_GUARD)
-    names = [*owner.__dict__.get("_buffers", {}), *owner.__dict__, *own.constants]
-    made = inline_expansions(own.graph, derived, module.mode, names, gone)
+    made = inline_expansions(own.graph, derived, module.mode, own.attribute_names, gone)
     graph, origin, chains = made.rewrite.graph, made.rewrite.origin, made.chains
     if own.constants:
         used = {str(node.target) for node in graph.find_nodes(op="get_attr")}

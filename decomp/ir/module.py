@@ -53,6 +53,8 @@ class ProgramGraph:
     stale_strides: Mapping[fx.Node, Any] = field(default_factory=dict)
     """Nodes whose strides differ from the captured metadata with which their users were traced, mapped to that
     metadata."""
+    lifted: frozenset[str] = frozenset()
+    """Names of parameters, buffers and constants of an exported program, which its graph takes as inputs."""
     dropped: frozenset[str] = frozenset()
     """Names of inputs, constants of an exported program, that it no longer takes."""
 
@@ -69,6 +71,12 @@ class ProgramGraph:
             else chains,
         }
         return replace(self, graph=edges.graph, by=by, before=self, edges=edges, **{**facts, **changes})
+
+    @property
+    def attribute_names(self) -> set[str]:
+        """The names that an attribute which a pass adds must not have."""
+        owned = vars(self.owner)
+        return {*owned.get("_buffers", ()), *owned, *self.constants, *self.lifted}
 
     @property
     def calls(self) -> int:
@@ -174,7 +182,12 @@ class Module:
     @classmethod
     def of(cls, graph: fx.Graph, root: nn.Module, *interface: Any) -> Module:
         """A program with one graph, whose attributes `root` owns; `interface`: the other fields, in order."""
-        return cls({root: ProgramGraph(graph, root)}, *interface)
+        found = cls({root: ProgramGraph(graph, root)}, *interface)
+        if found.exported is None:
+            return found
+        specs = found.exported.graph_signature.input_specs
+        lifted = frozenset(spec.target for spec in specs if spec.target is not None)
+        return replace(found, graphs={root: replace(found.main, lifted=lifted)})
 
     @property
     def main(self) -> ProgramGraph:

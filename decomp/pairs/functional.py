@@ -24,13 +24,12 @@ from decomp.torch_internals.pytree import tensors_in
 def split_complex_program(own: ProgramGraph, recorder: PairRecorder, target: Target) -> ProgramGraph:
     """A graph with pairs of real numbers instead of complex ones; itself if `target` knows every complex dtype in
     it."""
-    graph, owner = own.graph, own.owner
+    graph = own.graph
     if target.dtypes is None or mode_of(graph) is None or not any(_unknown(node, target) for node in graph.nodes):
         return own
     kept = {node for node in graph.nodes if is_complex_call(node) and _may_stay(node, target)}
     written = {write.value for write in own.writes}
-    taken = [*owner.__dict__.get("_buffers", {}), *owner.__dict__]
-    found = complex_as_real(graph, recorder, kept, written, taken)
+    found = complex_as_real(graph, recorder, kept, written, own.attribute_names)
     after = own.rewritten(found.rewrite, "split complex", why=found.why, chains=found.chains, constants=found.constants)
     return replace(after, stale_strides={**after.stale_strides, **found.stale_strides})
 

@@ -83,6 +83,8 @@ class Subject:
     """Values that are written back, which become results."""
     sources: Mapping[fx.Node, fx.Node] = field(default_factory=dict)
     """For a lowered graph, the source node of each node: results are named after it."""
+    taken: Collection[str] = ()
+    """Names that attributes which it adds must not have."""
 
     @classmethod
     def of(cls, own: ProgramGraph, target: Target, exported: Any = None) -> Subject:
@@ -94,7 +96,7 @@ class Subject:
             every.update(node for node in own.graph.find_nodes(op="placeholder") if node.name in names)
         results = tuple(write.value for write in own.writes if write.signed)
         sources = own.edges.origin if own.edges is not None and own.by == "expand" else {}
-        return cls(own.graph, own.owner, target, state, tuple(every), results, sources)
+        return cls(own.graph, own.owner, target, state, tuple(every), results, sources, own.attribute_names)
 
     def constants(self, around: RewriteConstraints, settings: Settings) -> Constants:
         """The values that are the same in every run: those computed from factories, and if frozen from parameters."""
@@ -308,7 +310,8 @@ def _ordered(graph: fx.Graph, form: NormalForm, needed: Collection[Term]) -> lis
 
 def _attributes(subject: Subject) -> Iterator[str]:
     """Attribute names that neither the graph nor its owner uses."""
-    taken = {str(node.target) for node in subject.graph.find_nodes(op="get_attr")} | set(subject.state)
+    used = (str(node.target) for node in subject.graph.find_nodes(op="get_attr"))
+    taken = {*used, *subject.state, *subject.taken}
     for i in itertools.count():
         if f"_frozen{i}" not in taken and not hasattr(subject.root, f"_frozen{i}"):
             yield f"_frozen{i}"

@@ -137,3 +137,22 @@ def test_a_program_whose_calls_are_all_in_a_region_is_in_overloads():
     exported = torch.export.export(copy.deepcopy(model), (x,))
     found = decomp.lower(exported, to=targets.luminal).result.module()(x)
     torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("exported", [True, False], ids=["exported", "module"])
+@pytest.mark.parametrize("name", ["_constant0", "_frozen0", "_part0"])
+def test_a_buffer_may_have_the_name_that_a_constant_of_a_rule_would_get(name, exported, x):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer(name, torch.arange(4.0), persistent=name != "_constant0")
+
+        def forward(self, x):
+            buffer = getattr(self, name)
+            return torch.fft.rfft(x + buffer).abs() + torch.special.i0e(x).sum() + buffer.cumsum(0).sum()
+
+    model = Named()
+    lowered = decomp.lower(
+        torch.export.export(model, (x,)) if exported else model, to=targets.luminal, args=None if exported else (x,)
+    ).result
+    torch.testing.assert_close((lowered.module() if exported else lowered)(x), model(x))
