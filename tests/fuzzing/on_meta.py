@@ -17,7 +17,10 @@ from tests.fuzzing.programs import SIZES
 def fault_on_meta(loaded: Any, lowered: fx.GraphModule, lower: Callable[..., Any]) -> str:
     """How the ops of the program on the meta device differ from those of `lowered`; empty if they do not, or if PyTorch
     itself does not run it there. `lower`: of a module and inputs."""
-    if "autocast(" in loaded.program.source:  # of one device
+    source = loaded.program.source
+    if "autocast(" in source:  # of one device
+        return ""
+    if "BatchNorm" in source and ("bfloat16" in source or "float16" in source):  # whose mean has a dtype by device
         return ""
     try:
         module, inputs = _made(loaded), _inputs(loaded)
