@@ -341,7 +341,8 @@ class _FunctionalWalk:
         tracked = self.memory.grad_enabled and self.sources.may_require_grad(before)
         last = next(iter(reversed(self.emit.graph.nodes)))
         new = functional_variant(self.emit, node, self.value_of, tracked)
-        if self.memory.grad_enabled and written_op(node) in COMPARISONS:
+        compares = written_op(node) in COMPARISONS and can_require_grad(metadata(target))  # bool never does
+        if compares and self.memory.grad_enabled:
             for other in {self.value_of(n): None for n in node.all_input_nodes if n is not target}:
                 if self.sources.may_require_grad(other):
                     new = connected(self.emit, new, other, node)

@@ -431,3 +431,29 @@ def test_what_is_compared_in_place_with_a_parameter_requires_a_gradient_of_zero(
         assert all(each.requires_grad for each in (written, *out))
         results.append((*out, written, *torch.autograd.grad([*out, written], w, [torch.ones(2, 3)] * 3)))
     torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("form", ["module", "exported", "compiled"])
+def test_a_mask_that_is_compared_in_place_with_a_parameter_stays_a_mask(form):
+    class Masking(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.tensor([0.0, 1.0, 2.0]))
+
+        def forward(self, x):
+            mask = x > 1
+            mask.eq_(self.w)
+            counts = mask.to(torch.int64)
+            counts.less_(self.w * 2)
+            return mask, counts, self.w * mask
+
+    model, x = Masking(), torch.tensor([0.5, 1.0, 3.0])
+    wanted = model(x)
+    if form == "compiled":
+        found = torch.compile(model, backend=decomp.backend(to=targets.tinygrad))(x)
+    elif form == "module":
+        found = decomp.lower(model, to=targets.tinygrad, args=(x,)).result(x)
+    else:
+        found = decomp.lower(torch.export.export(model, (x,)), to=targets.tinygrad).result.module()(x)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    assert [each.requires_grad for each in found] == [False, False, True]
