@@ -183,7 +183,9 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
     if isinstance(found, str):
         return Verdict(form, target, "fault", found)
     for case in cases if found.dynamic else [case for case in cases if case[1] == SIZES[0]]:
-        refused = form in EXPORTED and case[1] != SIZES[0] and _export_refuses(loaded, case)
+        # Programs with torch.func are captured by Dynamo, too, which assumes less.
+        assumed = form in EXPORTED and case[1] != SIZES[0] and "torch.func" not in loaded.program.source
+        refused = assumed and _export_refuses(loaded, case)
         try:
             text = difference(
                 loaded.eager(*case),
