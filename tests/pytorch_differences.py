@@ -84,3 +84,5 @@ ATTENTION_OF_NO_ROWS_RUNS = since((2, 12), True, False)
 """Whether attention of an empty batch runs whatever the sizes of its operands are: 2.11.0 raises."""
 MIXED_DISTANCES_TRAIN = since((2, 12), True, False)
 """Whether `mse_loss` of two dtypes has a gradient: on 2.11.0 its backward raises."""
+QUERIES_MAY_BE_EMPTY = versions.INSTALLED != (2, 12)
+"""Whether attention by queries of no elements is the mean of all values: the kernel of 2.12.1 returns zeros."""

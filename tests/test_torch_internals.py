@@ -34,6 +34,7 @@ LATE = (
     "contextlib",
     "importlib",
     "sys",
+    "threading",
     "dispatch",
     "functools",
     "predispatch",
@@ -342,6 +343,30 @@ def runs_an_expression_on_numbers():
     env, size = symbolic()
     expr = (size * 4).node.expr
     assert sizes.sympy_interp(sizes.PythonReferenceAnalysis, {size.node.expr: 5}, expr) == 20
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+@piece("modes.watch_applied_functions")
+def sees_what_is_applied_with_gradients():
+    applied, apply = [], Doubled.apply
+    with modes.watch_applied_functions(applied.append):
+        with modes.watch_applied_functions(applied.append):
+            x = torch.ones(2, requires_grad=True)
+            result = apply(x)
+        with torch.no_grad():
+            apply(x)
+    apply(x)
+    assert applied == [Doubled, Doubled]
+    assert torch.autograd.grad(result.sum(), x)[0].tolist() == [2, 2]
 
 
 @piece("sizes.ValueRanges")

@@ -241,7 +241,7 @@ def watch_applied_functions(applied: Callable[[type[torch.autograd.Function]], N
     before = vars(contexts).get("__init__")
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        super(contexts, self).__init__(*args, **kwargs)
+        (before or super(contexts, type(self)).__init__)(self, *args, **kwargs)
         function = self._forward_cls
         own = issubclass(function, torch.autograd.Function) and not function.__module__.startswith("torch._")
         trains = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
