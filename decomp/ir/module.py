@@ -76,7 +76,8 @@ class ProgramGraph:
     def attribute_names(self) -> set[str]:
         """The names that an attribute which a pass adds must not have."""
         owned = vars(self.owner)
-        return {*owned.get("_buffers", ()), *owned, *self.constants, *self.lifted}
+        registered = (name for kind in ("_parameters", "_buffers", "_modules") for name in owned.get(kind, ()))
+        return {*registered, *owned, *self.constants, *self.lifted}
 
     @property
     def calls(self) -> int:

@@ -310,11 +310,7 @@ def _ordered(graph: fx.Graph, form: NormalForm, needed: Collection[Term]) -> lis
 
 def _attributes(subject: Subject) -> Iterator[str]:
     """Attribute names that neither the graph nor its owner uses."""
-    used = (str(node.target) for node in subject.graph.find_nodes(op="get_attr"))
-    taken = {*used, *subject.state, *subject.taken}
-    for i in itertools.count():
-        if f"_frozen{i}" not in taken and not hasattr(subject.root, f"_frozen{i}"):
-            yield f"_frozen{i}"
+    yield from (name for i in itertools.count() if (name := f"_frozen{i}") not in subject.taken)
 
 
 def _counted(
