@@ -25,13 +25,9 @@ def lowered(name: str, target: decomp.Target) -> decomp.Lowering:
     return decomp.lower(program, to=target, rules=RULES | {})  # which remember nothing yet
 
 
-def without_example(monkeypatch):
-    monkeypatch.setattr(planner.Planner, "_chosen_at_example", lambda self, request: None)
-
-
 @pytest.mark.parametrize("target", [targets.tinygrad, targets.luminal], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_choice_is_that_of_recording_every_rule(name, target, monkeypatch):
     found = lowered(name, target)
-    without_example(monkeypatch)
+    monkeypatch.setattr(planner.Planner, "_chosen_at_example", lambda self, request: None)
     assert found.report().after == lowered(name, target).report().after
