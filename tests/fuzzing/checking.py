@@ -211,27 +211,33 @@ def _verdict(loaded: Loaded, form: str, target: str, cases) -> Verdict:
                 return Verdict(form, target, "torch", "its gradient cannot be computed without the write")
             text = difference(saved, loaded.run(found.call, found.state, *case), lambda: loaded.as_saved(*case))
         if text:
-            try:
-                written = _written(loaded, case)
-            except Exception:  # buffers that are views of one another keep the history of what wrote them
-                return Verdict(form, target, "torch", "does not run again in PyTorch itself")
-            if text.startswith("gradient") and written.rounds:
-                return Verdict(form, target, "right", "what is not finite was rounded: its gradient is open")
-            if "values differ" in text and written.signs:
-                return Verdict(form, target, "right", "the sign of zero or of no number was asked for")
-            if written.twice:
-                return Verdict(form, target, "torch", "writes elements that lie in the same memory")
-            if form in WITHOUT_METADATA and written.wider:
-                return Verdict(form, target, "refused", "operands of in-place ops are taken to have one dtype")
-            if form in WITHOUT_METADATA and "view size is not compatible" in text:
-                return Verdict(form, target, "refused", "strides are those of the primitives")
-            if _torch_too(loaded, form, cases[: cases.index(case) + 1]):
-                return Verdict(form, target, "torch", "differs in PyTorch's own capture")
-            if _is_of_memory(text) and _may_copy(loaded.program, form):
-                return Verdict(form, target, "copied", text)
-            return Verdict(form, target, "fault", f"{text} [seed {case[0]}, size {case[1]}, tracked {case[2]}]")
+            return _judged(loaded, form, target, text, cases[: cases.index(case) + 1])
     text = fault_near_limits(loaded, found.call, found.state) if form == "narrow" else ""
     return Verdict(form, target, "fault" if text else "right", text)
+
+
+def _judged(loaded: Loaded, form: str, target: str, text: str, tried: list[tuple[int, int, bool]]) -> Verdict:
+    """Whose a difference is that was found in the last of the cases `tried`: a fault, or what nobody promised."""
+    case = tried[-1]
+    try:
+        written = _written(loaded, case)
+    except Exception:  # buffers that are views of one another keep the history of what wrote them
+        return Verdict(form, target, "torch", "does not run again in PyTorch itself")
+    if text.startswith("gradient") and written.rounds:
+        return Verdict(form, target, "right", "what is not finite was rounded: its gradient is open")
+    if "values differ" in text and written.signs:
+        return Verdict(form, target, "right", "the sign of zero or of no number was asked for")
+    if written.twice:
+        return Verdict(form, target, "torch", "writes elements that lie in the same memory")
+    if form in WITHOUT_METADATA and written.wider:
+        return Verdict(form, target, "refused", "operands of in-place ops are taken to have one dtype")
+    if form in WITHOUT_METADATA and "view size is not compatible" in text:
+        return Verdict(form, target, "refused", "strides are those of the primitives")
+    if _torch_too(loaded, form, tried):
+        return Verdict(form, target, "torch", "differs in PyTorch's own capture")
+    if _is_of_memory(text) and _may_copy(loaded.program, form):
+        return Verdict(form, target, "copied", text)
+    return Verdict(form, target, "fault", f"{text} [seed {case[0]}, size {case[1]}, tracked {case[2]}]")
 
 
 def _is_of_memory(text: str) -> bool:
