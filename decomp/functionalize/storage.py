@@ -45,6 +45,9 @@ class Storage:
     """Whether gradients were disabled at every write."""
     uncertain: list[Alias] = field(default_factory=list)
     """Views that may be identical to their base (such as the result of `contiguous()`)."""
+    detached_in_place: dict[Alias, bool] = field(default_factory=dict)
+    """Tensors whose history a `detach_()` took, and whether that is what they were before an in-place change of shape:
+    to autograd such a change is a write, so earlier views have lost their history too."""
 
     @property
     def has_gradient_of_before(self) -> bool:
@@ -127,12 +130,7 @@ def refuse_change_of_shape(node: fx.Node, target: fx.Node, tensor: Tensor, names
     """Raise `MutationError` where `node`, a `squeeze_()` or similar, changes the shape of a tensor that may be
     identical to another one, of an input itself, or of a dropout's result under another of the tensor's `names`: in
     PyTorch's metadata a dropout that returns its input returns a copy, which keeps the old shape (torch 2.13)."""
-    if tensor.alias.view is not None and tensor.alias.view.may_be_base:
-        raise refusal(
-            node,
-            f"it changes the shape of {target.name!r}, which may or may not be another tensor's",
-            "pass args=, so that shapes and strides are known; or use the function that returns a view",
-        )
+    _refuse_uncertain(node, tensor, f"changes the shape of {target.name!r}", "use the function that returns a view")
     remedy = "use the function that returns a view"
     if tensor.alias.parent is None and tensor.alias.storage.source.op in ("placeholder", "get_attr"):
         raise refusal(node, f"it changes the shape of the input {tensor.alias.storage.source.name!r} itself", remedy)
@@ -143,15 +141,26 @@ def refuse_change_of_shape(node: fx.Node, target: fx.Node, tensor: Tensor, names
             )
 
 
-def refuse_detached_input(node: fx.Node, tensor: Tensor) -> None:
-    """Raise `MutationError` where `node`, a `detach_()`, detaches an input, which is visible to the caller."""
+def refuse_detached_input(node: fx.Node, target: fx.Node, tensor: Tensor) -> None:
+    """Raise `MutationError` where `node`, a `detach_()`, detaches an input, which is visible to the caller, or a tensor
+    that may be identical to another one."""
     alias = tensor.alias
+    _refuse_uncertain(node, tensor, f"detaches {target.name!r}", "use what detach() returns")
     if alias.parent is None and alias.requires_grad and alias.storage.source.op in ("placeholder", "get_attr"):
         raise refusal(
             node,
             f"it detaches the input {alias.storage.source.name!r} itself, which then has no gradient "
             "outside of the program either",
             "use what x.detach() returns, or pass training=False",
+        )
+
+
+def _refuse_uncertain(node: fx.Node, tensor: Tensor, what: str, remedy: str) -> None:
+    if tensor.alias.view is not None and tensor.alias.view.may_be_base:
+        raise refusal(
+            node,
+            f"it {what}, which may or may not be another tensor",
+            f"pass args=, so that shapes and strides are known; or {remedy}",
         )
 
 
@@ -204,6 +213,22 @@ class AliasMemory:
             if _may_be(other, alias):
                 other.reshaped = at
         return self.derive(alias, view, in_place=True)
+
+    def detach_in_place(self, alias: Alias, at: fx.Node) -> None:
+        """Take its history from `alias`, whose value is current, at the `detach_()` `at`. It is no write: views keep
+        the history that they have, until a later write makes them views of what has none. PyTorch detaches no views, so
+        what is between `alias` and a root, or a `detach()`, is the same tensor before its shape was changed in place."""
+        tensor = [alias]
+        while tensor[-1].parent is not None and not tensor[-1].untracked:
+            tensor.append(tensor[-1].parent)
+        if tensor[-1].parent is None:
+            alias.storage.value_in_autograd = None
+        for one in tensor:
+            value = self.read(one, at, data_only=True)
+            one.value = self.emit.call("detach", (value,), at=at)
+            one.overwritten = one.in_autograd = None
+            one.requires_grad, one.region = False, 0
+            alias.storage.detached_in_place[one] = one is not alias
 
     def read(self, alias: Alias, at: fx.Node, *, data_only: bool = False) -> fx.Node:
         """The current value of `alias`, read by the source node `at`. With `data_only` its gradient may be wrong."""
@@ -302,6 +327,8 @@ class AliasMemory:
     def _is_current(self, alias: Alias) -> bool:
         """Whether `alias.value` can be used. A view taken with gradients disabled cannot while they are enabled."""
         if alias.version != alias.storage.write_count:
+            return False
+        if alias.requires_grad and alias.storage.detached_in_place and _has_lost_history(alias):
             return False
         # A view taken without gradients lacks the history that reading it now must have, so it is taken again.
         return not (
@@ -425,6 +452,13 @@ def _may_be(alias: Alias, other: Alias) -> bool:
         if alias is other:
             return True
     return False
+
+
+def _has_lost_history(alias: Alias) -> bool:
+    """Whether it is a view of a tensor before an in-place change of shape, and that tensor was detached in place."""
+    while alias.parent is not None and alias not in alias.storage.detached_in_place:
+        alias = alias.parent
+    return alias.storage.detached_in_place.get(alias, False)
 
 
 def _is_within(alias: Alias, ancestor: Alias) -> bool:

@@ -370,9 +370,13 @@ class _FunctionalWalk:
             self._fresh(node, self.emit.like(node, "call_function", operator.getitem, (whole, 0), {}), requires)
 
     def _change_of_metadata(self, node: fx.Node, target: fx.Node) -> None:
-        """squeeze_() and similar: from now on the tensor is a view of its former self."""
-        tensor = self.tensors[target]
+        """squeeze_() and similar: from now on the tensor is a view of its former self. detach_() changes no view."""
+        tensor = self.tensors[node] = self.tensors[target]
         base = self.memory.read(tensor.alias, node)
+        if method_name(node) == "detach_":
+            refuse_detached_input(node, target, tensor)
+            self.memory.detach_in_place(tensor.alias, node)
+            return
         view = view_of(node, base, base, self.value_of, certain=True)
         view.op = view.op.removesuffix("_")
         view.layouts = (tensor.alias.source_metadata,) * 2
@@ -381,14 +385,10 @@ class _FunctionalWalk:
         else:
             new = functional_view(self.emit, node, *fx.node.map_arg((node.args, node.kwargs), self.value_of))
         view.value = new
-        self.tensors[node] = tensor
-        if method_name(node) == "detach_":
-            refuse_detached_input(node, tensor)
-        elif changes_nothing(base, new) and changes_nothing(target, node):  # without gradients it keeps its history
+        if changes_nothing(base, new) and changes_nothing(target, node):  # without gradients it keeps its history
             return
-        else:
-            names = [other for other, one in self.tensors.items() if one is tensor]
-            refuse_change_of_shape(node, target, tensor, names)
+        names = [other for other, one in self.tensors.items() if one is tensor]
+        refuse_change_of_shape(node, target, tensor, names)
         tensor.alias = self.memory.reshape(tensor.alias, view, node)
 
     def _batch_norm(self, node: fx.Node) -> None:

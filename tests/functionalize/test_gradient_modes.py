@@ -54,6 +54,37 @@ def detached_in_place(x):
     return y * x
 
 
+def a_view_of_what_is_detached_in_place(x):
+    y = x * 4
+    view, part = y.view(2, 1), y[:1]
+    y.detach_()
+    unwritten = part + 1  # a view keeps its history until its base is written
+    y.mul_(3)
+    return view.view(2) * x + unwritten
+
+
+def a_view_through_which_what_is_detached_is_written(x):
+    y = x * 4
+    view = y.view(2, 1)
+    view.mul_(x.view(2, 1))
+    y.detach_()
+    y.add_(x[0])
+    return view.view(2) * x + y
+
+
+def reshaped_and_detached_in_place(x):
+    y = (x * 4).unsqueeze(0)
+    z = y.detach()
+    z.mul_(x)
+    before = z[0, :1].view(1)
+    z.squeeze_(0)
+    after = z[1:]
+    z.detach_()
+    unwritten = before.view(1) + after
+    z.mul_(2)
+    return z * x + y[0] + unwritten
+
+
 def in_inference_mode(x):
     y = x * 2
     with torch.inference_mode():
@@ -85,6 +116,9 @@ PROGRAMS = [
     through_detach,
     through_data,
     detached_in_place,
+    a_view_of_what_is_detached_in_place,
+    a_view_through_which_what_is_detached_is_written,
+    reshaped_and_detached_in_place,
     in_inference_mode,
     gradients_within_none,
     an_input,
