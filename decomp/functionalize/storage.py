@@ -217,7 +217,7 @@ class AliasMemory:
     def detach_in_place(self, alias: Alias, at: fx.Node) -> None:
         """Take its history from `alias`, whose value is current, at the `detach_()` `at`. It is no write: views keep
         the history that they have, until a later write makes them views of what has none. PyTorch detaches no views, so
-        what is between `alias` and a root, or a `detach()`, is the same tensor before its shape was changed in place."""
+        what is between `alias` and a root, or a `detach()`, is that tensor before its shape was changed in place."""
         tensor = [alias]
         while tensor[-1].parent is not None and not tensor[-1].untracked:
             tensor.append(tensor[-1].parent)

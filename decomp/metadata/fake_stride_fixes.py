@@ -121,13 +121,16 @@ def _permuted(value: torch.Tensor, order: Order) -> torch.Tensor:
 
 
 def kernel_value(layout: Layout, arguments: Mapping[str, Any], out: Any) -> Any:
-    """The fake result of a call, with the strides that its kernel returns according to `layout`."""
+    """The fake result of a call, with the strides that its kernel returns according to `layout`. Models on the meta
+    device are planned as for the CPU; elsewhere only what returns an argument does so."""
     results = out if isinstance(out, (tuple, list)) else (out,)
     first = results[0]
-    if not isinstance(first, FakeTensor) or first.device.type != "cpu" or any(map(is_data, first.shape)):
+    if not isinstance(first, FakeTensor) or any(map(is_data, first.shape)):
         return out
     with first.fake_mode:
         true = layout(arguments, first)
+        if isinstance(true, list) and first.device.type not in ("cpu", "meta"):
+            return out
         if isinstance(true, list):
             laid_out = [_permuted(each, true) if each.dim() == first.dim() else each for each in results]
         else:

@@ -251,5 +251,7 @@ def test_dropout_that_drops_nothing_is_the_input_in_the_lowered_program(target):
     x = torch.randn(3, 8)
     exported = torch.export.export(Dropped().eval(), (x,))
     module = decomp.lower(Dropped(), to=target, args=(x,)).result
+    on_meta = decomp.lower(Dropped(), to=target, args=(x.to("meta"),)).result
+    assert [node.target for node in on_meta.graph.nodes] == [node.target for node in module.graph.nodes]
     for lowered in (module, decomp.lower(exported, to=target).result.module()):
         assert lowered(x).stride() == (8, 2) and lowered(x).data_ptr() == x.data_ptr()
