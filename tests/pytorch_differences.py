@@ -37,6 +37,8 @@ MORE_CALLS = since(
     {},
 )
 """How many calls more ops take on tinygrad where PyTorch shares gradients at ties (`ties_share_gradients`)."""
+ROWS_HAVE_SCALES = since((2, 12), True, False)
+"""Whether the CPU kernel of `_scaled_mm` takes a scale for each row, and `_scaled_mm_v2` has one."""
 MASKS_ARE_KEPT = since((2, 14), True, False)
 """Whether the backward of the Huber loss reads the masks of its ties, for the same reason."""
 I1E_HAS_A_GRADIENT_AT_NAN = since((2, 15), False, True)

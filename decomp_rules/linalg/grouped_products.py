@@ -30,13 +30,7 @@ def _grouped_mm(
     if bias is not None:
         return decline("the kernel has no bias")
     dtype = self.dtype if out_dtype is None else out_dtype
-    if self.dim() == 3 and mat2.dim() == 3:
-        return cast(torch.bmm(self, mat2), dtype)
-    if self.dim() == 2 and mat2.dim() == 2:
-        return cast(_by_summand(self, mat2, offs), dtype)
-    if self.dim() == 2:
-        return cast(_by_row(self, mat2, offs), dtype)
-    return cast(_by_row(mat2.t(), self.transpose(1, 2), offs).t(), dtype)
+    return cast(grouped_product(self, mat2, offs), dtype)
 
 
 @register(FALLBACK)
@@ -51,6 +45,18 @@ def grouped_mm_fallback_backward(
 ) -> tuple[Tensor, Tensor]:
     """g Wᵀ by row, and xᵀ g by group."""
     return _by_row(grad_output, weight.transpose(1, 2), offs), _by_summand(input.t(), grad_output, offs)
+
+
+def grouped_product(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
+    """A product for each group, the groups being matrices of their own or ending in a dimension at `ends`."""
+    if left.dim() == 3 and right.dim() == 3:
+        return torch.bmm(left, right)
+    assert ends is not None
+    if left.dim() == 2 and right.dim() == 2:
+        return _by_summand(left, right, ends)
+    if left.dim() == 2:
+        return _by_row(left, right, ends)
+    return _by_row(right.t(), left.transpose(1, 2), ends).t()
 
 
 def _by_row(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:

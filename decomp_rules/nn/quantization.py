@@ -37,7 +37,15 @@ RULES.limit(
     reason="a tensor of a quantised dtype carries its scale with it, which no plain op reads",
 )
 RULES.limit(
-    aten._weight_int4pack_mm, aten._dyn_quant_matmul_4bit, reason="the layout of packed weights is the device's own"
+    *(
+        getattr(aten, name)
+        for name in (
+            "_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros "
+            "_convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu "
+            "_dyn_quant_matmul_4bit _dyn_quant_pack_4bit_weight"
+        ).split()
+    ),
+    reason="how 4-bit weights are packed depends on the processor that packed them, which a program does not say",
 )
 RULES.limit(aten.choose_qparams_optimized, reason="how long the search for the range runs is data")
 RULES.limit(

@@ -1,5 +1,5 @@
-"""Calls of ops that have no kernel on this processor: batch norms, convolutions and attention of graphics cards. Each
-stands with what it is documented to compute, as PyTorch's own kernels for this processor say it."""
+"""Calls of ops that have no kernel on this processor: batch norms, convolutions, attention and scaled products of
+graphics cards. Beside each is what it is documented to compute, by PyTorch's own kernels for this processor."""
 
 from __future__ import annotations
 
@@ -391,7 +391,40 @@ SAVED: Mapping[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
 }
 
 
-CALLS = {**BATCH_NORMS, **CONVOLUTIONS, **ATTENTION}
+# Products in float8
+
+
+def _grouped(left: Tensor, right: Tensor, rows: Tensor, columns: Tensor, ends: Tensor | None = None) -> Tensor:
+    decoded = (
+        left.float() * rows.reshape(*left.shape[:-1], 1),
+        right.float() * columns.reshape(*right.shape[:-2], 1, right.shape[-1]),
+    )
+    return torch._grouped_mm(*decoded, offs=ends).bfloat16()
+
+
+def eighths(*shape: int) -> Tensor:
+    """Numbers in float8."""
+    return f(*shape).to(torch.float8_e4m3fn)
+
+
+PRODUCTS: Mapping[str, tuple[Callable[[], Any], Documented]] = {
+    "_scaled_grouped_mm": (
+        lambda: (
+            (
+                eighths(8, 16),
+                eighths(3, 16, 16).mT,
+                p(8),
+                p(3, 16),
+                torch.tensor([2, 2, 8], dtype=torch.int32),
+            ),
+            (eighths(3, 4, 16), eighths(3, 16, 16).mT, p(3, 4), p(3, 16)),
+        ),
+        _grouped,
+    ),
+}
+
+
+CALLS = {**BATCH_NORMS, **CONVOLUTIONS, **ATTENTION, **PRODUCTS}
 
 
 def calls_of(op: torch._ops.OpOverloadPacket, name: str) -> tuple[Sample, ...]:
@@ -399,5 +432,7 @@ def calls_of(op: torch._ops.OpOverloadPacket, name: str) -> tuple[Sample, ...]:
     if name not in CALLS:
         return ()
     made, documented = CALLS[name]
-    kept = tuple(range(2 if "backward" in name else 1, 8)) if name in BATCH_NORMS else ()
+    kept = (
+        tuple(range(2 if "backward" in name else 1, 8)) if name in BATCH_NORMS else (2, 3) if name in PRODUCTS else ()
+    )
     return tuple(Sample.of(op, args, documented=documented, parameters=kept, saved=SAVED.get(name)) for args in made())

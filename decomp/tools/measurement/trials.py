@@ -151,13 +151,14 @@ def takes(sample: Sample) -> bool:
 
 def in_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
     """The sample with its float tensors and float dtype arguments in another dtype; complex tensors in that dtype if it
-    is complex, otherwise in the complex dtype of the same precision, or the nearest."""
+    is complex, otherwise in the complex dtype of the same precision, or the nearest. Floats of 8 bits and less are the
+    format of what they hold, and are kept."""
     wide = dtype in (torch.float64, torch.complex128)
     complex_dtype = torch.complex128 if wide else torch.complex64
 
     def cast(leaf: Any) -> Any:
         of_dtype = leaf if isinstance(leaf, torch.dtype) else leaf.dtype if isinstance(leaf, torch.Tensor) else None
-        if of_dtype is None or isinstance(leaf, torch.dtype) and sample.exact == "own":
+        if of_dtype is None or isinstance(leaf, torch.dtype) and sample.exact == "own" or is_packed(of_dtype):
             return leaf
         new = complex_dtype if of_dtype.is_complex else dtype if of_dtype.is_floating_point else of_dtype
         return new if isinstance(leaf, torch.dtype) else leaf.to(new)
@@ -165,10 +166,16 @@ def in_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
     return sample.replaced(cast)
 
 
+def is_packed(dtype: torch.dtype) -> bool:
+    """Whether it is a float dtype of 8 bits or less, in which PyTorch computes nothing."""
+    return dtype.is_floating_point and dtype.itemsize == 1
+
+
 def widened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The same values in float64 or complex128."""
     wide = {True: torch.float64, False: torch.complex128}
-    return tuple(t.to(wide[t.is_floating_point()]) if t.is_floating_point() or t.is_complex() else t for t in tensors)
+    wider = (t.is_complex() or t.is_floating_point() and not is_packed(t.dtype) for t in tensors)
+    return tuple(t.to(wide[t.is_floating_point()]) if wanted else t for t, wanted in zip(tensors, wider))
 
 
 def transposed(sample: Sample) -> Sample:
@@ -229,7 +236,7 @@ def _variants(sample: Sample, seed: int) -> Iterator[Inputs]:
 
 
 def _changeable(t: torch.Tensor) -> bool:
-    return bool(t.is_floating_point()) and t.dim() > 0 and t.numel() > 1
+    return bool(t.is_floating_point()) and not is_packed(t.dtype) and t.dim() > 0 and t.numel() > 1
 
 
 def _all_finite(sample: Sample, tensors: Sequence[torch.Tensor]) -> bool:
