@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import copy
 from dataclasses import replace
+import functools
 from types import MappingProxyType
 from typing import Any
 
@@ -34,7 +35,7 @@ from decomp.capture.propagation import NeedsData, propagate_metadata
 from decomp.capture.rebuild_exported import rebuild_exported, sync_input_names
 from decomp.capture.refused_kinds import refuse_inputs, refuse_module
 from decomp.capture.source_state import source_unchanged
-from decomp.capture.subclasses import refuse_wrapped, refuse_wrapped_state, unwrap_subclasses
+from decomp.capture.subclasses import refuse_wrapped, refused_model, unwrap_program, unwrap_subclasses, wrapped_weights
 from decomp.capture.symbolic_capture import trace_symbolically
 from decomp.errors import CaptureError, first_line, is_own_fault
 from decomp.graphs.graph_builder import is_aten
@@ -66,8 +67,7 @@ def capture(
     returns the result of a call that PyTorch cannot run on fake tensors, and `trains(program)` says whether the program
     is to have the gradients of its source. Raises `CaptureError`."""
     if isinstance(model, ExportedProgram):
-        refuse_wrapped_state(model)
-        return _exported(sync_input_names(model), "exported")
+        return _exported(sync_input_names(unwrap_program(model)), "exported")
     if isinstance(model, nn.Module):
         refuse_traced_state(model)
         refuse_lazy(model)
@@ -96,10 +96,42 @@ def _of_module(
         return _graph(model, args, kwargs, leaves, infer)
     if args is not None or kwargs:
         refuse_inputs(args, kwargs)
-        model = unwrap_subclasses(model)
-        return _capture_module(model, args or (), kwargs or {}, tracer_class, dynamic_shapes, leaves, infer, trains)
+        given = (args or (), kwargs or {})
+        plain = unwrap_subclasses(model)
+        captured = functools.partial(
+            _capture_module, plain, *given, tracer_class, dynamic_shapes, leaves, infer, trains
+        )
+        return captured() if plain is model else _with_wrapped(model, captured, *given, dynamic_shapes, trains)
     refuse_wrapped(model, type(model).__name__)
     return _trace_symbolically(model, tracer_class, leaves)
+
+
+def _with_wrapped(
+    model: nn.Module,
+    parts_captured: Callable[[], Module],
+    args: Any,
+    kwargs: Any,
+    dynamic_shapes: Any,
+    trains: Callable[[Module], bool],
+) -> Module:
+    """A module with weights that are subclasses, their parts in their place; or, if PyTorch sees what they compute only
+    below autograd, the exported program of the module itself, taken apart there."""
+    try:
+        program = parts_captured()
+        calls = [str(node.target) for node in program.graph.nodes if node.op == "call_module"]
+        if not any(wrapped_weights(model.get_submodule(path)) for path in calls):
+            return program
+        why = str(program.refused)
+    except CaptureError as error:
+        why = first_line(error)
+    lost: dict[str, bool] = {}
+    try:
+        exported = _exported(unwrap_program(export(model, args, kwargs, dynamic_shapes, lost=lost)), "captured")
+    except CaptureError as error:
+        raise refused_model(model, why, first_line(error.__cause__ or error)) from error
+    if lost and trains(exported):
+        raise lost_gradients(model, lost)
+    return exported
 
 
 def _exported(program: ExportedProgram, kind: str) -> Module:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from decomp.errors import CaptureError
+from decomp.errors import CaptureError, first_line
 from decomp.torch_internals.modes import is_traceable_wrapper_subclass
 
 
@@ -43,13 +43,32 @@ def refuse_wrapped(model: nn.Module, what: str) -> None:
         raise _refused(what, found, "pass example inputs (args=), so that torch.export captures what they compute")
 
 
-def refuse_wrapped_state(program: ExportedProgram) -> None:
-    """Raise `CaptureError` if an exported program has weights of such subclasses."""
-    state = {**program.state_dict, **program.constants}
-    found = [name for name, value in state.items() if _is_wrapped(value)]
-    if found:
-        remedy = "pass the module that was exported, with args=, or program.run_decompositions({}), which unwraps them"
-        raise _refused("the exported program", found, remedy)
+def unwrap_program(program: ExportedProgram) -> ExportedProgram:
+    """An exported program with the plain tensors of such weights as its state, by `run_decompositions({})`; itself
+    where it has none. Raises `CaptureError` where PyTorch cannot make it."""
+    found = [name for name, value in {**program.state_dict, **program.constants}.items() if _is_wrapped(value)]
+    if not found:
+        return program
+    try:
+        plain = program.run_decompositions({})
+    except Exception as error:  # whatever a subclass's own code raises
+        remedy = f"pass the module that was exported, with args=; run_decompositions({{}}) fails: {first_line(error)}"
+        raise _refused("the exported program", found, remedy) from error
+    left = [name for name, value in plain.state_dict.items() if _is_wrapped(value)]
+    if left:
+        raise _refused("the exported program", left, "pass the module that was exported, with args=")
+    return plain
+
+
+def refused_model(model: nn.Module, with_parts: str, exported: str) -> CaptureError:
+    """The error for a module with such weights that PyTorch captures neither with their parts in their place nor as an
+    exported program that is taken apart, with the reasons."""
+    kinds = {type(value).__name__: None for value in model.state_dict().values() if _is_wrapped(value)}
+    return CaptureError(
+        f"{type(model).__name__} has weights of the class {', '.join(kinds)}, and PyTorch does not capture what they "
+        f"compute\n  with their tensors as its weights: {with_parts}\n  exported, and then taken apart: {exported}\n"
+        "  to do: quantise the model in another format, or call torch.compile(model, backend=decomp.backend(to=...))"
+    )
 
 
 def _refused(what: str, found: list[str], remedy: str) -> CaptureError:

@@ -116,13 +116,69 @@ def test_without_example_inputs_they_are_refused() -> None:
         )
 
 
-def test_an_exported_program_is_refused_with_what_to_do() -> None:
-    exported = torch.export.export(model(), (torch.randn(3, 4),))
-    with pytest.raises(decomp.CaptureError) as error:
-        decomp.lower(exported, to=targets.core_aten)
-    assert str(error.value).endswith(
-        "to do: pass the module that was exported, with args=, or program.run_decompositions({}), which unwraps them"
-    )
+class Below(Scaled):
+    """One that PyTorch asks below autograd only."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Any], context: None, size: Any, stride: Any) -> "Below":
+        return Below(inner["places"], inner["scale"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        aten = torch.ops.aten
+        if func in (aten.detach.default, aten.alias.default):
+            return Below(args[0].places, args[0].scale)
+        return func(*(arg.plain() if isinstance(arg, Below) else arg for arg in args), **(kwargs or {}))
+
+
+class Layer(nn.Module):
+    """A layer whose weight is a subclass."""
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        places = torch.arange(16, dtype=torch.int8).reshape(4, 4)
+        self.layer.weight = nn.Parameter(kind(places, torch.full((4, 1), 0.5)), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+def test_an_exported_program_is_lowered_with_the_parts_as_its_state() -> None:
+    x = torch.randn(3, 4)
+    source = torch.export.export(Layer(Below), (x,))
+    lowered = decomp.lower(source, to=targets.tinygrad).result
+    torch.testing.assert_close(lowered.module()(x), source.module()(x))
+    assert all(type(value) in (torch.Tensor, nn.Parameter) for value in lowered.state_dict.values())
+
+
+def test_what_a_subclass_computes_below_autograd_is_lowered() -> None:
+    source, x = Layer(Below), torch.randn(3, 4)
+    wanted = source(x)
+    torch.testing.assert_close(decomp.lower(source, to=targets.tinygrad, args=(x,)).result(x), wanted)
+    assert isinstance(source.layer.weight, Below)
+
+
+class Closed(Below):
+    """One that computes nothing."""
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Any], context: None, size: Any, stride: Any) -> "Closed":
+        return Closed(inner["places"], inner["scale"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default), "closed to every op"
+        return Closed(args[0].places, args[0].scale)
+
+
+def test_a_subclass_that_no_capture_follows_is_named() -> None:
+    x = torch.randn(3, 4)
+    with pytest.raises(decomp.CaptureError, match="Layer has weights of the class Closed") as error:
+        decomp.lower(Layer(Closed), to=targets.core_aten, args=(x,))
+    assert "closed to every op" in str(error.value) and "decomp.backend" in str(error.value)
 
 
 def test_a_name_that_is_taken() -> None:
