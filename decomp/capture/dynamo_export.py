@@ -30,6 +30,12 @@ def export_by_dynamo(
         )
     if hasattr(module, "_dynamo_bytecode_flatten"):
         module = _with_state(model, module, given, named)
+    plain = in_overloads(module, model)
+    return torch.export.export(plain, given, named, dynamic_shapes=dynamic_shapes, strict=False)
+
+
+def in_overloads(module: fx.GraphModule, model: nn.Module) -> fx.GraphModule:
+    """A graph that Dynamo made of `model`, in overloads, with the model's state under its names."""
     theirs = mode_of(module.graph)
     mode = new_mode(theirs.shape_env if theirs is not None else None)
     inputs = [metadata(node) for node in module.graph.find_nodes(op="placeholder")]
@@ -38,7 +44,7 @@ def export_by_dynamo(
         owner, _, last = name.rpartition(".")
         if name not in model.state_dict():
             plain.get_submodule(owner)._non_persistent_buffers_set.add(last)
-    return torch.export.export(plain, given, named, dynamic_shapes=dynamic_shapes, strict=False)
+    return plain
 
 
 def _with_state(model: nn.Module, module: fx.GraphModule, args: Any, kwargs: Any) -> fx.GraphModule:

@@ -109,6 +109,15 @@ def torch_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     return found
 
 
+def overload_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> fx.GraphModule:
+    """The same graph in overloads, in which inference mode and autocast are no longer calls that begin and end them."""
+    from decomp.capture.dynamo_export import in_overloads  # seconds of imports
+
+    graph = torch_graph(model, args, kwargs)
+    with process_state_kept(), torch.enable_grad():
+        return in_overloads(graph, model)
+
+
 def _tracked(value: torch.Tensor) -> torch.Tensor:
     """A value of the same strides that requires a gradient, and that a program may write, as it is no leaf."""
     if not value.is_floating_point() and not value.is_complex():

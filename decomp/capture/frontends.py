@@ -23,9 +23,9 @@ from decomp.capture.exporting import (
     failure_on,
     lacks_data,
     lost_gradients,
+    overload_graph,
     refuse_lazy,
     refuse_traced_state,
-    torch_graph,
 )
 from decomp.capture.inlining import InlinedBody, Leaves
 from decomp.capture.inputs.trees import flat_inputs
@@ -220,7 +220,7 @@ def _with_custom_functions(
     if dynamic_shapes is not None:
         raise lost_gradients(model, lost, ", and custom functions are captured only at the sizes of the example inputs")
     try:
-        program = _graph(torch_graph(model, args, kwargs), args, kwargs, leaves, infer)
+        program = _graph(overload_graph(model, args, kwargs), args, kwargs, leaves, infer)
     except Exception as error:
         if is_own_fault(error):
             raise

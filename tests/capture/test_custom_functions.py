@@ -131,6 +131,42 @@ def test_a_part_of_a_result_that_is_an_operand_keeps_the_backward(part, compiled
     torch.testing.assert_close(gradient(lowered), gradient(function))
 
 
+class Modes(nn.Module):
+    """A custom function before what is written in inference mode, and before a cast of autocast."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        y = self.linear(x)
+        z = Reversed.apply(y * 2) * y
+        with torch.inference_mode():
+            z.mul_(0.5)
+            with torch.enable_grad():
+                alone = y + 1
+        with torch.no_grad(), torch.inference_mode(False):
+            within = y * 3
+        with torch.autocast("cpu", torch.bfloat16):
+            narrow = self.linear(z)
+        return z, narrow, within, alone.clone()
+
+
+@pytest.mark.parametrize("target", [targets.core_aten, targets.luminal], ids=lambda target: target.name)
+def test_modes_beside_a_custom_function(target):
+    torch.manual_seed(0)
+    model, x = Modes(), torch.randn(2, 3)
+    lowered = decomp.lower(model, to=target, args=(x,)).result
+    for index, (wanted, found) in enumerate(zip(model(x), lowered(x))):
+        assert found.dtype == wanted.dtype and found.requires_grad == wanted.requires_grad, index
+        torch.testing.assert_close(found, wanted)
+        if wanted.requires_grad:
+            sides = (
+                torch.autograd.grad(each(x)[index].float().sum(), each.linear.weight)[0] for each in (lowered, model)
+            )
+            torch.testing.assert_close(*sides, rtol=1e-2, atol=1e-2)
+
+
 def test_a_buffer_beside_a_custom_function_is_known_by_its_metadata():
     class Shifted(nn.Module):
         def __init__(self):
