@@ -189,3 +189,21 @@ def test_what_reads_no_values_works_without_them():
         )
     (on_cpu, *rest), (on_meta, *rest_on_meta) = outcomes
     assert sorted(on_meta) == sorted(on_cpu + CONTIGUOUS_ON_META) and rest_on_meta == rest
+
+
+def test_a_buffer_that_is_written_is_copied_there_as_on_the_cpu():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(4))
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            self.seen.relu_()
+            return x * self.weight, torch.nn.functional.mse_loss(self.seen, self.weight)
+
+    found = []
+    for device in ("cpu", "meta"):
+        x = torch.ones(4, device=device)
+        found.append(decomp.lower(Counting().to(device), to=targets.core_aten, args=(x,), verify=False).result)
+    assert [node.target for node in found[0].graph.nodes] == [node.target for node in found[1].graph.nodes]

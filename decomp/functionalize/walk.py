@@ -79,7 +79,7 @@ def functionalize(
     to inputs. `trains`: whether gradients are kept. Raises `MutationError` for mutation that cannot be followed."""
     walk = _FunctionalWalk(graph, root, gradient_inputs(graph, root, state or {}) if trains else (), state=state)
     functional = walk.functional()
-    keep_saved_values(functional, root, walk.emit.is_aten)
+    keep_saved_values(functional, root, walk.emit.is_aten, state or {})
     return functional
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 import operator
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -74,13 +75,15 @@ def append_writes(graph: fx.Graph, writes: Iterable[Write], aten_dialect: bool) 
     graph.lint()
 
 
-def keep_saved_values(functional: Functional, root: nn.Module | None, aten_dialect: bool) -> None:
+def keep_saved_values(
+    functional: Functional, root: nn.Module | None, aten_dialect: bool, state: Mapping[str, Any]
+) -> None:
     """Where autograd may save the old value of an input or buffer that is written back, let calls read a copy of it:
     otherwise the backward pass fails, as a saved tensor was modified in place. (Autograd considers all views of a
-    tensor modified, including those of other elements.)"""
+    tensor modified, including those of other elements.) `state`: the tensors behind placeholders, by name."""
     if not functional.writes:
         return
-    saved = _saved_values(functional.graph, root)
+    saved = _saved_values(functional.graph, root, state)
     sources = [write.source for write in functional.writes]
     storages = {storage_of(metadata(source)) for source in sources} - {None}
     for node in [node for node in functional.graph.nodes if node.op in ("placeholder", "get_attr")]:
@@ -103,7 +106,7 @@ def _use_copy_of_old_value(rewrite: Rewrite, node: fx.Node, aten_dialect: bool) 
     node.replace_all_uses_with(new, lambda user: user is not new)
 
 
-def _saved_values(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
+def _saved_values(graph: fx.Graph, root: nn.Module | None, state: Mapping[str, Any]) -> set[fx.Node]:
     """The nodes whose memory may be saved for the backward pass, directly or through a view."""
     # Forward, collect the nodes that may require a gradient; backward, the operands that their derivatives read, and
     # the bases with which these share memory.
@@ -111,7 +114,7 @@ def _saved_values(graph: fx.Graph, root: nn.Module | None) -> set[fx.Node]:
     for node in graph.nodes:
         if (
             node.op in ("placeholder", "get_attr", "call_module")
-            and input_requires_grad(node, root)
+            and input_requires_grad(node, root, state)
             or any(n in tracked for n in node.all_input_nodes)
             and _is_differentiable(node)
         ):
@@ -164,15 +167,15 @@ def can_require_grad(value: Any) -> bool:
     return not isinstance(value, (int, float, bool, *SYMBOLIC))
 
 
-def input_requires_grad(node: fx.Node, root: nn.Module | None) -> bool:
+def input_requires_grad(node: fx.Node, root: nn.Module | None, state: Mapping[str, Any] = MappingProxyType({})) -> bool:
     """Whether an input may require a gradient: parameters and buffers as they do, other inputs as the example does; for
-    a call of a module, whether one of its parameters does."""
+    a call of a module, whether one of its parameters does. `state`: the tensors behind placeholders, by name."""
     if node.op in ("get_attr", "call_module"):
         value = attribute(root, str(node.target)) if root is not None else None
         if isinstance(value, nn.Module):
             return any(parameter.requires_grad for parameter in value.parameters())
         return bool(getattr(value, "requires_grad", False))
-    value = metadata(node)
+    value = state.get(node.name, metadata(node))
     return bool(value.requires_grad) if isinstance(value, torch.Tensor) else can_require_grad(value)
 
 
