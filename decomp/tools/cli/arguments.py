@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 MODEL = (
     "A .pt2 file, which is read as data: nothing in it is executed unless you pass --trust; package.module:callable or "
-    "file.py:callable, which is imported and called (it returns a module and example inputs); or the name of a sample."
+    "file.py:callable, which is imported and called (it returns a module and example inputs); the name of a sample; or "
+    "hf:NAME, a model type of transformers or the path of a config.json, made without weights (hf:llama,tokens=512)."
 )
 TARGET = "The name of a target that ships with the project, a .toml file, or package.module:name or file.py:name."
 BACKEND = "package.module:name or file.py:name of a decomp.Backend, or one that ships: numpy, tinygrad, stablehlo, onnx"
@@ -176,6 +177,10 @@ def load_model(name: str, trust: bool = False, dynamic: Sequence[str] = ()) -> E
     from decomp_rules import samples
 
     require_model(name)
+    if name.startswith("hf:"):
+        from decomp.tools.cli.configured_models import configured
+
+        return _exported(*configured(name), dynamic)
     if name.endswith(".pt2"):
         if dynamic:
             raise Unusable(f"--dynamic {dynamic[0]}: the sizes of {name} were fixed when it was exported")
@@ -187,14 +192,22 @@ def require_model(name: str) -> None:
     """Raise `Unusable` for a name that cannot be a model, before anything is loaded."""
     from decomp_rules import samples
 
+    if name.startswith("hf:"):
+        return
     file = file_of(name)
     if file is not None and not file.is_file():
         raise Unusable(f"no file {file}" if not file.exists() else f"{file} is a directory, not a file")
     if file is None and ":" not in name and name not in samples.MODELS:
         raise Unusable(
             f"no model {name!r}.{near(name, samples.MODELS)} Available: the samples {', '.join(samples.MODELS)}, "
-            ".pt2 files, package.module:callable, and file.py:callable"
+            ".pt2 files, package.module:callable, file.py:callable, and hf:NAME"
         )
+
+
+def require_weights(name: str) -> None:
+    """Raise `Unusable` for a model that cannot be run."""
+    if name.startswith("hf:"):
+        raise Unusable(f"{name} has no weights, and this command runs the model: pass file.py:callable")
 
 
 def file_of(name: str) -> Path | None:
@@ -282,6 +295,7 @@ def _called(name: str, dynamic: Sequence[str] = ()) -> ExportedProgram:
 
 def load_callable(name: str) -> Any:
     """The callable that `package.module:callable` names. Raises `Unusable`."""
+    require_weights(name)
     value = attribute(name)
     if not callable(value):
         raise Unusable(f"{name} is of type {type(value).__name__}, not a callable")

@@ -23,7 +23,7 @@ from decomp.tools.benchmarking.comparing import compare_results, in_both
 from decomp.tools.benchmarking.records import BenchmarkResults
 from decomp.tools.benchmarking.table import document, heading, summary
 from decomp.tools.benchmarking.workload import MODES, Variant, Workload, on_backend, variants
-from decomp.tools.cli.arguments import load_backend, load_model, load_target
+from decomp.tools.cli.arguments import load_backend, load_model, load_target, require_weights
 from decomp.tools.cli.bench import QUICK_TARGETS
 from decomp.tools.cli.extras import is_installed
 from decomp.tools.cli.terminal import Unusable, note, progressing, saved, show
@@ -108,6 +108,7 @@ def _workloads(names: list[str], sizes: list[str], trust: bool) -> list[Workload
 
 def _maker(name: str, trust: bool) -> Callable[[], tuple[nn.Module, tuple[Any, ...]]]:
     """Load the model now, so that errors are raised before anything is measured."""
+    require_weights(name)
     program = load_model(name, trust)
     if program.example_inputs is None or program.example_inputs[1]:
         raise Unusable(f"{name} must have positional example inputs")

@@ -168,7 +168,7 @@ def in_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
 
 def is_packed(dtype: torch.dtype) -> bool:
     """Whether it is a float dtype of 8 bits or less, in which PyTorch computes nothing."""
-    return dtype.is_floating_point and dtype.itemsize == 1
+    return bool(dtype.is_floating_point) and dtype.itemsize == 1
 
 
 def widened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

@@ -1,0 +1,76 @@
+"""Models by configuration alone: hf:NAME."""
+
+import json
+
+import pytest
+import torch
+
+from decomp.tools.cli.arguments import load_callable, load_model, require_weights
+from decomp.tools.cli.terminal import Unusable
+
+pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "count"),
+    [
+        ("hf:gpt2,n_layer=2,tokens=8,batch=3", {"input_ids": (3, 8)}, 53_561_088),
+        ("hf:t5,num_layers=1,num_decoder_layers=1,tokens=4", {"input_ids": (1, 4), "decoder_input_ids": (1, 4)}, None),
+        ("hf:vit,num_hidden_layers=1", {"pixel_values": (1, 3, 224, 224)}, None),
+        ("hf:qwen2_vl,text_config.num_hidden_layers=1,vision_config.depth=1,tokens=4", {"input_ids": (1, 4)}, None),
+    ],
+)
+def test_a_model_type_is_a_program_of_its_published_size_without_weights(name, inputs, count):
+    program = load_model(name)
+    found = [node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
+    assert {node.name: tuple(node.meta["val"].shape) for node in found} == inputs
+    parameters = [program.state_dict[key] for key in program.graph_signature.parameters]
+    assert all(parameter.is_meta for parameter in parameters)
+    distinct = {id(parameter): parameter.numel() for parameter in parameters}
+    assert count is None or sum(distinct.values()) == count
+
+
+def test_a_file_is_read_and_sizes_can_be_dynamic(tmp_path):
+    layers = {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3, "hidden_size": 16}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 24, "vocab_size": 11}
+    config = {"model_type": "qwen2", "architectures": ["Qwen2Model"], **layers, **heads}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for path in (tmp_path, tmp_path / "config.json"):
+        program = load_model(f"hf:{path},num_hidden_layers=1,tokens=6", dynamic=["input_ids:1"])
+        output = next(iter(program.graph.output_node().args[0])).meta["val"]
+        assert output.shape[0] == 1 and isinstance(output.shape[1], torch.SymInt) and output.shape[2] == 16
+        assert not any("layers.1" in key for key in program.state_dict)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("hf:lama", "no file, folder or model type 'lama'. Did you mean 'llama'"),
+        ("hf:meta-llama/Llama-3.1-8B", "Nothing is downloaded: pass the path of a config.json"),
+        ("hf:", "no file, folder or model type ''"),
+        ("hf:llama,tokns=3", "there is no setting 'tokns'. Did you mean 'tokens'"),
+        ("hf:qwen2_vl,text_config.num_layers=2", "there is no setting 'text_config.num_layers'. Did you mean"),
+        ("hf:llama,tokens=0", "batch and tokens must be whole numbers above 0"),
+        ("hf:llama,tokens", "'tokens' must be KEY=VALUE, such as tokens=2048"),
+        ("hf:llama,hidden_size=many", "hidden_size"),
+        ("hf:encodec,batch=true", "batch and tokens must be whole numbers above 0"),
+    ],
+)
+def test_what_cannot_be_made_is_named(name, words):
+    with pytest.raises(Unusable) as caught:
+        load_model(name)
+    assert words in str(caught.value)
+
+
+def test_commands_that_run_a_model_say_that_it_has_no_weights():
+    for load in (load_callable, require_weights):
+        with pytest.raises(Unusable, match="hf:gpt2 has no weights, and this command runs the model"):
+            load("hf:gpt2")
+
+
+def test_a_configuration_of_no_known_type_is_refused_and_its_code_not_run(tmp_path):
+    written = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    (tmp_path / "mine.py").write_text("raise SystemExit('was run')")
+    with pytest.raises(Unusable, match="transformers knows no model type 'mine'"):
+        load_model(f"hf:{tmp_path}")
