@@ -21,7 +21,7 @@ from decomp.ir.aliases import attribute
 from decomp.proof.correspondence import VerificationError
 from decomp.torch_internals.modes import process_state_kept
 from decomp_rules import targets
-from tests.fuzzing.narrowed import DTYPES, fault_near_limits, is_narrowed
+from tests.fuzzing.narrowed import DTYPES, computes_beyond, fault_near_limits, is_narrowed
 from tests.fuzzing.on_meta import fault_on_meta
 from tests.fuzzing.outcomes import Outcome, difference, outcome, restored
 from tests.fuzzing.prelude import Given
@@ -227,6 +227,8 @@ def _judged(loaded: Loaded, form: str, target: str, text: str, tried: list[tuple
         return Verdict(form, target, "right", "what is not finite was rounded: its gradient is open")
     if "values differ" in text and written.signs:
         return Verdict(form, target, "right", "the sign of zero or of no number was asked for")
+    if form == "narrow" and computes_beyond(loaded, case):
+        return Verdict(form, target, "right", "what a program computes may overflow")
     if written.twice:
         return Verdict(form, target, "torch", "writes elements that lie in the same memory")
     if form in WITHOUT_METADATA and written.wider:

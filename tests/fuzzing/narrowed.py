@@ -52,6 +52,13 @@ def fault_near_limits(loaded: Any, call: Callable[..., Any], state: torch.nn.Mod
     return ""
 
 
+def computes_beyond(loaded: Any, case: tuple[int, int, bool]) -> bool:
+    """Whether the program computes integers that int32 does not hold, such as casts of floats without a value."""
+    with _Integers() as computed:
+        loaded.run(loaded.module, loaded.module, *case)
+    return computed.beyond
+
+
 def _is_held(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or value.dtype != torch.int64 or not value.numel():
         return True

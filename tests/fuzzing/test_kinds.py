@@ -11,10 +11,10 @@ from decomp_rules import targets
 from tests import fuzz
 from tests.fuzzing import checking
 from tests.fuzzing.checking import Loaded, check
-from tests.fuzzing.narrowed import DTYPES, fault_near_limits, is_narrowed
+from tests.fuzzing.narrowed import DTYPES, computes_beyond, fault_near_limits, is_narrowed
 from tests.fuzzing.on_meta import fault_on_meta
 from tests.fuzzing.outcomes import difference
-from tests.fuzzing.programs import Program, program
+from tests.fuzzing.programs import SIZES, Program, program
 from tests.fuzzing.reducing import smallest
 from tests.fuzzing.statements import FAMILIES, REGIONS, WEIGHTS
 
@@ -168,6 +168,14 @@ def test_programs_of_integers_are_narrowed():
     assert fuzz.narrow(integers) == [("narrow", checking.TARGETS[1])] and not fuzz.narrow(made("v1 = x0 + 1"))
     assert only(check(integers, [("narrow", "core_aten")])).status == "right"
     assert only(check(made("v1 = x0 + 1"), [("narrow", "core_aten")])).status == "torch"
+
+
+def test_a_cast_of_a_float_that_int32_does_not_hold_is_no_fault_of_narrowing():
+    inputs = ("x0 = given.tensor(3, 4, dtype=torch.float32, special=True)", INTEGERS.replace("x0", "x1"))
+    cast = replace(made("v1 = x0.to(x1.dtype)", "v2 = v1[..., ::2]", inputs=inputs, returned=("v2",)), seed=4)
+    assert any(computes_beyond(Loaded(cast), (seed, SIZES[0], False)) for seed in (1, 2))
+    assert not computes_beyond(Loaded(made("v1 = x0 + 1", inputs=(INTEGERS,))), CASE)
+    assert only(check(cast, [("narrow", "core_aten")])).status == "right"
 
 
 def test_the_shortest_statement_keeps_the_regions_that_the_fault_needs():
