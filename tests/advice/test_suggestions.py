@@ -97,21 +97,25 @@ def test_what_nothing_helps_is_said_with_its_reason_and_the_rest_is_advised():
     assert str(both).startswith("1 more op is enough for 1 of 2 blocked ops on chip")
 
 
-def test_products_of_packed_and_narrow_numbers_are_to_be_kept_or_added():
-    """They are internal ops that no rule computes: their results depend on how a kernel packs or rounds."""
+def test_products_of_packed_numbers_are_to_be_kept_or_added():
+    """No rule computes them: what they return depends on how a processor packs its weights."""
 
-    def scaled(x, y, scale):
-        return torch._scaled_mm(x, y, scale, scale, out_dtype=torch.float32)
+    def product(x, packed, scales):
+        return torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, 32, scales)
 
-    narrow = torch.eye(16).to(torch.float8_e4m3fn)
-    model, args = Holder(scaled), (narrow, narrow.t(), torch.ones(()))
+    places = torch.arange(32 * 32, dtype=torch.int32).view(32, 32) % 16
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(places, 1)
+    model, args = Holder(product), (torch.eye(4, 32), packed, torch.ones(1, 32, 2))
     with pytest.raises(decomp.NotLowered) as error:
         decomp.lower(model, to=targets.tinygrad, args=args)
-    assert str(error.value).splitlines()[2:4] == [
-        "  no op added to tinygrad would help but aten._scaled_mm itself",
-        '    if your backend runs aten._scaled_mm: keep={"_scaled_mm"}, or target | {"_scaled_mm"}',
+    name = "_weight_int4pack_mm_for_cpu"
+    lines = str(error.value).splitlines()
+    assert lines[2:4] == [
+        f"  no op added to tinygrad would help but aten.{name} itself",
+        f'    if your backend runs aten.{name}: keep={{"{name}"}}, or target | {{"{name}"}}',
     ]
-    for how in ({"to": targets.tinygrad, "keep": {"_scaled_mm"}}, {"to": targets.tinygrad | {"_scaled_mm"}}):
+    assert "how 4-bit weights are packed depends on the processor that packed them" in lines[5]
+    for how in ({"to": targets.tinygrad, "keep": {name}}, {"to": targets.tinygrad | {name}}):
         assert torch.equal(decomp.lower(model, args=args, **how).result(*args), model(*args))
 
 
