@@ -75,7 +75,8 @@ def _of_known_sizes() -> set[str]:
 
 def _is_comparable(sample: decomp.Sample) -> bool:
     tags = getattr(sample.overload, "tags", ())
-    plain = sample.leeway is None and sample.exact == "float64" and torch.Tag.nondeterministic_seeded not in tags
+    exact = sample.exact == "float64" and sample.differentiable is None  # else PyTorch's own gradient is another one
+    plain = sample.leeway is None and exact and torch.Tag.nondeterministic_seeded not in tags
     tensors = [leaf for leaf in pytree.tree_leaves(sample.args) if isinstance(leaf, torch.Tensor)]
     return plain and all(t.dtype == torch.float32 for t in tensors) and _differentiates(Call(sample), tensors)
 

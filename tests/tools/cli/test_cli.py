@@ -290,7 +290,7 @@ def test_an_unknown_model_names_the_nearest():
     assert said(run("lower", "gtp", "--to", "tinygrad")) == (
         2,
         "error: no model 'gtp'. Did you mean 'gpt'? Available: the samples gpt, mlp, resnet, lstm, unet, encoder, vit, "
-        ".pt2 files, package.module:callable, and file.py:callable",
+        ".pt2 files, package.module:callable, file.py:callable, and hf:NAME",
     )
 
 
