@@ -1,9 +1,9 @@
-"""Products of matrices in 8- and 4-bit floats, whose scales are operands: of a tensor, a row, a stretch of a row or a
-tile. The stretches are those of the microscaling formats (OCP MX 1.0: 32 numbers by a power of two) and of NVFP4 (16
-numbers by a number in e4m3, and one float32 for the tensor).
+"""Products of matrices in 8- and 4-bit floats, whose scales are operands: of a tensor, a row, or a block. Blocks are
+those of the microscaling formats (OCP MX 1.0: 32 numbers of a row, by a power of 2), of NVFP4 (16 numbers of a row, by
+a number in e4m3, and one float32 for the tensor), and of 128 numbers of a row or 128 by 128 of a matrix, by a float32.
 
-Numbers are decoded to float32, which is exact, and multiplied there; scales of stretches and tiles are multiplied into
-the operands, those of tensors and rows into the product. The result is rounded once.
+Numbers are decoded to float32, which is exact, and multiplied there; scales of blocks are multiplied into the operands,
+those of tensors and rows into the product. The result is rounded once.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ register = RULES.register
 class Scaling(IntEnum):
     """What has a scale of its own, by PyTorch's numbers (`torch.nn.functional.ScalingType`)."""
 
-    TENSOR = 0
-    ROW = 1
-    STRETCH_16 = 2
-    STRETCH_32 = 3
-    STRETCH_128 = 4
-    TILE_128 = 5
+    TENSOR_WISE = 0
+    ROW_WISE = 1
+    BLOCK_1X16 = 2
+    BLOCK_1X32 = 3
+    BLOCK_1X128 = 4
+    BLOCK_128X128 = 5
 
 
 SWIZZLED = 1
-"""Scales in tiles of 128 rows by 4 stretches, each laid out as 32 rows of 4 by 4 (`SwizzleType.SWIZZLE_32_4_4`)."""
+"""Scales in tiles of 128 rows by 4 blocks, each tile laid out as 32 rows of 4 by 4 (`SwizzleType.SWIZZLE_32_4_4`)."""
 
-_LENGTHS = {Scaling.STRETCH_16: 16, Scaling.STRETCH_32: 32, Scaling.STRETCH_128: 128, Scaling.TILE_128: 128}
+_LENGTHS = {Scaling.BLOCK_1X16: 16, Scaling.BLOCK_1X32: 32, Scaling.BLOCK_1X128: 128, Scaling.BLOCK_128X128: 128}
 
 
 @register(aten._scaled_mm)
@@ -60,13 +60,13 @@ def _scaled_mm(
         product = torch.mm(left, right.t()) * scale_a.reshape(()) * scale_b.reshape(())
     elif scale_a.dtype != torch.float32:
         length = 16 if scale_a.dtype == torch.float8_e4m3fn else 32
-        left = _by_stretch(left, _unswizzled(scale_a, rows, left.shape[1] // length), length)
-        right = _by_stretch(right, _unswizzled(scale_b, columns, right.shape[1] // length), length)
+        left = _by_block_of_row(left, _unswizzled(scale_a, rows, left.shape[1] // length), length)
+        right = _by_block_of_row(right, _unswizzled(scale_b, columns, right.shape[1] // length), length)
         product = torch.mm(left, right.t())
     elif scale_a.shape[1] == 1 and scale_b.shape[0] == 1 and scale_b.shape[1] == columns:
         product = torch.mm(left, right.t()) * scale_a * scale_b
     else:
-        product = torch.mm(_by_tile(left, scale_a), _by_tile(right, scale_b.t()).t())
+        product = torch.mm(_by_block_of_128(left, scale_a), _by_block_of_128(right, scale_b.t()).t())
     if bias is not None:
         product = product + cast(bias, torch.float32)
     dtype = self.dtype if out_dtype is None else out_dtype
@@ -130,7 +130,7 @@ def _scaled_grouped_mm(
     if bias is not None or scale_result is not None:
         return decline("the kernel has neither a bias nor a scale of the result")
     if scale_a.dtype != torch.float32:
-        return decline("how the scales of groups in stretches are laid out is the device's own")
+        return decline("how the scales of blocks in groups are laid out is the device's own")
     left, right = _decoded(self), _decoded(mat2.transpose(-1, -2)).transpose(-1, -2)
     dtype = torch.bfloat16 if out_dtype is None else out_dtype
     if self.dim() == 2 and mat2.dim() == 2:
@@ -160,9 +160,9 @@ def _scaled(
     """An operand (rows, K) with the scales of its parts multiplied in, and those, (rows, 1) or (), of its products."""
     of_product = []
     for scale, recipe, swizzle in zip(scales, recipes, [*swizzles, *[0] * len(scales)]):
-        if recipe == Scaling.TENSOR:
+        if recipe == Scaling.TENSOR_WISE:
             of_product.append(scale.reshape(1, 1))
-        elif recipe == Scaling.ROW:
+        elif recipe == Scaling.ROW_WISE:
             of_product.append(scale.reshape(-1, 1))
         elif recipe not in _LENGTHS:
             return decline(f"there is no scaling of the number {recipe}")
@@ -171,31 +171,31 @@ def _scaled(
             count = -(-x.shape[1] // length)
             if swizzle == SWIZZLED:
                 scale = _unswizzled(scale, x.shape[0], count)
-            elif recipe == Scaling.TILE_128:  # (K/128, a multiple of 4; rows/128)
+            elif recipe == Scaling.BLOCK_128X128:  # (K/128, a multiple of 4; rows/128)
                 scale = scale.t()[:, :count]
             x = (
-                _by_tile(x, scale)
-                if recipe in (Scaling.STRETCH_128, Scaling.TILE_128)
-                else _by_stretch(x, scale, length)
+                _by_block_of_128(x, scale)
+                if recipe in (Scaling.BLOCK_1X128, Scaling.BLOCK_128X128)
+                else _by_block_of_row(x, scale, length)
             )
     return x, of_product
 
 
 def _unswizzled(scale: Tensor, rows: int, count: int) -> Tensor:
-    """(rows, count) scales out of tiles of 128 rows by 4 stretches, in which the rows r, r + 32, r + 64 and r + 96 are
+    """(rows, count) scales out of tiles of 128 rows by 4 blocks, in which the rows r, r + 32, r + 64 and r + 96 are
     one after the other."""
     above, beside = -(-rows // 128), -(-count // 4)
     laid_out = scale.reshape(above, beside, 32, 4, 4).permute(0, 3, 2, 1, 4)
     return laid_out.reshape(above * 128, beside * 4)[:rows, :count]
 
 
-def _by_stretch(x: Tensor, scale: Tensor, length: int) -> Tensor:
+def _by_block_of_row(x: Tensor, scale: Tensor, length: int) -> Tensor:
     """(rows, K) times (rows, K / length)."""
     parts = x.unflatten(1, (scale.shape[1], length))
     return (parts * cast(scale, torch.float32).unsqueeze(2)).flatten(1)
 
 
-def _by_tile(x: Tensor, scale: Tensor) -> Tensor:
+def _by_block_of_128(x: Tensor, scale: Tensor) -> Tensor:
     """(rows, K) times (rows or rows / 128, K / 128), rounded up."""
     for dim in (0, 1):
         if scale.shape[dim] != x.shape[dim]:

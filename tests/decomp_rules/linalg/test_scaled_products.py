@@ -59,7 +59,7 @@ def test_scales_of_tensors_and_rows(dtypes: Any, result: torch.dtype | None, sca
         agrees(RULES, aten._scaled_mm.default, *given, out_dtype=result, gradient=False, tolerance=tolerance, **options)
     if not ROWS_HAVE_SCALES:
         return
-    recipe = int(scaled_products.Scaling.ROW if scales == "row" else scaled_products.Scaling.TENSOR)
+    recipe = int(scaled_products.Scaling.ROW_WISE if scales == "row" else scaled_products.Scaling.TENSOR_WISE)
     sides = [([scale], [recipe], [0]) for scale in SCALES[scales]]
     given = (left, right, *sides[0], *sides[1], None, result)
     agrees(RULES, aten._scaled_mm_v2.default, *given, gradient=False, tolerance=tolerance)
@@ -85,7 +85,7 @@ def decoded(x: torch.Tensor) -> torch.Tensor:
 
 
 def product(left: torch.Tensor, right: torch.Tensor, scales: Sequence[torch.Tensor], length: int) -> torch.Tensor:
-    """(M, K) by (N, K), each stretch of K by its scale, in float64."""
+    """(M, K) by (N, K), each block of K by its scale, in float64."""
     total = torch.zeros(left.shape[0], right.shape[0], dtype=torch.float64)
     for at in range(0, left.shape[1], length):
         part = left[:, at : at + length] @ right[:, at : at + length].t()
@@ -118,12 +118,12 @@ def close(found: torch.Tensor, exact: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_scales_of_stretches_are_found_in_tiles(name: str) -> None:
+def test_scales_of_blocks_are_found_in_tiles(name: str) -> None:
     given, exact = operands(name)
     found = scaled_products._scaled_mm(*given, out_dtype=torch.float32)
     assert close(found, exact)
     length = FORMATS[name][2]
-    recipe = int(scaled_products.Scaling.STRETCH_16 if length == 16 else scaled_products.Scaling.STRETCH_32)
+    recipe = int(scaled_products.Scaling.BLOCK_1X16 if length == 16 else scaled_products.Scaling.BLOCK_1X32)
     sides = [([scale], [recipe], [scaled_products.SWIZZLED]) for scale in given[2:]]
     assert torch.equal(scaled_products._scaled_mm_v2(*given[:2], *sides[0], *sides[1], None, torch.float32), found)
     if name == "nvfp4":
@@ -132,7 +132,7 @@ def test_scales_of_stretches_are_found_in_tiles(name: str) -> None:
         assert close(found, exact * 0.3 * 0.3)
 
 
-def test_scales_of_stretches_and_tiles_of_128() -> None:
+def test_scales_of_blocks_of_128() -> None:
     m, k, n = 256, 384, 128
     left, right = numbers(m, k, E4M3), numbers(n, k, E4M3, seed=1)
     rows, of_n, tiles = positive(m, k // 128), positive(n, k // 128, seed=3), positive(n // 128, k // 128, seed=4)
@@ -141,8 +141,8 @@ def test_scales_of_stretches_and_tiles_of_128() -> None:
     by_tile = product(left.double(), right.double(), (rows, tiles.repeat_interleave(128, 0)), 128)
     assert close(scaled_products._scaled_mm(left, right.t(), rows, tiles.t(), out_dtype=torch.float32), by_tile)
     padded = nn.functional.pad(tiles, (0, 1)).t()
-    stretch, tile = int(scaled_products.Scaling.STRETCH_128), int(scaled_products.Scaling.TILE_128)
-    both = [rows], [stretch], [0], [padded], [tile], [0]
+    of_row, of_both = int(scaled_products.Scaling.BLOCK_1X128), int(scaled_products.Scaling.BLOCK_128X128)
+    both = [rows], [of_row], [0], [padded], [of_both], [0]
     assert close(scaled_products._scaled_mm_v2(left, right.t(), *both, None, torch.float32), by_tile)
 
 
