@@ -82,6 +82,10 @@ class NotInOverloads(Exception):
         self.foreseen = foreseen
 
 
+class UnknownBody(NotInOverloads):
+    """A body of a custom function has inputs without metadata (Dynamo of torch 2.11)."""
+
+
 def trace_to_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     """The graph that Dynamo passes to a backend, in overloads above autograd, with metadata; casts of autocast are
     calls. Raises `NotInOverloads` if it uses functorch levels, streams or other state, if an input is a tensor subclass
@@ -498,7 +502,10 @@ class OverloadTracer(fx.Interpreter):
             return self.tape.arguments(value)
         name = str(node.target)
         if name not in self.body_nodes:
-            inputs = [inner.meta["example_value"] for inner in value.graph.nodes if inner.op == "placeholder"]
+            placeholders = value.graph.find_nodes(op="placeholder")
+            if not all("example_value" in inner.meta for inner in placeholders):
+                raise UnknownBody(f"{name} has inputs without metadata", foreseen=True)
+            inputs = [inner.meta["example_value"] for inner in placeholders]
             self.bodies[name] = trace_with(value, self.mode, [_fake_in_mode(self.mode, given) for given in inputs])
             self.body_nodes[name] = self.tape.graph.get_attr(name)
         return self.body_nodes[name]

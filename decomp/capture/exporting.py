@@ -26,6 +26,7 @@ from decomp.errors import CaptureError, MutationError, NotLowered, first_line, i
 from decomp.ir.aliases import attribute
 from decomp.ir.arguments import substituted
 from decomp.ir.call import metadata
+from decomp.ir.effects import switches
 from decomp.metadata.meta_values import made_on_meta
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
@@ -110,12 +111,19 @@ def torch_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def overload_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> fx.GraphModule:
-    """The same graph in overloads, in which inference mode and autocast are no longer calls that begin and end them."""
-    from decomp.capture.dynamo_export import in_overloads  # seconds of imports
+    """The same graph in overloads, in which inference mode and autocast are no longer calls that begin and end them.
+    Without such calls it is the graph itself where Dynamo records no metadata inside of a custom function."""
+    from decomp.capture.dynamo import UnknownBody  # seconds of imports
+    from decomp.capture.dynamo_export import in_overloads
 
     graph = torch_graph(model, args, kwargs)
-    with process_state_kept(), torch.enable_grad():
-        return in_overloads(graph, model)
+    try:
+        with process_state_kept(), torch.enable_grad():
+            return in_overloads(graph, model)
+    except UnknownBody:
+        if any(map(switches, graph.graph.nodes)):
+            raise
+        return graph
 
 
 def _tracked(value: torch.Tensor) -> torch.Tensor:
