@@ -51,24 +51,13 @@ def _scaled_mm(
     scale_result: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
-) -> Tensor | Declined:
+) -> Tensor:
     """(M, K) by (K, N); the shapes and dtypes of the scales say what each is a scale of. A result in float8 is divided
     by its own scale on CPUs, where `out_dtype` asks for float8, and multiplied by it on other devices."""
-    rows, columns = self.shape[0], mat2.shape[1]
-    left, right = _decoded(self), _decoded(mat2.t())
-    if scale_a.numel() == 1 and scale_b.numel() == 1:
-        product = torch.mm(left, right.t()) * scale_a.reshape(()) * scale_b.reshape(())
-    elif scale_a.dtype != torch.float32:
-        length = 16 if scale_a.dtype == torch.float8_e4m3fn else 32
-        left = _by_block_of_row(left, _unswizzled(scale_a, rows, left.shape[1] // length), length)
-        right = _by_block_of_row(right, _unswizzled(scale_b, columns, right.shape[1] // length), length)
-        product = torch.mm(left, right.t())
-    elif scale_a.shape[1] == 1 and scale_b.shape[0] == 1 and scale_b.shape[1] == columns:
-        product = torch.mm(left, right.t()) * scale_a * scale_b
-    else:
-        product = torch.mm(_by_block_of_128(left, scale_a), _by_block_of_128(right, scale_b.t()).t())
-    if bias is not None:
-        product = product + cast(bias, torch.float32)
+    flat = scale_b.dtype != torch.float32
+    sides = ((self, scale_a), (mat2.t(), scale_b if flat else scale_b.t()))
+    left, right = (_scaled(x, [scale], [_recipe(scale, x)], [SWIZZLED if flat else 0]) for x, scale in sides)
+    product = _product(left, right, bias)
     dtype = self.dtype if out_dtype is None else out_dtype
     if scale_result is not None and dtype.itemsize == 1:
         step = scale_result.reshape(())
@@ -97,20 +86,11 @@ def _scaled_mm_v2(
     """(M, K) by (K, N), each with one or two scales of what its recipe says."""
     if contraction_dim:
         return decline("which dimensions are contracted is left to the kernel")
-    left = _scaled(_decoded(self), scale_a, recipe_a, swizzle_a)
-    right = _scaled(_decoded(mat2.t()), scale_b, recipe_b, swizzle_b)
-    if isinstance(left, Declined):
-        return left
-    if isinstance(right, Declined):
-        return right
-    product = torch.mm(left[0], right[0].t())
-    for scale in left[1]:
-        product = product * scale
-    for scale in right[1]:
-        product = product * scale.t()
-    if bias is not None:
-        product = product + cast(bias, torch.float32)
-    return cast(product, self.dtype if out_dtype is None else out_dtype)
+    if not {*recipe_a, *recipe_b} <= {*Scaling}:
+        return decline(f"one of the scalings {[*recipe_a, *recipe_b]} has no meaning here")
+    left = _scaled(self, scale_a, recipe_a, swizzle_a)
+    right = _scaled(mat2.t(), scale_b, recipe_b, swizzle_b)
+    return cast(_product(left, right, bias), self.dtype if out_dtype is None else out_dtype)
 
 
 @register(aten._scaled_grouped_mm)
@@ -154,31 +134,42 @@ def _decoded(x: Tensor) -> Tensor:
     return torch.where(code >= 8, torch.neg(value), value)
 
 
-def _scaled(
-    x: Tensor, scales: Sequence[Tensor], recipes: Sequence[int], swizzles: Sequence[int]
-) -> tuple[Tensor, list[Tensor]] | Declined:
-    """An operand (rows, K) with the scales of its parts multiplied in, and those, (rows, 1) or (), of its products."""
-    of_product = []
+Scaled = tuple[Tensor, list[Tensor]]
+"""An operand (rows, K) with the scales of its blocks multiplied in, and the others, (rows, 1) or (1, 1)."""
+
+
+def _recipe(scale: Tensor, x: Tensor) -> Scaling:
+    """What has a scale, by the dtype and the shape of the scales of (rows, K). Larger blocks are rows of blocks."""
+    if scale.dtype != torch.float32:
+        return Scaling.BLOCK_1X16 if scale.dtype == torch.float8_e4m3fn else Scaling.BLOCK_1X32
+    if scale.numel() == 1:
+        return Scaling.TENSOR_WISE
+    return Scaling.ROW_WISE if tuple(scale.shape) == (x.shape[0], 1) else Scaling.BLOCK_1X128
+
+
+def _scaled(x: Tensor, scales: Sequence[Tensor], recipes: Sequence[int], swizzles: Sequence[int]) -> Scaled:
+    """An operand and its scales. `swizzles` may be shorter than these."""
+    x, of_product = _decoded(x), []
     for scale, recipe, swizzle in zip(scales, recipes, [*swizzles, *[0] * len(scales)]):
-        if recipe == Scaling.TENSOR_WISE:
-            of_product.append(scale.reshape(1, 1))
-        elif recipe == Scaling.ROW_WISE:
+        if recipe in (Scaling.TENSOR_WISE, Scaling.ROW_WISE):
             of_product.append(scale.reshape(-1, 1))
-        elif recipe not in _LENGTHS:
-            return decline(f"there is no scaling of the number {recipe}")
-        else:
-            length = _LENGTHS[Scaling(recipe)]
-            count = -(-x.shape[1] // length)
-            if swizzle == SWIZZLED:
-                scale = _unswizzled(scale, x.shape[0], count)
-            elif recipe == Scaling.BLOCK_128X128:  # (K/128, a multiple of 4; rows/128)
-                scale = scale.t()[:, :count]
-            x = (
-                _by_block_of_128(x, scale)
-                if recipe in (Scaling.BLOCK_1X128, Scaling.BLOCK_128X128)
-                else _by_block_of_row(x, scale, length)
-            )
+            continue
+        length = _LENGTHS[Scaling(recipe)]
+        count = -(-x.shape[1] // length)
+        if swizzle == SWIZZLED:
+            scale = _unswizzled(scale, x.shape[0], count)
+        elif recipe == Scaling.BLOCK_128X128:  # (K/128, a multiple of 4; rows/128)
+            scale = scale.t()[:, :count]
+        x = _by_block_of_128(x, scale) if length == 128 else _by_block_of_row(x, scale, length)
     return x, of_product
+
+
+def _product(left: Scaled, right: Scaled, bias: Tensor | None) -> Tensor:
+    """(M, K) by (N, K), in float32."""
+    product = torch.mm(left[0], right[0].t())
+    for scale in (*left[1], *(each.t() for each in right[1])):
+        product = product * scale
+    return product if bias is None else product + cast(bias, torch.float32)
 
 
 def _unswizzled(scale: Tensor, rows: int, count: int) -> Tensor:
