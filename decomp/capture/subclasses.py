@@ -46,7 +46,7 @@ def refuse_wrapped(model: nn.Module, what: str) -> None:
 def unwrap_program(program: ExportedProgram) -> ExportedProgram:
     """An exported program with the plain tensors of such weights as its state, by `run_decompositions({})`; itself
     where it has none. Raises `CaptureError` where PyTorch cannot make it."""
-    found = [name for name, value in {**program.state_dict, **program.constants}.items() if _is_wrapped(value)]
+    found = _wrapped_state(program)
     if not found:
         return program
     try:
@@ -54,10 +54,13 @@ def unwrap_program(program: ExportedProgram) -> ExportedProgram:
     except Exception as error:  # whatever a subclass's own code raises
         remedy = f"pass the module that was exported, with args=; run_decompositions({{}}) fails: {first_line(error)}"
         raise _refused("the exported program", found, remedy) from error
-    left = [name for name, value in plain.state_dict.items() if _is_wrapped(value)]
-    if left:
+    if left := _wrapped_state(plain):
         raise _refused("the exported program", left, "pass the module that was exported, with args=")
     return plain
+
+
+def _wrapped_state(program: ExportedProgram) -> list[str]:
+    return [name for name, value in {**program.state_dict, **program.constants}.items() if _is_wrapped(value)]
 
 
 def refused_model(model: nn.Module, with_parts: str, exported: str) -> CaptureError:

@@ -24,26 +24,25 @@ register = RULES.register
 
 Gradients = tuple[Tensor, Tensor, Tensor]
 
+
+def _ops(names: str) -> list[Any]:
+    return [getattr(aten, name) for name in names.split()]
+
+
 RULES.limit(
-    *(
-        getattr(aten, name)
-        for name in (
-            "quantize_per_tensor quantize_per_channel quantize_per_tensor_dynamic "
-            "_make_per_tensor_quantized_tensor _make_per_channel_quantized_tensor "
-            "dequantize int_repr quantized_lstm_cell quantized_gru_cell "
-            "quantized_batch_norm quantized_max_pool2d"
-        ).split()
+    *_ops(
+        "quantize_per_tensor quantize_per_channel quantize_per_tensor_dynamic "
+        "_make_per_tensor_quantized_tensor _make_per_channel_quantized_tensor "
+        "dequantize int_repr quantized_lstm_cell quantized_gru_cell "
+        "quantized_batch_norm quantized_max_pool2d"
     ),
     reason="a tensor of a quantised dtype carries its scale with it, which no plain op reads",
 )
 RULES.limit(
-    *(
-        getattr(aten, name)
-        for name in (
-            "_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros "
-            "_convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu "
-            "_dyn_quant_matmul_4bit _dyn_quant_pack_4bit_weight"
-        ).split()
+    *_ops(
+        "_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros "
+        "_convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu "
+        "_dyn_quant_matmul_4bit _dyn_quant_pack_4bit_weight"
     ),
     reason="how 4-bit weights are packed depends on the processor that packed them, which a program does not say",
 )

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from decomp import Sample
 from decomp.ops import aten
-from decomp_rules.samples.making import f, p
+from decomp_rules.samples.making import f, f8, p
 
 Documented = Callable[..., Any]
 
@@ -402,22 +402,17 @@ def _grouped(left: Tensor, right: Tensor, rows: Tensor, columns: Tensor, ends: T
     return torch._grouped_mm(*decoded, offs=ends).bfloat16()
 
 
-def eighths(*shape: int) -> Tensor:
-    """Numbers in float8."""
-    return f(*shape).to(torch.float8_e4m3fn)
-
-
 PRODUCTS: Mapping[str, tuple[Callable[[], Any], Documented]] = {
     "_scaled_grouped_mm": (
         lambda: (
             (
-                eighths(8, 16),
-                eighths(3, 16, 16).mT,
+                f8(8, 16),
+                f8(3, 16, 16).mT,
                 p(8),
                 p(3, 16),
                 torch.tensor([2, 2, 8], dtype=torch.int32),
             ),
-            (eighths(3, 4, 16), eighths(3, 16, 16).mT, p(3, 4), p(3, 16)),
+            (f8(3, 4, 16), f8(3, 16, 16).mT, p(3, 4), p(3, 16)),
         ),
         _grouped,
     ),
@@ -432,7 +427,7 @@ def calls_of(op: torch._ops.OpOverloadPacket, name: str) -> tuple[Sample, ...]:
     if name not in CALLS:
         return ()
     made, documented = CALLS[name]
-    kept = (
-        tuple(range(2 if "backward" in name else 1, 8)) if name in BATCH_NORMS else (2, 3) if name in PRODUCTS else ()
-    )
+    kept: tuple[int, ...] = (2, 3) if name in PRODUCTS else ()
+    if name in BATCH_NORMS:
+        kept = tuple(range(2 if "backward" in name else 1, 8))
     return tuple(Sample.of(op, args, documented=documented, parameters=kept, saved=SAVED.get(name)) for args in made())

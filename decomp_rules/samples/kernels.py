@@ -13,8 +13,7 @@ from torch import Tensor
 
 from decomp import Sample
 from decomp.ops import aten
-from decomp_rules.samples.devices import eighths
-from decomp_rules.samples.making import Calls, b, f, i, p, t
+from decomp_rules.samples.making import Calls, b, f, f8, i, p, t
 
 Columns = Sequence[Tensor]
 
@@ -64,11 +63,11 @@ CALLS: Calls = {
     "_int_mm": lambda: ((_lost(128, 17, 8), _lost(128, 8, 8)),),
     "_weight_int8pack_mm": lambda: ((f(3, 32), _lost(128, 32, 32), p(32)),),
     "_scaled_mm": lambda: (
-        (eighths(16, 32), eighths(16, 32).t(), t(0.3), t(0.7), {"out_dtype": torch.bfloat16}),
-        (eighths(16, 32), eighths(16, 32).t(), p(16, 1), p(1, 16), f(16), {"out_dtype": torch.float32}),
+        (f8(16, 32), f8(16, 32).t(), t(0.3), t(0.7), {"out_dtype": torch.bfloat16}),
+        (f8(16, 32), f8(16, 32).t(), p(16, 1), p(1, 16), f(16), {"out_dtype": torch.float32}),
     ),
     "_scaled_mm_v2": lambda: (
-        (eighths(16, 32), eighths(16, 32).t(), [t(0.3)], [0], [0], [t(0.7)], [0], [0], None, torch.float32),
+        (f8(16, 32), f8(16, 32).t(), [t(0.3)], [0], [0], [t(0.7)], [0], [0], None, torch.float32),
     ),
     # fused layers
     "_linear_cross_entropy_batch_chunked": lambda: (

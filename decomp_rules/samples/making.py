@@ -17,6 +17,11 @@ def f(*shape: int) -> Tensor:
     return torch.randn(shape)
 
 
+def f8(*shape: int) -> Tensor:
+    """The same in float8 (e4m3)."""
+    return f(*shape).to(torch.float8_e4m3fn)
+
+
 def u(*shape: int) -> Tensor:
     """Floats between 0.02 and 0.98."""
     return torch.rand(shape) * 0.96 + 0.02

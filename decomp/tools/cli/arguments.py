@@ -39,6 +39,8 @@ BACKEND = "package.module:name or file.py:name of a decomp.Backend, or one that 
 SEVERAL = f"{MODEL} Several models may be named, also by patterns: 'models/*.pt2'."
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
 Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help=SEVERAL, show_default=False)]
+CONFIGURED = "hf:"
+"""What a model of transformers by its configuration alone begins with."""
 TO = ("--to", "--target")
 To = Annotated[str, typer.Option(*TO, metavar="TARGET", help=TARGET, show_default=False)]
 ToOrNone = Annotated[str | None, typer.Option(*TO, metavar="TARGET", help=TARGET, show_default=False)]
@@ -177,7 +179,7 @@ def load_model(name: str, trust: bool = False, dynamic: Sequence[str] = ()) -> E
     from decomp_rules import samples
 
     require_model(name)
-    if name.startswith("hf:"):
+    if name.startswith(CONFIGURED):
         from decomp.tools.cli.configured_models import configured
 
         return _exported(*configured(name), dynamic)
@@ -192,7 +194,7 @@ def require_model(name: str) -> None:
     """Raise `Unusable` for a name that cannot be a model, before anything is loaded."""
     from decomp_rules import samples
 
-    if name.startswith("hf:"):
+    if name.startswith(CONFIGURED):
         return
     file = file_of(name)
     if file is not None and not file.is_file():
@@ -206,7 +208,7 @@ def require_model(name: str) -> None:
 
 def require_weights(name: str) -> None:
     """Raise `Unusable` for a model that cannot be run."""
-    if name.startswith("hf:"):
+    if name.startswith(CONFIGURED):
         raise Unusable(f"{name} has no weights, and this command runs the model: pass file.py:callable")
 
 

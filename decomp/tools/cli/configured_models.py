@@ -14,10 +14,8 @@ import torch
 from torch import nn
 
 from decomp.errors import first_line
-from decomp.tools.cli.arguments import near
+from decomp.tools.cli.arguments import CONFIGURED, near
 from decomp.tools.cli.terminal import Unusable
-
-PREFIX = "hf:"
 
 _TASKS = (
     "AutoModelForSeq2SeqLM",
@@ -33,10 +31,10 @@ _SIZES = {"batch": 1, "tokens": 128}
 
 
 def configured(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """The model of `hf:NAME` or `hf:NAME,KEY=VALUE,…` and example inputs on the meta device. NAME: a model
-    type of transformers, or the path of a configuration; KEY: batch, tokens, or a setting of the configuration, such as
+    """The model of `hf:NAME` or `hf:NAME,KEY=VALUE,…` and example inputs on the meta device. NAME: a model type of
+    transformers, or the path of a configuration; KEY: batch, tokens, or a setting of the configuration, such as
     num_hidden_layers or text_config.num_hidden_layers. Raises `Unusable`."""
-    source, *words = name.removeprefix(PREFIX).split(",")
+    source, *words = name.removeprefix(CONFIGURED).split(",")
     settings = dict(_setting(name, word) for word in words)
     sizes = {key: settings.pop(key, default) for key, default in _SIZES.items()}
     if not all(type(size) is int and size > 0 for size in sizes.values()):

@@ -13,7 +13,7 @@ from decomp.rules.library import range_of
 from decomp.samples import Sample
 from decomp.tools.certification.results import MismatchedResults, Refused, flat, match_kernel_metadata
 from decomp.tools.measurement import points
-from decomp.tools.measurement.trials import FAILURES, Function, Trial, is_packed, takes
+from decomp.tools.measurement.trials import FAILURES, Function, Trial, is_shell_float, takes
 from decomp.validation.ulp import kinds
 
 OTHERS = (torch.int64, torch.int32, torch.uint8, torch.bool)
@@ -27,7 +27,7 @@ TOLERANCE = 2.0**-17
 def promotion_trials(sample: Sample, seed: int = 0) -> Iterator[tuple[str, Trial]]:
     """The call in other dtypes that the op accepts, each with its name: "int64", "float32 with float64"; none for an op
     without float tensors."""
-    floats = [i for i, t in enumerate(sample.tensors) if t.is_floating_point() and not is_packed(t.dtype)]
+    floats = [i for i, t in enumerate(sample.tensors) if t.is_floating_point() and not is_shell_float(t.dtype)]
     # Kernels of gradients never see integers: smooth_l1_loss_backward of torch 2.13 divides by zero, and crashes.
     if not floats or sample.exact == "shape" or "_backward" in str(sample.overload):
         return

@@ -158,7 +158,7 @@ def in_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
 
     def cast(leaf: Any) -> Any:
         of_dtype = leaf if isinstance(leaf, torch.dtype) else leaf.dtype if isinstance(leaf, torch.Tensor) else None
-        if of_dtype is None or isinstance(leaf, torch.dtype) and sample.exact == "own" or is_packed(of_dtype):
+        if of_dtype is None or isinstance(leaf, torch.dtype) and sample.exact == "own" or is_shell_float(of_dtype):
             return leaf
         new = complex_dtype if of_dtype.is_complex else dtype if of_dtype.is_floating_point else of_dtype
         return new if isinstance(leaf, torch.dtype) else leaf.to(new)
@@ -166,15 +166,15 @@ def in_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
     return sample.replaced(cast)
 
 
-def is_packed(dtype: torch.dtype) -> bool:
-    """Whether it is a float dtype of 8 bits or less, in which PyTorch computes nothing."""
+def is_shell_float(dtype: torch.dtype) -> bool:
+    """Whether it is a float dtype of 8 bits or less: a shell dtype to PyTorch, which computes nothing in it."""
     return bool(dtype.is_floating_point) and dtype.itemsize == 1
 
 
 def widened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The same values in float64 or complex128."""
     wide = {True: torch.float64, False: torch.complex128}
-    wider = (t.is_complex() or t.is_floating_point() and not is_packed(t.dtype) for t in tensors)
+    wider = (t.is_complex() or t.is_floating_point() and not is_shell_float(t.dtype) for t in tensors)
     return tuple(t.to(wide[t.is_floating_point()]) if wanted else t for t, wanted in zip(tensors, wider))
 
 
@@ -236,7 +236,7 @@ def _variants(sample: Sample, seed: int) -> Iterator[Inputs]:
 
 
 def _changeable(t: torch.Tensor) -> bool:
-    return bool(t.is_floating_point()) and not is_packed(t.dtype) and t.dim() > 0 and t.numel() > 1
+    return bool(t.is_floating_point()) and not is_shell_float(t.dtype) and t.dim() > 0 and t.numel() > 1
 
 
 def _all_finite(sample: Sample, tensors: Sequence[torch.Tensor]) -> bool:
