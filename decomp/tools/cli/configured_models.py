@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 import inspect
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ def _setting(name: str, word: str) -> tuple[str, Any]:
 
 
 def _configuration(name: str, source: str, settings: Mapping[str, Any]) -> Any:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is imported; a configuration may name kernels
     try:
         from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
     except ModuleNotFoundError as error:
@@ -115,8 +117,8 @@ def _class_of(config: Any) -> Callable[[Any], nn.Module]:
     import transformers
 
     for named in config.architectures or ():
-        if hasattr(transformers, named):
-            own: Callable[[Any], nn.Module] = getattr(transformers, named)
+        own: Any = getattr(transformers, str(named), None)
+        if isinstance(own, type) and issubclass(own, transformers.PreTrainedModel):  # the file may name anything
             return own
     for task in _TASKS:
         mapping = getattr(transformers, task)._model_mapping

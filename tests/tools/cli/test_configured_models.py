@@ -62,6 +62,13 @@ def test_what_cannot_be_made_is_named(name, words):
     assert words in str(caught.value)
 
 
+def test_a_configuration_names_models_and_nothing_else(tmp_path):
+    written = {"model_type": "gpt2", "architectures": ["pipeline", "GPT2Model"], "n_layer": 1, "n_embd": 8, "n_head": 2}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    program = load_model(f"hf:{tmp_path},tokens=2")
+    assert next(iter(program.graph.output_node().args[0])).meta["val"].shape == (1, 2, 8)
+
+
 def test_commands_that_run_a_model_say_that_it_has_no_weights():
     for load in (load_callable, require_weights):
         with pytest.raises(Unusable, match="hf:gpt2 has no weights, and this command runs the model"):
