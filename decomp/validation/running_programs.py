@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
-from decomp.capture.subclasses import unwrap_subclasses
+from decomp.capture.subclasses import unwrap_program, unwrap_subclasses
 from decomp.errors import ArgumentError
 from decomp.ir.aliases import attribute
 from decomp.ir.call import call_target, graphs_of
@@ -51,7 +51,7 @@ def forked_random_state(seed: int = 0) -> Iterator[None]:
 def callable_of(program: Any) -> nn.Module:
     """A program as a module that takes plain tensors. Raises `ArgumentError` if it cannot be run."""
     if isinstance(program, ExportedProgram):
-        return program.module(check_guards=False)
+        return unwrap_program(program).module(check_guards=False)
     if isinstance(program, nn.Module):
         return unwrap_subclasses(program)
     raise ArgumentError(f"{type(program).__name__} cannot be run; pass a module or an ExportedProgram")
