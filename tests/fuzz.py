@@ -28,6 +28,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from typing import Any
@@ -48,8 +49,8 @@ EVERY = 198
 EDITED = "edited"
 """The form of rules that are edited between two processes, which have no part in the program of the same seed."""
 UNUSABLE = 70
-"""The status of a process in which PyTorch computes nothing any more. AOTAutograd does that to views of
-parameters that are written in inference mode (torch 2.13)."""
+"""The status of a process in which PyTorch computes nothing any more, or is left in inference mode. Dynamo and
+AOTAutograd do that with views of parameters that are written in inference mode (torch 2.13)."""
 SLOW = (
     "exported",
     "graph with args",
@@ -132,7 +133,10 @@ def work(first: int, step: int, wanted: list[Pair] | None) -> None:
 
 
 def end_if_unusable() -> None:
-    """A process in which PyTorch computes nothing any more ends, and says nothing of its last program."""
+    """A process in which PyTorch computes nothing any more, or only in the inference mode of a program, ends, and says
+    nothing of its last program."""
+    if torch.is_inference_mode_enabled():
+        os._exit(UNUSABLE)
     try:
         torch.ones(1).add(1)
     except RuntimeError:
@@ -151,14 +155,17 @@ class Worker:
 
     def __init__(self, first: int, step: int, options: list[str], lines: queue.Queue[Any]) -> None:
         self.seed, self.step, self.options, self.lines = first, step, options, lines
+        self.errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (it is read when a process ends)
         self.start()
 
     def start(self) -> None:
+        self.errors.seek(0)
+        self.errors.truncate()
         command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz", "--worker", f"{self.seed}:{self.step}"]
         self.process = subprocess.Popen(
             command + self.options,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.errors,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             text=True,
         )
@@ -179,7 +186,8 @@ class Worker:
         died = None
         if status:
             whose = "torch" if _pytorch_dies_of(self.seed) else "fault"
-            text = f"the process ended with status {status}"
+            self.errors.seek(0)
+            text = f"the process ended with status {status}: {''.join(self.errors.readlines()[-1:]).strip()}"
             died = dict(seed=self.seed, features=[], seconds=0.0, verdicts=[("", "", whose, text)])
             self.seed += self.step
         self.start()

@@ -115,7 +115,7 @@ class _TensorState:
         self.requires_grad = tensor.requires_grad if is_leaf else None
         self.place = _place(tensor)
         self.memory = tensor.detach() if self.place is not None else None
-        self.version = tensor._version if _counts_writes(tensor) else None
+        self.version = _version(tensor)
         self.data: torch.Tensor | None = None
         if (writes_parameters or not isinstance(tensor, nn.Parameter)) and _has_data(tensor):
             with torch.no_grad(), unset_fake_temporarily():
@@ -166,6 +166,8 @@ def _is_equal(tensor: torch.Tensor, data: torch.Tensor) -> bool:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if _version(plain) is None:  # such a tensor may have no views
+        plain = plain.clone()
     # For a single element `contiguous` and `reshape` keep its stride, but `view` requires it to be 1.
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
 
@@ -178,8 +180,15 @@ def _once(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tenso
     return tensor
 
 
-def _counts_writes(tensor: torch.Tensor) -> bool:
-    return not nn.parameter.is_lazy(tensor) and not tensor.is_inference()
+def _version(tensor: torch.Tensor) -> int | None:
+    """How often a tensor was written; None if PyTorch does not count: it is lazy, or was made in inference mode, which
+    `is_inference` no longer says once its data was replaced."""
+    if nn.parameter.is_lazy(tensor):
+        return None
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None
 
 
 def _has_data(tensor: torch.Tensor) -> bool:

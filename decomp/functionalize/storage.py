@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.functionalize.functional_ops import cast
 from decomp.functionalize.gradients import reaches
 from decomp.functionalize.views import View, replay, write_into_base
 from decomp.functionalize.writes import can_require_grad
@@ -431,6 +432,8 @@ def _subtractable(emit: Emitter, tensor: fx.Node, at: fx.Node) -> fx.Node:
 def _difference(emit: Emitter, value: fx.Node, zero: fx.Node, at: fx.Node) -> fx.Node:
     """`value` − `zero`, in the dtype of `value`. (Bools can be added to integers, and −0 + −0 is −0.)"""
     if metadata(value) is not None:
+        if metadata(zero).dtype != metadata(value).dtype:
+            zero = cast(emit, at, zero, value, final=False)
         return emit.call("sub", (value, zero), at=at)
     found = emit.call("add", (value, emit.call("neg", (zero,), at=at)), at=at)
     return emit.call("type_as", (found, value), at=at)

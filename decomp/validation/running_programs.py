@@ -102,7 +102,7 @@ def run(
         results = torch.func.functional_call(module, state, given[0], given[1])
     named = {f"result{name}": t for name, t in _named(results) if isinstance(t, torch.Tensor)}
     changed = {f"{name}{AFTERWARDS}": t for name, t in before.items() if not _equal(t, kept[name])}
-    tracked = frozenset(name for name, value in {**named, **changed}.items() if value.requires_grad)
+    tracked = frozenset(name for name, value in {**named, **changed}.items() if _is_tracked(value))
     return ObservedRun({**_detached(named), **_detached(changed)}, _gradients(named, wanted), tracked)
 
 
@@ -145,7 +145,7 @@ def _requiring_gradients(module: nn.Module, given: Any, state: Mapping[str, torc
 
 
 def _gradients(results: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    tracked = [t for t in results.values() if t.requires_grad]
+    tracked = list(filter(_is_tracked, results.values()))
     if not tracked or not wanted:
         return {}
     draw = torch.Generator().manual_seed(0)
@@ -153,6 +153,12 @@ def _gradients(results: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.T
     leaves = {name: t for name, t in wanted.items() if t.requires_grad}
     found = torch.autograd.grad(tracked, list(leaves.values()), weights, allow_unused=True)
     return {name: t.detach() for name, t in zip(leaves, found) if t is not None}
+
+
+def _is_tracked(value: torch.Tensor) -> bool:
+    """Whether a value requires a gradient. Integers and bools that were compared in place with what requires one say
+    that they do, and autograd fails on them."""
+    return value.requires_grad and (value.is_floating_point() or value.is_complex())
 
 
 def named_as(source: nn.Module, found: ObservedRun, module: nn.Module) -> ObservedRun:

@@ -175,3 +175,18 @@ def test_a_tensor_is_filled_between_two_bounds():
 
     shifted, drawn = decomp.lower(Filled(), to=targets.core_aten, args=(torch.zeros(50),)).result(torch.zeros(50))
     assert set(shifted.tolist()) | set(drawn.tolist()) == {3, 4, 5, 6, 7, 8}
+
+
+def test_tensors_of_inference_mode_are_taken():
+    """One whose data was replaced is no inference tensor by its own word, and still has no version."""
+    with torch.inference_mode():
+        made = torch.randn(3, 4)
+    model = nn.Linear(4, 4)
+    model.kept, model.replaced = made[:, 1], made[:, 1]
+    model.replaced.data = torch.ones(3)
+    assert not model.replaced.is_inference()
+    with pytest.raises(RuntimeError, match="version counter"):
+        model.replaced._version
+    with source_unchanged(model) as state:
+        pass
+    assert state.written() == []

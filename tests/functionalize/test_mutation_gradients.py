@@ -394,10 +394,10 @@ def test_what_a_region_overwrites_as_a_whole_still_requires_a_gradient():
 class Comparing(nn.Module):
     """Compares in place with a parameter, which the result then depends on, with a gradient of zero."""
 
-    def __init__(self, name, of_view):
+    def __init__(self, name, of_view, dtype):
         super().__init__()
         self.name, self.of_view = name, of_view
-        self.w = nn.Parameter(torch.tensor([0.0, 1.0, 2.0]))
+        self.w = nn.Parameter(torch.tensor([0.0, 1.0, 2.0], dtype=dtype))
 
     def forward(self, x, written):
         y = x * 2
@@ -409,11 +409,12 @@ class Comparing(nn.Module):
 
 @pytest.mark.parametrize("of_view", [False, True])
 @pytest.mark.parametrize("name", ["eq_", "less_"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("form", ["module", "exported", "graph", "compiled"])
-def test_what_is_compared_in_place_with_a_parameter_requires_a_gradient_of_zero(form, name, of_view):
+def test_what_is_compared_in_place_with_a_parameter_requires_a_gradient_of_zero(form, dtype, name, of_view):
     results = []
     for lowers in (False, True):
-        model, x = Comparing(name, of_view), torch.ones(2, 3)
+        model, x = Comparing(name, of_view, dtype), torch.ones(2, 3)
         w = model.w
         if lowers and form == "exported":
             model = decomp.lower(torch.export.export(model, (x, x.clone())), to=targets.tinygrad).result.module()

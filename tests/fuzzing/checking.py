@@ -231,6 +231,8 @@ def _judged(loaded: Loaded, form: str, target: str, text: str, tried: list[tuple
         return Verdict(form, target, "right", "what a program computes may overflow")
     if written.twice:
         return Verdict(form, target, "torch", "writes elements that lie in the same memory")
+    if text.startswith("gradient") and written.beside:
+        return Verdict(form, target, "torch", "its gradient depends on what is written later")
     if form in WITHOUT_METADATA and written.wider:
         return Verdict(form, target, "refused", "operands of in-place ops are taken to have one dtype")
     if form in WITHOUT_METADATA and "view size is not compatible" in text:
@@ -283,6 +285,9 @@ class _Writes(TorchDispatchMode):
     rounds = False
     """What is not finite is rounded to whole numbers. In PyTorch that has no gradient; at standard it is anybody's."""
 
+    beside = False
+    """A view reaches memory that its operand does not hold. Whether that has a gradient depends in PyTorch on whether
+    anything that shares the memory is changed in place later on, as only then autograd derives the view once more."""
     signs = False
     """The sign of a zero, or of NaN, decides what is computed: at standard it is not promised."""
 
@@ -291,6 +296,8 @@ class _Writes(TorchDispatchMode):
             others = [leaf for leaf in tree_leaves(args[1:]) if isinstance(leaf, torch.Tensor)]
             self.wider |= any(torch.result_type(args[0], other) != args[0].dtype for other in others)
             self.twice |= _overlaps_itself(args[0])
+        if function is torch.ops.aten.as_strided.default:
+            self.beside |= not _places(function(*args, **(kwargs or {}))) <= _places(args[0])
         if function._overloadpacket.__name__.removesuffix("_") in ROUNDING and args[0].is_floating_point():
             self.rounds |= not bool(args[0].isfinite().all())
         if function._overloadpacket.__name__.removesuffix("_") in SIGNED:
@@ -309,8 +316,13 @@ class _Reads(TorchDispatchMode):
 
 
 def _overlaps_itself(value: torch.Tensor) -> bool:
+    return len(_places(value)) < value.numel()
+
+
+def _places(value: torch.Tensor) -> set[int]:
+    """The elements of its memory that a tensor holds."""
     places = torch.arange(value.untyped_storage().nbytes() // max(1, value.element_size()))
-    return len(places.as_strided(value.shape, value.stride(), value.storage_offset()).unique()) < value.numel()
+    return set(places.as_strided(value.shape, value.stride(), value.storage_offset()).flatten().tolist())
 
 
 def _has_views(program: Program, form: str, target: str) -> bool:

@@ -33,20 +33,21 @@ def fault_on_meta(loaded: Any, lowered: fx.GraphModule, lower: Callable[..., Any
         text = str(error).splitlines()[0]
         return f"on the meta device it is refused: {type(error).__name__}: {text}" if _is_exported(loaded) else ""
     own, other = _ops(lowered), _ops(found)
-    if _moves(found):  # a constant that the program makes on the CPU is moved to the meta device
-        own, other = (Counter({op: count for op, count in ops.items() if op != _MOVE}) for ops in (own, other))
+    # What a program makes on the CPU by its own word is moved to the meta device, or made there once more.
+    own, other = (Counter({op: count for op, count in ops.items() if op not in _placed(found)}) for ops in (own, other))
     less, more = own - other, other - own
     if not less and not more or not _is_exported(loaded) or _captured(loaded, "cpu") != _captured(loaded, "meta"):
         return ""
     return f"on the meta device it has {dict(more)} in the place of {dict(less)}"
 
 
-_MOVE = "aten._to_copy.default"
-
-
-def _moves(lowered: fx.GraphModule) -> bool:
-    nodes = [node for graph in _graphs(lowered) for node in graph.nodes]
-    return any(str(node.target) == _MOVE and "device" in node.kwargs for node in nodes)
+def _placed(lowered: fx.GraphModule) -> set[str]:
+    """The ops that say on which device their results are, if the program moves tensors, or has them on two devices."""
+    nodes = [node for graph in _graphs(lowered) for node in graph.nodes if node.kwargs.get("device") is not None]
+    ops = {str(node.target) for node in nodes}
+    values = [node.meta.get("val") for graph in _graphs(lowered) for node in graph.nodes]
+    devices = {value.device for value in values if isinstance(value, torch.Tensor)}
+    return ops if "aten._to_copy.default" in ops or len(devices) > 1 else set()
 
 
 def _made(loaded: Any, device: str = "meta") -> torch.nn.Module:

@@ -161,6 +161,11 @@ def test_a_write_to_elements_that_share_memory_is_not_a_fault():
     assert twice("as_strided((2, 2), (1, 1))") and not twice("as_strided((2, 2), (2, 1))") and not twice("t()[::2]")
 
 
+@pytest.mark.parametrize("view, wanted", [("x0[:, 1]", True), ("x0", False)])
+def test_a_view_of_memory_that_its_operand_does_not_hold_is_seen(view, wanted):
+    assert checking._written(Loaded(made(f"v1 = torch.as_strided({view}, (2, 2), (1, 1))")), CASE).beside is wanted
+
+
 @pytest.mark.parametrize("numbers, wanted", [("x0", False), ("(x0 / 0)", True)])
 def test_what_is_not_finite_and_rounded_is_seen(numbers, wanted):
     assert checking._written(Loaded(made(f"v1 = {numbers}.floor()")), CASE).rounds == wanted

@@ -86,6 +86,19 @@ def test_a_planted_fault_is_seen(one, other, text):
     assert compared(made(*one), made(*other)).startswith(text)
 
 
+@pytest.mark.parametrize("after", ["", " * 2.0"])
+def test_bools_that_say_that_they_require_a_gradient_give_none(after):
+    one, other = made(f"v1 = torch.isinf(x0).eq_(x0){after}"), made(f"v1 = (torch.isinf(x0) == x0){after}")
+    assert Loaded(one).module(*Loaded(one).example())[0].requires_grad
+    assert compared(one, other) == ""
+
+
+def test_a_complex_number_is_nan_by_either_part():
+    one = made("v1 = torch.complex(x0 * float('nan'), x0)")
+    assert compared(one, made("v1 = torch.complex(x0, x0 * float('nan'))")) == ""
+    assert compared(one, made("v1 = torch.complex(x0, x0)")).startswith("output 0: values")
+
+
 def test_a_backward_that_torch_export_loses_is_not_excused_where_the_library_captures(monkeypatch):
     source = made("v1 = Rounded.apply(x0)")
     assert only(check(source, [("module", "core_aten")])).status == "right"
