@@ -30,6 +30,12 @@ def spell_price(price: float) -> str:
     return f"{price:,.0f}" if price >= 100 or price == int(price) else f"{price:.3g}"
 
 
+def spell_error(ulp: float, own: float | None) -> str:
+    """`2.9`, in ULP; or `PyTorch's own error` if it is large and PyTorch's own kernel is not better, as in the tail of
+    GELU."""
+    return "PyTorch's own error" if own is not None and _MUCH < ulp <= own else f"{ulp:.2g}"
+
+
 @dataclass(frozen=True, slots=True)
 class Price:
     """One alternative for some calls of an op: its total cost on the target."""
@@ -47,12 +53,8 @@ class Price:
 
     @property
     def accuracy(self) -> str:
-        """` at 2.9`, in ULP; or ` at PyTorch's own error` if it is large and PyTorch's own kernel is not better, as in
-        the tail of GELU."""
-        if self.ulp is None:
-            return ""
-        no_worse = self.own is not None and _MUCH < self.ulp <= self.own
-        return " at PyTorch's own error" if no_worse else f" at {self.ulp:.2g}"
+        """` at 2.9`, in ULP, or ` at PyTorch's own error`; empty if it is not known."""
+        return f" at {spell_error(self.ulp, self.own)}" if self.ulp is not None else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import difflib
 from pathlib import Path
 import re
 from typing import Any, TypeVar
 
+from decomp.costs.plans import spell_price
 from decomp.errors import ArgumentError, LockMismatch, count_noun
 from decomp.lowering import Lowering
 from decomp.tools.changes import RecordChange, as_dicts, by_kind
@@ -18,8 +20,11 @@ KINDS = {
     "version": "versions",
     "option": "options",
     "target": "the target",
+    "interface": "inputs and outputs",
     "op": "calls by op",
     "module": "calls by module",
+    "cost": "what the program costs",
+    "error": "errors by the certificates of rules",
     "rule": "rules",
     "call": "how calls of the source are lowered",
     "program": "the lowered program",
@@ -91,17 +96,45 @@ def _of_settings(old: Lock, new: Lock) -> Iterator[RecordChange]:
     yield from _changed("version", old.versions, new.versions, str, name=lambda each: named.get(each, each))
     yield from _changed("option", old.options, new.options, str)
     if old.target != new.target:
-        yield RecordChange("target", "target", f"{new.target}, was {old.target}")
-    yield from _changed("target", old.conditions, new.conditions, lambda said: said or "always legal")
+        yield RecordChange("target", "target", f"{_of_ops(new)}, was {_of_ops(old)}")
+    else:
+        yield from _changed("target", old.conditions, new.conditions, lambda said: said or "always legal")
+
+
+def _of_ops(lock: Lock) -> str:
+    return f"{lock.target} of {count_noun(len(lock.conditions), 'op')}" if lock.conditions else lock.target
 
 
 def _of_counts(old: Lock, new: Lock) -> Iterator[RecordChange]:
     def calls(count: int) -> str:
         return count_noun(count, "call")
 
+    yield from _changed("interface", old.interface, new.interface, str)
     yield from _changed("op", _without_zeros(old.after), _without_zeros(new.after), calls)
     yield from _changed("module", old.modules, new.modules, calls)
+    yield from _of_costs(old, new)
+    yield from _of_errors(old, new)
     yield from _changed("rule", old.rules, new.rules, _of_rule)
+
+
+def _of_costs(old: Lock, new: Lock) -> Iterator[RecordChange]:
+    for unit in [each for each in old.costs if each in new.costs]:
+        was, now = old.costs[unit], new.costs[unit]
+        if was != now:
+            by = f" ({(now - was) / was:+.1%})" if was else ""
+            yield RecordChange("cost", unit, f"{spell_price(now)}, were {spell_price(was)}{by}")
+
+
+def _of_errors(old: Lock, new: Lock) -> Iterator[RecordChange]:
+    """Where both have an error, on operands of the same types."""
+    for name in sorted(old.calls.keys() & new.calls.keys()):
+        was, now = old.calls[name].error, new.calls[name].error
+        if was and now and was != now:
+            yield RecordChange("error", name, f"{_ulp(now)}, was {_ulp(was)}")
+
+
+def _ulp(error: str) -> str:
+    return f"{error} ULP" if error[-1:].isdigit() else error
 
 
 def _of_calls(old: Lock, new: Lock) -> Iterator[RecordChange]:
@@ -121,12 +154,22 @@ def _of_programs(old: Lock, new: Lock, is_same: bool) -> Iterator[RecordChange]:
         lines = [_numbered(each.program.get(name, ())) for each in (old, new)]
         if lines[0] != lines[1]:
             yield RecordChange("program", name or "program", _first_difference(old, new, name))
-    for name, was, now in zip(new.tensors, old.tensors.values(), new.tensors.values()):
-        if was != now:
-            yield RecordChange("program", name, "a constant of other values")
-    if len(old.tensors) != len(new.tensors):
-        made = [count_noun(len(each.tensors), "constant") for each in (old, new)]
-        yield RecordChange("program", "constants", f"{made[1]}, were {made[0]}")
+    was, now = _unmatched(old.tensors, new.tensors), _unmatched(new.tensors, old.tensors)
+    for change in _changed("program", was, now, str):
+        both = change.about in was and change.about in now
+        yield replace(change, text="a constant of other values") if both else change
+
+
+def _unmatched(own: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """The constants that the other lacks. They are numbered: one of the same values under another name did not
+    change."""
+    left, found = Counter(other.values()), dict[str, str]()
+    for name, value in own.items():
+        if left[value]:
+            left[value] -= 1
+        else:
+            found[name] = value
+    return found
 
 
 def _first_difference(old: Lock, new: Lock, name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 import hashlib
 from importlib import metadata as distributions
 from pathlib import Path
@@ -16,8 +16,11 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
+from decomp import costs
+from decomp.costs.model import price_of_graph
+from decomp.costs.plans import spell_error
 from decomp.derive.decisions import Blocked, Derived
-from decomp.errors import spell_target
+from decomp.errors import CostError, spell_target
 from decomp.files import write_atomically
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.stages import StageNode, final_stage, type_of
@@ -26,8 +29,11 @@ from decomp.rules.rules import Rule
 from decomp.tools.certification.sources import content_hash
 from decomp.tools.writing import one_row_a_line, read_record
 from decomp.torch_internals.pytree import tensors_in
+from decomp.validation.plan_prices import certified_error
 
 KIND, FORMAT = "decomp lock", 1
+COSTS = {"operations": costs.flops, "bytes": costs.bytes, "bytes at the peak": costs.peak_memory}
+"""By unit, the cost models by which lowered programs are compared, whatever they were planned for."""
 _TABLES = ("target", "versions", "options", "conditions", "before", "after", "modules", "tensors")
 
 
@@ -50,6 +56,8 @@ class LockedCall:
     """`legal`, `blocked`, or the rules that derive it."""
     calls: int
     """The calls that one of them became, before simplification."""
+    error: str = ""
+    """The largest error in ULP in the certificate of the outermost rule, for this target and dtype, if it has one."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,10 @@ class Lock:
     """The lines of each graph of the lowered program; the program's own graph is named by an empty text."""
     tensors: Mapping[str, str]
     """Digests of the constants that the lowering made; parameters and buffers of the model are not locked."""
+    costs: Mapping[str, float] = field(default_factory=dict)
+    """What the lowered program costs by each model of `COSTS` that can price it."""
+    interface: Mapping[str, str] = field(default_factory=dict)
+    """The types of inputs and outputs, of a program whose own graph does not have them."""
 
     @classmethod
     def of(cls, lowering: Lowering) -> Lock:
@@ -91,6 +103,7 @@ class Lock:
             dict(sorted(_calls(lowering).items())),
             {graph.name: (*map(_line, graph.nodes), f"return {graph.results}") for graph in stage.graphs},
             dict(sorted(_made_tensors(lowering))),
+            dict(_costs(lowering)),
         )
 
     def save(self, path: Path) -> None:
@@ -111,6 +124,7 @@ class Lock:
             rules={name: LockedRule(**each) for name, each in data["rules"].items()},
             calls={name: LockedCall(**each) for name, each in data["calls"].items()},
             program={name: tuple(lines) for name, lines in data["program"].items()},
+            costs=data.get("costs", {}),
         )
 
 
@@ -135,6 +149,14 @@ def _options(lowering: Lowering) -> dict[str, str]:
     }
 
 
+def _costs(lowering: Lowering) -> Iterator[tuple[str, float]]:
+    for unit, cost in COSTS.items():
+        try:
+            yield unit, sum(price_of_graph(cost, piece.graph) for piece in lowering.pieces)
+        except CostError:  # a call without metadata
+            continue
+
+
 def _calls(lowering: Lowering) -> dict[str, LockedCall]:
     """Calls of the functional graphs, by op and types of operands."""
     found: dict[str, LockedCall] = {}
@@ -145,15 +167,17 @@ def _calls(lowering: Lowering) -> dict[str, LockedCall]:
             if call is None and not isinstance(decision, (Derived, Blocked)):
                 continue
             text = _signature(node)
-            decided, count = "legal", 1
+            decided, count, error = "legal", 1, ""
             if isinstance(decision, Derived):
                 rules = (decision.rule, *(rule for entry in decision.stamp.entries for rule in entry.chain))
                 decided = ", ".join(dict.fromkeys(rule.name for rule in rules))
                 count = sum(entry.op.startswith("call") for entry in decision.stamp.entries)
+                certified = certified_error(decision, lowering.target.name, node)
+                error = spell_error(*certified) if certified is not None else ""
             elif isinstance(decision, Blocked):
                 decided = "blocked"
             times[text] += 1
-            found[text] = LockedCall(times[text], decided, count)
+            found[text] = LockedCall(times[text], decided, count, error)
     return found
 
 

@@ -77,7 +77,8 @@ def test_an_option_is_named_with_the_calls_that_it_changed(lock):
 
 def test_another_target_is_named(lock):
     lines = mismatch(lock, to=targets.core_aten).changes
-    assert lines[0].startswith("the target: target: core_aten, was tinygrad; ")
+    ops = [len(each.conditions()) for each in (targets.core_aten, targets.tinygrad)]
+    assert lines[0] == f"the target: target: core_aten of {ops[0]} ops, was tinygrad of {ops[1]} ops"
 
 
 def rules_with(slope):
@@ -184,4 +185,13 @@ def test_a_constant_more_is_named(lock):
     locked = Lock.load(lock)
     more = dataclasses.replace(locked, tensors={**locked.tensors, "more": "f32[1] 0"})
     (change,) = compare(locked, more).changes
-    assert change.about == "constants" and not compare(locked, more).is_same_program
+    assert (change.about, change.text) == ("more", "new, f32[1] 0") and not compare(locked, more).is_same_program
+    twice = dataclasses.replace(more, tensors={**more.tensors, "twice": "f32[1] 0"})
+    (change,) = compare(more, twice).changes
+    assert change.about == "twice"
+
+
+def test_a_constant_of_another_name_is_the_same(lock):
+    locked = Lock.load(lock)
+    one, other = (dataclasses.replace(locked, tensors={**locked.tensors, name: "f32[1] 0"}) for name in ("a", "b"))
+    assert compare(one, other).changes == ()
