@@ -206,12 +206,13 @@ class Lowering:
     def __repr__(self) -> str:
         return f"<{self.report().headline}; the program is .result, the rest print(lowering.report())>"
 
-    def html(self, path: str | Path, title: str | None = None) -> Path:
+    def html(self, path: str | Path, title: str | None = None, *, before: Lowering | None = None) -> Path:
         """Write a page that explains the lowering, as one HTML file that needs no network: its stages side by side, and
         for each call of the source the rules and calls that it became, the alternatives with their prices and errors,
-        and what was verified. `title`: by default the name of the model's class. Returns the path. Raises
-        `ArgumentError` if the file cannot be written."""
-        return write_page(self, path, title)
+        and what was verified. `title`: by default the name of the model's class. `before`: another lowering, of the
+        same model or a similar one; the page then shows what became of each call in both, and what changed. Returns the
+        path. Raises `ArgumentError` if the file cannot be written."""
+        return write_page(self, path, title, before)
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()

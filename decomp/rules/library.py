@@ -85,7 +85,7 @@ def hold_to_lock(lowering: Any, path: str | Path) -> None:
     importlib.import_module("decomp.tools.locking.comparing").hold_to_lock(lowering, Path(path))
 
 
-def write_page(lowering: Any, path: str | Path, title: str | None) -> Path:
-    """Write the page of a lowering, and return its path."""
-    written: Path = importlib.import_module("decomp.tools.page.writing").write(lowering, path, title)
+def write_page(lowering: Any, path: str | Path, title: str | None, before: Any) -> Path:
+    """Write the page of a lowering, or of what differs from an earlier one, and return its path."""
+    written: Path = importlib.import_module("decomp.tools.page.writing").write(lowering, path, title, before)
     return written

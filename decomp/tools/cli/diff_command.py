@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,21 +14,23 @@ import decomp
 from decomp.rules.keywords import PlanOptions
 from decomp.tools.cli.arguments import load_target
 from decomp.tools.cli.flags import Words, command
-from decomp.tools.cli.terminal import Unusable, print_json, show, working
+from decomp.tools.cli.terminal import Unusable, print_json, saved, show, working
 
 if TYPE_CHECKING:
+    from decomp.lowering import Lowering
     from decomp.tools.locking.comparing import LockDifference
     from decomp.tools.locking.lock import Lock
     from decomp.tools.proving.comparing import ProofDifference
 
-SUFFIX, PROOF = ".lock", ".json"
+LOCK, ONNX, PROOF = ".lock", ".onnx", ".json"
 FEW = 12
 """How many changes of a kind are shown."""
 TWO = (
-    "A lock (a file that `decomp lower --lock FILE` wrote), or a model, which is lowered now; or a proof (that "
-    "`decomp prove -o FILE.json` wrote), with another one."
+    "A lock (a file that `decomp lower --lock FILE` wrote), or a model, which is lowered now; or, with another of the "
+    "same kind, an ONNX file (of any exporter), or a proof (that `decomp prove -o FILE.json` wrote)."
 )
 TO = "A target for the models: once for both, or once for each. With one model, it is lowered to each of two."
+HTML = "Write a page, which shows what became of each call in both, side by side."
 
 
 @command(PlanOptions)
@@ -40,31 +42,50 @@ def diff(
     words: Words,
     lines: Annotated[bool, typer.Option("--lines", help="Show the programs as a unified diff, too.")] = False,
     everything: Annotated[bool, typer.Option("--all", help=f"Show more than {FEW} changes of a kind.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="PAGE", help=HTML, show_default=False)] = None,
 ) -> None:
-    """Say how two lowerings differ: options, target, calls by op and module, rules, and how each call of the source is
-    lowered; or what two proofs reach. Exits with 1 if the lowered programs, or what is reached, differ."""
+    """Say how two lowerings differ: options, target, calls by op and module, cost, errors, rules, and how each call of
+    the source is lowered; or how two ONNX files do, or what two proofs reach. Exits with 1 if the programs, or what is
+    reached, differ."""
+    from decomp.tools.locking import onnx_files
     from decomp.tools.locking.comparing import compare
     from decomp.tools.locking.lock import Lock
 
     if old.endswith(PROOF):
         _of_proofs(old, new, words.as_json, None if everything else FEW)
         return
-    first, last = _two_targets(old, new, to)
+    both = tuple(zip((old, new or old), _two_targets(old, new, to)))
+    if html is not None and any(name.endswith((LOCK, ONNX)) for name, _ in both):
+        raise Unusable(
+            "--html shows two programs that are lowered now: name models, not files of what was made of them"
+        )
     options = words.options()
     models: dict[str, Any] = {}
+    lowered: list[Lowering] = []
 
-    def lower(name: str, target: str) -> Lock:
-        if name not in models:
-            models[name] = words.program(name)
-        return Lock.of(decomp.lower(models[name], to=load_target(target), options=options))
+    def lock(name: str, target: str) -> Lock:
+        if name.endswith(LOCK):
+            return Lock.load(Path(name))
+        if name.endswith(ONNX):
+            return onnx_files.read(Path(name))
+        if not target:
+            raise Unusable(f"{name} is not a lock (*{LOCK}), and a model needs --to TARGET")
+        with working(f"lowering {name} to {target}"):
+            models[name] = models[name] if name in models else words.program(name)
+            lowered.append(decomp.lower(models[name], to=load_target(target), options=options))
+        return Lock.of(lowered[-1])
 
-    found = compare(_lock(old, first, lower), _lock(new or old, last, lower))
+    found = compare(*(lock(*each) for each in both))
+    if html is not None:
+        with working(f"writing {html}"):
+            _write_page(html, lowered, (both[0][0], both[1][0]))
     if words.as_json:
         print_json(found.as_dict())
     else:
         show(difference_table(found, None if everything else FEW))
         if lines:
             typer.echo("\n".join(["", *found.lines]))
+        show(saved(html) if html is not None else None)
     if not found.is_same_program:
         raise typer.Exit(1)
 
@@ -101,17 +122,17 @@ def _two_targets(old: str, new: str | None, to: Sequence[str]) -> tuple[str, str
     """The target of each model; empty where none is given. Raises `Unusable`."""
     if len(to) > 2:
         raise Unusable("--to TARGET: at most two, one for each")
-    if new is None and (old.endswith(SUFFIX) or len(to) < 2):
+    if any(name.endswith(ONNX) for name in (old, new or "")) and not (
+        old.endswith(ONNX) and (new or "").endswith(ONNX)
+    ):
+        raise Unusable(f"an ONNX file is compared with another one: OLD{ONNX} NEW{ONNX}")
+    if new is None and (old.endswith(LOCK) or len(to) < 2):
         raise Unusable(f"{old}: name another to compare it with, or a model with two targets: MODEL --to A --to B")
     return (to[0], to[-1]) if to else ("", "")
 
 
-def _lock(name: str, target: str, lower: Callable[[str, str], Lock]) -> Lock:
-    from decomp.tools.locking.lock import Lock
+def _write_page(path: Path, lowered: Sequence[Lowering], names: tuple[str, str]) -> None:
+    from decomp.tools.page.differences import differences
+    from decomp.tools.page.writing import html_of_difference, save
 
-    if name.endswith(SUFFIX):
-        return Lock.load(Path(name))
-    if not target:
-        raise Unusable(f"{name} is not a lock (*{SUFFIX}), and a model needs --to TARGET")
-    with working(f"lowering {name} to {target}"):
-        return lower(name, target)
+    save(path, lambda: html_of_difference(differences(lowered[0], lowered[1], names)))

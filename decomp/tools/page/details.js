@@ -15,21 +15,11 @@ function crumbs(each) {
   return tag("div", { class: "crumbs" }, each === tree ? [] : links);
 }
 
-const heading = (title, beside = "") => tag("h3", {}, title, beside ? tag("span", { class: "dim" }, `  ${beside}`) : null);
-const say = (...parts) => tag("p", { class: "say" }, parts);
-
 // Numbers of calls by stage: 1 → 26 → 24.
 function flow(each) {
   const shown = data.stages.map((stage, s) => [stage.title, each.counts[s]]);
   return tag("div", { class: "flow" }, shown.flatMap(([title, number], s) => [s ? tag("i", {}, "→") : null, tag("div", { title: data.stages[s].explanation }, tag("b", {}, number.toLocaleString("en")), tag("span", {}, title.toLowerCase()))]));
 }
-
-function table(columns, rows) {
-  const head = tag("thead", {}, tag("tr", {}, columns.map(([name, kind]) => tag("th", { class: kind }, name))));
-  return tag("div", { class: "scroll" }, tag("table", {}, head, tag("tbody", {}, rows)));
-}
-
-const rowIn = (cells, columns, attributes = {}) => tag("tr", attributes, cells.map((inside, i) => tag("td", { class: columns[i][1] }, inside)));
 
 // The whole program
 

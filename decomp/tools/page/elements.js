@@ -21,6 +21,25 @@ const byId = (id) => document.getElementById(id);
 const code = (value, attributes = {}) => tag("code", attributes, value);
 const button = (label, act, attributes = {}) => tag("button", { type: "button", onclick: act, ...attributes }, label);
 
+// How things are called on every page.
+
+// `aten.mul.Tensor` is `mul`: lists and drawings leave the overload to the details.
+const PREFIX = /^(aten|prims|torch|operator|_operator|Tensor)\.(nn\.functional\.|_C\._nn\.)?/;
+const shortOp = (op) => (op.startsWith("self.") ? op : PREFIX.test(op) ? op.replace(PREFIX, "").replace(/^(\w+)\.\w+$/, "$1") : op);
+const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+// `blocks.0.mlp.1` is blocks.0, mlp.1: a number belongs to the list before it.
+const partsOf = (path) => (path ? path.split(/\.(?!\d)/) : []);
+
+// A table of the details. `columns`: title and class of each.
+function table(columns, rows) {
+  const head = tag("thead", {}, tag("tr", {}, columns.map(([name, kind]) => tag("th", { class: kind }, name))));
+  return tag("div", { class: "scroll" }, tag("table", {}, head, tag("tbody", {}, rows)));
+}
+
+const rowIn = (cells, columns, attributes = {}) => tag("tr", attributes, cells.map((inside, i) => tag("td", { class: columns[i][1] }, inside)));
+const heading = (title, beside = "") => tag("h3", {}, title, beside ? tag("span", { class: "dim" }, `  ${beside}`) : null);
+const say = (...parts) => tag("p", { class: "say" }, parts);
+
 // A card beside the pointer. `lines`: the first is bold.
 function hinting(element, lines) {
   element.addEventListener("pointerenter", (event) => event.pointerType !== "touch" && showHint(lines(), event));

@@ -6,10 +6,6 @@ const INPUT = 0, CONSTANT = 1, HOST = 2, CALL = 3;
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const text = (index) => (index < 0 ? "" : data.texts[index]);
-// `aten.mul.Tensor` is `mul`: lists and drawings leave the overload to the details.
-const PREFIX = /^(aten|prims|torch|operator|_operator|Tensor)\.(nn\.functional\.|_C\._nn\.)?/;
-const shortOp = (op) => (op.startsWith("self.") ? op : PREFIX.test(op) ? op.replace(PREFIX, "").replace(/^(\w+)\.\w+$/, "$1") : op);
-const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 const hasSimplified = data.stages.length > 3;
 
 // Graphs: for each node the nodes of the next stage that come from it, and the nodes that read it.
@@ -105,9 +101,6 @@ function added(graph, self) {
   return [row("inputs", self, "added: write-backs and constants", found, {}, (own) =>
     found.flatMap((nodes, s) => nodes.map((node) => leaf(own, graph, s, node))))];
 }
-
-// `blocks.0.mlp.1` is blocks.0, mlp.1: a number belongs to the list before it.
-const partsOf = (path) => (path ? path.split(/\.(?!\d)/) : []);
 
 function modulesOf(graph, self) {
   const { kinds, modules } = graphs[graph].stages[0];

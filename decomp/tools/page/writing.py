@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 import functools
 from importlib import resources
@@ -13,21 +14,31 @@ from decomp.errors import ArgumentError, first_line
 from decomp.files import write_atomically
 from decomp.lowering import Lowering
 from decomp.tools.page.contents import PageContents
+from decomp.tools.page.differences import DifferenceContents, differences
 from decomp.tools.page.frame import document
 from decomp.tools.page.gathering import contents_of
 
 SCRIPTS = ("elements.js", "model.js", "colours.js", "graph.js", "outline.js", "details.js", "page.js")
 """In the order in which they need each other."""
+OF_DIFFERENCE = ("elements.js", "difference.js")
 
 
-def write(lowering: Lowering, path: str | Path, title: str | None = None) -> Path:
-    """Write the page of a lowering. Raises `ArgumentError` if the file cannot be written."""
-    path = Path(path)
+def write(lowering: Lowering, path: str | Path, title: str | None = None, before: Lowering | None = None) -> Path:
+    """Write the page of a lowering, or of what differs from an earlier one. Raises `ArgumentError` if the file cannot
+    be written."""
+    if before is None:
+        return save(Path(path), lambda: html(contents_of(lowering, title)))
+    names = (type(before.model).__name__, title or type(lowering.model).__name__)
+    return save(Path(path), lambda: html_of_difference(differences(before, lowering, names)))
+
+
+def save(path: Path, made: Callable[[], str]) -> Path:
+    """Write a page. Raises `ArgumentError` if the file cannot be written, before the page is made if that is known."""
     if path.is_dir():
         raise ArgumentError(f"html: {path} is a directory\n  to do: name a file, as {path / 'page.html'}")
     if not path.absolute().parent.is_dir():
         raise ArgumentError(f"html: there is no directory {path.parent}\n  to do: make it, or write elsewhere")
-    text = html(contents_of(lowering, title))
+    text = made()
     try:
         with write_atomically(path) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
@@ -37,12 +48,22 @@ def write(lowering: Lowering, path: str | Path, title: str | None = None) -> Pat
 
 
 def html(contents: PageContents) -> str:
-    """The page as text."""
+    """The page of a lowering as text."""
     dagre = f"/*\n{_shipped('dagre.LICENSE')}*/\n{_shipped('dagre.min.js').rpartition('//# sourceMappingURL')[0]}"
-    own = '"use strict";\n' + "\n".join(map(_shipped, SCRIPTS))
+    scripts = (dagre, _script(SCRIPTS))
     title = f"{contents.title} → {contents.target}"
-    data = _finite(asdict(contents))
-    return document(title, _shipped("page.css"), _shipped("page.html"), (dagre, own), data)
+    return document(title, _shipped("page.css"), _shipped("page.html"), scripts, _finite(asdict(contents)))
+
+
+def html_of_difference(contents: DifferenceContents) -> str:
+    """The page of a difference as text."""
+    style = _shipped("page.css") + _shipped("difference.css")
+    scripts = (_script(OF_DIFFERENCE),)
+    return document(contents.title, style, _shipped("difference.html"), scripts, _finite(asdict(contents)))
+
+
+def _script(names: tuple[str, ...]) -> str:
+    return '"use strict";\n' + "\n".join(map(_shipped, names))
 
 
 @functools.cache

@@ -44,9 +44,21 @@ def test_one_model_for_two_targets(lock):
     )
 
 
+def test_two_lowerings_are_a_page(tmp_path):
+    page = tmp_path / "page.html"
+    result = run("diff", "mlp", "--to", "tinygrad", "--to", "core_aten", "--html", page)
+    assert result.exit_code == 1 and result.output.endswith(f"saved {page}\n")
+    text = page.read_text()
+    assert text.startswith("<!doctype html>") and "mlp (tinygrad) → mlp (core_aten)" in text
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (
+            ("x.lock", "mlp", "--to", "tinygrad", "--html", "x.html"),
+            "error: --html shows two programs that are lowered now",
+        ),
         (("x.lock",), "error: x.lock: name another to compare it with, or a model with two targets: "),
         (("mlp", "--to", "tinygrad"), "error: mlp: name another to compare it with, or a model with two targets: "),
         (("mlp", "gpt"), "error: mlp is not a lock (*.lock), and a model needs --to TARGET"),
