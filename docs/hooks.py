@@ -1,4 +1,5 @@
-"""For mkdocs: the README is the first page, and pictures of measured results are shown from where they are kept."""
+"""For mkdocs: the README is the first page, pictures of measured results are shown from where they are kept, and links of
+notebooks lead to pages."""
 
 from pathlib import Path
 import re
@@ -29,3 +30,10 @@ def _within(page):
     up = "../" * page.file.src_uri.count("/")
     places = {"benchmarks/results": f"{up}measured", "CONTRIBUTING.md": f"{up}CONTRIBUTING.md"}
     return lambda found: f"]({places[found[1]]}"
+
+
+def on_page_content(html, page, config, files):
+    """Links from a notebook to a file lead to its page: mkdocs sees those of Markdown files only."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return html
+    return re.sub(r'href="((?:\.\./)?)([\w/-]+)\.(?:md|ipynb)((?:#[^"]*)?)"', r'href="../\1\2/\3"', html)
