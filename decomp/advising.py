@@ -121,6 +121,9 @@ class Advice:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
+    def __repr__(self) -> str:
+        return f"<{'; '.join(self._opening())}; print(advice) shows the ops>"
+
     def _repr_html_(self) -> str:
         steps = [(", ".join(each.add), ", ".join(each.unlocks), each.reached) for each in self.milestones]
         savings = [(each.op, each.calls, each.programs) for each in self.savings]

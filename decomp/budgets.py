@@ -140,6 +140,9 @@ class Budget:
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
+    def __repr__(self) -> str:
+        return f"<{self.headline}; print(budget) shows the ops>"
+
 
 @verb("budget", BudgetOptions, {"seed": OF_CERTIFY["seed"]})
 def budget(model: Any, *, to: Target, seed: int = 0, **given: Unpack[BudgetOptions]) -> Budget:

@@ -10,6 +10,7 @@ import decomp
 from decomp.rules.library import certificate_of
 from decomp.tables import Markup, Table, titled
 from decomp_rules import RULES, targets
+from decomp_rules.backends import numpy_arrays
 
 X = torch.randn(3, 4)
 ODD = "</table><script>alert(1)</script>"
@@ -84,6 +85,26 @@ def test_a_certificate_shows_its_measurements():
 def test_advice_shows_what_to_implement_next():
     found = decomp.advise({"gelu": (nn.GELU(), (X,))}, to=CHIP)
     assert "implement next" in shown(found)
+
+
+def test_a_bring_up_and_a_comparison_show_what_is_wrong():
+    chip = numpy_arrays.make()
+    chip.implements("exp2")(lambda x: x)
+    report = decomp.bring_up(chip, ops=["exp2", "add", "tanh"], models=(), only=["primitive", "op"], isolate=False)
+    text = shown(report)
+    assert report.headline in text and "exp2" in text and "PyTorch" in text and "exp2: wrong" in text
+    lowering = decomp.lower(nn.GELU(), to=chip.target, args=(X,))
+    comparison = decomp.compare(lowering, nn.GELU(), (X,), on=chip)
+    text = shown(comparison)
+    assert comparison.headline in text and "gelu_exp2" in text and "cosine" in text
+
+
+def test_a_value_says_what_it_is_in_a_line():
+    plan = decomp.plan(nn.GELU(), to=targets.tinygrad, args=(X,))
+    advice = decomp.advise({"gelu": (nn.GELU(), (X,))}, to=CHIP)
+    budget = decomp.budget(nn.GELU(), to=targets.tinygrad, args=(X,))
+    for value in (plan, plan.costs(), advice, budget):
+        assert repr(value).startswith("<") and len(repr(value).splitlines()) == 1 and len(str(value).splitlines()) > 1
 
 
 def test_a_table_escapes_what_is_not_markup():

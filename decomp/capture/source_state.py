@@ -186,7 +186,7 @@ def _version(tensor: torch.Tensor) -> int | None:
     if nn.parameter.is_lazy(tensor):
         return None
     try:
-        return tensor._version
+        return int(tensor._version)
     except RuntimeError:
         return None
 

@@ -118,6 +118,12 @@ class PlanCosts:
         """What the lowered program costs before it is simplified; None where each call costs 1."""
         return Totals(self.cost, self.unit, self.total) if self.total != self.calls else None
 
+    def __str__(self) -> str:
+        return "\n".join([*self.summary(), *self.lines()])
+
+    def __repr__(self) -> str:
+        return f"<{'; '.join(self.summary())}; print(costs) shows the ops>"
+
     def summary(self) -> list[str]:
         """For what it was planned, and what the lowered program comes to before it is simplified."""
         found = [f"planned for {self.planned_for}"] if self.planned_for else []

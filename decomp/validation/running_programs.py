@@ -158,7 +158,7 @@ def _gradients(results: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.T
 def _is_tracked(value: torch.Tensor) -> bool:
     """Whether a value requires a gradient. Integers and bools that were compared in place with what requires one say
     that they do, and autograd fails on them."""
-    return value.requires_grad and (value.is_floating_point() or value.is_complex())
+    return bool(value.requires_grad) and (value.is_floating_point() or value.is_complex())
 
 
 def named_as(source: nn.Module, found: ObservedRun, module: nn.Module) -> ObservedRun:

@@ -43,7 +43,7 @@ def to_numpy(x: torch.Tensor) -> Array:
 def to_torch(x: Array) -> torch.Tensor:
     """An array as a tensor; views are copied, as the memory that they look at may be a parameter's."""
     array = np.asarray(x)
-    return torch.from_numpy(array if array.base is None and array.flags.writeable else array.copy())
+    return torch.from_numpy(array if array.base is None and array.flags.writeable else array.copy(order="K"))
 
 
 # Dtypes of results: PyTorch's promotion, in which numbers count less than arrays without dimensions, and these less

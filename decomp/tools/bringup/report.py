@@ -12,6 +12,7 @@ from typing import Any
 
 from decomp.errors import ArgumentError
 from decomp.files import write_atomically
+from decomp.tables import Table, folded, paragraph, titled
 from decomp.tools.bringup.rows import FINE, UNTRIED, BringUpRow, Problem
 from decomp.tools.writing import one_row_a_line
 
@@ -157,6 +158,33 @@ class BringUp:
     def __str__(self) -> str:
         return "\n".join([self.headline, *self.lines()])
 
+    def __repr__(self) -> str:
+        return f"<{self.headline}; print(report) shows what is wrong>"
+
+    def _repr_html_(self) -> str:
+        wrong = [(row.name.removeprefix("aten."), verdict_of(row), row.cases) for row in self.wrong]
+        others = Table(("op or model", "verdict", ">cases"), wrong, 30)
+        lines = folded("what is wrong, in words", *map(paragraph, self.lines())) if not self.ok else ""
+        return titled(self.headline, self.primitives.html(), others.html(), lines)
+
+    @property
+    def primitives(self) -> Table:
+        """The primitives by gravity."""
+        rows = sorted(self.of("primitive"), key=lambda row: row.gravity)
+        blamed = self.culprits
+        cells = [
+            (name, verdict_of(row), row.cases, blamed.get(name, 0) or "", _errors(row))
+            for name, row in ((_short(row.name), row) for row in rows)
+        ]
+        return Table(("primitive", "verdict", ">cases", ">blamed", "ULP / PyTorch"), cells)
+
+    @property
+    def wrong(self) -> list[BringUpRow]:
+        """The ops and models that are not right, by gravity."""
+        return sorted(
+            (row for row in (*self.of("model"), *self.of("op")) if not row.fine), key=lambda row: row.gravity[0]
+        )
+
     def lines(self) -> Iterator[str]:
         """All faults, by primitive, and then those without a primitive at fault."""
         culprits = self.culprits
@@ -187,6 +215,14 @@ class BringUp:
         yield from self._not_reached()
         for reason, names in self.by_design.items():
             yield f"by design: {', '.join(names)}: {reason}"
+
+
+def _errors(row: BringUpRow) -> str:
+    """`float32 0.6/0.6`: the largest error in ULP by dtype, beside PyTorch's own."""
+    own = {dtype: "-" if own is None else f"{own:.2g}" for dtype, (_, own) in row.ulp.items()}
+    return ", ".join(
+        f"{dtype} {ulp:.2g}/{own[dtype]}" for dtype, (ulp, _) in row.ulp.items() if ulp or row.ulp[dtype][1]
+    )
 
 
 def _different(row: BringUpRow) -> list[Problem]:

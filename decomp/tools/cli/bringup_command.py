@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -104,30 +106,19 @@ def bringup_table(report: BringUp) -> RenderableType:
     from decomp.tools.bringup.report import verdict_of
 
     parts: list[RenderableType] = [Text(report.headline, style="bold green" if report.ok else "bold red"), ""]
-    if report.of("primitive"):
-        parts.append(_primitives(report))
-    others = [row for row in (*report.of("model"), *report.of("op")) if not row.fine]
-    others.sort(key=lambda row: row.gravity[0])
-    if others:
-        rows = [(row.name.removeprefix("aten."), Text(verdict_of(row), style="red"), row.cases) for row in others]
+    table = report.primitives
+    if table.rows:
+        parts.append(OpenTable(replace(table, rows=[_coloured(row, report) for row in table.rows])))
+    if report.wrong:
+        rows = [(row.name.removeprefix("aten."), Text(verdict_of(row), style="red"), row.cases) for row in report.wrong]
         parts += ["", OpenTable(Table(("op or model", "verdict", ">cases"), rows, 30))]
     lines = list(report.lines())
     parts += ["", *map(Text, lines[:60]), *([Text(f"and {len(lines) - 60} more lines")] if len(lines) > 60 else [])]
     return Group(*parts)
 
 
-def _primitives(report: BringUp) -> RenderableType:
-    from decomp.tools.bringup.report import verdict_of
-
-    rows, culprits = [], report.culprits
-    for row in sorted(report.of("primitive"), key=lambda row: row.gravity):
-        name = row.name.removeprefix("aten.")
-        colour = "green" if row.verdict in ("right", "by design") else "red" if not row.fine else "dim"
-        blamed = culprits.get(name, 0)
-        errors = ", ".join(f"{dtype} {ulp:.2g}/{_own(own)}" for dtype, (ulp, own) in row.ulp.items() if ulp or own)
-        rows.append((name, Text(verdict_of(row), style=colour), row.cases, blamed or "", errors))
-    return OpenTable(Table(("primitive", "verdict", ">cases", ">blamed", "ULP / PyTorch"), rows))
-
-
-def _own(own: float | None) -> str:
-    return "-" if own is None else f"{own:.2g}"
+def _coloured(cells: Sequence[Any], report: BringUp) -> tuple[Any, ...]:
+    name, verdict, *rest = cells
+    row = report.row("primitive", name)
+    colour = "green" if row.verdict in ("right", "by design") else "red" if not row.fine else "dim"
+    return (name, Text(verdict, style=colour), *rest)

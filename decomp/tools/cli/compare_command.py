@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,11 +12,10 @@ import typer
 
 import decomp
 from decomp.rules.keywords import PlanOptions
-from decomp.tables import Table
 from decomp.tools.cli.arguments import BACKEND, Model, ToOrNone, attribute, load_backend, load_target
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
-from decomp.tools.comparing.comparison import ComparedCall, Comparison, error, number
+from decomp.tools.comparing.comparison import ComparedCall, Comparison
 from decomp.tools.open_table import OpenTable
 
 ON = (
@@ -23,8 +23,6 @@ ON = (
     "with --to."
 )
 SAVE = "Where the operands of wrong calls are saved, with scripts that repeat the calls."
-MOST = 12
-"""How many rows the table has, or up to three times as many wrong calls."""
 
 
 @command(PlanOptions)
@@ -75,19 +73,12 @@ def comparison_table(comparison: Comparison) -> RenderableType:
     """What is wrong, and the calls by gravity."""
     parts: list[RenderableType] = [Text(comparison.headline, style="bold green" if comparison.ok else "bold red")]
     parts += map(Text, comparison.lines())
-    rows = comparison.rows
-    shown = rows[: max(MOST, sum(row.is_wrong for row in rows))][: 3 * MOST]
-    if shown:
-        parts += ["", OpenTable(Table(_COLUMNS, [_cells(row) for row in shown]))]
-    if len(rows) > len(shown):
-        parts.append(Text(f"and {len(rows) - len(shown)} more calls", style="dim"))
+    table, rows = comparison.table, comparison.rows
+    if rows:
+        coloured = [(Text(verdict, style=_colour(row)), *rest) for row, (verdict, *rest) in zip(rows, table.rows)]
+        parts += ["", OpenTable(replace(table, rows=coloured))]
     return Group(*parts)
 
 
-_COLUMNS = ("verdict", "call", ">ULP", ">PyTorch", ">PCC", ">cosine", ">so far", "module")
-
-
-def _cells(row: ComparedCall) -> tuple[Any, ...]:
-    colour = "red" if row.is_wrong else "green" if row.verdict in ("right", "by design") else "yellow"
-    similar = map(number, (row.pcc, row.cosine, row.so_far))
-    return (Text(row.verdict, style=colour), row.node, error(row.ulp), error(row.own), *similar, row.module)
+def _colour(row: ComparedCall) -> str:
+    return "red" if row.is_wrong else "green" if row.verdict in ("right", "by design") else "yellow"

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from decomp.errors import count_noun
+from decomp.tables import Table, titled
 
 GRAVITY = ("fails", "wrong", "noted", "by design", "right", "not judged")
 """Verdicts on a call, the worst first. "noted": only subnormal numbers or signs of zeros differ."""
@@ -23,6 +24,8 @@ VERDICTS = {
 """Verdicts on a program, the worst first."""
 MOST = 4
 """How many calls a text lists."""
+ROWS = 12
+"""How many rows the table has, or up to three times as many wrong calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,19 @@ class Comparison:
     def __str__(self) -> str:
         return "\n".join([self.headline, *self.lines()])
 
+    def __repr__(self) -> str:
+        return f"<{self.headline}; print(comparison) shows why>"
+
+    def _repr_html_(self) -> str:
+        return titled(self.headline, *self.lines(), self.table.html())
+
+    @property
+    def table(self) -> Table:
+        """The calls by gravity; all that are wrong are shown, and a few more."""
+        wrong = sum(row.is_wrong for row in self.rows)
+        columns = ("verdict", "call", ">ULP", ">PyTorch", ">PCC", ">cosine", ">so far", "module")
+        return Table(columns, list(map(_cells, self.rows)), min(max(ROWS, wrong), 3 * ROWS))
+
     def lines(self) -> Iterator[str]:
         """What is wrong: the results, the first call of each primitive at fault, or the largest errors."""
         if self.problem:
@@ -210,3 +226,8 @@ def number(value: float | None) -> str:
 def error(ulp: float | None) -> str:
     """An error in ULP as text; "-" where it was not measured."""
     return "-" if ulp is None else f"{ulp:.2g}".replace("e+0", "e")
+
+
+def _cells(row: ComparedCall) -> tuple[str, ...]:
+    similar = map(number, (row.pcc, row.cosine, row.so_far))
+    return (row.verdict, row.node, error(row.ulp), error(row.own), *similar, row.module)
