@@ -23,10 +23,10 @@ from decomp.rules.certificate import Certificate
 from decomp.rules.certificates import identity
 from decomp.rules.limitation import Limitation
 from decomp.rules.linting import Finding
-from decomp.rules.requirements import spell_group
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 from decomp.tables import Table
+from decomp.tools.certification.rule_index import limitation_index, summary
 from decomp.tools.certification.tables import in_brief
 from decomp.tools.cli.demo import Demo, DemoComparison
 from decomp.tools.explaining import DerivationStep, Route
@@ -135,7 +135,7 @@ def rules_table(rules: Iterable[Rule], certificates: Mapping[str, Certificate]) 
             rule.name,
             rule.location,
             *in_brief(certificates.get(identity(rule))),
-            documentation(rule).partition("\n")[0],
+            summary(rule),
         )
         for rule in rules
     ]
@@ -144,12 +144,7 @@ def rules_table(rules: Iterable[Rule], certificates: Mapping[str, Certificate]) 
 
 def limitations_table(limitations: Iterable[Limitation]) -> RenderableType:
     """One row per limitation: op, the calls and targets that it applies to, and the reason."""
-    rows = []
-    for limitation in limitations:
-        calls = "some calls" if limitation.when is not None else "every call"
-        lacking = f" on targets without {', '.join(map(spell_group, limitation.needs))}" if limitation.needs else ""
-        rows.append((limitation.op, calls + lacking, limitation.reason))
-    return OpenTable(Table(("op", "applies to", "why no rule can decompose it"), rows))
+    return OpenTable(limitation_index(limitations))
 
 
 def findings_table(findings: Iterable[Finding]) -> RenderableType:
