@@ -50,7 +50,7 @@ _SMALL = 256
 
 def state_of(functions: Iterable[Callable[..., Any]]) -> tuple[Any, ...]:
     """The state that functions read: equal while unchanged; never equal if it cannot be determined."""
-    return tuple(_Reader().read(function, ()) for function in functions)
+    return tuple(_StateReader().read(function, ()) for function in functions)
 
 
 class _Same:
@@ -72,7 +72,7 @@ class _TooMuch(Exception):
     """The function reads more values than are tracked."""
 
 
-class _Reader:
+class _StateReader:
     """Reads the state of one function."""
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ class CrossingValue:
 
 
 @dataclass(frozen=True)
-class Problem:
+class AssignmentProblem:
     """The calls of a program, in order, and the values between them."""
 
     calls: tuple[PricedCall, ...]
@@ -97,7 +97,7 @@ class Assignment:
     """No assignment is cheaper than this."""
 
     @classmethod
-    def of(cls, problem: Problem, chip: Collection[int], at_least: float) -> Assignment:
+    def of(cls, problem: AssignmentProblem, chip: Collection[int], at_least: float) -> Assignment:
         """The assignment with these calls on the chip."""
         on_chip = frozenset(chip)
         return cls(on_chip, levels_of(problem, on_chip), problem.price(on_chip), at_least)
@@ -113,7 +113,7 @@ class Assignment:
         return len({self.levels[i] for i in self.chip})
 
 
-def levels_of(problem: Problem, chip: Collection[int]) -> tuple[int, ...]:
+def levels_of(problem: AssignmentProblem, chip: Collection[int]) -> tuple[int, ...]:
     """For each call, how often the paths up to it enter the chip, at most. The calls of one side and one level are a
     part: host 0, chip 1, host 1, chip 2, … is an order in which they can run. So parts are convex, and no other split
     of the assignment into convex parts has fewer on the chip."""
@@ -127,13 +127,13 @@ def levels_of(problem: Problem, chip: Collection[int]) -> tuple[int, ...]:
     return tuple(levels)
 
 
-def cheapest(problem: Problem) -> Assignment:
+def cheapest(problem: AssignmentProblem) -> Assignment:
     """The cheapest assignment, exactly; of several, the one with most calls on the chip."""
     chip = _minimum_cut(problem)
     return Assignment.of(problem, chip, problem.price(chip))
 
 
-def supported_on_chip(problem: Problem) -> Assignment:
+def supported_on_chip(problem: AssignmentProblem) -> Assignment:
     """The assignment of `torch.fx`'s `CapabilityBasedPartitioner`: on the chip is what can run there."""
     chip = {i for i, call in enumerate(problem.calls) if call.chip is not None}
     tied = [pair for pair in problem.together if len(chip.intersection(pair)) == 1]
@@ -143,7 +143,7 @@ def supported_on_chip(problem: Problem) -> Assignment:
     return Assignment.of(problem, chip, 0.0)
 
 
-def _minimum_cut(problem: Problem) -> frozenset[int]:
+def _minimum_cut(problem: AssignmentProblem) -> frozenset[int]:
     graph = nx.DiGraph()
     graph.add_nodes_from([CHIP, HOST, *range(len(problem.calls))])
     scale = _Scale(problem)
@@ -191,7 +191,7 @@ def _edge(graph: nx.DiGraph, start: object, end: object, capacity: int | None) -
 class _Scale:
     """Prices as integers, exactly: floats are multiples of a power of 2, and flows of floats would be rounded."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: AssignmentProblem) -> None:
         prices = [price for call in problem.calls for price in (call.chip, call.host) if price is not None]
         prices += [value.price for value in problem.values]
         self.factor = max((float(price).as_integer_ratio()[1] for price in prices), default=1)

@@ -25,7 +25,7 @@ from decomp.ir.call import CALLS, call_if_bound, is_host, is_projection, metadat
 from decomp.ir.effects import Effect, EffectTable
 from decomp.ir.module import ProgramGraph
 from decomp.ir.op_facts import SIZES
-from decomp.partitioning.assignment import CrossingValue, PricedCall, Problem
+from decomp.partitioning.assignment import AssignmentProblem, CrossingValue, PricedCall
 from decomp.rules.options import Options
 from decomp.rules.target import Target
 from decomp.torch_internals.pytree import tensors_in
@@ -89,7 +89,7 @@ class Choices:
         """The users of a value."""
         return (user for user in node.users if user.name not in self.erased)
 
-    def problem(self, transfer: Callable[[int], float]) -> Problem:
+    def problem(self, transfer: Callable[[int], float]) -> AssignmentProblem:
         """The calls and values as numbers."""
         number = self.number
         calls = tuple(PricedCall(self.chip.get(node.name), self.host[node.name]) for node in self.calls)
@@ -100,7 +100,7 @@ class Choices:
         together = tuple((one, other) for group in (*groups, *projections) for one, other in pairwise(group))
         effects = EffectTable(self.program)
         ordered = [i for node, i in number.items() if effects.of(node)]
-        return Problem(calls, values, together, tuple(pairwise(ordered)))
+        return AssignmentProblem(calls, values, together, tuple(pairwise(ordered)))
 
     def _value(self, node: fx.Node, transfer: Callable[[int], float]) -> CrossingValue:
         number = self.number

@@ -9,13 +9,13 @@ import functools
 import importlib.util
 from typing import Any
 
-from decomp.partitioning.assignment import Assignment, CrossingValue, Problem, cheapest, levels_of
+from decomp.partitioning.assignment import Assignment, AssignmentProblem, CrossingValue, cheapest, levels_of
 
 SECONDS = 30.0
 """How long the integer program is solved, at most."""
 
 
-def cheapest_with(problem: Problem, most: int, seconds: float = SECONDS) -> Assignment:
+def cheapest_with(problem: AssignmentProblem, most: int, seconds: float = SECONDS) -> Assignment:
     """The cheapest assignment with at most `most` parts on the chip; `exact` says whether it was proved to be."""
     best = cheapest(problem)
     if best.parts <= most:
@@ -30,7 +30,7 @@ def cheapest_with(problem: Problem, most: int, seconds: float = SECONDS) -> Assi
     return Assignment.of(problem, chosen, min(max(best.price, at_least), problem.price(chosen)))
 
 
-def fewer_parts(problem: Problem, start: Assignment, most: int) -> frozenset[int]:
+def fewer_parts(problem: AssignmentProblem, start: Assignment, most: int) -> frozenset[int]:
     """The calls on the chip after whole parts were moved to the host, each time the one that raises the price least."""
     chip, partners = set(start.chip), _partners(problem)
     while len(parts := _parts(problem, chip)) > most:
@@ -39,12 +39,12 @@ def fewer_parts(problem: Problem, start: Assignment, most: int) -> frozenset[int
     return frozenset(chip)
 
 
-def _parts(problem: Problem, chip: set[int]) -> list[set[int]]:
+def _parts(problem: AssignmentProblem, chip: set[int]) -> list[set[int]]:
     levels = levels_of(problem, chip)
     return [{i for i in chip if levels[i] == level} for level in sorted({levels[i] for i in chip})]
 
 
-def _partners(problem: Problem) -> Mapping[int, list[int]]:
+def _partners(problem: AssignmentProblem) -> Mapping[int, list[int]]:
     found: dict[int, list[int]] = {}
     for one, other in problem.together:
         found.setdefault(one, []).append(other)
@@ -72,7 +72,7 @@ class _IntegerProgram:
     variables say for each position but the first whether the call is there or later: an odd position is on the chip.
     Another variable for each value, which need not be declared whole, says whether it crosses."""
 
-    problem: Problem
+    problem: AssignmentProblem
     most: int
     rows: list[Terms] = field(default_factory=list)
     """Sums that are not negative."""

@@ -14,7 +14,7 @@ from decomp.derive.decisions import op_of_node
 from decomp.errors import count_noun, spell_target
 from decomp.ir.call import is_host, is_projection, metadata
 from decomp.lowering import Lowering
-from decomp.partitioning.assignment import CHIP, HOST, Assignment, Problem, crosses
+from decomp.partitioning.assignment import CHIP, HOST, Assignment, AssignmentProblem, crosses
 from decomp.partitioning.choices import Choices, bytes_of
 from decomp.partitioning.more_ops import MoreOps
 from decomp.partitioning.parts import Cut, OnBackend, program_of_parts
@@ -254,7 +254,7 @@ def _cheaper(choices: Choices, names: Sequence[str]) -> str:
     return f"cheaper here: {_amount(chip)} on the chip, but more is transferred"
 
 
-def prices_of(problem: Problem, assignment: Assignment) -> Mapping[str, float]:
+def prices_of(problem: AssignmentProblem, assignment: Assignment) -> Mapping[str, float]:
     """The price of an assignment, by what it is for."""
     numbered = list(enumerate(problem.calls))
     return {

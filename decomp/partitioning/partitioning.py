@@ -20,7 +20,7 @@ from decomp.graphs.graph_builder import is_aten
 from decomp.ir.call import CALLS, metadata
 from decomp.loading import load as program_of
 from decomp.lowering import Lowering, lower
-from decomp.partitioning.assignment import CHIP, Assignment, Problem, cheapest, supported_on_chip
+from decomp.partitioning.assignment import CHIP, Assignment, AssignmentProblem, cheapest, supported_on_chip
 from decomp.partitioning.choices import Choices, Prices, choices_of
 from decomp.partitioning.limited import cheapest_with
 from decomp.partitioning.more_ops import MoreOps, cheapest_for, more_ops
@@ -203,7 +203,7 @@ class _Search:
             # Planned as a whole they could be lowered, but not among the calls of their part: they stay on the host.
             self.choices = self.choices.without(refused)
 
-    def assign(self, problem: Problem) -> Assignment:
+    def assign(self, problem: AssignmentProblem) -> Assignment:
         """The assignment of the calls."""
         return cheapest(problem) if self.limit is None else cheapest_with(problem, self.limit)
 
@@ -232,7 +232,11 @@ class _Search:
         return found, refused
 
     def made(
-        self, problem: Problem, assignment: Assignment, cuts: tuple[Cut, ...], lowerings: Mapping[str, Lowering]
+        self,
+        problem: AssignmentProblem,
+        assignment: Assignment,
+        cuts: tuple[Cut, ...],
+        lowerings: Mapping[str, Lowering],
     ) -> Partition:
         modules = {cut.name: lowerings[cut.name].result if cut.side == CHIP else cut.module for cut in cuts}
         return Partition(

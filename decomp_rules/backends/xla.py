@@ -176,7 +176,7 @@ def _kernels(jaxpr: Jaxpr) -> dict[int, Order]:
 
 
 @dataclass(frozen=True)
-class Module:
+class StableHloModule:
     """A program as a module of StableHLO."""
 
     text: str
@@ -194,7 +194,7 @@ class Module:
         path.write_bytes(self.bytecode if path.suffix == ".mlirbc" else self.text.encode())
 
 
-def module_of(program: Any) -> Module:
+def module_of(program: Any) -> StableHloModule:
     """A program lowered to the target `stablehlo` as a module whose `main` takes the leaves of `Backend.load(program)`
     (parameters, buffers, constants, inputs) and returns the written state and then the results. Symbolic sizes stay
     symbolic. It has passed the verifier of the dialect. Raises `LoadError`."""
@@ -208,7 +208,7 @@ def module_of(program: Any) -> Module:
         module.operation.verify()
         text = str(module)
     names = [f"// %arg{i}: {leaf.kind} {leaf.name}" for i, leaf in enumerate(loaded.leaves)]
-    return Module("\n".join((*names, text)), bytes(exported.mlir_module_serialized), exported)
+    return StableHloModule("\n".join((*names, text)), bytes(exported.mlir_module_serialized), exported)
 
 
 def save(program: Any, path: str | Path) -> None:

@@ -5,7 +5,7 @@ import math
 
 from hypothesis import strategies as st
 
-from decomp.partitioning.assignment import CrossingValue, PricedCall, Problem, levels_of
+from decomp.partitioning.assignment import AssignmentProblem, CrossingValue, PricedCall, levels_of
 
 PRICES = st.integers(0, 9) | st.floats(0, 9)
 
@@ -18,7 +18,7 @@ def problems(draw, most=7, prices=PRICES):
     values = [_value(draw, None, count, prices) for _ in range(draw(st.integers(0, 2)))]
     values += [_value(draw, i, count, prices) for i in range(count)]
     together, order = (_pairs(draw, count) if count > 1 else () for _ in range(2))
-    return Problem(tuple(calls), tuple(values), together, order)
+    return AssignmentProblem(tuple(calls), tuple(values), together, order)
 
 
 def _value(draw, producer, count, prices):

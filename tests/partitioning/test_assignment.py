@@ -12,9 +12,9 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from decomp.partitioning.assignment import (
+    AssignmentProblem,
     CrossingValue,
     PricedCall,
-    Problem,
     cheapest,
     levels_of,
     supported_on_chip,
@@ -77,7 +77,7 @@ def test_levels_are_an_order_in_which_the_parts_can_run(problem, data):
 
 
 def test_a_value_that_several_calls_read_is_transferred_once():
-    reads = Problem(
+    reads = AssignmentProblem(
         (PricedCall(1, 100), PricedCall(None, 1), PricedCall(None, 1)),
         (CrossingValue(None, (0,), 10), CrossingValue(0, (1, 2), 10)),
     )
@@ -88,7 +88,7 @@ def test_a_value_that_several_calls_read_is_transferred_once():
 def test_a_call_between_two_host_calls_stays_with_them_if_the_transfers_cost_more_than_it_saves():
     def chain(transfer):
         calls = (PricedCall(None, 1), PricedCall(1, 8), PricedCall(None, 1))
-        return Problem(calls, (CrossingValue(0, (1,), transfer), CrossingValue(1, (2,), transfer)))
+        return AssignmentProblem(calls, (CrossingValue(0, (1,), transfer), CrossingValue(1, (2,), transfer)))
 
     assert cheapest(chain(3)).chip == {1}
     assert cheapest(chain(4)).chip == frozenset()
@@ -96,9 +96,9 @@ def test_a_call_between_two_host_calls_stays_with_them_if_the_transfers_cost_mor
 
 def test_calls_that_belong_together_run_on_one_side():
     calls = (PricedCall(1, 5), PricedCall(None, 1))
-    assert cheapest(Problem(calls, ())).chip == {0}
-    assert cheapest(Problem(calls, (), together=((0, 1),))).chip == frozenset()
-    assert Problem(calls, (), together=((0, 1),)).price({0}) == math.inf
+    assert cheapest(AssignmentProblem(calls, ())).chip == {0}
+    assert cheapest(AssignmentProblem(calls, (), together=((0, 1),))).chip == frozenset()
+    assert AssignmentProblem(calls, (), together=((0, 1),)).price({0}) == math.inf
 
 
 class _Supports(OperatorSupportBase):

@@ -4,7 +4,7 @@ from hypothesis import given, settings, strategies as st
 import pytest
 
 from decomp.partitioning import limited
-from decomp.partitioning.assignment import CrossingValue, PricedCall, Problem, cheapest
+from decomp.partitioning.assignment import AssignmentProblem, CrossingValue, PricedCall, cheapest
 from decomp.partitioning.limited import cheapest_with, fewer_parts
 from tests.partitioning.problems import count_parts, exhaustive, problems
 
@@ -33,7 +33,7 @@ def test_moving_whole_parts_to_the_host_keeps_to_the_limit_and_to_what_is_allowe
 def alternating(count):
     """Calls of which every second one can run on the chip."""
     calls = tuple(PricedCall(1 if i % 2 else None, 10 + i) for i in range(count))
-    return Problem(calls, tuple(CrossingValue(i, (i + 1,), 1) for i in range(count - 1)))
+    return AssignmentProblem(calls, tuple(CrossingValue(i, (i + 1,), 1) for i in range(count - 1)))
 
 
 def test_of_many_parts_those_stay_on_the_chip_that_save_most():

@@ -12,8 +12,8 @@ from decomp.runtime.tables import Backend
 from decomp.samples import Sample
 from decomp.tools.bringup.rows import Problem
 from decomp.tools.comparing.comparison import ComparedCall
-from decomp.tools.comparing.judged_calls import Calls, judge_all, program_with_metadata
-from decomp.tools.comparing.subject import Subject
+from decomp.tools.comparing.judged_calls import CallJudge, judge_all, program_with_metadata
+from decomp.tools.comparing.subject import ProgramOnBackend
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ def difference_in(
 ) -> Difference | None:
     """The first call that is wrong on its own operands; None if all are right. Reasons of calls that differ by design
     are added to `by_design`. Raises `Unreadable` if their results cannot be read."""
-    subject = Subject.of(lowering, backend)
-    calls = Calls(subject, subject.flat(tuple(args), {}))
+    subject = ProgramOnBackend.of(lowering, backend)
+    calls = CallJudge(subject, subject.flat(tuple(args), {}))
     judge_all(calls, tuple(args), {})
     if by_design is not None:
         stated = (row for row in calls.in_order if row.verdict == "by design")

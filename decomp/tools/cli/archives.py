@@ -32,7 +32,7 @@ from decomp.tools.cli.terminal import Unusable
 from decomp.torch_internals.archives import SYM_OPS, PT2ArchiveReader
 
 
-class Unreadable(Unusable):
+class UnreadableArchive(Unusable):
     """A file is not an archive of a program, or is damaged."""
 
 
@@ -48,7 +48,7 @@ class Untrusted(Unusable):
 
 
 def read_program(path: Path, trust: bool = False) -> ExportedProgram:
-    """The program in an archive. Unless trusted, nothing in it is executed. Raises `Untrusted`, `Unreadable`,
+    """The program in an archive. Unless trusted, nothing in it is executed. Raises `Untrusted`, `UnreadableArchive`,
     `Unregistered`, `Newer`."""
     try:
         if not trust:
@@ -67,7 +67,9 @@ def read_program(path: Path, trust: bool = False) -> ExportedProgram:
     except Exception as error:
         first = _first_of(error)
         reason = "it is damaged" if _holds_program(path) else "it is not a .pt2 archive, or damaged"
-        raise Unreadable(f"cannot read {path}: {reason} ({type(first).__name__}: {first_line(first)})") from error
+        raise UnreadableArchive(
+            f"cannot read {path}: {reason} ({type(first).__name__}: {first_line(first)})"
+        ) from error
 
 
 def _holds_program(path: Path) -> bool:

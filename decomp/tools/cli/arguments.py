@@ -175,7 +175,7 @@ def _by_op(flag: str, what: str, words: Sequence[str]) -> dict[Any, str]:
 
 def load_model(name: str, trust: bool = False, dynamic: Sequence[str] = ()) -> ExportedProgram:
     """The program of MODEL on the command line, with dynamic dimensions of inputs, as `x:0`. Raises `Unusable`,
-    `CaptureError`, `Untrusted`, `Unreadable`."""
+    `CaptureError`, `Untrusted`, `UnreadableArchive`."""
     from decomp_rules import samples
 
     require_model(name)

@@ -23,7 +23,7 @@ from decomp.runtime.tables import Backend
 from decomp.tools.certification.results import flat
 from decomp.tools.comparing.bisecting import Bisection
 from decomp.tools.comparing.comparison import Comparison
-from decomp.tools.comparing.judged_calls import Calls, judge_all
+from decomp.tools.comparing.judged_calls import CallJudge, judge_all
 from decomp.tools.comparing.judging import PROGRAMS, CallJudgement, judge_against
 from decomp.tools.comparing.observing import Prefixes, Run, Unreadable, calls_in, own_copies, prefix_of, readable
 from decomp.tools.comparing.references import (
@@ -35,7 +35,7 @@ from decomp.tools.comparing.references import (
     results_in_pytorch,
 )
 from decomp.tools.comparing.reproducing import place_of_runner, save_call
-from decomp.tools.comparing.subject import Subject
+from decomp.tools.comparing.subject import ProgramOnBackend
 
 
 @boundary("compare")
@@ -78,7 +78,7 @@ def compare(
     Raises `ArgumentError` for other arguments, `LoadError` if the backend cannot load the program, `CaptureError` if it
     is no program, and what the model raises on these inputs."""
     began = time.perf_counter()
-    subject = Subject.of(program, on, accuracy)
+    subject = ProgramOnBackend.of(program, on, accuracy)
     given = (copied_tensors(tuple(args)), copied_tensors(dict(kwargs or {})))
     comparing = _Comparing(subject, model, *given, progress or NO_PROGRESS)
     comparison = replace(comparing.run(bisect), seconds=round(time.perf_counter() - began, 1))
@@ -89,13 +89,13 @@ class _Comparing:
     """One comparison."""
 
     def __init__(
-        self, subject: Subject, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress
+        self, subject: ProgramOnBackend, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress
     ) -> None:
         self.subject, self.model, self.args, self.kwargs, self.progress = subject, model, args, kwargs, progress
         inputs = subject.flat(args, kwargs)
         self.prefixes = Prefixes(subject.root, subject.run, inputs)
         self.outputs = readable(list(nodes_in(subject.root.graph.output_node().args)))
-        self.calls = Calls(subject, inputs, progress)
+        self.calls = CallJudge(subject, inputs, progress)
         self.results: CallJudgement | None = None
         self.lowered = CallJudgement()
         self.verdict, self.piece = "not compared", list[fx.Node]()

@@ -29,14 +29,14 @@ from decomp.tools.comparing.observing import (
     walk,
 )
 from decomp.tools.comparing.references import ReferenceRun, copied_tensors, is_random
-from decomp.tools.comparing.subject import Subject, primitive_of
+from decomp.tools.comparing.subject import ProgramOnBackend, primitive_of
 from decomp.tools.measurement.trials import FAILURES
 
 
-class Calls:
+class CallJudge:
     """Judges calls as they are observed."""
 
-    def __init__(self, subject: Subject, inputs: Sequence[Any], progress: Progress = NO_PROGRESS) -> None:
+    def __init__(self, subject: ProgramOnBackend, inputs: Sequence[Any], progress: Progress = NO_PROGRESS) -> None:
         self.subject, self.progress = subject, progress
         self.total = len(calls_in(subject.root.graph))
         self.inputs, self.is_random = inputs, is_random(subject.root.graph)
@@ -161,7 +161,7 @@ def program_with_metadata(sample: Sample) -> fx.GraphModule:
     return module
 
 
-def judge_all(calls: Calls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def judge_all(calls: CallJudge, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Judge all calls of a program on these inputs; returns whether it was run call by call. Raises `Unreadable`."""
     subject, loaded = calls.subject, calls.subject.loaded
     if loaded is not None and not subject.is_compiled:
@@ -180,7 +180,7 @@ def judge_all(calls: Calls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     return False
 
 
-def _walk(loaded: Loaded, args: Sequence[Any], kwargs: Mapping[str, Any], calls: Calls) -> None:
+def _walk(loaded: Loaded, args: Sequence[Any], kwargs: Mapping[str, Any], calls: CallJudge) -> None:
     order = [step.node for step in loaded.steps if step.primitive]
     seen = 0
 
@@ -200,7 +200,7 @@ def _walk(loaded: Loaded, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
         calls.failed(order[min(seen, len(order) - 1)], error)
 
 
-def _blame_failure(prefixes: Prefixes, calls: Calls, error: Exception) -> None:
+def _blame_failure(prefixes: Prefixes, calls: CallJudge, error: Exception) -> None:
     """Find the first call that a runtime fails at. Raises `Unreadable` if it fails only where values are read."""
     try:
         prefixes.fetch(readable(list(nodes_in(prefixes.root.graph.output_node().args))))

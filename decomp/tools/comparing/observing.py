@@ -109,13 +109,13 @@ def walk(loaded: Loaded, args: Sequence[Any], kwargs: Mapping[str, Any], look: L
     """Run a program call by call, on copies of its state, and call `look` for each call. Returns which values were
     overwritten while they were needed. Raises `Unreadable`, and what a function of the backend raises."""
     copies = functools.partial(own_copies, loaded, args, kwargs)
-    reader = _Reader(loaded, copies(), look)
+    reader = _WalkReader(loaded, copies(), look)
     reader.run()
     found = (_writer(loaded, copies(), value, *seen) for value, seen in reader.changed.items())
     return [each for each in found if each is not None]
 
 
-class _Reader:
+class _WalkReader:
     """Reads each value when it is computed, and again when it is used, since a later call may have overwritten it."""
 
     def __init__(self, loaded: Loaded, values: Sequence[Any], look: Look) -> None:

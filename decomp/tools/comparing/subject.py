@@ -21,7 +21,7 @@ from decomp.torch_internals.graphs import PyTreeCodeGen
 
 
 @dataclass(frozen=True)
-class Subject:
+class ProgramOnBackend:
     """A program, and what runs it."""
 
     root: fx.GraphModule
@@ -33,7 +33,7 @@ class Subject:
     accuracy: Accuracy
 
     @classmethod
-    def of(cls, program: Any, on: Backend | Run | None, accuracy: Spec | None = None) -> Subject:
+    def of(cls, program: Any, on: Backend | Run | None, accuracy: Spec | None = None) -> ProgramOnBackend:
         """Raises `ArgumentError`, `LoadError` and `CaptureError`."""
         if isinstance(program, Loaded):
             if on is not None and on is not program.backend:

@@ -20,7 +20,7 @@ _NUMBERS = (bool, int, float)
 
 
 @dataclass(frozen=True)
-class Condition:
+class FileCondition:
     """One check of a target's file: `argument = "largest"`, `equals = true`."""
 
     check: str
@@ -43,14 +43,14 @@ class Condition:
         return bool(value == self.value) and type(value) is type(self.value)
 
 
-def conditions_of(calls: Sequence[AskedCall]) -> list[Condition] | None:
+def conditions_of(calls: Sequence[AskedCall]) -> list[FileCondition] | None:
     """Conditions that every wrong call of an overload fails, and at least a third of the right ones pass; none if no
     call is wrong. None if there are no such conditions."""
     right, wrong = [[c for c in calls if (c.verdict == "right") == which] for which in (True, False)]
     if any(not call.arguments for call in wrong):  # it crashed, and it is not known on what
         return None
     kept = right
-    found: list[Condition] = []
+    found: list[FileCondition] = []
     while wrong and len(found) < MOST:
         best = max(_candidates(kept, wrong), key=lambda each: _gain(each, kept, wrong), default=None)
         if best is None or _gain(best, kept, wrong) <= 0:
@@ -60,13 +60,13 @@ def conditions_of(calls: Sequence[AskedCall]) -> list[Condition] | None:
     return None if wrong or 3 * len(kept) < len(right) or not kept else found
 
 
-def _gain(condition: Condition, right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> float:
+def _gain(condition: FileCondition, right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> float:
     """The part of the wrong calls that it excludes, less twice that of the right ones."""
     excluded = [sum(not condition.holds(call) for call in some) / len(some) for some in (wrong, right)]
     return excluded[0] - 2 * excluded[1] if excluded[1] < 1 else -1.0
 
 
-def _candidates(right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> Iterator[Condition]:
+def _candidates(right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> Iterator[FileCondition]:
     """Checks that some right call passes, those that say least first."""
     yield from _of_dtypes(right, wrong)
     for name in right[0].arguments:
@@ -74,18 +74,18 @@ def _candidates(right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> Itera
         if any(isinstance(value, DescribedTensor) for value in values):
             yield from _of_ranks(name, right, wrong)
         if any(value is None or value == [] for value in values if not isinstance(value, DescribedTensor)):
-            yield Condition("given", False, name)
+            yield FileCondition("given", False, name)
         if all(value is not None and not (isinstance(value, list) and not value) for value in values):
-            yield Condition("given", True, name)
+            yield FileCondition("given", True, name)
         plain = [value for value in values if type(value) in (*_NUMBERS, str)]
-        yield from (Condition("equals", value, name) for value in dict.fromkeys(plain))
+        yield from (FileCondition("equals", value, name) for value in dict.fromkeys(plain))
         lists = [value for value in values if isinstance(value, list) and value]
-        yield from (Condition("length", size, name) for size in sorted({len(value) for value in lists}))
+        yield from (FileCondition("length", size, name) for size in sorted({len(value) for value in lists}))
         if any(_is_number(value) for value in values):
-            yield from (Condition("at_least", least, name) for least in (0, 1))
+            yield from (FileCondition("at_least", least, name) for least in (0, 1))
 
 
-def _of_ranks(name: str, right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> Iterator[Condition]:
+def _of_ranks(name: str, right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> Iterator[FileCondition]:
     """All ranks but one of wrong calls. Other results at another rank than 0 have another reason than the rank; for a
     pointwise op all failures have."""
     bad = {
@@ -96,10 +96,10 @@ def _of_ranks(name: str, right: Sequence[AskedCall], wrong: Sequence[AskedCall])
     if torch.Tag.pointwise in overload_named(right[0].overload).tags:
         bad &= {0}
     for dropped in ([bad] if len(bad) > 1 else []) + [{rank} for rank in sorted(bad)]:
-        yield Condition("rank", [rank for rank in range(MAX_RANK + 1) if rank not in dropped], name)
+        yield FileCondition("rank", [rank for rank in range(MAX_RANK + 1) if rank not in dropped], name)
 
 
-def _of_dtypes(right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> Iterator[Condition]:
+def _of_dtypes(right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> Iterator[FileCondition]:
     """The dtypes of right calls, without those in which as many calls are wrong as right; float32 is asked about most
     and stays, as what is wrong in it has another reason."""
     good, bad = (Counter(dtype for call in some for dtype in call.dtypes) for some in (right, wrong))
@@ -107,7 +107,7 @@ def _of_dtypes(right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> Iterat
     for dropped in ([], worse, *([dtype] for dtype in worse)):
         left = sorted(dtype for dtype in good if dtype not in dropped)
         if left:
-            yield Condition("dtype", left)
+            yield FileCondition("dtype", left)
 
 
 def _is_number(value: Any) -> bool:

@@ -19,7 +19,7 @@ from decomp.tools.converting.asking import (
     overload_named,
     overloads_to_ask,
 )
-from decomp.tools.converting.conditions import Condition, conditions_of
+from decomp.tools.converting.conditions import FileCondition, conditions_of
 from decomp.tools.converting.converter import Converter
 from decomp_rules.samples.in_models import ops_in_models
 
@@ -35,7 +35,7 @@ class ProbedOp:
     name: str
     """As `topk.default`."""
     calls: tuple[AskedCall, ...]
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[FileCondition, ...] = ()
     problem: str = ""
     """Why the target does not have it; empty if it does."""
 
@@ -179,9 +179,9 @@ def _lines(probe: Probe) -> Iterable[str]:
         yield from (f"#{line[3:]}" for line in _wrapped(unknown))
 
 
-def _shared(ops: Sequence[ProbedOp]) -> list[tuple[Condition, list[str]]]:
+def _shared(ops: Sequence[ProbedOp]) -> list[tuple[FileCondition, list[str]]]:
     """Each condition with the ops that have it."""
-    found: dict[str, tuple[Condition, list[str]]] = {}
+    found: dict[str, tuple[FileCondition, list[str]]] = {}
     for op in ops:
         for condition in op.conditions:
             found.setdefault(repr(condition), (condition, []))[1].append(op.name)

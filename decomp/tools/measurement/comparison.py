@@ -23,7 +23,7 @@ DOUBTFUL = 16.0
 
 
 @dataclass
-class Comparison:
+class ExactComparison:
     """One call on one set of inputs: its exact results, and those of the op itself."""
 
     what: Trial

@@ -28,7 +28,7 @@ from decomp.tools.certification.implementations import (
 from decomp.tools.certification.results import flat, same_strides
 from decomp.tools.certification.sources import content_hash, numbers_in
 from decomp.tools.measurement import points
-from decomp.tools.measurement.comparison import Comparison, is_moved_input
+from decomp.tools.measurement.comparison import ExactComparison, is_moved_input
 from decomp.tools.measurement.differentiation import Derivative, derivative
 from decomp.tools.measurement.distributions import disagreement
 from decomp.tools.measurement.flushing import flushed_or_none
@@ -265,7 +265,7 @@ class Measurement:
             if found is not None and flushed is not None:
                 flushed.note(candidate, function, found)
 
-    def _comparison(self, what: Trial, inputs: Inputs, own: list[torch.Tensor]) -> Comparison:
+    def _comparison(self, what: Trial, inputs: Inputs, own: list[torch.Tensor]) -> ExactComparison:
         """The exact results of a call; `references` records how they were computed."""
         name = name_of(what.dtype)
         function = mp_function(what.sample) if what.pointwise and len(own) == 1 else None
@@ -277,29 +277,29 @@ class Measurement:
             parts = Exact(high, torch.zeros_like(high), torch.zeros_like(high, dtype=torch.bool))
             reference = Reference(here, function, parts)
             reference.refined(range(own[0].numel()))
-            return Comparison(what, inputs, own, [reference.exact])
+            return ExactComparison(what, inputs, own, [reference.exact])
         documented = what.sample.documented is not None
         if what.dtype is torch.float64 or what.sample.exact != "float64":
             self.references.setdefault(name, DOCUMENTED if documented else "the op's own kernel")
-            return Comparison(what, inputs, own, exact, against_own=True)
+            return ExactComparison(what, inputs, own, exact, against_own=True)
         try:
             wide = widened(inputs.tensors)
             exact = [Exact(t) for t in what.form(wide, flat(what.wide(wide)))]
         except FAILURES:
             held = DOCUMENTED if documented else "the op's own kernel, for it takes no float64"
             self.references.setdefault(name, held)
-            return Comparison(what, inputs, own, exact, against_own=True)
+            return ExactComparison(what, inputs, own, exact, against_own=True)
         wide_dtype = "complex128" if what.dtype.is_complex else "float64"
         self.references[name] = f"{DOCUMENTED}, in {wide_dtype}" if documented else f"the op in {wide_dtype}"
         if what.dtype.is_complex:
-            return Comparison(what, inputs, own, exact)
+            return ExactComparison(what, inputs, own, exact)
         self.references[name] += ", its worst points by mpmath" if function else ""
         if function is None:
             if inputs.ill_conditioned and not what.pointwise:
                 exact = [_without_cancelled(e, inputs) for e in exact]
-            return Comparison(what, inputs, own, exact)
+            return ExactComparison(what, inputs, own, exact)
         exact = [replace(exact[0], unknown=torch.zeros(exact[0].high.shape, dtype=torch.bool))]
-        return Comparison(what, inputs, own, exact, reference=Reference(here, function, exact[0]))
+        return ExactComparison(what, inputs, own, exact, reference=Reference(here, function, exact[0]))
 
     def _derivatives(self, kind: str, what: Trial, inputs: Inputs, bound: Bound) -> None:
         """Measure gradients against the op's own in float64, including kinks."""
@@ -316,7 +316,7 @@ class Measurement:
         held = [Exact(t) for t in exact]
         if kind == "second" and not what.pointwise and self._is_smooth(what, inputs, wanted):
             held = [Exact(t, unknown=t.isnan()) for t in exact]
-        comparison = Comparison(what, inputs, own, held, loose=True)
+        comparison = ExactComparison(what, inputs, own, held, loose=True)
         if what.pointwise and what.sample.exact == "float64":
             comparison.find_uncertainty = lambda: of_gradients(what, inputs, wanted, own, held)
         for candidate, function in bound:

@@ -15,7 +15,7 @@ from decomp.tools.page.gathering import contents_of
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallOutcome:
     """What became of a call of the source in one of the two."""
 
     how: str
@@ -33,7 +33,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedCall:
+class CallInBoth:
     """A call of the source, in both. None: it is not there."""
 
     graph: str
@@ -44,8 +44,8 @@ class ComparedCall:
     type: str
     line: str
     """The user's line."""
-    old: Outcome | None
-    new: Outcome | None
+    old: CallOutcome | None
+    new: CallOutcome | None
     alike: bool
     """Whether both became calls of the same ops on operands of the same types, by the same rule."""
 
@@ -73,7 +73,7 @@ class DifferenceContents:
     """Name, and what each says of itself."""
     changes: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     """By kind: what changed, and how."""
-    calls: tuple[ComparedCall, ...]
+    calls: tuple[CallInBoth, ...]
 
 
 def differences(old: Lowering, new: Lowering, names: tuple[str, str] = ("before", "after")) -> DifferenceContents:
@@ -94,7 +94,7 @@ def differences(old: Lowering, new: Lowering, names: tuple[str, str] = ("before"
     )
 
 
-def _compared(old: PageContents, new: PageContents) -> Iterator[ComparedCall]:
+def _compared(old: PageContents, new: PageContents) -> Iterator[CallInBoth]:
     """The calls of both sources, in the order of the program. Calls are the same by module, op, and how many calls of
     that op come before it in that module."""
     was, now = ({call.key: call for call in _calls(each)} for each in (old, new))
@@ -138,19 +138,19 @@ class _Call:
     graph: _Graph
     node: int
 
-    def compared(self, old: Outcome | None, new: Outcome | None, alike: bool) -> ComparedCall:
+    def compared(self, old: CallOutcome | None, new: CallOutcome | None, alike: bool) -> CallInBoth:
         graph, module, op, _ = self.key
         source, text = self.graph.source, self.graph.text
         type_, line = text(source.types[self.node]), text(source.why[self.node])
-        return ComparedCall(graph, module, op, source.names[self.node], type_, line, old, new, alike)
+        return CallInBoth(graph, module, op, source.names[self.node], type_, line, old, new, alike)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CallOutcome:
         decisions, called = self._decisions(), self._called()
         kinds = [each.kind for each in decisions]
         kind = next((each for each in ("blocked", "derived") if each in kinds), "legal")
         costs = [each.used.cost for each in decisions if each.used is not None]
         cost = sum(costs) if costs and min(costs) >= 0 else -1.0
-        return Outcome(self._how(), kind, len(called), cost, self._error(), tuple(map(self._line, called)))
+        return CallOutcome(self._how(), kind, len(called), cost, self._error(), tuple(map(self._line, called)))
 
     def essence(self) -> tuple[str, list[tuple[str, str]]]:
         """What has to be the same in two outcomes that are alike: all but the names of nodes."""

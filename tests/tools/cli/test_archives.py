@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from decomp.tools.cli import archives
 from decomp.tools.cli.app import app
 from decomp.tools.cli.archive_contents import Newer, Unregistered
-from decomp.tools.cli.archives import Unreadable, Untrusted
+from decomp.tools.cli.archives import UnreadableArchive, Untrusted
 from decomp_rules import samples
 
 RAN = []
@@ -389,7 +389,7 @@ def test_sample_inputs_of_a_class_of_the_users_own_are_refused_by_name(changed):
 def test_what_is_no_archive_is_unreadable(tmp_path, content):
     path = tmp_path / "model.pt2"
     path.write_bytes(content)
-    with pytest.raises(Unreadable, match="it is not a .pt2 archive, or damaged"):
+    with pytest.raises(UnreadableArchive, match="it is not a .pt2 archive, or damaged"):
         archives.read_program(path)
 
 
@@ -409,14 +409,14 @@ DAMAGE = {
 def test_damage_is_reported_with_the_name_of_the_file(changed, what):
     path = changed(DAMAGE[what])
     with pytest.raises(
-        Unreadable, match="^cannot read .*evil.pt2: (it is damaged|it is not a .pt2 archive, or damaged) "
+        UnreadableArchive, match="^cannot read .*evil.pt2: (it is damaged|it is not a .pt2 archive, or damaged) "
     ):
         archives.read_program(path)
 
 
 def test_the_first_damage_is_reported(changed):
     path = changed(DAMAGE["short weights"])
-    with pytest.raises(Unreadable) as caught:
+    with pytest.raises(UnreadableArchive) as caught:
         archives.read_program(path)
     assert str(caught.value).startswith(f"cannot read {path}: it is damaged (RuntimeError: setStorage: sizes [4, 4]")
 

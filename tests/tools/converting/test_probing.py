@@ -6,7 +6,7 @@ from torch import nn
 
 import decomp
 from decomp.tools.converting.asking import AskedCall, DescribedTensor
-from decomp.tools.converting.conditions import Condition, conditions_of
+from decomp.tools.converting.conditions import FileCondition, conditions_of
 from decomp.tools.converting.probing import probe
 from tests.tools.converting import fakes
 
@@ -84,11 +84,11 @@ def call(verdict, dtype="float32", rank=2, **arguments):
     ("calls", "conditions"),
     [
         ([call("right"), call("right", "int64")], []),
-        ([call("right"), call("refused", "int64")], [Condition("dtype", ["float32"])]),
-        ([call("right", k=1), call("wrong", k=2)], [Condition("equals", 1, "k")]),
-        ([call("right", dim=[1]), call("wrong", dim=[0, 1])], [Condition("length", 1, "dim")]),
-        ([call("right", dim=None), call("refused", dim=1)], [Condition("given", False, "dim")]),
-        ([call("right", rank=4), call("refused", rank=0)], [Condition("rank", [1, 2, 3, 4, 5, 6, 7, 8], "x")]),
+        ([call("right"), call("refused", "int64")], [FileCondition("dtype", ["float32"])]),
+        ([call("right", k=1), call("wrong", k=2)], [FileCondition("equals", 1, "k")]),
+        ([call("right", dim=[1]), call("wrong", dim=[0, 1])], [FileCondition("length", 1, "dim")]),
+        ([call("right", dim=None), call("refused", dim=1)], [FileCondition("given", False, "dim")]),
+        ([call("right", rank=4), call("refused", rank=0)], [FileCondition("rank", [1, 2, 3, 4, 5, 6, 7, 8], "x")]),
         ([call("right"), call("wrong")], None),
     ],
 )
