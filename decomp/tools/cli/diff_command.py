@@ -55,10 +55,8 @@ def diff(
         _of_proofs(old, new, words.as_json, None if everything else FEW)
         return
     both = tuple(zip((old, new or old), _two_targets(old, new, to)))
-    if html is not None and any(name.endswith((LOCK, ONNX)) for name, _ in both):
-        raise Unusable(
-            "--html shows two programs that are lowered now: name models, not files of what was made of them"
-        )
+    if html is not None:
+        _require_page(html, [name for name, _ in both])
     options = words.options()
     models: dict[str, Any] = {}
     lowered: list[Lowering] = []
@@ -129,6 +127,17 @@ def _two_targets(old: str, new: str | None, to: Sequence[str]) -> tuple[str, str
     if new is None and (old.endswith(LOCK) or len(to) < 2):
         raise Unusable(f"{old}: name another to compare it with, or a model with two targets: MODEL --to A --to B")
     return (to[0], to[-1]) if to else ("", "")
+
+
+def _require_page(path: Path, names: Sequence[str]) -> None:
+    """Raise if the programs cannot be shown, or no page can be written there."""
+    from decomp.tools.page.writing import require_place
+
+    if any(name.endswith((LOCK, ONNX)) for name in names):
+        raise Unusable(
+            "--html shows two programs that are lowered now: name models, not files of what was made of them"
+        )
+    require_place(path)
 
 
 def _write_page(path: Path, lowered: Sequence[Lowering], names: tuple[str, str]) -> None:

@@ -32,12 +32,17 @@ def write(lowering: Lowering, path: str | Path, title: str | None = None, before
     return save(Path(path), lambda: html_of_difference(differences(before, lowering, names)))
 
 
-def save(path: Path, made: Callable[[], str]) -> Path:
-    """Write a page. Raises `ArgumentError` if the file cannot be written, before the page is made if that is known."""
+def require_place(path: Path) -> None:
+    """Raise `ArgumentError` if no file can be at this path, before a page is made for it."""
     if path.is_dir():
         raise ArgumentError(f"html: {path} is a directory\n  to do: name a file, as {path / 'page.html'}")
     if not path.absolute().parent.is_dir():
         raise ArgumentError(f"html: there is no directory {path.parent}\n  to do: make it, or write elsewhere")
+
+
+def save(path: Path, made: Callable[[], str]) -> Path:
+    """Write a page. Raises `ArgumentError` if the file cannot be written."""
+    require_place(path)
     text = made()
     try:
         with write_atomically(path) as unfinished:
