@@ -18,6 +18,7 @@ from decomp.tools.cli.terminal import Unusable, print_json, saved, show, working
 
 if TYPE_CHECKING:
     from decomp.lowering import Lowering
+    from decomp.tools.certification.rule_changes import RuleChanges
     from decomp.tools.locking.comparing import LockDifference
     from decomp.tools.locking.lock import Lock
     from decomp.tools.proving.comparing import ProofDifference
@@ -27,7 +28,8 @@ FEW = 12
 """How many changes of a kind are shown."""
 TWO = (
     "A lock (a file that `decomp lower --lock FILE` wrote), or a model, which is lowered now; or, with another of the "
-    "same kind, an ONNX file (of any exporter), or a proof (that `decomp prove -o FILE.json` wrote)."
+    "same kind, an ONNX file (of any exporter), a proof (that `decomp prove -o FILE.json` wrote), or a directory of "
+    "certificates (as decomp_rules/certificates of a release)."
 )
 TO = "A target for the models: once for both, or once for each. With one model, it is lowered to each of two."
 HTML = "Write a page, which shows what became of each call in both, side by side."
@@ -45,14 +47,17 @@ def diff(
     html: Annotated[Path | None, typer.Option("--html", metavar="PAGE", help=HTML, show_default=False)] = None,
 ) -> None:
     """Say how two lowerings differ: options, target, calls by op and module, cost, errors, rules, and how each call of
-    the source is lowered; or how two ONNX files do, or what two proofs reach. Exits with 1 if the programs, or what is
-    reached, differ."""
+    the source is lowered; or how two ONNX files do, what two proofs reach, or what changed in the rules of a library.
+    Exits with 1 if the programs, what is reached, or figures of rules differ."""
     from decomp.tools.locking import onnx_files
     from decomp.tools.locking.comparing import compare
     from decomp.tools.locking.lock import Lock
 
     if old.endswith(PROOF):
         _of_proofs(old, new, words.as_json, None if everything else FEW)
+        return
+    if Path(old).is_dir():
+        _of_certificates(old, new, words.as_json, None if everything else FEW)
         return
     both = tuple(zip((old, new or old), _two_targets(old, new, to)))
     if html is not None:
@@ -88,7 +93,7 @@ def diff(
         raise typer.Exit(1)
 
 
-def difference_table(found: LockDifference | ProofDifference, most: int | None = None) -> RenderableType:
+def difference_table(found: LockDifference | ProofDifference | RuleChanges, most: int | None = None) -> RenderableType:
     """The changes by kind."""
     from decomp.tools.cli.tables import change_groups
     from decomp.tools.locking.comparing import LockDifference
@@ -107,7 +112,19 @@ def _of_proofs(old: str, new: str | None, as_json: bool, most: int | None) -> No
 
     if new is None or not new.endswith(PROOF):
         raise Unusable(f"{old}: name another proof to compare it with: OLD.json NEW.json")
-    found = compare(TargetProof.load(Path(old)), TargetProof.load(Path(new)))
+    _show(compare(TargetProof.load(Path(old)), TargetProof.load(Path(new))), as_json, most)
+
+
+def _of_certificates(old: str, new: str | None, as_json: bool, most: int | None) -> None:
+    """Show how the rules of two libraries differ, by their certificates. Exits with 1 if a figure does."""
+    from decomp.tools.certification.rule_changes import compare, read
+
+    if new is None or not Path(new).is_dir():
+        raise Unusable(f"{old} is a directory of certificates: name another one to compare it with")
+    _show(compare(read(Path(old)), read(Path(new))), as_json, most)
+
+
+def _show(found: ProofDifference | RuleChanges, as_json: bool, most: int | None) -> None:
     if as_json:
         print_json(found.as_dict())
     else:
