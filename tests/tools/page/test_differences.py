@@ -8,7 +8,6 @@ import torch.nn.functional as F
 import decomp
 from decomp.tools.page.differences import differences
 from decomp_rules import targets
-from tests.browser import browsing, path_of_browser
 
 X = torch.randn(2, 4)
 
@@ -74,14 +73,6 @@ def test_a_call_that_one_target_lacks_is_blocked_there():
     tanh = by_name(found)["blocks.0", "tanh"]
     assert (tanh.old.how, tanh.old.kind, tanh.new.kind) == ("kept", "legal", "blocked")
     assert tanh.new.how.startswith("blocked: ") and tanh.new.count == 1
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if path_of_browser() is None:
-        pytest.skip("there is no Chromium")
-    with browsing() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,6 @@ from decomp.tools.page.contents import (
 )
 from decomp.tools.page.writing import html
 from decomp_rules import targets
-from tests.browser import browsing, path_of_browser
 from tests.tools.page.test_contents import ODD, Branch, Odd
 
 X = torch.randn(3, 4)
@@ -36,14 +35,6 @@ def folder(tmp_path_factory):
 def page(folder):
     """A page of a program with a GELU, whose title is as odd as the name of its module."""
     return decomp.lower(Odd(), to=targets.tinygrad, args=(X,)).html(folder / "odd.html", title=ODD)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if path_of_browser() is None:
-        pytest.skip("there is no Chromium")
-    with browsing() as found:
-        yield found
 
 
 @pytest.fixture
