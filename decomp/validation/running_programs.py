@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 
 from decomp.capture.subclasses import unwrap_program, unwrap_subclasses
 from decomp.errors import ArgumentError
+from decomp.functionalize.writes import can_require_grad
 from decomp.ir.aliases import attribute
 from decomp.ir.call import call_target, graphs_of
 from decomp.ir.effects import EffectTable
@@ -158,7 +159,7 @@ def _gradients(results: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.T
 def _is_tracked(value: torch.Tensor) -> bool:
     """Whether a value requires a gradient. Integers and bools that were compared in place with what requires one say
     that they do, and autograd fails on them."""
-    return bool(value.requires_grad) and (value.is_floating_point() or value.is_complex())
+    return value.requires_grad and can_require_grad(value)
 
 
 def named_as(source: nn.Module, found: ObservedRun, module: nn.Module) -> ObservedRun:

@@ -178,7 +178,7 @@ def test_a_tensor_is_filled_between_two_bounds():
 
 
 def test_tensors_of_inference_mode_are_taken():
-    """One whose data was replaced is no inference tensor by its own word, and still has no version."""
+    """One whose data was replaced reports that it is no inference tensor, and still has no version."""
     with torch.inference_mode():
         made = torch.randn(3, 4)
     model = nn.Linear(4, 4)

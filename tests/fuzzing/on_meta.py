@@ -33,8 +33,8 @@ def fault_on_meta(loaded: Any, lowered: fx.GraphModule, lower: Callable[..., Any
         text = str(error).splitlines()[0]
         return f"on the meta device it is refused: {type(error).__name__}: {text}" if _is_exported(loaded) else ""
     own, other = _ops(lowered), _ops(found)
-    # What a program makes on the CPU by its own word is moved to the meta device, or made there once more.
-    own, other = (Counter({op: count for op, count in ops.items() if op not in _placed(found)}) for ops in (own, other))
+    placed = _placed(found)  # what a program itself makes on the CPU is moved to the meta device, or made there again
+    own, other = (Counter({op: count for op, count in ops.items() if op not in placed}) for ops in (own, other))
     less, more = own - other, other - own
     if not less and not more or not _is_exported(loaded) or _captured(loaded, "cpu") != _captured(loaded, "meta"):
         return ""

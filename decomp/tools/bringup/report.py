@@ -162,10 +162,8 @@ class BringUp:
         return f"<{self.headline}; print(report) shows what is wrong>"
 
     def _repr_html_(self) -> str:
-        wrong = [(row.name.removeprefix("aten."), verdict_of(row), row.cases) for row in self.wrong]
-        others = Table(("op or model", "verdict", ">cases"), wrong, 30)
         lines = folded("what is wrong, in words", *map(paragraph, self.lines())) if not self.ok else ""
-        return titled(self.headline, self.primitives.html(), others.html(), lines)
+        return titled(self.headline, self.primitives.html(), self.others.html(), lines)
 
     @property
     def primitives(self) -> Table:
@@ -179,11 +177,13 @@ class BringUp:
         return Table(("primitive", "verdict", ">cases", ">blamed", "ULP / PyTorch"), cells)
 
     @property
-    def wrong(self) -> list[BringUpRow]:
+    def others(self) -> Table:
         """The ops and models that are not right, by gravity."""
-        return sorted(
+        wrong = sorted(
             (row for row in (*self.of("model"), *self.of("op")) if not row.fine), key=lambda row: row.gravity[0]
         )
+        rows = [(_short(row.name), verdict_of(row), row.cases) for row in wrong]
+        return Table(("op or model", "verdict", ">cases"), rows, 30)
 
     def lines(self) -> Iterator[str]:
         """All faults, by primitive, and then those without a primitive at fault."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from decomp.errors import ArgumentError, count_noun
 from decomp.rules.certificate import Certificate, Implementation
 from decomp.rules.certificates import SUFFIX, read_committed
-from decomp.tools.changes import RecordChange, as_dicts, by_kind
+from decomp.tools.changes import RecordChange, RecordDifference
 
 KINDS = {
     "gone": "rules that are gone",
@@ -27,26 +25,12 @@ LEAST = 0.25
 """Errors that differ by a smaller share of the larger are the same: another processor or seed is off by as much."""
 
 
-@dataclass(frozen=True)
-class RuleChanges:
-    """What differs between the certificates of two libraries."""
+class RuleChanges(RecordDifference):
+    """What differs between the certificates of two libraries: `1,337 rules, were 1,324: 40 changes`. They are the same
+    if all figures are."""
 
-    headline: str
-    """`1,337 rules, were 1,324: 40 changes`."""
-    changes: tuple[RecordChange, ...]
-
-    @property
-    def is_same(self) -> bool:
-        """Whether all figures are the same."""
-        return all(change.kind == "code" for change in self.changes)
-
-    def by_kind(self) -> Iterator[tuple[str, list[RecordChange]]]:
-        """The changes in groups, with the title of each."""
-        return by_kind(self.changes, KINDS)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For machines."""
-        return {"same": self.is_same, "changes": as_dicts(self.changes)}
+    KINDS = KINDS
+    CAUSES = ("code",)
 
 
 def read(directory: Path) -> dict[str, Certificate]:
@@ -62,9 +46,8 @@ def read(directory: Path) -> dict[str, Certificate]:
 def compare(old: Mapping[str, Certificate], new: Mapping[str, Certificate]) -> RuleChanges:
     """What changed from one set of certificates to another. A rule that moved to another module is the same."""
     was, now = _by_name(old, new), _by_name(new, old)
-    found = sorted(_changes(was, now), key=lambda each: (list(KINDS).index(each.kind), each.about))
-    said = count_noun(len(found), "change") if found else "the same in everything"
-    return RuleChanges(f"{len(new):,} rules, were {len(old):,}: {said}", tuple(found))
+    found = sorted(_changes(was, now), key=lambda each: each.about)
+    return RuleChanges.of(f"{len(new):,} rules, were {len(old):,}", found)
 
 
 def _by_name(own: Mapping[str, Certificate], other: Mapping[str, Certificate]) -> dict[str, Certificate]:

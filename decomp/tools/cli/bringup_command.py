@@ -14,7 +14,6 @@ import typer
 import decomp
 from decomp import cache_directory
 from decomp.rules.keywords import BringUpOptions
-from decomp.tables import Table
 from decomp.tools.bringup import TIMEOUT
 from decomp.tools.cli.arguments import BACKEND, load_backend, load_callable
 from decomp.tools.cli.flags import Words, command
@@ -103,15 +102,14 @@ def _model(name: str) -> Any:
 
 def bringup_table(report: BringUp) -> RenderableType:
     """The report: the primitives, and everything that is wrong."""
-    from decomp.tools.bringup.report import verdict_of
-
     parts: list[RenderableType] = [Text(report.headline, style="bold green" if report.ok else "bold red"), ""]
     table = report.primitives
     if table.rows:
         parts.append(OpenTable(replace(table, rows=[_coloured(row, report) for row in table.rows])))
-    if report.wrong:
-        rows = [(row.name.removeprefix("aten."), Text(verdict_of(row), style="red"), row.cases) for row in report.wrong]
-        parts += ["", OpenTable(Table(("op or model", "verdict", ">cases"), rows, 30))]
+    others = report.others
+    if others.rows:
+        rows = [(name, Text(verdict, style="red"), cases) for name, verdict, cases in others.rows]
+        parts += ["", OpenTable(replace(others, rows=rows))]
     lines = list(report.lines())
     parts += ["", *map(Text, lines[:60]), *([Text(f"and {len(lines) - 60} more lines")] if len(lines) > 60 else [])]
     return Group(*parts)

@@ -49,9 +49,7 @@ def diff(
     """Say how two lowerings differ: options, target, calls by op and module, cost, errors, rules, and how each call of
     the source is lowered; or how two ONNX files do, what two proofs reach, or what changed in the rules of a library.
     Exits with 1 if the programs, what is reached, or figures of rules differ."""
-    from decomp.tools.locking import onnx_files
     from decomp.tools.locking.comparing import compare
-    from decomp.tools.locking.lock import Lock
 
     if old.endswith(PROOF):
         _of_proofs(old, new, words.as_json, None if everything else FEW)
@@ -62,26 +60,11 @@ def diff(
     both = tuple(zip((old, new or old), _two_targets(old, new, to)))
     if html is not None:
         _require_page(html, [name for name, _ in both])
-    options = words.options()
-    models: dict[str, Any] = {}
-    lowered: list[Lowering] = []
-
-    def lock(name: str, target: str) -> Lock:
-        if name.endswith(LOCK):
-            return Lock.load(Path(name))
-        if name.endswith(ONNX):
-            return onnx_files.read(Path(name))
-        if not target:
-            raise Unusable(f"{name} is not a lock (*{LOCK}), and a model needs --to TARGET")
-        with working(f"lowering {name} to {target}"):
-            models[name] = models[name] if name in models else words.program(name)
-            lowered.append(decomp.lower(models[name], to=load_target(target), options=options))
-        return Lock.of(lowered[-1])
-
-    found = compare(*(lock(*each) for each in both))
+    sides = _Sides(words)
+    found = compare(*(sides.lock(*each) for each in both))
     if html is not None:
         with working(f"writing {html}"):
-            _write_page(html, lowered, (both[0][0], both[1][0]))
+            sides.write_page(html, (both[0][0], both[1][0]), found)
     if words.as_json:
         print_json(found.as_dict())
     else:
@@ -91,6 +74,39 @@ def diff(
         show(saved(html) if html is not None else None)
     if not found.is_same_program:
         raise typer.Exit(1)
+
+
+class _Sides:
+    """What is compared: files that are read, and models that are lowered, each once."""
+
+    def __init__(self, words: Any) -> None:
+        self._words, self._options = words, words.options()
+        self._models: dict[str, Any] = {}
+        self._lowered: list[Lowering] = []
+
+    def lock(self, name: str, target: str) -> Lock:
+        from decomp.tools.locking import onnx_files
+        from decomp.tools.locking.lock import Lock
+
+        if name.endswith(LOCK):
+            return Lock.load(Path(name))
+        if name.endswith(ONNX):
+            return onnx_files.read(Path(name))
+        if not target:
+            raise Unusable(f"{name} is not a lock (*{LOCK}), and a model needs --to TARGET")
+        with working(f"lowering {name} to {target}"):
+            if name not in self._models:
+                self._models[name] = self._words.program(name)
+            self._lowered.append(decomp.lower(self._models[name], to=load_target(target), options=self._options))
+        return Lock.of(self._lowered[-1])
+
+    def write_page(self, path: Path, names: tuple[str, str], found: LockDifference) -> None:
+        """Write the page of the two that were lowered."""
+        from decomp.tools.page.differences import differences
+        from decomp.tools.page.writing import html_of_difference, save
+
+        old, new = self._lowered
+        save(path, lambda: html_of_difference(differences(old, new, names, found)))
 
 
 def difference_table(found: LockDifference | ProofDifference | RuleChanges, most: int | None = None) -> RenderableType:
@@ -155,10 +171,3 @@ def _require_page(path: Path, names: Sequence[str]) -> None:
             "--html shows two programs that are lowered now: name models, not files of what was made of them"
         )
     require_place(path)
-
-
-def _write_page(path: Path, lowered: Sequence[Lowering], names: tuple[str, str]) -> None:
-    from decomp.tools.page.differences import differences
-    from decomp.tools.page.writing import html_of_difference, save
-
-    save(path, lambda: html_of_difference(differences(lowered[0], lowered[1], names)))

@@ -46,7 +46,7 @@ def rules(
         declared = [each for each in library().limitations if text in str(each)]
         if not declared:
             raise Unusable(f"no limitation with {text!r} in its op or reason")
-        show(tables.limitations_table(sorted(declared, key=str)))
+        show(tables.limitations_table(declared))
         show(Text(f"{len(declared)} limitations of {len({each.op for each in declared})} ops"))
         return
     found = [rule for rule in library() if text in f"{rule.op} {rule}"]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from decomp.costs.plans import spell_price
 from decomp.errors import ArgumentError, LockMismatch, count_noun
 from decomp.lowering import Lowering
-from decomp.tools.changes import RecordChange, as_dicts, by_kind
+from decomp.tools.changes import RecordChange, as_dicts, by_kind, counted
 from decomp.tools.locking.lock import Lock, LockedCall, LockedRule
 
 KINDS = {
@@ -70,9 +70,8 @@ def compare(old: Lock, new: Lock) -> LockDifference:
     is_same = _canonical(old) == _canonical(new) and list(old.tensors.values()) == list(new.tensors.values())
     changes = (*_of_settings(old, new), *_of_counts(old, new), *_of_calls(old, new), *_of_programs(old, new, is_same))
     calls = [f"{each.target}, {count_noun(sum(each.after.values()), 'call')}" for each in (old, new)]
-    said = count_noun(len(changes), "change") if changes else "the same in everything"
     lines = () if is_same else tuple(_unified(old, new))
-    return LockDifference(f"{calls[0]} → {calls[1]}: {said}", changes, is_same, lines)
+    return LockDifference(f"{calls[0]} → {calls[1]}: {counted(changes)}", changes, is_same, lines)
 
 
 def hold_to_lock(lowering: Lowering, path: Path) -> None:

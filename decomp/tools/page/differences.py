@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+import functools
 
 from decomp.lowering import Lowering
-from decomp.tools.locking.comparing import compare
+from decomp.tools.locking.comparing import LockDifference, compare
 from decomp.tools.locking.lock import Lock
-from decomp.tools.page.contents import CALL, HOST, DecisionText, GraphStages, PageContents
+from decomp.tools.page.contents import CALL, HOST, Alternative, DecisionText, GraphStages, PageContents
 from decomp.tools.page.gathering import contents_of
 
 
@@ -76,10 +77,12 @@ class DifferenceContents:
     calls: tuple[CallInBoth, ...]
 
 
-def differences(old: Lowering, new: Lowering, names: tuple[str, str] = ("before", "after")) -> DifferenceContents:
-    """Everything that the page of the difference between two lowerings shows."""
+def differences(
+    old: Lowering, new: Lowering, names: tuple[str, str] = ("before", "after"), found: LockDifference | None = None
+) -> DifferenceContents:
+    """Everything that the page of the difference between two lowerings shows. `found`: how their locks differ."""
     both = contents_of(old), contents_of(new)
-    found = compare(Lock.of(old), Lock.of(new))
+    found = found or compare(Lock.of(old), Lock.of(new))
     heads = [ComparedProgram(name, each.target, each.headline, each.cost) for name, each in zip(names, both)]
     title = f"{heads[0].name} ({heads[0].target}) → {heads[1].name} ({heads[1].target})"
     facts = [dict(each.facts) for each in both]
@@ -99,10 +102,9 @@ def _compared(old: PageContents, new: PageContents) -> Iterator[CallInBoth]:
     that op come before it in that module."""
     was, now = ({call.key: call for call in _calls(each)} for each in (old, new))
     for key in _merged(list(was), list(now)):
-        sides = [side[key].outcome() if key in side else None for side in (was, now)]
-        alike = None not in sides and was[key].essence() == now[key].essence()
-        if alike:
-            sides = [replace(side, lines=()) for side in sides if side is not None]
+        calls = [side.get(key) for side in (was, now)]
+        alike = key in was and key in now and was[key].essence() == now[key].essence()
+        sides = [call.outcome(with_lines=not alike) if call is not None else None for call in calls]
         yield (now.get(key) or was[key]).compared(sides[0], sides[1], alike)
 
 
@@ -144,23 +146,23 @@ class _Call:
         type_, line = text(source.types[self.node]), text(source.why[self.node])
         return CallInBoth(graph, module, op, source.names[self.node], type_, line, old, new, alike)
 
-    def outcome(self) -> CallOutcome:
-        decisions, called = self._decisions(), self._called()
-        kinds = [each.kind for each in decisions]
+    def outcome(self, with_lines: bool) -> CallOutcome:
+        kinds = [each.kind for each in self._decisions]
         kind = next((each for each in ("blocked", "derived") if each in kinds), "legal")
-        costs = [each.used.cost for each in decisions if each.used is not None]
+        costs = [each.cost for each in self._used]
         cost = sum(costs) if costs and min(costs) >= 0 else -1.0
-        return CallOutcome(self._how(), kind, len(called), cost, self._error(), tuple(map(self._line, called)))
+        lines = tuple(map(self._line, self._called)) if with_lines else ()
+        return CallOutcome(self._how, kind, len(self._called), cost, self._error(), lines)
 
     def essence(self) -> tuple[str, list[tuple[str, str]]]:
         """What has to be the same in two outcomes that are alike: all but the names of nodes."""
         last, text = self.graph.last, self.graph.text
-        return self._how(), [(text(last.ops[node]), text(last.types[node])) for node in self._called()]
+        return self._how, [(text(last.ops[node]), text(last.types[node])) for node in self._called]
 
+    @functools.cached_property
     def _how(self) -> str:
-        decisions = self._decisions()
-        reasons = [reason for each in decisions if each.kind == "blocked" for reason in each.reasons]
-        rules = [each.used.rule for each in decisions if each.used is not None]
+        reasons = [reason for each in self._decisions if each.kind == "blocked" for reason in each.reasons]
+        rules = [each.rule for each in self._used]
         if reasons:
             return f"blocked: {'; '.join(dict.fromkeys(reasons))}"
         if rules:
@@ -170,18 +172,22 @@ class _Call:
         return "kept" if self.graph.final.get(self.node) else "not needed"
 
     def _error(self) -> str:
-        measured = [each.measured.values for each in self._decisions() if each.measured is not None]
+        measured = [each.measured.values for each in self._decisions if each.measured is not None]
         known = [ulp for ulp in measured if ulp is not None]
         if known:
             return f"{max(known):.3g} ULP, measured"
-        return ", ".join(
-            {each.used.error: None for each in self._decisions() if each.used is not None and each.used.error}
-        )
+        return ", ".join(dict.fromkeys(each.error for each in self._used if each.error))
 
+    @functools.cached_property
     def _decisions(self) -> list[DecisionText]:
         numbers = [self.graph.functional.decisions[node] for node in self.graph.planned.get(self.node, ())]
         return [self.graph.contents.decisions[number] for number in numbers if number >= 0]
 
+    @functools.cached_property
+    def _used(self) -> list[Alternative]:
+        return [each.used for each in self._decisions if each.used is not None]
+
+    @functools.cached_property
     def _called(self) -> list[int]:
         return [node for node in self.graph.final.get(self.node, ()) if self.graph.last.kinds[node] == CALL]
 

@@ -1,4 +1,4 @@
-"""What changed in a library is told from certificates: rules, errors, calls, and nothing for other names of modules."""
+"""What changed in a library is found in its certificates: rules, errors and calls; a module of another name is not."""
 
 from dataclasses import replace
 import json
