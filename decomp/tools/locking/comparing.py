@@ -157,6 +157,8 @@ def _of_programs(old: Lock, new: Lock, is_same: bool) -> Iterator[RecordChange]:
     for change in _changed("program", was, now, str):
         both = change.about in was and change.about in now
         yield replace(change, text="a constant of other values") if both else change
+    if not was and not now and list(old.tensors.values()) != list(new.tensors.values()):
+        yield RecordChange("program", "constants", "the same values in another order")
 
 
 def _unmatched(own: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:

@@ -49,7 +49,11 @@ class _File:
     def lock(self) -> Lock:
         opsets = {each.domain or "ai.onnx": each.version for each in self.model.opset_import}
         nodes = [node for body in self.bodies.values() for node in body.node]
+        used: dict[str, int] = {}
+        for name in (name for node in nodes for name in node.input):
+            used.setdefault(name, len(used))
         weights = {weight.name: weight for body in self.bodies.values() for weight in _weights(body)}
+        in_order = sorted(weights, key=lambda name: (used.get(name, len(used)), name))
         return Lock(
             target=f"ONNX (opset {opsets.get('ai.onnx', '–')})",
             versions=dict(_versions(self.model, opsets)),
@@ -61,7 +65,7 @@ class _File:
             rules={},
             calls={},
             program={name: (*map(_call, body.node), _results(body)) for name, body in self.bodies.items()},
-            tensors={name: _digest(weight, self.folder) for name, weight in sorted(weights.items())},
+            tensors={name: _digest(weights[name], self.folder) for name in in_order},  # names make no difference
             costs={"bytes of weights": float(sum(map(_bytes, weights.values())))},
             interface=dict(_interface(self.model.graph)),
         )

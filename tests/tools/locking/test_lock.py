@@ -195,3 +195,10 @@ def test_a_constant_of_another_name_is_the_same(lock):
     locked = Lock.load(lock)
     one, other = (dataclasses.replace(locked, tensors={**locked.tensors, name: "f32[1] 0"}) for name in ("a", "b"))
     assert compare(one, other).changes == ()
+
+
+def test_constants_that_changed_places_are_named(lock):
+    locked = Lock.load(lock)
+    one, other = (dataclasses.replace(locked, tensors={"a": a, "b": b}) for a, b in (("0", "1"), ("1", "0")))
+    (change,) = compare(one, other).changes
+    assert change.text == "the same values in another order" and not compare(one, other).is_same_program

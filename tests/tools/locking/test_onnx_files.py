@@ -49,6 +49,23 @@ def test_names_of_values_make_no_difference_and_neither_does_where_weights_are(t
     assert found.is_same_program and found.changes == ()
 
 
+def test_names_of_weights_make_no_difference_and_what_reads_them_does(tmp_path):
+    one = read(written(tmp_path / "one.onnx", product()))
+    path = written(tmp_path / "other.onnx", product())
+    model = onnx.load(path)
+    names = {"w": "two", "two": "w"}
+    for weight in model.graph.initializer:
+        weight.name = names[weight.name]
+    swapped = model.SerializeToString()
+    for each in model.graph.node:
+        each.input[:] = [names.get(name, name) for name in each.input]
+    path.write_bytes(model.SerializeToString())
+    assert compare(one, read(path)).is_same_program
+    path.write_bytes(swapped)
+    (change,) = compare(one, read(path)).changes
+    assert change.text == "the same values in another order"
+
+
 def test_what_differs_is_named_by_kind(tmp_path):
     one = written(tmp_path / "one.onnx", product())
     other = written(
