@@ -13,8 +13,6 @@ from torch import fx
 from decomp.ir.arguments import substituted, text
 from decomp.metadata.fakes import Fakes
 
-_META = torch.device("meta")
-
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -32,12 +30,8 @@ class TensorSpec:
         """A fake tensor; `bases` are the values so far."""
         base = bases[self.base] if self.base is not None else None
         if isinstance(base, torch.Tensor):
-            offset = self.offset + base.storage_offset()
-            empty = torch.empty((0,), dtype=self.dtype, device=_META)
-            elem = empty.set_(base.untyped_storage(), offset, self.size, self.stride)
-        else:
-            elem = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=_META)
-        return fakes.make(elem, self.device)
+            return fakes.view(base, self.size, self.stride, self.offset, self.dtype, self.device)
+        return fakes.empty(self.size, self.stride, self.dtype, self.device)
 
 
 @dataclass(frozen=True, slots=True)

