@@ -286,6 +286,13 @@ def makes_a_size_symbolic():
     assert sizes.statically_known_true(size * 2 == size + size) and not env.guards
 
 
+@piece("sizes.sympy_functions")
+def has_the_operations_of_sizes():
+    _, size = symbolic()
+    (halved,) = (size // 2).node.expr.atoms(sizes.sympy_functions.FloorDiv)
+    assert halved == sizes.sympy_functions.FloorDiv(size.node.expr, 2)
+
+
 @piece("sizes.errors_on_new_guards")
 def refuses_new_guards():
     env, size = symbolic()

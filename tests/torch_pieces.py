@@ -221,6 +221,15 @@ def is_what_the_constructor_makes():
     assert fakes.dispatch_keys(like) == fakes.dispatch_keys(first) != fakes.dispatch_keys(torch.ones(2))
 
 
+@piece("fakes.on_new_storage")
+def copies_a_tensor_without_data():
+    meta = torch.empty_strided((2, 3), (1, 2), device="meta", dtype=torch.float16)
+    made = fakes.on_new_storage(meta)
+    assert (made.shape, made.stride(), made.dtype, made.device) == (meta.shape, meta.stride(), meta.dtype, meta.device)
+    assert made.untyped_storage().nbytes() == 12
+    assert made.untyped_storage()._cdata != meta.untyped_storage()._cdata
+
+
 @piece("fakes.fakes_compute_it_otherwise", "fakes.fake_impls")
 def tells_where_fakes_have_ways_of_their_own():
     aten = torch.ops.aten

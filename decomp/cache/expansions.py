@@ -15,12 +15,15 @@ import torch
 from torch import fx
 
 from decomp.cache import places, portable
-from decomp.cache.portable import NotSerialisable, Record
+from decomp.cache.portable import Record
 from decomp.cache.store import Store
+from decomp.cache.symbols import NotSerialisable, Symbols
 from decomp.errors import warn
+from decomp.ir.call import metadata
 from decomp.ir.signature import Signature
 from decomp.metadata.fakes import Fakes
 from decomp.rules.rules import Rule, Rules
+from decomp.torch_internals.fakes import FakeTensorMode
 
 SHARE = 16
 """One in this many cached expansions that are used is recorded again, and compared."""
@@ -45,28 +48,56 @@ class Segment:
 class ExpansionCache:
     """A segment during the planning of one program."""
 
-    def __init__(self, segment: Segment, place: Path, fakes: Fakes, composite: Callable[[str], Any]) -> None:
-        """`composite` returns PyTorch's composite kernel of a name, as a rule."""
-        self.segment, self.fakes, self.composite = segment, fakes, composite
+    def __init__(
+        self,
+        segment: Segment,
+        place: Path,
+        fakes: Fakes,
+        composite: Callable[[str], Any],
+        mode: FakeTensorMode | None = None,
+    ) -> None:
+        """`composite` returns PyTorch's composite kernel of a name, as a rule; `mode`: that of the program, which has
+        its open sizes."""
+        self.segment, self.composite, self._fakes = segment, composite, fakes
+        self._env = mode.shape_env if mode is not None else None
+        self._open_fakes = Fakes(mode) if mode is not None else fakes
+        self._places: dict[Any, tuple[str, Symbols | None]] = {}
         self.store = Store(place / f"{segment.name}{places.SUFFIX}") if segment.name is not None else None
         self.depth = 0
         """The depth of nested derivations of the calls being decided."""
-        self._new: dict[str, Record] = {}
+        self._new: dict[str, tuple[Record, Symbols | None]] = {}
         self._gone: list[str] = []
 
     def find(self, signature: Signature, node: fx.Node, level: str) -> Record | None:
         """The cached record of a call, if any."""
+        if self.store is None:
+            return None
         try:
-            text = self.store.find(_digest(signature, node, level)) if self.store is not None else None
-            return None if text is None else portable.load_record(text, self.fakes, self._rule_at, self._constant_at)
+            key, symbols = self._place(signature, node, level)
+            text = self.store.find(key)
+            fakes = self._fakes if symbols is None else self._open_fakes
+            if text is None:
+                return None
+            return portable.load_record(text, fakes, self._rule_at, self._constant_at, symbols)
         except NotSerialisable:
             return None
+
+    def _place(self, signature: Signature, node: fx.Node, level: str) -> tuple[str, Symbols | None]:
+        """The key of a call, and the symbols of its open sizes. Raises `NotSerialisable`."""
+        known = signature.key, level
+        if known not in self._places:
+            values = [metadata(each) for each in (*signature.tensor_args, node)] if signature.symbolic else []
+            symbols = Symbols(values, self._env) if signature.symbolic else None
+            text = portable.key_of(signature, node, level, symbols)
+            self._places[known] = hashlib.sha256(text.encode()).hexdigest()[:32], symbols
+        return self._places[known]
 
     def note(self, signature: Signature, node: fx.Node, level: str, record: Record) -> None:
         """Cache a derivation, at the end."""
         if self.store is not None:
             with contextlib.suppress(NotSerialisable):
-                self._new[_digest(signature, node, level)] = record
+                key, symbols = self._place(signature, node, level)
+                self._new[key] = record, symbols
 
     def is_drawn(self) -> bool:
         """Whether a cached value must be recorded again."""
@@ -74,8 +105,8 @@ class ExpansionCache:
 
     def confirm(self, found: Record, signature: Signature, node: fx.Node, level: str, recorded: Record | None) -> bool:
         """Whether the cached value of a call equals a new recording; if not, it is dropped with a warning."""
-        key = _digest(signature, node, level)
-        if recorded is not None and self._is_kept(key, recorded):
+        key, symbols = self._place(signature, node, level)
+        if recorded is not None and self._is_kept(key, recorded, symbols):
             self._new.pop(key, None)
             return True
         self.segment.is_doubtful = True
@@ -84,10 +115,10 @@ class ExpansionCache:
         warn(_CHANGED.format(op=node.target, rule=found.rule))
         return False
 
-    def _is_kept(self, key: str, record: Record) -> bool:
+    def _is_kept(self, key: str, record: Record, symbols: Symbols | None) -> bool:
         kept = self.store.find(key) if self.store is not None else None
         try:
-            text = portable.dump_record(record, self._place_of, self._name_of)
+            text = portable.dump_record(record, self._place_of, self._name_of, symbols)
         except NotSerialisable:
             return False
         return kept is not None and portable.comparable_text(kept) == portable.comparable_text(text)
@@ -97,9 +128,9 @@ class ExpansionCache:
         if self.store is None:
             return
         texts = {}
-        for key, record in self._new.items():
+        for key, (record, symbols) in self._new.items():
             try:
-                texts[key] = portable.dump_record(record, self._place_of, self._name_of)
+                texts[key] = portable.dump_record(record, self._place_of, self._name_of, symbols)
             except NotSerialisable:
                 continue
         self.store.close()
@@ -141,7 +172,3 @@ _CHANGED = (
     "used\n  to do: change the version of Rules(version=...) when a rule changes, or what it reads; "
     "`decomp cache clear` deletes the cache"
 )
-
-
-def _digest(signature: Signature, node: fx.Node, level: str) -> str:
-    return hashlib.sha256(portable.key_of(signature, node, level).encode()).hexdigest()[:32]

@@ -4,7 +4,7 @@ in it is executed. Values that cannot be serialised are not cached."""
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 import json
 import operator
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.cache.symbols import NotSerialisable, Symbols
 from decomp.graphs.template import ExpansionTemplate, TensorSpec, compile_stamp, make_value, spec_of
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
@@ -21,10 +22,6 @@ from decomp.metadata.fakes import Fakes
 
 LARGEST_CONSTANT = 1 << 14
 """The most bytes of a constant tensor of a rule; an expansion with a larger one is not cached."""
-
-
-class NotSerialisable(Exception):
-    """A value that cannot be serialised, or malformed text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +37,18 @@ class Record:
     price: float
 
 
-def key_of(signature: Signature, node: fx.Node, level: str) -> str:
-    """A signature as text. Raises `NotSerialisable`."""
+def key_of(signature: Signature, node: fx.Node, level: str, symbols: Symbols | None = None) -> str:
+    """A signature as text; `symbols`: those of its open sizes. Raises `NotSerialisable`."""
     op, target, args, kwargs, _, read = signature.key
-    specs = [described(metadata(each)) for each in (*signature.tensor_args, node)]
-    return json.dumps([op, _target(target), _pattern(args), _pattern(kwargs), _pattern(specs), _pattern(read), level])
+    specs = [_pattern(described(metadata(each)), symbols) for each in (*signature.tensor_args, node)]
+    whole = [op, _target(target), _pattern(args), _pattern(kwargs), specs, _pattern(read), level]
+    return json.dumps(whole if symbols is None else [*whole, symbols.known()])
 
 
-def _pattern(value: Any) -> Any:
+def _pattern(value: Any, symbols: Symbols | None = None) -> Any:
     """A part of a signature: values with the same text are equal."""
     if isinstance(value, (tuple, list)):
-        return [_pattern(item) for item in value]
+        return [_pattern(item, symbols) for item in value]
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, type):
@@ -59,12 +57,19 @@ def _pattern(value: Any) -> Any:
         return [type(value).__name__, str(value)]
     if isinstance(value, int):
         return ["argument", int(value)]
+    if symbols is not None and hasattr(value, "free_symbols"):
+        return ["open", symbols.renamed(value)]
     raise NotSerialisable(value)
 
 
-def dump_record(record: Record, rule_of: Callable[[Any], Any], name_of: Callable[[torch.Tensor], str]) -> bytes:
+def dump_record(
+    record: Record,
+    rule_of: Callable[[Any], Any],
+    name_of: Callable[[torch.Tensor], str],
+    symbols: Symbols | None = None,
+) -> bytes:
     """A record as text; `rule_of` returns the index or the name of a rule, `name_of` the name of a constant, which is
-    the same in all records. Raises `NotSerialisable`."""
+    the same in all records; `symbols`: those of its open sizes. Raises `NotSerialisable`."""
     stamp, nodes = record.stamp, []
     index: dict[fx.Node, int] = {}
     storages: dict[int, int] = {}
@@ -76,7 +81,7 @@ def dump_record(record: Record, rule_of: Callable[[Any], Any], name_of: Callable
             continue
         i = index[node] = len(index)
         value = node.meta.get("val")
-        spec = _spec(spec_of(value, i, storages if node.op != "get_attr" else {}))
+        spec = _spec(spec_of(value, i, storages if node.op != "get_attr" else {}), symbols)
         if node.op == "placeholder":
             nodes.append([node.name, spec])
         elif node.op == "get_attr":
@@ -89,20 +94,27 @@ def dump_record(record: Record, rule_of: Callable[[Any], Any], name_of: Callable
             nodes.append([node.name, spec, _target(node.target), args, kwargs, chain])
         else:
             raise NotSerialisable(node.op)
-    results = _spec(spec_of(record.results, -1, {})) if record.results is not None else None
-    whole = [nodes, output, constants, rule_of(record.rule), record.passed_over, results, record.price]
+    results = _spec(spec_of(record.results, -1, {}), symbols) if record.results is not None else None
+    passed_over = [(what, why if symbols is None else symbols.unnamed(why)) for what, why in record.passed_over]
+    whole = [nodes, output, constants, rule_of(record.rule), passed_over, results, record.price]
     return json.dumps(whole, separators=(",", ":")).encode()
 
 
-def load_record(text: bytes, fakes: Fakes, rule_at: Callable[[Any], Any], constant_at: Callable[[Any], Any]) -> Record:
+def load_record(
+    text: bytes,
+    fakes: Fakes,
+    rule_at: Callable[[Any], Any],
+    constant_at: Callable[[Any], Any],
+    symbols: Symbols | None = None,
+) -> Record:
     """The record of a text. Raises `NotSerialisable` for malformed text."""
     try:
         nodes, output, constants, rule, passed_over, results, price = json.loads(text)
         tensors = {name: constant_at(constant) for name, constant in constants}
-        graph, made = _read_graph(nodes, fakes, rule, rule_at)
+        graph, made = _read_graph(nodes, fakes, rule, rule_at, symbols)
         graph.output(_read(output, made))
-        meta = make_value(_read_spec(results), fakes, []) if results is not None else None
-        tried = tuple((str(what), str(why)) for what, why in passed_over)
+        meta = make_value(_read_spec(results, symbols), fakes, []) if results is not None else None
+        tried = tuple((str(what), str(why) if symbols is None else symbols.named(why)) for what, why in passed_over)
         return Record(rule_at(rule), compile_stamp(graph, tensors), tried, meta, float(price))
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, RecursionError) as error:
         raise NotSerialisable(error) from error
@@ -152,18 +164,27 @@ def load_program(rows: Any) -> fx.GraphModule:
 
 
 def comparable_text(text: bytes) -> Any:
-    """The part of a record's text on its expansion, without rejected alternatives and the names of constants."""
+    """The part of a record's text on its expansion, without rejected alternatives and the names of constants. PyTorch
+    may write open sizes in several forms that are equal."""
     nodes, output, constants, rule, _, results, price = json.loads(text)
+    nodes = [[name, None if _is_open(spec) else spec, *call] for name, spec, *call in nodes]
+    results = None if _is_open(results) else results
     return [nodes, output, [[target, data] for target, (_, *data) in constants], rule, results, price]
 
 
-def _read_graph(nodes: Any, fakes: Fakes, rule: Any, rule_at: Callable[[Any], Any]) -> tuple[fx.Graph, list[fx.Node]]:
+def _is_open(spec: Any) -> bool:
+    return isinstance(spec, list) and (spec[:1] == ["open"] or any(map(_is_open, spec)))
+
+
+def _read_graph(
+    nodes: Any, fakes: Fakes, rule: Any, rule_at: Callable[[Any], Any], symbols: Symbols | None
+) -> tuple[fx.Graph, list[fx.Node]]:
     """A graph without its output, and its nodes."""
     graph = fx.Graph()
     made: list[fx.Node] = []
     values: list[Any] = []
     for name, spec, *call in nodes:
-        value = make_value(_read_spec(spec), fakes, values)
+        value = make_value(_read_spec(spec, symbols), fakes, values)
         if not call:
             node = graph.create_node("placeholder", name, name=name)
         elif len(call) == 1:
@@ -182,17 +203,27 @@ def _read_graph(nodes: Any, fakes: Fakes, rule: Any, rule_at: Callable[[Any], An
     return graph, made
 
 
+_OF_NUMBERS = (
+    *(operator.getitem, operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg),
+    *(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.truediv, operator.pow),
+    *(torch.sym_max, torch.sym_min, torch.sym_int, torch.sym_float, torch.sym_not),
+)
+_NAMES: dict[Any, str] = {function: function.__name__ for function in _OF_NUMBERS}
+"""Functions by which rules take results apart and compute with sizes."""
+_FUNCTIONS = {name: function for function, name in _NAMES.items()}
+
+
 def _target(target: Any) -> str:
-    if target is operator.getitem:
-        return "getitem"
+    if not isinstance(target, torch._ops.OpOverload) and target in _NAMES:
+        return _NAMES[target]
     if isinstance(target, torch._ops.OpOverload):
         return f"{target.namespace}.{target._opname}.{target._overloadname}"
     raise NotSerialisable(target)
 
 
 def _op(name: str) -> Any:
-    if name == "getitem":
-        return operator.getitem
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name]
     namespace, op, overload = name.split(".")
     found = getattr(getattr(getattr(torch.ops, namespace), op), overload)
     if not isinstance(found, torch._ops.OpOverload):
@@ -200,27 +231,38 @@ def _op(name: str) -> Any:
     return found
 
 
-def _spec(spec: Any) -> Any:
+def _spec(spec: Any, symbols: Symbols | None) -> Any:
     if type(spec) is TensorSpec:
-        sizes = [*spec.size, *spec.stride, spec.offset]
-        if not all(type(size) is int for size in sizes):
-            raise NotSerialisable(spec)
-        dtype = name_of(spec.dtype)
-        return ["tensor", spec.size, spec.stride, spec.offset, dtype, str(spec.device), spec.base]
+        size, stride, [offset] = (_sizes(part, symbols) for part in (spec.size, spec.stride, [spec.offset]))
+        return ["tensor", size, stride, offset, name_of(spec.dtype), str(spec.device), spec.base]
     if isinstance(spec, tuple):
-        return ["many", *map(_spec, spec)]
+        return ["many", *[_spec(part, symbols) for part in spec]]
     if isinstance(spec, torch.Tensor):
         raise NotSerialisable(spec.layout)
+    if symbols is not None and isinstance(spec, torch.SymInt):
+        return symbols.written(spec)
     return ["value", _written(spec, {})]
 
 
-def _read_spec(spec: Any) -> Any:
+def _sizes(sizes: Sequence[Any], symbols: Symbols | None) -> list[Any]:
+    if symbols is not None:
+        return list(map(symbols.written, sizes))
+    if not all(type(size) is int for size in sizes):
+        raise NotSerialisable(sizes)
+    return list(sizes)
+
+
+def _read_spec(spec: Any, symbols: Symbols | None) -> Any:
     kind, *rest = spec
     if kind == "tensor":
         size, stride, offset, dtype, device, base = rest
+        if symbols is not None:
+            size, stride, [offset] = (list(map(symbols.read, part)) for part in (size, stride, [offset]))
         return TensorSpec(tuple(size), tuple(stride), offset, _dtype(dtype), torch.device(device), base)
     if kind == "many":
-        return tuple(map(_read_spec, rest))
+        return tuple(_read_spec(part, symbols) for part in rest)
+    if kind == "open" and symbols is not None:
+        return symbols.read(spec)
     return _read(rest[0], [])
 
 

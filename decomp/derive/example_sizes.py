@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.derive.other_sizes import at_sizes, symbols_in
+from decomp.derive.other_sizes import at_sizes
 from decomp.ir.call import metadata
 from decomp.ir.signature import Signature
-from decomp.metadata.symbolic_sizes import SYMBOLIC
+from decomp.metadata.symbolic_sizes import SYMBOLIC, symbols_in
 from decomp.torch_internals.fakes import FakeTensorMode
 from decomp.torch_internals.pytree import tensors_in
 

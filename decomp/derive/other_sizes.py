@@ -5,7 +5,7 @@ that the program allows, and compared with the op's own kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 import functools
 import logging
 import random
@@ -18,7 +18,7 @@ from decomp.errors import first_line
 from decomp.ir.call import call_target, metadata, select_results
 from decomp.metadata.fakes import Fakes, new_mode
 from decomp.metadata.meta_kernels import MetaKernels
-from decomp.metadata.symbolic_sizes import SYMBOLIC, quiet, strides_of
+from decomp.metadata.symbolic_sizes import SYMBOLIC, quiet, symbols_in
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -26,7 +26,7 @@ from decomp.torch_internals.fakes import (
     UnsupportedOperatorException,
 )
 from decomp.torch_internals.modes import enable_python_dispatcher
-from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
+from decomp.torch_internals.pytree import tensors_in, tree_map
 
 Sizes = Mapping[Any, Any]
 """A size for each symbol."""
@@ -88,15 +88,6 @@ def _problem(
     except Exception as error:
         return f"it fails: {first_line(error)}"
     return None if found == expected else f"it returns {found}, the op {expected}"
-
-
-def symbols_in(values: Any) -> Iterator[Any]:
-    """The symbols of the sizes and strides in metadata."""
-    for leaf in tree_leaves(values):
-        parts = (*leaf.shape, *strides_of(leaf)) if isinstance(leaf, torch.Tensor) else (leaf,)
-        for part in parts:
-            if isinstance(part, SYMBOLIC):
-                yield from part.node.expr.free_symbols
 
 
 def _draw_sizes(env: Any, symbols: list[Any]) -> list[Sizes]:

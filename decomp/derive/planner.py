@@ -135,7 +135,7 @@ class Planner:
         kept = self._from_disk(request)
         if kept is None:
             return self._decide_anew(request, basis)
-        self.memory.decisions[key] = kept
+        memory.decisions[key] = kept
         return kept
 
     def _kept(self, dialect: str) -> ExpansionCache | None:
@@ -145,7 +145,7 @@ class Planner:
         if self.memory.segment is None:
             name = self.origins.name(self.rules, self.target, dialect, self.cost)
             self.memory.segment = Segment(name, self.rules)
-        return ExpansionCache(self.memory.segment, place, self.memory.fakes, Composite)
+        return ExpansionCache(self.memory.segment, place, self.memory.fakes, Composite, self.mode)
 
     def _from_disk(self, request: Request) -> Decision | None:
         """The decision of another process for a call. A random sample of these is also decided here, to confirm
@@ -252,7 +252,7 @@ class Planner:
             return
         known.decisions[key] = decision
         record = record_of(decision)
-        if self.kept and record and known is self.memory and request.may_be_kept(self.kept.depth):
+        if self.kept and record and known is memory and request.may_be_kept(self.kept.depth):
             self.kept.note(*request.place, record)
 
     def _decision(self, request: Request) -> Decision:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from decomp.torch_internals.fakes import FakeTensorMode
+from decomp.torch_internals.pytree import tree_leaves
 
 TRIED = 24
 """The number of assignments of sizes that are compared."""
@@ -195,6 +196,15 @@ def same_size(expected: Any, found: Any) -> bool:
 def expression(number: Any) -> Any:
     """A number, or the expression of a symbolic one, which can be compared without a guard."""
     return number.node.expr if isinstance(number, SYMBOLIC) else number
+
+
+def symbols_in(values: Any) -> Iterator[Any]:
+    """The symbols of the sizes and strides in metadata."""
+    for leaf in tree_leaves(values):
+        parts = (*leaf.shape, *strides_of(leaf)) if isinstance(leaf, torch.Tensor) else (leaf,)
+        for part in parts:
+            if isinstance(part, SYMBOLIC):
+                yield from part.node.expr.free_symbols
 
 
 def is_open(size: Any) -> bool:

@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import (
     rebind_unbacked as rebind_unbacked,
     statically_known_true as statically_known_true,
 )
+from torch.utils._sympy import functions as _functions
 from torch.utils._sympy.interp import sympy_interp as sympy_interp
 from torch.utils._sympy.printers import PythonPrinter as PythonPrinter
 from torch.utils._sympy.reference import PythonReferenceAnalysis as PythonReferenceAnalysis
@@ -31,6 +32,8 @@ from torch.utils._sympy.symbol import (
 from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 
 sizes_config = torch.fx.experimental._config
+sympy_functions = _functions
+"""Operations that PyTorch adds to those of sympy."""
 
 
 class _ShapeEnvGuardError(RuntimeError):

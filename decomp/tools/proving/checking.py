@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.cache.portable import NotSerialisable, load_program
+from decomp.cache.portable import load_program
+from decomp.cache.symbols import NotSerialisable
 from decomp.errors import first_line, spell_target
 from decomp.ir.agreement import described, same_metadata
 from decomp.ir.call import is_free, is_host

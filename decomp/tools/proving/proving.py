@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from decomp.advice.jobs import Setting
-from decomp.cache.portable import NotSerialisable, dump_program
+from decomp.cache.portable import dump_program
+from decomp.cache.symbols import NotSerialisable
 from decomp.derive.decisions import Derived
 from decomp.errors import Blocker, NotLowered, first_line
 from decomp.ir.call import calls as calls_in
