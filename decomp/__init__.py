@@ -143,7 +143,7 @@ _MOVED_TO_ERRORS = frozenset(
 )
 _MOVED = {
     **{name: ("errors", name) for name in _MOVED_TO_ERRORS},
-    **{name: ("results", name) for name in results.__all__ if name not in ("Matches", "Proof")},
+    **{name: ("results", name) for name in results.__all__ if name not in ("Matches", "PortableProgram", "Proof")},
     "Leeway": ("results", "UnspecifiedBehaviour"),
 }
 """Names that were public, with the module and the name that they have now; they go in release 0.3."""

@@ -46,7 +46,7 @@ from decomp.provenance import Provenance, record
 from decomp.report import Report, report_of
 from decomp.rules.accuracy import Accuracy, Policy
 from decomp.rules.keywords import DecomposeOptions, LowerOptions, PlanOptions
-from decomp.rules.library import hold_to_lock, write_page
+from decomp.rules.library import hold_to_lock, write_page, write_program
 from decomp.rules.options import Options, verb
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import MatchAllTarget, Target
@@ -213,6 +213,13 @@ class Lowering:
         same model or a similar one; the page then shows what became of each call in both, and what changed. Returns the
         path. Raises `ArgumentError` if the file cannot be written."""
         return write_page(self, path, title, before)
+
+    def save(self, path: str | Path, *, weights: bool = True) -> Path:
+        """Write the program for runtimes that are not Python: its calls as `program.json`, and parameters, buffers and
+        constants beside it as `program.weights`; `decomp.results.PortableProgram.read` reads both. `weights=False`
+        leaves parameters and buffers out, as for programs on the meta device. Returns the path. Raises `NotPortable`
+        for what cannot be written, by name, and `ArgumentError` if the files cannot be."""
+        return write_program(self, path, weights)
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from decomp.tools.benchmarking.workload import Workload as Workload
     from decomp.tools.bringup.report import BringUp as BringUp
     from decomp.tools.comparing.comparison import ComparedCall as ComparedCall, Comparison as Comparison
+    from decomp.tools.portable.reading import PortableProgram as PortableProgram
 
 _DEFINED_IN = {
     "Advice": "decomp.advising",
@@ -47,6 +48,7 @@ _DEFINED_IN = {
     "MemoryPlan": "decomp.memory.planning",
     "Part": "decomp.partitioning.outcome",
     "Partition": "decomp.partitioning.outcome",
+    "PortableProgram": "decomp.tools.portable.reading",
     "Proof": "decomp.proof.correspondence",
     "Provenance": "decomp.provenance",
     "RefoldReport": "decomp.refolding.outcome",

@@ -138,11 +138,17 @@ class Call:
         return metadata(self.place) if self.place is not None else None
 
 
+_OUTSIDE_MODULES = "_empty_nn_module_stack_from_metadata_hook"
+"""What torch.export (2.13) records of a node that no module made."""
+
+
 def module_path(stack: Any) -> str:
     """The innermost module of an `nn_module_stack`, without prefixes added by capture."""
     if not stack:
         return ""
     path = str(list(stack.values())[-1][0])
+    if path == _OUTSIDE_MODULES:
+        return ""
     for prefix in ("L['self'].", "L['self']", "L__self___", "self."):
         path = path.removeprefix(prefix)
     return path

@@ -3,8 +3,10 @@ public way to copy one, or to query its assumptions; its private attributes are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import contextlib
+from dataclasses import dataclass
+import sys
 from typing import Any
 
 import torch
@@ -189,3 +191,49 @@ def _refilled(now: Any, old: Any) -> bool:
         now.update(old)
         return True
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolFacts:
+    """What is known of the symbol of an open size."""
+
+    minimum: int | None
+    maximum: int | None
+    example: int | None
+    """Its value for the example inputs; None if it depends on data."""
+
+
+def facts_of(env: Any, symbol: Any) -> SymbolFacts:
+    """What an environment knows of a symbol."""
+    known = env.var_to_range.get(symbol)
+    values = getattr(env, "backed_var_to_val", None)
+    example = (env.var_to_val if values is None else values).get(symbol)
+    lower, upper = (None, None) if known is None else (_finite(known.lower), _finite(known.upper))
+    return SymbolFacts(lower, upper, None if example is None else int(example))
+
+
+def _finite(bound: Any) -> int | None:
+    """A bound of a range; None where there is no limit that a size could exceed."""
+    return int(bound) if bound.is_Integer and abs(int(bound)) < sys.maxsize - 1 else None
+
+
+def new_sizes(env: Any, mode: FakeTensorMode, facts: Mapping[str, SymbolFacts]) -> dict[str, Any]:
+    """A symbolic size of `env` for each symbol, with its range."""
+    from decomp.torch_internals.sizes import ConstantSource, DimDynamic, StatelessSymbolicContext, ValueRanges
+
+    made: dict[str, Any] = {}
+    for name, each in facts.items():
+        if each.example is None:
+            size = env.create_unbacked_symint()
+        else:
+            context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
+            example = torch.empty(each.example, dtype=torch.bool)
+            fake = mode.from_tensor(example, source=ConstantSource(name), symbolic_context=context)
+            size = fake.shape[0]
+        known = env.var_to_range[size.node.expr]
+        lower = known.lower if each.minimum is None else each.minimum
+        upper = known.upper if each.maximum is None else each.maximum
+        env.var_to_range[size.node.expr] = ValueRanges(lower, upper)
+        made[name] = size
+    env._update_version_counter()
+    return made

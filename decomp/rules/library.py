@@ -89,3 +89,9 @@ def write_page(lowering: Any, path: str | Path, title: str | None, before: Any) 
     """Write the page of a lowering, or of what differs from an earlier one, and return its path."""
     written: Path = importlib.import_module("decomp.tools.page.writing").write(lowering, path, title, before)
     return written
+
+
+def write_program(lowering: Any, path: str | Path, weights: bool) -> Path:
+    """Write a lowered program as JSON, its weights beside it, and return its path."""
+    written: Path = importlib.import_module("decomp.tools.portable.writing").save(lowering, Path(path), weights)
+    return written

@@ -15,7 +15,7 @@ from decomp.ir.call import Call
 from decomp.ir.schema import MISSING, Parameter, parameters
 from decomp.ir.spellings import IGNORED
 
-_OF_MEMORY = frozenset({"device", "layout", "memory_format", "implicit"}) | IGNORED
+OF_MEMORY = frozenset({"device", "layout", "memory_format", "implicit"}) | IGNORED
 """Arguments for the placement and layout of a tensor, which do not affect its values."""
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -33,7 +33,7 @@ def arguments_of(call: Call, dtypes: Mapping[torch.dtype, Any] | None) -> Argume
         return _mapped(node.args, dtypes), {key: _mapped(value, dtypes) for key, value in node.kwargs.items()}
     args, kwargs = [], {}
     for parameter in parameters(getattr(packet, call.overload or "default")):
-        if parameter.name in _OF_MEMORY:
+        if parameter.name in OF_MEMORY:
             continue
         value = call.arguments.get(parameter.name, parameter.default)
         if parameter.default is MISSING:

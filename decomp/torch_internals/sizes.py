@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import contextlib
 from typing import Any
 
+from torch._dynamo.source import ConstantSource as ConstantSource
 import torch.fx.experimental._config
 from torch.fx.experimental.symbolic_shapes import (
     SYMPY_INTERP as SYMPY_INTERP,

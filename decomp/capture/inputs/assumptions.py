@@ -5,7 +5,7 @@ own module checks them in a separate call; a lowered module checks them in the g
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 import functools
 import math
@@ -62,7 +62,15 @@ def assumptions_of(program: ExportedProgram, inputs: Sequence[fx.Node]) -> tuple
     """The assumptions about the inputs of an exported program, for the placeholders `inputs` of its module. Raises
     `CaptureError` for a condition on anything else."""
     names = [str(node.target) for node in inputs]
-    codes = [*_of_sizes(inputs, program.range_constraints), *_recorded(program, names)]
+    return _distinct((*_of_sizes(inputs, program.range_constraints), *_recorded(program, names)), names)
+
+
+def size_assumptions(inputs: Sequence[fx.Node], ranges: Mapping[Any, Any]) -> tuple[Assumption, ...]:
+    """The assumptions about the open sizes of inputs, given the ranges of symbols."""
+    return _distinct(_of_sizes(inputs, ranges), [str(node.target) for node in inputs])
+
+
+def _distinct(codes: Iterable[str], names: Sequence[str]) -> tuple[Assumption, ...]:
     found = (_assumption(code, names) for code in codes)
     return tuple(dict.fromkeys(each for each in found if each is not None))
 
