@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+import functools
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 OUTPUT = (
-    "Save the lowered program (.pt2; for onnx .onnx; for stablehlo .mlir[bc]); of several models a directory, for a "
-    ".pt2 file of each."
+    "Save the lowered program (.pt2; .json with .weights beside it, for runtimes that are not Python; for onnx .onnx; "
+    "for stablehlo .mlir[bc]); of several models a directory, for a .pt2 file of each."
 )
+NO_WEIGHTS = "Leave parameters and buffers out of a .json program, as for a model on the meta device."
 OPSET = "The version of ONNX's operators in an .onnx file, from 18 on; 21 by default."
 
 
@@ -42,6 +44,7 @@ def lower(
     stage: Stages = [],
     checks: Annotated[bool, typer.Option("--checks", help="List every invariant that was checked.")] = False,
     opset: Annotated[int | None, typer.Option("--opset", min=1, help=OPSET, show_default=False)] = None,
+    no_weights: Annotated[bool, typer.Option("--no-weights", help=NO_WEIGHTS)] = False,
 ) -> None:
     """Lower a model to a target, show the report and save the result; or several models, with a table of all."""
     from decomp.tools.cli import tables
@@ -49,7 +52,7 @@ def lower(
     require_writer(output)
     names, target = models_named(models), load_target(to)
     paths = _paths(output, names)
-    save = _writer(target, paths[0], opset)
+    save = _writer(target, paths[0], opset, weights=not no_weights)
     options = words.options(verify=False if no_verify else "values")
     if len(names) > 1 and options.lock is not None:
         raise Unusable(f"--lock {options.lock}: a lock is of one model")
@@ -133,7 +136,7 @@ def plan(
 def _paths(output: Path | None, names: list[str]) -> list[Path | None]:
     """The file of each model; with several, OUTPUT is a directory. Raises `Unusable`."""
     if len(names) == 1 or output is None:
-        return [_writable(output, *_WRITERS)] * len(names)
+        return [_writable(output, ".json", *_WRITERS)] * len(names)
     if not output.is_dir():
         raise Unusable(f"-o {output}: for several models it must be a directory that is there")
     paths = [output / f"{Path(name.rpartition(':')[2]).stem}.pt2" for name in names]
@@ -157,15 +160,20 @@ def _writable(path: Path | None, *others: str) -> Path | None:
 
 _XLA, _ONNX = (("stablehlo",), "xla"), (("onnx", "onnxruntime"), "onnx_models")
 _WRITERS = {".onnx": _ONNX, ".mlir": _XLA, ".mlirbc": _XLA}
-"""By file suffix: the targets whose programs it is for, and their backend's module, which has `save`."""
+"""By file suffix: the targets whose programs it is for, and their backend's module, which has `save`; .pt2 and .json
+are for all targets."""
 
 
 def _writer(
-    target: decomp.Target, path: Path | None, opset: int | None = None
+    target: decomp.Target, path: Path | None, opset: int | None = None, weights: bool = True
 ) -> Callable[[decomp.Lowering, Path], None]:
     """The function that saves a lowering to this path. Raises `Unusable` for a wrong target or a missing package."""
     if opset is not None and (path is None or path.suffix != ".onnx"):
         raise Unusable("--opset is for -o FILE.onnx")
+    if path is not None and path.suffix == ".json":
+        return functools.partial(_save_portable, weights=weights)
+    if not weights:
+        raise Unusable("--no-weights is for -o FILE.json")
     if path is None or path.suffix not in _WRITERS:
         return lambda lowering, path: _save(lowering.result, path)
     names, module = _WRITERS[path.suffix]
@@ -185,6 +193,10 @@ def _writer(
             raise Unusable(f"cannot save {path}: {error.strerror or first_line(error)}") from error
 
     return save
+
+
+def _save_portable(lowering: decomp.Lowering, path: Path, weights: bool) -> None:
+    lowering.save(path, weights=weights)
 
 
 def _save(program: ExportedProgram, path: Path) -> None:

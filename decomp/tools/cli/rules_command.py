@@ -11,11 +11,14 @@ from rich.text import Text
 import typer
 
 import decomp
+from decomp.errors import first_line
+from decomp.files import write_atomically
 from decomp.tools.cli.arguments import TARGET, TO, attribute, load_target
 from decomp.tools.cli.extras import require_matplotlib
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import Unusable, print_json, saved, show
 
+HEADER = "Write the ops of the target as a C header: their numbers, and structs of their arguments."
 RULES = "package.module:name of rules, or of a table of functions by op; by default the rules of the library."
 
 
@@ -99,13 +102,32 @@ def lint(
 @command(shared="")
 def targets(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help=TARGET, show_default=False)] = None,
+    header: Annotated[Path | None, typer.Option(help=HEADER, show_default=False)] = None,
 ) -> None:
     """List the targets, or the ops of one."""
     from decomp.tools.cli import tables
 
+    if header is not None:
+        _write_header(name, header)
+        return
     if name is not None:
         show(tables.target_table(load_target(name)))
         return
     from decomp_rules import targets as known
 
     show(tables.targets_table(known.get(each) for each in known.names()))
+
+
+def _write_header(name: str | None, path: Path) -> None:
+    """Write the C header of a target. Raises `Unusable`."""
+    from decomp.tools.portable.header import header
+
+    if name is None:
+        raise Unusable(f"--header {path}: of which target? decomp targets tinygrad --header {path}")
+    text = header(load_target(name))
+    try:
+        with write_atomically(path) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Unusable(f"cannot write {path}: {error.strerror or first_line(error)}") from error
+    show(saved(path))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from decomp.results import PortableProgram
 from tests.commands import run, said
 
 
@@ -30,11 +31,31 @@ def test_a_file_is_for_its_own_target(suffix, target, tmp_path):
     assert said(result) == (2, f"error: -o {path}: {suffix} is for programs lowered to {target}, not to core_aten")
 
 
+def test_a_program_for_runtimes_without_python_is_json_and_weights(tmp_path):
+    path = tmp_path / "mlp.json"
+    assert run("lower", "mlp", "--to", "tinygrad", "-o", path, "--no-verify").exit_code == 0
+    assert PortableProgram.read(path).target == "tinygrad" and path.with_suffix(".weights").stat().st_size > 800
+    assert run("lower", "mlp", "--to", "tinygrad", "-o", path, "--no-verify", "--no-weights").exit_code == 0
+    assert path.with_suffix(".weights").stat().st_size == 0
+    wrong = run("lower", "mlp", "--to", "tinygrad", "-o", tmp_path / "mlp.pt2", "--no-weights")
+    assert said(wrong) == (2, "error: --no-weights is for -o FILE.json")
+
+
+def test_the_ops_of_a_target_are_written_as_a_header(tmp_path):
+    path, lost = tmp_path / "tinygrad.h", tmp_path / "none" / "t.h"
+    assert run("targets", "tinygrad", "--header", path).exit_code == 0
+    assert 'X(sum_dim_IntList, "aten.sum.dim_IntList")' in path.read_text()
+    named = f"error: --header {lost}: of which target? decomp targets tinygrad --header {lost}"
+    assert said(run("targets", "--header", lost)) == (2, named)
+    wrong = f"error: cannot write {lost}: No such file or directory"
+    assert said(run("targets", "tinygrad", "--header", lost)) == (2, wrong)
+
+
 def test_an_output_is_of_a_known_format_in_a_directory_that_exists(tmp_path):
     wrong, lost = tmp_path / "out.pt", tmp_path / "none" / "out.pt2"
     assert said(run("lower", "mlp", "--to", "core_aten", "-o", wrong)) == (
         2,
-        f"error: -o {wrong}: the name must end in .pt2 or .onnx or .mlir or .mlirbc",
+        f"error: -o {wrong}: the name must end in .pt2 or .json or .onnx or .mlir or .mlirbc",
     )
     assert said(run("lower", "mlp", "--to", "core_aten", "-o", lost)) == (
         2,
