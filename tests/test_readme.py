@@ -30,6 +30,7 @@ PAGES = (
     "docs/guides/compile.md",
     "docs/guides/backends.md",
     "docs/guides/partition.md",
+    "docs/guides/portable.md",
     "docs/guides/comparing.md",
     "docs/guides/command-line.md",
     "docs/results/coverage.md",
