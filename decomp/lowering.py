@@ -30,7 +30,7 @@ from decomp.derive.pipeline import (
 )
 from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.session import capture_session, lowering_session, planning, resumed_session
-from decomp.errors import Blocker, NotLowered, NotPortable
+from decomp.errors import Blocker, NotLowered, NotPortable, boundary
 from decomp.forks import collector_paused
 from decomp.graphs.lowered_modules import snapshots_of
 from decomp.graphs.snapshot import Snapshot
@@ -214,6 +214,7 @@ class Lowering:
         path. Raises `ArgumentError` if the file cannot be written."""
         return write_page(self, path, title, before)
 
+    @boundary("Lowering.save")
     def save(self, path: str | Path, *, weights: bool = True) -> Path:
         """Write the program for runtimes that are not Python: its calls as `program.json`, and parameters, buffers and
         constants beside it as `program.weights`; `decomp.results.PortableProgram.read` reads both. `weights=False`

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from decomp.errors import UnknownOp
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import meant_overload, resolve
 from decomp.ir.schema import Parameter, overloads
@@ -105,7 +106,10 @@ _Entry = tuple[str, Any, str]
 def _entries(target: Target) -> Iterator[_Entry]:
     """The overloads of a target's ops. Ops without a schema, such as patterns, have no arguments to list."""
     for listed, condition in target.conditions():
-        spelling = resolve(listed)
+        try:
+            spelling = resolve(listed)
+        except UnknownOp:
+            continue
         packet, only = spelling.op.packet, meant_overload(spelling)
         if packet is None:
             continue

@@ -9,7 +9,7 @@ import torch
 
 import decomp
 from decomp.tools.portable.header import header
-from decomp_rules import samples, targets
+from decomp_rules import patterns, samples, targets
 from decomp_rules.backends.c_compilers import zig_of_package
 
 READER = Path(__file__).with_name("reader.c")
@@ -70,4 +70,6 @@ def test_arguments_have_the_names_and_types_of_the_schema():
     assert "    decomp_number other;\n} n2nd_chip_copysign_Scalar;" in text
     assert "    decomp_tensors indices;\n" in text
     assert "   only if groups must be * / 1 */" in text
+    fused = header(decomp.Target("fused", ["relu", patterns.linear_relu]))
+    assert fused.count("    X(") - fused[: fused.index("FUSED_OPS")].count("    X(") == 1  # a pattern has no schema
     assert 'X(sum_dim_IntList, "aten.sum.dim_IntList")' in text

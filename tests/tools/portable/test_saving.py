@@ -269,6 +269,8 @@ def test_files_that_cannot_be_written_or_read_are_named(tmp_path):
         decomp.ArgumentError, match=r"p.bin must end in .json; the weights go beside it, into p.weights"
     ):
         lowering.save(tmp_path / "p.bin")
+    with pytest.raises(decomp.ArgumentError, match="unexpected keyword argument 'weight'"):
+        lowering.save(tmp_path / "p.json", weight=False)
     with pytest.raises(decomp.ArgumentError, match="save: cannot write .*: No such file or directory"):
         lowering.save(tmp_path / "no" / "p.json")
     with pytest.raises(decomp.ArgumentError, match="cannot read .*: No such file or directory"):
