@@ -103,9 +103,9 @@ def warn(text: str) -> None:
     frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
     frame = next((each for each in frames if _module_of(each).partition(".")[0] not in _INTERNAL), frames[0])
     registry = frame.f_globals.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(
-        text, UserWarning, frame.f_code.co_filename, frame.f_lineno, _module_of(frame), registry, frame.f_globals
-    )
+    # Without the globals of the frame: with them, it asks the loader of a module that is run by `python -m` for the
+    # source of `__main__`, which raises ImportError.
+    warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno, _module_of(frame), registry)
 
 
 def _module_of(frame: FrameType) -> str:

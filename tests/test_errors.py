@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import operator
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -146,3 +149,16 @@ def test_options_are_checked_by_position_as_by_name():
     for given in (lambda: decomp.memory_plan(lowering, 1), lambda: decomp.memory_plan(lowering, args=1)):
         with pytest.raises(decomp.ArgumentError, match=r"args= must be a tuple of the inputs by position"):
             given()
+
+
+def test_a_module_run_by_python_m_is_warned(tmp_path):
+    """Its loader has another name than `__main__`, and refuses to say the source of that."""
+    (tmp_path / "run.py").write_text("from decomp.errors import warn\nwarn('careful')\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "run"], cwd=tmp_path, capture_output=True, text=True, env=_with_path(tmp_path)
+    )
+    assert ran.returncode == 0 and "UserWarning: careful" in ran.stderr, ran.stderr
+
+
+def _with_path(folder):
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
