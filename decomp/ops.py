@@ -3,8 +3,14 @@ an op, registrations for it are skipped, and a rule that calls it declines. A na
 `AttributeError`, as in `torch.ops`. Where the meaning of an op has changed between versions, `changes` says which
 meaning the installed one has: `register(op, when=changes.ties_share_gradients)`."""
 
+from decomp.torch_internals.process_groups import (
+    GroupPlace as GroupPlace,
+    place_in_group as place_in_group,
+)
 from decomp.torch_internals.versions import CHANGES, Namespace
 
 aten = Namespace("aten")
 prims = Namespace("prims")
+collectives = Namespace("_c10d_functional")
+"""Ops that communicate with other processes. A rule learns the rank and size of their group from `place_in_group`."""
 changes = CHANGES

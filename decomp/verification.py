@@ -81,7 +81,7 @@ def _of_programs(source: Any, lowered: Any, full: bool) -> Proof:
     # A graph with parameters as inputs and one with parameters as attributes can be compared only by their values.
     if not _without_graph(source) and isinstance(source, ExportedProgram) is isinstance(lowered, ExportedProgram):
         pair = _pair(source, lowered)
-        checks += [invariant(pair) for invariant in BETWEEN_PROGRAMS]
+        checks += [phrase for invariant in BETWEEN_PROGRAMS if (phrase := invariant(pair))]
         checks += signatures_agree(source, lowered)
     return Proof(tuple(checks), len(after.nodes), 0, 0.0)
 

@@ -14,14 +14,16 @@ from decomp.torch_internals import (
     fakes,
     graphs,
     modes,
+    process_groups,
     pytree,
     schemas,
     sizes,
     transforms,
 )
+from tests.sharded.groups import process_group
 from tests.torch_pieces import PIECES, piece, symbolic
 
-MODULES = (archives, compiling, fakes, graphs, modes, pytree, schemas, sizes, transforms)
+MODULES = (archives, compiling, fakes, graphs, modes, process_groups, pytree, schemas, sizes, transforms)
 LATE = (
     "annotations",
     "CHANGES",
@@ -81,6 +83,16 @@ def hides_calls_from_function_modes():
             torch.relu(torch.ones(2))
         assert mode.calls == 0 and modes.has_function_modes()
     assert not modes.has_function_modes()
+
+
+@piece("process_groups.GroupPlace", "process_groups.place_in_group")
+def finds_the_place_of_this_process_in_a_group_by_its_name():
+    assert process_groups.place_in_group("0") is None
+    with process_group(rank=1, size=3) as name:
+        found = process_groups.place_in_group(name)
+        assert found == process_groups.GroupPlace(rank=1, size=3)
+        assert process_groups.place_in_group(torch.distributed.group.WORLD) == found
+        assert process_groups.place_in_group("no such group") is None
 
 
 @piece("modes.DisableTorchDispatch")

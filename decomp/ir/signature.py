@@ -9,7 +9,10 @@ from torch import fx
 
 from decomp.ir.arguments import key, leaves
 from decomp.ir.call import kind_of, metadata, read_results
+from decomp.ir.collectives import group_of
+from decomp.ir.op_facts import COLLECTIVES
 from decomp.metadata.symbolic_sizes import SYMBOLIC, expression, is_open, strides_of
+from decomp.torch_internals.process_groups import place_in_group
 
 Key = tuple[Any, ...]
 
@@ -64,6 +67,8 @@ class Signatures:
         places: dict[fx.Node, int] = {}
         args = tuple([self._pattern(arg, places) for arg in node.args])
         kwargs = tuple([(k, self._pattern(v, places)) for k, v in node.kwargs.items()]) if node.kwargs else ()
+        if getattr(node.target, "namespace", "") in COLLECTIVES:
+            kwargs = (*kwargs, ("place in group", _place_in_group(node)))
         # The result is included: the strides of attention depend on which inputs require gradients, which is not part
         # of their specs.
         specs = tuple([self.spec(each) for each in (*places, node)])
@@ -97,6 +102,12 @@ class Signatures:
         if kind is float or kind is complex:
             return (kind, repr(value))
         return key(value, lambda item: self._pattern(item, places))
+
+
+def _place_in_group(node: fx.Node) -> Key:
+    """The rank and size of the group of a collective, on which its expansion depends, as text refers to it by name."""
+    group = group_of(node)
+    return tuple(place_in_group(group) or ()) if group is not None else ()
 
 
 class _Place(int):

@@ -3,7 +3,10 @@ effects, and results that depend on the same inputs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from decomp.ir.effects import Effect
+from decomp.proof.collectives import sequence_of
 from decomp.proof.correspondence import Correspondence, EffectsChanged, InventedDependency, LostDependency
 from decomp.proof.dependence import changed_dependency, results_of_draws
 from decomp.proof.invariants import Invariant, output_of, same_codegen, same_outputs, same_placeholders
@@ -21,6 +24,20 @@ def as_many_effects(work: Correspondence) -> str:
         ):
             _require_as_many("random draw", sum(e.most for e in before), sum(e.most for e in after))
     return "equally many effects"
+
+
+def same_collectives(work: Correspondence) -> str:
+    """The same collectives in the same order on each group. Empty if there are none."""
+    before, after = sequence_of(work.source_place), sequence_of(work.place)
+    for group in before | after:
+        if before.get(group, []) != after.get(group, []):
+            problem = f"the collectives of group {group!r} are others, or in another order"
+            raise EffectsChanged(problem, expected=_listed(before, group), found=_listed(after, group))
+    return f"the same collectives in the same order on {len(before)} groups" if before else ""
+
+
+def _listed(sequences: Mapping[str, list[tuple[str, ...]]], group: str) -> str:
+    return ", ".join(f"{op}({', '.join(settings)})" for op, *settings in sequences.get(group, [])) or "none"
 
 
 def _same_dependencies(work: Correspondence) -> str:
@@ -60,5 +77,6 @@ BETWEEN_PROGRAMS: tuple[Invariant, ...] = (
     same_outputs,
     same_codegen,
     as_many_effects,
+    same_collectives,
     _same_dependencies,
 )

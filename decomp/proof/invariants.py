@@ -15,6 +15,7 @@ from decomp.ir.call import CALLS, metadata, read_results, select_results
 from decomp.ir.effects import Effects, EffectTable, regions_of, switches
 from decomp.ir.op_facts import SIZE_METHODS, SIZES
 from decomp.ir.ops import of_function
+from decomp.proof.collectives import collectives_kept, merged_kinds
 from decomp.proof.contraction import patterns_stand_for_calls
 from decomp.proof.correspondence import (
     CodegenChanged,
@@ -363,7 +364,7 @@ def same_regions(work: Correspondence) -> str:
 
 def _require_same_effects(source: fx.Node, expected: Effects, done: list[tuple[fx.Node, Effects]]) -> None:
     fewest, most = sum(e.fewest for _, e in done), sum(e.most for _, e in done)
-    kinds = [kind for _, effects in done for kind in effects.kinds]
+    kinds = merged_kinds(source, [kind for _, effects in done for kind in effects.kinds])
     same_kinds = sorted(kind.name for kind in kinds) == sorted(kind.name for kind in expected.kinds)
     if not same_kinds or fewest > expected.most or most < expected.fewest:
         shown = ", ".join(f"{effects} by {node.name!r}" for node, effects in done) or "no effect"
@@ -439,6 +440,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     patterns_stand_for_calls,
     _no_invented_dependency,
     _same_metadata,
+    collectives_kept,
     _same_effects,
     same_regions,
     _no_dead_code_added,
