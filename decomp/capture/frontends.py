@@ -29,11 +29,12 @@ from decomp.capture.exporting import (
 )
 from decomp.capture.inlining import InlinedBody, Leaves
 from decomp.capture.inputs.trees import flat_inputs
+from decomp.capture.local_shards import holds_shards, local_program
 from decomp.capture.lowered_module import LoweredModule, leave_out_of_state
 from decomp.capture.module_hooks import carry_hooks, refuse_changed_graph_module, refuse_what_export_loses
 from decomp.capture.propagation import NeedsData, propagate_metadata
 from decomp.capture.rebuild_exported import rebuild_exported, sync_input_names
-from decomp.capture.refused_kinds import refuse_inputs, refuse_module
+from decomp.capture.refused_kinds import refuse_distributed, refuse_inputs, refuse_module
 from decomp.capture.source_state import source_unchanged
 from decomp.capture.subclasses import refuse_wrapped, refused_model, unwrap_program, unwrap_subclasses, wrapped_weights
 from decomp.capture.symbolic_capture import trace_symbolically
@@ -97,13 +98,35 @@ def _of_module(
     if args is not None or kwargs:
         refuse_inputs(args, kwargs)
         given = (args or (), kwargs or {})
+        if holds_shards(model):
+            return _of_shards(model, *given, dynamic_shapes, trains)
         plain = unwrap_subclasses(model)
         captured = functools.partial(
             _capture_module, plain, *given, tracer_class, dynamic_shapes, leaves, infer, trains
         )
         return captured() if plain is model else _with_wrapped(model, captured, *given, dynamic_shapes, trains)
+    refuse_distributed(model)
     refuse_wrapped(model, type(model).__name__)
     return _trace_symbolically(model, tracer_class, leaves)
+
+
+def _of_shards(
+    model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, trains: Callable[[Module], bool]
+) -> Module:
+    """What this process computes on its shards of the parameters of a distributed module."""
+    if dynamic_shapes is not None:
+        raise CaptureError(
+            f"{type(model).__name__} has DTensors as parameters, and is captured with the sizes of args\n"
+            "  to do: leave out dynamic_shapes, or use torch.compile with decomp.backend(to=...)"
+        )
+    refuse_what_export_loses(model)
+    program = _graph(local_program(model, args, kwargs), None, None, None, None)
+    if trains(program):
+        raise CaptureError(
+            f"the gradients of {type(model).__name__}, whose parameters are DTensors, are not captured\n"
+            "  to do: pass training=False, for inference alone; or use torch.compile with decomp.backend(to=...)"
+        )
+    return program
 
 
 def _with_wrapped(

@@ -27,14 +27,21 @@ def refuse_module(model: nn.Module) -> None:
             raise CaptureError(f"{type(model).__name__}{where} {reason}")
     for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
         for name, value in tensors:
-            _refuse_tensor(f"the {kind} {name} of {type(model).__name__}", value, (*_TENSORS, _DISTRIBUTED))
+            _refuse_tensor(f"the {kind} {name} of {type(model).__name__}", value, _TENSORS)
+
+
+def refuse_distributed(model: nn.Module) -> None:
+    """Raise `CaptureError` if a parameter or buffer is a DTensor, in a module that is captured without inputs."""
+    for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, value in tensors:
+            _refuse_tensor(f"the {kind} {name} of {type(model).__name__}", value, (_DISTRIBUTED,))
 
 
 def refuse_inputs(args: Any, kwargs: Any) -> None:
     """Raise `CaptureError` if an example input is of such a kind."""
     leaves = tree_flatten_with_path((tuple(args or ()), dict(kwargs or {})))[0]
     for path, value in leaves:
-        _refuse_tensor(f"the example input {_called(path)}", value, _TENSORS)
+        _refuse_tensor(f"the example input {_called(path)}", value, (*_TENSORS, _DISTRIBUTED_INPUT))
 
 
 def _called(path: tuple[Any, ...]) -> str:
@@ -59,7 +66,10 @@ _WRAPPERS: Mapping[str, str] = {
     "FullyShardedDataParallel": (
         "which holds a part of each parameter\n  to do: lower the module as it was before it was wrapped"
     ),
-    "FSDPModule": "which holds a part of each parameter\n  to do: lower the module as it was before fully_shard",
+    "FSDPModule": (
+        "which holds a part of each parameter, and gathers it by hooks that no graph records\n"
+        f"  to do: {_COMPILE}, or lower the module as it was before fully_shard"
+    ),
 }
 """What distributes a module over processes, by the name of the class, as importing torch.distributed takes time."""
 
@@ -78,7 +88,9 @@ def _has_names(value: torch.Tensor) -> bool:
     return bool(getattr(value, "has_names", lambda: False)())
 
 
-def _is_distributed(value: torch.Tensor) -> bool:
+def is_distributed(value: Any) -> bool:
+    """Whether a value is a DTensor."""
+    # By name, as importing torch.distributed.tensor takes half a second.
     return type(value).__name__ == "DTensor" and type(value).__module__.startswith("torch.distributed")
 
 
@@ -95,7 +107,9 @@ _TENSORS: tuple[_Kind, ...] = (
     ),
     (_has_names, "a named tensor, and export drops names\n  to do: pass value.rename(None)"),
 )
+_PART = "a DTensor, which is one process's part of a tensor\n  to do: "
 _DISTRIBUTED: _Kind = (
-    _is_distributed,
-    "a DTensor, which is one process's part of a tensor\n  to do: lower the module as it was before it was distributed",
+    is_distributed,
+    f"{_PART}pass example inputs (args=) and training=False, or {_COMPILE}",
 )
+_DISTRIBUTED_INPUT: _Kind = (is_distributed, f"{_PART}pass its to_local(), or {_COMPILE}")
