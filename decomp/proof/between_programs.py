@@ -33,7 +33,7 @@ def same_collectives(work: Correspondence) -> str:
         if before.get(group, []) != after.get(group, []):
             problem = f"the collectives of group {group!r} are others, or in another order"
             raise EffectsChanged(problem, expected=_listed(before, group), found=_listed(after, group))
-    return f"the same collectives in the same order on {len(before)} groups" if before else ""
+    return f"the same collectives in the same order on {len(before)} group{'s' * (len(before) > 1)}" if before else ""
 
 
 def _listed(sequences: Mapping[str, list[tuple[str, ...]]], group: str) -> str:

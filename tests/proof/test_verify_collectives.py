@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 import torch.distributed._functional_collectives  # which registers the ops
 
+import decomp
 from decomp.proof.checks import check
 from decomp.proof.correspondence import Correspondence, EffectsChanged
 from tests.proof.paired_graphs import Pair, broken, node_of
+from tests.sharded.groups import process_group
 
 c10d = torch.ops._c10d_functional
 aten = torch.ops.aten
@@ -112,4 +115,30 @@ def test_a_rule_must_wait_for_what_it_reads_and_stay_in_the_group() -> None:
         "  source node 'reduce' (call_function _c10d_functional.all_reduce.default)\n"
         "  expected: 0\n"
         "  found: 7"
+    )
+
+
+class TwoSums(nn.Module):
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__()
+        self.ops = first, second
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, other = (c10d.wait_tensor(c10d.all_reduce(x, op, "0")) for op in self.ops)
+        return one * other
+
+
+def test_two_programs_make_the_same_collectives_in_the_same_order() -> None:
+    with process_group():
+        source, same, swapped = (
+            torch.export.export(TwoSums(*ops), (torch.ones(2),))
+            for ops in (("sum", "max"), ("sum", "max"), ("max", "sum"))
+        )
+    assert "the same collectives in the same order on 1 group" in decomp.verify(source, same).checks
+    with pytest.raises(EffectsChanged) as caught:
+        decomp.verify(source, swapped)
+    assert str(caught.value).startswith(
+        "the collectives of group '0' are others, or in another order\n"
+        "  expected: _c10d_functional.all_reduce.default(sum, 0), _c10d_functional.all_reduce.default(max, 0)\n"
+        "  found: _c10d_functional.all_reduce.default(max, 0), _c10d_functional.all_reduce.default(sum, 0)"
     )
