@@ -93,7 +93,13 @@ def test_script_modules_are(made, args):
             "FullyShardedDataParallel",
             ["which holds a part of each parameter", "lower the module as it was before it was wrapped"],
         ),
-        ("FSDPModule", ["which holds a part of each parameter", "lower the module as it was before fully_shard"]),
+        (
+            "FSDPModule",
+            [
+                "which holds a part of each parameter, and gathers it by hooks that no graph records",
+                "use torch.compile with decomp.backend(to=...), or lower the module as it was before fully_shard",
+            ],
+        ),
     ],
 )
 def test_what_distributes_a_module_over_processes_is(wrapper, reason):
