@@ -17,6 +17,7 @@ from torch import fx
 from typing_extensions import Unpack
 
 from decomp.advice.suggestions import SuggestionSearch
+from decomp.breakdown.accounts import ProgramAccount, account_of_lowering, account_of_plan
 from decomp.capture import frontends
 from decomp.derive.decisions import Plan, PlannedProgram
 from decomp.derive.pipeline import (
@@ -55,6 +56,7 @@ from decomp.validation.plan_prices import PlanPricing
 from decomp.validation.values import measure_lowering
 
 if TYPE_CHECKING:
+    from decomp.breakdown.layers import Layers
     from decomp.validation.choosing_levels import Picked
 
 
@@ -229,6 +231,16 @@ class Lowering:
         """Ops before and after, rules used, expansions traced and inserted, time by stage, what was verified."""
         return report_of(self)
 
+    def account(self) -> ProgramAccount:
+        """Its calls before and after, with modules and costs: what `layers` and `decomp.results.Methods` sum up. Raises
+        `CostError`."""
+        return account_of_lowering(self)
+
+    def layers(self) -> Layers:
+        """What each layer costs: calls, weights, operations, bytes; repeated blocks are one row. Raises `CostError`,
+        and `ArgumentError` for a program without module paths."""
+        return self.account().layers()
+
 
 @verb("lower", LowerOptions)
 def lower(model: Any, *, to: Target, **given: Unpack[LowerOptions]) -> Lowering:
@@ -306,8 +318,12 @@ def plan(model: Any, *, to: Target, **given: Unpack[PlanOptions]) -> Plan:
 
 def _attach_lazy_answers(planned: PlannedProgram, program: Module, matching: RuleSelection, policy: Policy) -> Plan:
     """The plan; its costs and its suggestions for the target are computed on first access."""
-    pricing, suggesting = PlanPricing(planned, program, matching, policy), SuggestionSearch(program, matching, policy)
-    return replace(planned.plan, pricing=pricing, suggesting=suggesting)
+    return replace(
+        planned.plan,
+        pricing=PlanPricing(planned, program, matching, policy),
+        suggesting=SuggestionSearch(program, matching, policy),
+        accounting=functools.partial(account_of_plan, planned, program),
+    )
 
 
 _LOG = logging.getLogger(__name__)

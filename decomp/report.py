@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from decomp.breakdown.accounts import lowered_calls, source_calls
 from decomp.costs.counting import CALLS
 from decomp.costs.model import price_of_graph, unit_of
 from decomp.costs.plans import Totals
@@ -191,16 +192,12 @@ def report_of(lowering: Lowering) -> Report:
     removed: Counter[str] = Counter()
     effects: Counter[str] = Counter()
     for piece in lowering.pieces:
-        planned = piece.planned
-        whole = _before_conversion(planned)
-        for node in calls_for_target(whole.graph):
-            _count(node, whole.source_of(node), before, modules, 0)
-        origins = piece.since_planned.origin
+        for node, source in source_calls(piece.planned):
+            _count(node, source, before, modules, 0)
         found = effects_in(piece.graph)
         effects.update(kind for kind in found.values() if kind != WRITE_BACK)
-        for node in calls_for_target(piece.graph, found):
-            source = origins.get(node)
-            _count(node, planned.source_of(source) if source is not None else node, after, modules, 1)
+        for node, source in lowered_calls(piece, found):
+            _count(node, source, after, modules, 1)
         plain += len(calls_for_target(piece.expanded.graph))
         simplified = piece.record("simplify")
         removed.update(simplified.counts if simplified is not None else {})
@@ -248,12 +245,6 @@ def _costs(lowering: Lowering) -> Totals | None:
     except CostError:
         return None
     return Totals(repr(cost), unit_of(cost), expanded, simplified)
-
-
-def _before_conversion(planned: ProgramGraph) -> ProgramGraph:
-    """The functional graph before patterns were contracted, or complex numbers split, in it."""
-    changed = planned.at("fuse patterns") or planned.at("split complex")
-    return changed.before if changed is not None and changed.before is not None else planned
 
 
 def _decisions(piece: ProgramGraph) -> Iterable[Decision]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from decomp.advising import Advice as Advice
     from decomp.backends import TorchCompileBackend as TorchCompileBackend
+    from decomp.breakdown.layers import Layer as Layer, Layers as Layers
+    from decomp.breakdown.model_methods import MethodCost as MethodCost, Methods as Methods
     from decomp.budgets import Budget as Budget
     from decomp.finding import Matches as Matches
     from decomp.memory.planning import MemoryPlan as MemoryPlan
@@ -41,11 +43,15 @@ _DEFINED_IN = {
     "Declined": "decomp.rules.declining",
     "Finding": "decomp.rules.linting",
     "UnspecifiedBehaviour": "decomp.samples",
+    "Layer": "decomp.breakdown.layers",
+    "Layers": "decomp.breakdown.layers",
     "Loaded": "decomp.runtime.loaded",
     "LoweredGraph": "decomp.runtime.lowered_graphs",
     "Match": "decomp.patterns.found",
     "Matches": "decomp.finding",
     "MemoryPlan": "decomp.memory.planning",
+    "MethodCost": "decomp.breakdown.model_methods",
+    "Methods": "decomp.breakdown.model_methods",
     "Part": "decomp.partitioning.outcome",
     "Partition": "decomp.partitioning.outcome",
     "PortableProgram": "decomp.tools.portable.reading",

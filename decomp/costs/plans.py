@@ -30,6 +30,15 @@ def spell_price(price: float) -> str:
     return f"{price:,.0f}" if price >= 100 or price == int(price) else f"{price:.3g}"
 
 
+def spell_bytes(nbytes: float) -> str:
+    """`16.8 MB`"""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 999.5 or unit == "GB":
+            break
+        nbytes /= 1000
+    return f"{nbytes:.0f} {unit}" if unit == "B" or nbytes >= 99.95 else f"{nbytes:.3g} {unit}"
+
+
 def spell_error(ulp: float, own: float | None) -> str:
     """`2.9`, in ULP; or `PyTorch's own error` if it is large and PyTorch's own kernel is not better, as in the tail of
     GELU."""

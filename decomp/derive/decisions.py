@@ -32,6 +32,8 @@ from decomp.tables import Table, titled
 
 if TYPE_CHECKING:
     from decomp.advice.suggestions import Suggestion
+    from decomp.breakdown.accounts import ProgramAccount
+    from decomp.breakdown.layers import Layers
 
 Tried = tuple[tuple[str, str], ...]
 """Alternatives that were tried, with the reason why each was not chosen."""
@@ -153,6 +155,8 @@ class Plan:
     """The uses of rules for patterns, by graph."""
     suggesting: Callable[[], Suggestion] | None = field(default=None, repr=False, compare=False)
     """Finds the ops that would complete the plan."""
+    accounting: Callable[[], ProgramAccount] | None = field(default=None, repr=False, compare=False)
+    """Computes what the program consists of."""
     notes: tuple[str, ...] = ()
     """Further decisions: where complex numbers enter and leave, on a target without them."""
 
@@ -225,6 +229,18 @@ class Plan:
         if self.pricing is None:
             raise CostError("the costs of this plan are unknown: it was not made by decomp.plan or decomp.lower")
         return self.pricing()
+
+    def account(self) -> ProgramAccount:
+        """The calls of the program and those that they become before they are simplified, with modules and costs: what
+        `layers` and `decomp.results.Methods` sum up. Raises `CostError`."""
+        if self.accounting is None:
+            raise CostError("the calls of this plan are unknown: it was not made by decomp.plan or decomp.lower")
+        return self.accounting()
+
+    def layers(self) -> Layers:
+        """What each layer will cost before it is simplified: calls, weights, operations, bytes; repeated blocks are one
+        row. Raises `CostError`, and `ArgumentError` for a program without module paths."""
+        return self.account().layers()
 
     def suggest(self) -> Suggestion:
         """The smallest set of additional ops that would complete the plan; what each blocked op needs, and its

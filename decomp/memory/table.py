@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from decomp.costs.plans import spell_bytes
 from decomp.tables import Table
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ def render_plan(plan: MemoryPlan) -> Iterator[str]:
 
 def headline(plan: MemoryPlan) -> str:
     """`peak 17.8 MB, 0.18 of the 101 MB without a plan; lower bound 17.8 MB`"""
-    share = f"{plan.ratio:.2f} of the {format_bytes(plan.unplanned_peak)} without a plan"
-    return f"peak {format_bytes(plan.peak)}, {share}; lower bound {format_bytes(plan.lower_bound)}"
+    share = f"{plan.ratio:.2f} of the {spell_bytes(plan.unplanned_peak)} without a plan"
+    return f"peak {spell_bytes(plan.peak)}, {share}; lower bound {spell_bytes(plan.lower_bound)}"
 
 
 def _table(plan: MemoryPlan) -> Iterator[str]:
@@ -39,7 +40,7 @@ def _table(plan: MemoryPlan) -> Iterator[str]:
 def _row(op: OpMemory) -> tuple[str, ...]:
     name = op.op if len(op.op) <= MAX_NAME_WIDTH else f"…{op.op[1 - MAX_NAME_WIDTH :]}"
     numbers = op.in_place, op.in_arena, op.in_blocks
-    return name, str(op.calls), format_bytes(op.before), format_bytes(op.after), *map(str, numbers)
+    return name, str(op.calls), spell_bytes(op.before), spell_bytes(op.after), *map(str, numbers)
 
 
 def _remarks(plan: MemoryPlan) -> Iterator[str]:
@@ -47,17 +48,8 @@ def _remarks(plan: MemoryPlan) -> Iterator[str]:
     yield "in place: calls that overwrite an operand; in arena: into planned memory;"
     yield "in blocks: that run on one block of rows after the other."
     if plan.arena:
-        yield f"The arena takes {format_bytes(plan.arena)}, and is allocated in each run."
+        yield f"The arena takes {spell_bytes(plan.arena)}, and is allocated in each run."
     else:
         yield "No arena: freeing results one by one takes less."
     if plan.dynamic:
         yield "Sizes vary: figures are for the example inputs. Results that vary have their own memory."
-
-
-def format_bytes(nbytes: float) -> str:
-    """`16.8 MB`"""
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 999.5 or unit == "GB":
-            break
-        nbytes /= 1000
-    return f"{nbytes:.0f} {unit}" if unit == "B" or nbytes >= 99.95 else f"{nbytes:.3g} {unit}"

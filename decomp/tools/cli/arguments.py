@@ -59,6 +59,16 @@ STAGES = "Print the program as it is after a stage: calls, where each comes from
 Stages = Annotated[list[StageName], typer.Option("--stage", help=STAGES)]
 
 
+class Unit(str, Enum):
+    """What a command also lists calls and costs by."""
+
+    layer = "layer"
+
+
+BY = "Also show calls, weights, operations and bytes by layer; repeated blocks are one row."
+By = Annotated[Unit | None, typer.Option("--by", help=BY, show_default=False)]
+
+
 # On Python 3.10 `list[str]` counts as a class, which typer takes for one where it annotates a callback.
 def import_modules(modules: Any) -> list[str]:
     """Import modules given on the command line, also from the current directory. Raises `BadParameter`."""
@@ -188,6 +198,20 @@ def load_model(name: str, trust: bool = False, dynamic: Sequence[str] = ()) -> E
             raise Unusable(f"--dynamic {dynamic[0]}: the sizes of {name} were fixed when it was exported")
         return _read(Path(name), trust)
     return _called(name, dynamic) if ":" in name else _exported(*samples.model(name), dynamic)
+
+
+def load_methods(name: str, methods: Sequence[str]) -> dict[str, ExportedProgram]:
+    """The programs of some methods of a model of transformers, which share its weights. Raises `Unusable`,
+    `CaptureError`."""
+    if not name.startswith(CONFIGURED):
+        raise Unusable(
+            f"--methods is for models of transformers, hf:NAME, not {name}\n"
+            "  to do: plan each method of your own in Python, and call decomp.results.Methods.of({name: plan})"
+        )
+    from decomp.tools.cli.configured_methods import methods_of
+    from decomp.tools.cli.configured_models import make
+
+    return methods_of(name, make(name), methods, _exported)
 
 
 def require_model(name: str) -> None:

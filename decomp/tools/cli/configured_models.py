@@ -9,7 +9,7 @@ import inspect
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -23,29 +23,48 @@ _TASKS = (
     "AutoModelForSpeechSeq2Seq",
     "AutoModelForMaskedLM",
     "AutoModelForCausalLM",
+    "AutoModelForImageTextToText",
     "AutoModelForImageClassification",
     "AutoModelForCTC",
     "AutoModel",
 )
 """What a model is made for if its configuration names no class: the first that its family has."""
+_GENERATING = ("AutoModelForSeq2SeqLM", "AutoModelForCausalLM", "AutoModelForImageTextToText")
 _SIZES = {"batch": 1, "tokens": 128}
 
 
+class Configured(NamedTuple):
+    """A model on the meta device, and what its example inputs are made of."""
+
+    model: Any
+    config: Any
+    inputs: dict[str, torch.Tensor]
+    batch: int
+
+
 def configured(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """The model of `hf:NAME` or `hf:NAME,KEY=VALUE,…` and example inputs on the meta device, as `make` makes them; it
+    takes them in this order, and returns its first output. Raises `Unusable`."""
+    made = make(name)
+    return first_output(made), tuple(made.inputs.values())
+
+
+def make(name: str) -> Configured:
     """The model of `hf:NAME` or `hf:NAME,KEY=VALUE,…` and example inputs on the meta device. NAME: a model type of
     transformers, or the path of a configuration; KEY: batch, tokens, or a setting of the configuration, such as
     num_hidden_layers or text_config.num_hidden_layers. Raises `Unusable`."""
     source, *words = name.removeprefix(CONFIGURED).split(",")
     settings = dict(_setting(name, word) for word in words)
-    sizes = {key: settings.pop(key, default) for key, default in _SIZES.items()}
-    if not all(type(size) is int and size > 0 for size in sizes.values()):
+    given = {key: settings.pop(key) for key in _SIZES if key in settings}
+    if not all(type(size) is int and size > 0 for size in given.values()):
         raise Unusable(f"{name}: batch and tokens must be whole numbers above 0")
     config = _configuration(name, source, settings)
+    sizes = {**_SIZES, "tokens": min(_SIZES["tokens"], _most_tokens(config)), **given}
     made_by = _class_of(config)
     try:
         with torch.device("meta"):
             model = made_by(config).eval()
-        inputs = _inputs(config, str(model.main_input_name), **sizes)
+        inputs = _inputs(config, model, sizes["batch"], sizes["tokens"])
     except Unusable:
         raise
     except Exception as error:  # whatever a model's own code raises
@@ -53,7 +72,7 @@ def configured(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
             f"{name}: making {made_by.__name__} on the meta device raised {type(error).__name__}: {first_line(error)}\n"
             "  to do: make it in a file, and pass file.py:callable"
         ) from error
-    return _with_inputs(inputs)(model), tuple(inputs.values())
+    return Configured(model, config, inputs, sizes["batch"])
 
 
 def _setting(name: str, word: str) -> tuple[str, Any]:
@@ -120,7 +139,7 @@ def _class_of(config: Any) -> Callable[[Any], nn.Module]:
         own: Any = getattr(transformers, str(named), None)
         if isinstance(own, type) and issubclass(own, transformers.PreTrainedModel):  # the file may name anything
             return own
-    for task in _TASKS:
+    for task in _TASKS if not _is_dual(config) else _TASKS[-1:]:
         mapping = getattr(transformers, task)._model_mapping
         if type(config) in mapping:
             listed: Any = mapping[type(config)]
@@ -131,11 +150,26 @@ def _class_of(config: Any) -> Callable[[Any], nn.Module]:
     )
 
 
-def _inputs(config: Any, main: str, batch: int, tokens: int) -> dict[str, torch.Tensor]:
-    """Example inputs of a model whose main input has that name."""
+def _is_dual(config: Any) -> bool:
+    """Whether a model compares images with texts, as CLIP does: it has two towers and generates neither."""
+    import transformers
+
+    towers = hasattr(config, "text_config") and hasattr(config, "vision_config")
+    return towers and not any(type(config) in getattr(transformers, task)._model_mapping for task in _GENERATING)
+
+
+def _most_tokens(config: Any) -> int:
+    """How many positions a model has."""
+    text = getattr(config, "text_config", None) or config
+    return int(getattr(text, "max_position_embeddings", None) or _SIZES["tokens"])
+
+
+def _inputs(config: Any, model: Any, batch: int, tokens: int) -> dict[str, torch.Tensor]:
+    """Example inputs of a model."""
+    main = str(model.main_input_name)
     shapes: dict[str, Sequence[int]] = {
         "input_ids": (batch, tokens),
-        "pixel_values": (batch, *_image(config)),
+        "pixel_values": (batch, *image_shape(config)),
         "input_values": (batch, 16_000),  # one second of speech
         "input_features": (
             batch,
@@ -145,25 +179,33 @@ def _inputs(config: Any, main: str, batch: int, tokens: int) -> dict[str, torch.
     }
     if main not in shapes:
         raise Unusable(f"the inputs of a {type(config).__name__}, {main}, are not known here: pass file.py:callable")
-    found = {main: _empty(main, shapes[main])}
+    found = {main: empty_input(main, shapes[main])}
     if config.is_encoder_decoder:
-        found["decoder_input_ids"] = _empty("decoder_input_ids", (batch, tokens))
+        found["decoder_input_ids"] = empty_input("decoder_input_ids", (batch, tokens))
+    if _is_dual(config):
+        found |= {name: empty_input(name, shapes[name]) for name in ("input_ids", "pixel_values")}
     return found
 
 
-def _image(config: Any) -> tuple[int, ...]:
+def image_shape(config: Any) -> tuple[int, ...]:
+    """Channels, height and width of the images that a model takes."""
     vision = getattr(config, "vision_config", None) or config
     size = getattr(vision, "image_size", 224)
     return (getattr(vision, "num_channels", 3), *(size if isinstance(size, (tuple, list)) else (size, size)))
 
 
-def _empty(name: str, shape: Sequence[int]) -> torch.Tensor:
+def empty_input(name: str, shape: Sequence[int]) -> torch.Tensor:
+    """An input of this name on the meta device."""
     dtype = torch.int64 if name.endswith("_ids") else torch.get_default_dtype()
     return torch.zeros(tuple(shape), dtype=dtype, device="meta")
 
 
+def first_output(made: Configured) -> nn.Module:
+    """A module around a model that takes its inputs, under their names, and returns the first output."""
+    return _with_inputs(made.inputs)(made.model)
+
+
 def _with_inputs(names: Mapping[str, Any]) -> type[nn.Module]:
-    """The class of modules around a model that take these inputs, under their names, and return the first output."""
 
     def initialize(self: Any, model: nn.Module) -> None:
         nn.Module.__init__(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 import functools
 import inspect
@@ -18,11 +18,12 @@ from decomp.tools.cli.arguments import (
     load_accuracy,
     load_cost,
     load_limits,
+    load_methods,
     load_model,
     load_rules,
     load_target,
 )
-from decomp.tools.cli.terminal import report_errors, working
+from decomp.tools.cli.terminal import Unusable, report_errors, working
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -144,6 +145,13 @@ class Words:
         """The model of a name, loaded. Raises `Unusable`, `CaptureError`."""
         with working(f"loading {model}"):
             return self.load(model)
+
+    def methods(self, model: str, names: Sequence[str]) -> dict[str, ExportedProgram]:
+        """Some methods of the model of a name. Raises `Unusable`, `CaptureError`."""
+        if self.written.get("dynamic"):
+            raise Unusable("--dynamic is not for --methods, whose inputs have names of their own")
+        with working(f"loading {', '.join(names)} of {model}"):
+            return load_methods(model, names)
 
     def load(self, model: str) -> ExportedProgram:
         """The same without progress, also in another process, which has not imported the modules of `--import`."""

@@ -16,7 +16,7 @@ import decomp
 from decomp.errors import first_line
 from decomp.files import write_atomically
 from decomp.rules.keywords import LowerOptions, PlanOptions
-from decomp.tools.cli.arguments import Model, Models, Stages, To, ToOrNone, load_target
+from decomp.tools.cli.arguments import By, Model, Models, Stages, To, ToOrNone, Unit, load_target
 from decomp.tools.cli.extras import require_writer
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.several import Outcome, models_named, run_models
@@ -25,11 +25,14 @@ from decomp.tools.cli.terminal import Unusable, print_json, saved, show, working
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+    from decomp.breakdown.layers import Layers
+
 OUTPUT = (
     "Save the lowered program (.pt2; .json with .weights beside it, for runtimes that are not Python; for onnx .onnx; "
     "for stablehlo .mlir[bc]); of several models a directory, for a .pt2 file of each."
 )
 NO_WEIGHTS = "Leave parameters and buffers out of a .json program, as for a model on the meta device."
+METHODS = "Plan methods of an hf: model that share its weights, with a table: forward, prefill, decode, vision."
 OPSET = "The version of ONNX's operators in an .onnx file, from 18 on; 21 by default."
 
 
@@ -41,6 +44,7 @@ def lower(
     *,
     words: Words,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip verification.")] = False,
+    by: By = None,
     stage: Stages = [],
     checks: Annotated[bool, typer.Option("--checks", help="List every invariant that was checked.")] = False,
     opset: Annotated[int | None, typer.Option("--opset", min=1, help=OPSET, show_default=False)] = None,
@@ -66,13 +70,16 @@ def lower(
             with working(f"saving {path}"):
                 save(lowering, path)
         shown = [tables.report_table(report), saved(path) if path is not None else None]
+        layers = lowering.layers() if by is not None else None
+        shown += [tables.layers_table(layers)] if layers is not None else []
         shown += [tables.checks_table(report)] if checks or words.verbose else []
         for name in [each.value for each in stage]:
             text = lowering.stages.get(name, f"{name}: changed nothing")
             shown.append(Text(f"\n{text}", no_wrap=True))
         after = sum(report.after.values())
         cells = sum(report.before.values()), report.unsimplified, after, report.costs or "", report.worst
-        return Outcome(shown, cells, report.as_dict(), "lowered in part" if report.blockers else "lowered")
+        data = report.as_dict() | _layers_as_dict(layers)
+        return Outcome(shown, cells, data, "lowered in part" if report.blockers else "lowered")
 
     run_models(names, words, (">calls", ">expanded", ">simplified", "cost", "worst rule"), run)
 
@@ -111,12 +118,18 @@ def plan(
     to: To,
     *,
     words: Words,
+    by: By = None,
+    methods: Annotated[
+        str | None, typer.Option("--methods", metavar="NAME,…", help=METHODS, show_default=False)
+    ] = None,
 ) -> None:
     """Show what lowering would do and cost, also at other levels of accuracy, without doing it; of several models with
     a table of all. If ops are blocked, show the fewest ops to add to the target, and exit with 1."""
     from decomp.tools.cli import tables
 
     names, target, options = models_named(models), load_target(to), words.options()
+    if methods is not None:
+        return run_models(names, words, METHODS_COLUMNS, lambda model: _plan_methods(model, methods, by, target, words))
 
     def run(model: str) -> Outcome:
         program = words.program(model)
@@ -124,13 +137,39 @@ def plan(
             found = decomp.plan(program, to=target, options=options)
         with working(f"searching for the ops that {target.name} lacks"):
             lacks = None if found.complete else found.suggest()
+        layers = found.layers() if by is not None else None
         data = {**_plan_as_dict(found), "suggestion": None if lacks is None else lacks.as_dict()}
+        shown = [tables.plan_table(found, lacks), *([tables.layers_table(layers)] if layers is not None else [])]
         costs, counts = found.costs(), (len(found.legal), len(found.derived), len(found.blocked))
         verdict = "lowers" if found.complete else f"blocked: {', '.join(blocker.op for blocker in found.blockers)}"
         cells = *counts, costs.calls if found.complete else "", costs.totals or ""
-        return Outcome([tables.plan_table(found, lacks)], cells, data, verdict, 0 if found.complete else 1)
+        return Outcome(shown, cells, data | _layers_as_dict(layers), verdict, 0 if found.complete else 1)
 
     run_models(names, words, (">legal", ">derived", ">blocked", ">comes to calls", "cost"), run)
+
+
+METHODS_COLUMNS = (">ops", ">bytes of weights")
+
+
+def _plan_methods(model: str, names: str, by: Unit | None, target: decomp.Target, words: Words) -> Outcome:
+    """Plan several methods of a model, and report on all of them."""
+    from decomp.tools.cli import tables
+
+    options, shown, data = words.options(), list[Any](), dict[str, Any]()
+    programs, plans = words.methods(model, names.split(",")), dict[str, decomp.Plan]()
+    for name in list(programs):
+        with working(f"planning {name} of {model} for {target.name}"):
+            plans[name] = decomp.plan(programs.pop(name), to=target, options=options)
+        shown += [*tables.blockers_table(plans[name])]
+        if by is not None:
+            layers = plans[name].layers()
+            shown += ["", Text(name, style="bold"), tables.layers_table(layers)]
+            data[name] = _layers_as_dict(layers)
+    found = decomp.results.Methods.of(plans)
+    verdict = "lowers" if found.complete else f"blocked: {', '.join(found.blocked)}"
+    data = {**found.as_dict(), "by_layer": data} if by is not None else found.as_dict()
+    code = 0 if found.complete else 1
+    return Outcome([tables.methods_table(found), *shown], (len(found.ops), found.weights), data, verdict, code)
 
 
 def _paths(output: Path | None, names: list[str]) -> list[Path | None]:
@@ -210,6 +249,10 @@ def _save(program: ExportedProgram, path: Path) -> None:
             file.tell_failure()
     except OSError as error:
         raise Unusable(f"cannot save {path}: {error.strerror or first_line(error)}") from error
+
+
+def _layers_as_dict(layers: Layers | None) -> dict[str, Any]:
+    return {} if layers is None else {"layers": layers.as_dict()}
 
 
 def _plan_as_dict(found: decomp.Plan) -> dict[str, Any]:

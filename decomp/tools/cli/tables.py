@@ -13,6 +13,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from decomp.advice.suggestions import Suggestion
+from decomp.breakdown.layers import Layers
+from decomp.breakdown.model_methods import Methods
 from decomp.budgets import Budget, notes_of, table_of
 from decomp.costs.plans import spell_price
 from decomp.derive.decisions import Plan
@@ -61,6 +63,11 @@ def report_table(report: Report) -> RenderableType:
     return Group(*parts)
 
 
+def layers_table(layers: Layers) -> RenderableType:
+    """What each layer costs."""
+    return Group("", Text(layers.headline, style="bold"), OpenTable(layers.table()))
+
+
 def checks_table(report: Report) -> RenderableType:
     """Every invariant that was checked."""
     return Group("", "checked:", *(indented(f"  {check}") for check in report.checks))
@@ -92,10 +99,22 @@ def plan_table(plan: Plan, lacks: Suggestion | None = None) -> RenderableType:
             for each in sorted(costs.derived, key=lambda each: -each.count)
         ]
         parts += ["", OpenTable(Table(columns, rows))]
-    for blocker in plan.blockers:
-        first, *rest = blocker.lines(other_targets=lacks is None)
-        parts += ["", Text.assemble(("blocked ", "red"), first), *map(indented, rest)]
+    parts += blockers_table(plan, other_targets=lacks is None)
     return Group(*parts)
+
+
+def blockers_table(plan: Plan, other_targets: bool = True) -> Iterator[RenderableType]:
+    """What is blocked in a plan, and why."""
+    for blocker in plan.blockers:
+        first, *rest = blocker.lines(other_targets=other_targets)
+        yield from ("", Text.assemble(("blocked ", "red"), first), *map(indented, rest))
+
+
+def methods_table(methods: Methods) -> RenderableType:
+    """What several methods of a model need and cost."""
+    return Group(
+        Text(methods.headline, style="bold"), "", OpenTable(methods.table()), "", OpenTable(methods.table_of_ops())
+    )
 
 
 def indented(line: str) -> RenderableType:

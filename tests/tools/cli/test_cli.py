@@ -573,3 +573,16 @@ def test_memory_shows_what_a_model_takes_and_draws_it(tmp_path):
 def test_checks_lists_every_invariant():
     found = run("lower", "mlp", "--to", "core_aten", "--checks").output
     assert "\nchecked:\n" in found and "\n  all 5 calls are legal\n" in found
+
+
+def test_a_plan_and_a_lowering_are_shown_by_layer():
+    for verb in ("plan", "lower"):
+        result = run(verb, "encoder", "--to", "core_aten", "--by", "layer")
+        assert result.exit_code == 0 and "2 × TransformerEncoderLayer" in result.stdout
+    data = json.loads(run("plan", "encoder", "--to", "core_aten", "--by", "layer", "--json").stdout)
+    assert [(row["path"], row["count"]) for row in data["layers"]["rows"]] == [("layers.0, 1", 2)]
+
+
+def test_methods_are_of_models_by_configuration():
+    code, text = said(run("plan", "gpt", "--to", "core_aten", "--methods", "prefill,decode"))
+    assert code == 2 and "--methods is for models of transformers, hf:NAME, not gpt" in text

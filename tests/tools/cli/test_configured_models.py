@@ -5,8 +5,11 @@ import json
 import pytest
 import torch
 
-from decomp.tools.cli.arguments import load_callable, load_model, require_weights
+import decomp
+from decomp.results import Methods
+from decomp.tools.cli.arguments import load_callable, load_methods, load_model, require_weights
 from decomp.tools.cli.terminal import Unusable
+from decomp_rules import targets
 
 pytest.importorskip("transformers")
 
@@ -81,3 +84,61 @@ def test_a_configuration_of_no_known_type_is_refused_and_its_code_not_run(tmp_pa
     (tmp_path / "mine.py").write_text("raise SystemExit('was run')")
     with pytest.raises(Unusable, match="transformers knows no model type 'mine'"):
         load_model(f"hf:{tmp_path}")
+
+
+TINY = (
+    "num_hidden_layers=1,hidden_size=16,num_attention_heads=2,num_key_value_heads=1,intermediate_size=8,vocab_size=11"
+)
+
+
+def test_methods_of_a_model_share_its_weights_and_decode_takes_the_cache_of_prefill():
+    programs = load_methods(f"hf:llama,{TINY},head_dim=8,tokens=6,batch=2", ["prefill", "decode"])
+    inputs = {name: shapes_of_inputs(program) for name, program in programs.items()}
+    assert inputs == {"prefill": [(2, 6)], "decode": [(2, 1, 6, 8), (2, 1, 6, 8), (2, 1)]}
+    returned = [tuple(each.meta["val"].shape) for each in programs["decode"].graph.output_node().args[0]]
+    assert returned == [(2, 1, 11), (2, 1, 7, 8), (2, 1, 7, 8)]
+    first, second = ({id(each) for each in program.state_dict.values()} for program in programs.values())
+    assert first == second
+    found = Methods.of({name: decomp.plan(program, to=targets.core_aten) for name, program in programs.items()})
+    assert found.complete and all(each.weights == found.weights for each in found.methods)
+
+
+def test_decode_of_an_encoder_and_decoder_takes_what_was_encoded():
+    sizes = "d_model=8,d_kv=4,d_ff=8,num_heads=2,num_layers=1,num_decoder_layers=1,vocab_size=11,tokens=3"
+    (program,) = load_methods(f"hf:t5,{sizes}", ["decode"]).values()
+    assert shapes_of_inputs(program) == [(1, 2, 3, 4)] * 4 + [(1, 1), (1, 3, 8)]
+
+
+def test_a_model_that_compares_images_with_texts_takes_both_and_has_a_vision_tower():
+    layers = "text_config.num_hidden_layers=1,vision_config.num_hidden_layers=1"
+    programs = load_methods(f"hf:clip,{layers}", ["forward", "vision"])
+    assert shapes_of_inputs(programs["forward"]) == [(1, 77), (1, 3, 224, 224)]  # as many tokens as positions
+    assert shapes_of_inputs(programs["vision"]) == [(1, 3, 224, 224)]
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "said"),
+    [
+        (
+            "hf:llama," + TINY,
+            "decod",
+            "there is no method 'decod'. Did you mean 'decode'? Available: forward, prefill,",
+        ),
+        ("hf:llama," + TINY, "vision", "has no vision: LlamaForCausalLM has no get_image_features"),
+        ("hf:bert,num_hidden_layers=1", "decode", "has no decode: BertForMaskedLM does not generate text"),
+        (
+            "gpt",
+            "decode",
+            "--methods is for models of transformers, hf:NAME, not gpt\n  to do: plan each method of your",
+        ),
+    ],
+)
+def test_a_method_that_a_model_lacks_is_named(name, method, said):
+    with pytest.raises(Unusable) as caught:
+        load_methods(name, [method])
+    assert said in str(caught.value)
+
+
+def shapes_of_inputs(program):
+    user = program.graph_signature.user_inputs
+    return [tuple(node.meta["val"].shape) for node in program.graph.nodes if node.name in user]
