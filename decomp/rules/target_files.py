@@ -13,9 +13,11 @@ The checks are `equals`, `differs`, `one_of`, `at_least` and `at_most` (of each 
 `given` (passed, and not an empty list), `tensors` (how many elements of a list are tensors) and `rank` (the dimensions
 of a tensor, a number or a list of them), each of one `argument`. `dtype` and `result` list the dtypes that tensor
 arguments (or only `argument`, if given) and results may have: kinds (float, complex, integer, bool) or names (float32).
-`op` may be a list of ops. All conditions of an op must hold. `dtypes`, next to `ops`, lists the dtypes that tensors may
-have in any call except `detach`. `[costs]` is the cost model (`decomp.costs.table`), or
-`costs` is the name of one: `costs = "fused"` for a compiler that fuses."""
+`op` may be a list of ops. All conditions of an op must hold. `any_of` is a list of tables of checks, of which one must
+hold: `any_of = [{dtype = "float", result = "float"}, {dtype = "integer", result = "integer"}]`.
+
+`dtypes`, next to `ops`, lists the dtypes that tensors may have in any call except `detach`. `[costs]` is the cost model
+(`decomp.costs.table`), or `costs` is the name of one: `costs = "fused"` for a compiler that fuses."""
 
 from __future__ import annotations
 
@@ -159,15 +161,46 @@ def _with_condition(target: Target, entry: Any) -> Target:
     """`target` with one `[[when]]` of its file."""
     if not isinstance(entry, dict) or not isinstance(entry.get("op"), str):
         raise TargetError("each [[when]] needs an 'op'")
+    if "any_of" in entry:
+        predicate, said = _any_condition(entry)
+    else:
+        ((predicate, said),) = _conditions(entry, exactly_one=True)
+    return target.legal_if(entry["op"], predicate, _text(entry, "reason", said))
+
+
+def _conditions(entry: dict[str, Any], exactly_one: bool) -> list[tuple[Predicate, str]]:
+    """The conditions of a table that has checks, each with its text."""
     known = {*_CHECKS, "dtype", "result"}
     unknown = sorted(entry.keys() - known - {"op", "argument", "reason"})
-    if unknown or len(entry.keys() & known) != 1:
-        what = f"unknown key {unknown[0]!r}" if unknown else "needs exactly one check"
+    checks = [key for key in entry if key in known]
+    if unknown or not checks or exactly_one and len(checks) > 1:
+        count = "exactly one check" if exactly_one else "a check in each table of any_of"
+        what = f"unknown key {unknown[0]!r}" if unknown else f"needs {count}"
         raise TargetError(f"[[when]] of {entry['op']}: {what}; checks are {', '.join(sorted(known))}")
-    (check,) = entry.keys() & known
-    build = _dtype_condition if check in ("dtype", "result") else _argument_condition
-    predicate, said = build(entry, check, entry[check])
-    return target.legal_if(entry["op"], predicate, _text(entry, "reason", said))
+    kinds = {check: _dtype_condition if check in ("dtype", "result") else _argument_condition for check in checks}
+    return [build(entry, check, entry[check]) for check, build in kinds.items()]
+
+
+def _any_condition(entry: dict[str, Any]) -> tuple[Predicate, str]:
+    """The condition that one of the tables of `any_of` holds, and its text."""
+    tables, unknown = entry["any_of"], sorted(entry.keys() - {"op", "any_of", "reason"})
+    if unknown:
+        raise TargetError(f"[[when]] of {entry['op']}: {unknown[0]!r} beside any_of: move it into its tables")
+    if not isinstance(tables, list) or not tables or not all(isinstance(each, dict) for each in tables):
+        raise TargetError(f"[[when]] of {entry['op']}: 'any_of' must be a list of tables of checks")
+    found = [_conditions({**each, "op": entry["op"]}, exactly_one=False) for each in tables]
+    said = ", or ".join(" and ".join(text for _, text in each) for each in found)
+    return _AnyOf(tuple(tuple(predicate for predicate, _ in each) for each in found)), said
+
+
+@dataclass(frozen=True, eq=False)
+class _AnyOf:
+    """Whether all checks of one of several tables hold."""
+
+    tables: tuple[tuple[Predicate, ...], ...]
+
+    def __call__(self, call: Call) -> bool:
+        return any(all(holds(call) for holds in each) for each in self.tables)
 
 
 def _argument_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[Predicate, str]:

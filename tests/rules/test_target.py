@@ -115,6 +115,8 @@ def test_targets_of_the_library():
         "prims",
         "stablehlo",
         "tinygrad",
+        "tosa",
+        "ttnn",
     )
     assert set(targets.names()) < set(dir(targets))
     assert targets.tinygrad is targets.get("tinygrad") and targets.tinygrad.description
@@ -318,6 +320,27 @@ def test_dtypes_compose_as_ops_do():
     assert pickle.loads(pickle.dumps(floats)).dtypes == ("float",)
 
 
+CASTS = """
+ops = ["_to_copy"]
+[[when]]
+op = "_to_copy"
+any_of = [{dtype = "float", result = "float"}, {dtype = ["integer", "bool"], result = "integer"}]
+"""
+
+
+def test_a_file_may_say_that_one_of_several_tables_of_checks_must_hold(tmp_path):
+    chip = Target.load(written(tmp_path / "chip.toml", CASTS))
+    text = "its tensors are float and its result is float, or its tensors are integer or bool and its result is integer"
+    assert chip.conditions() == [("aten._to_copy", text)]
+
+    def ask(value, dtype):
+        return chip.why_illegal(call(value, f=lambda value: torch.ops.aten._to_copy(value, dtype=dtype)))
+
+    assert ask(x, torch.float16) is None and ask(i, torch.int16) is None
+    assert ask(x, torch.int32) == ask(i, torch.float32) == text
+    assert pickle.loads(pickle.dumps(chip)).conditions() == chip.conditions()
+
+
 @pytest.mark.parametrize(
     "text, message",
     [
@@ -352,6 +375,15 @@ def test_dtypes_compose_as_ops_do():
             "[[when]] of add: no argument 'it'; it has self, other, alpha",
         ),
         ("dtypes = ['float33']", "'dtypes': unknown dtype 'float33'; known are float, "),
+        ("[[when]]\nop = 'add'\nany_of = []", "[[when]] of add: 'any_of' must be a list of tables of checks"),
+        (
+            "[[when]]\nop = 'add'\nresult = 'float'\nany_of = [{dtype = 'float'}]",
+            "[[when]] of add: 'result' beside any_of: move it into its tables",
+        ),
+        (
+            "[[when]]\nop = 'add'\nany_of = [{argument = 'alpha'}]",
+            "[[when]] of add: needs a check in each table of any_of; checks are at_least, at_most, differs, ",
+        ),
     ],
 )
 def test_a_malformed_file_is_refused(tmp_path, text, message):
