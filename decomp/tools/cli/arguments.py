@@ -84,11 +84,13 @@ def import_modules(modules: Any) -> list[str]:
 
 
 def load_target(name: str) -> decomp.Target:
-    """The target of a name or a .toml path. Raises `Unusable`, `TargetError`."""
+    """The target of a name or a .toml path, or that of a backend in code. Raises `Unusable`, `TargetError`."""
     if name.endswith(".toml"):
         return decomp.Target.load(name)
     if ":" in name:
         found = attribute(name)
+        if isinstance(found, decomp.Backend):
+            return found.target
         if not isinstance(found, decomp.Target):
             raise Unusable(f"{name} is of type {type(found).__name__}, not a decomp.Target")
         return found

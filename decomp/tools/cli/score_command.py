@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,11 +11,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 import typer
 
+from decomp import cache_directory
 from decomp.files import write_atomically
+from decomp.jobs import Progress
 from decomp.rules.keywords import AdviseOptions
 from decomp.tables import Table
-from decomp.tools.cli.arguments import TARGET, require_json_file
+from decomp.tools.cli.arguments import TARGET, attribute, load_backend, require_json_file
 from decomp.tools.cli.executors import EXECUTOR, chosen_executor
+from decomp.tools.cli.extras import is_installed
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.prove_command import more_of, proved_to_file
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
@@ -22,7 +26,10 @@ from decomp.tools.open_table import OpenTable
 from decomp.tools.proving.records import TIMEOUT
 
 if TYPE_CHECKING:
-    from decomp.tools.scoring.score import TargetScore
+    from decomp import Backend
+    from decomp.tools.bringup.report import BringUp
+    from decomp.tools.scoring.records import ScoreHalf, TargetScore
+    from decomp.tools.scoring.structural import Maker
 
 FEW = 6
 """So many rows of what is missing are shown, unless all are asked for."""
@@ -30,16 +37,19 @@ OUTPUT = "Write the score to this file, .json."
 PROOF = (
     "The proof to score, as `decomp prove -o` writes it: it is made there, or gone on with, where it is not complete."
 )
+OF = f"{TARGET} Or a decomp.Backend, named in the same way: then its functions are run, too."
+HALF = "Run the functions of the backend, or do not; by default if TARGET is one."
 WORKERS = "Processes; by default one a core."
 
 
 @command(AdviseOptions, shared="imports as_json")
 def score(
-    to: Annotated[str, typer.Argument(metavar="TARGET", help=TARGET, show_default=False)],
+    to: Annotated[str, typer.Argument(metavar="TARGET", help=OF, show_default=False)],
     output: Annotated[Path | None, typer.Option("-o", "--output", help=OUTPUT, show_default=False)] = None,
     proof: Annotated[Path | None, typer.Option("--proof", metavar="FILE", help=PROOF, show_default=False)] = None,
     page: Annotated[Path | None, typer.Option("--page", metavar="FILE", help="Write a page, .html.")] = None,
     badge: Annotated[Path | None, typer.Option("--badge", metavar="FILE", help="Write a badge, .svg.")] = None,
+    run: Annotated[bool | None, typer.Option("--numeric/--structural", help=HALF, show_default=False)] = None,
     *,
     words: Words,
     workers: Annotated[int | None, typer.Option(min=1, metavar="N", help=WORKERS)] = None,
@@ -47,8 +57,8 @@ def score(
     timeout: Annotated[float, typer.Option(help="Seconds that one op may take.")] = TIMEOUT,
     everything: Annotated[bool, typer.Option("--all", help=f"Show more than {FEW} rows of what is missing.")] = False,
 ) -> None:
-    """Show how much of PyTorch reaches a target: ops, calls of real models, and sample models, and what is missing. It
-    is made from a proof, without hardware, and is the same on each machine."""
+    """Show how much of PyTorch reaches a target (ops, calls of real models, sample models, families of language models)
+    and what is missing, without hardware; and how much of it a backend computes right, and what is wrong."""
     from decomp.tools.scoring.pages import badge_of, page_of
     from decomp.tools.scoring.score import score as score_of
 
@@ -58,9 +68,12 @@ def score(
     for path, suffix in ((page, ".html"), (badge, ".svg")):
         if path is not None and path.suffix != suffix:
             raise Unusable(f"{path}: the name must end in {suffix}")
-    with chosen_executor(executor, workers) as pool, progressing() as report:
-        proved = proved_to_file(to, proof, (), words, pool, timeout, report)
-        found = score_of(proved, functools.partial(words.asked, to), executor=pool, progress=report)
+    backend = _backend(to, run)
+    with chosen_executor(executor, workers) as pool, progressing() as progress:
+        proved = proved_to_file(to, proof, (), words, pool, timeout, progress)
+        report = _brought_up(backend, words, workers, timeout, progress) if backend is not None else None
+        asked = functools.partial(words.asked, to)
+        found = score_of(proved, asked, report=report, configured=_maker(), executor=pool, progress=progress)
     written = [path for path in (proof, output, page, badge) if path is not None]
     if output is not None:
         found.save(output)
@@ -74,18 +87,61 @@ def score(
         show(score_table(found, None if everything else FEW), saved(*written) if written else None)
 
 
-def score_table(found: TargetScore, most: int | None = None) -> RenderableType:
-    """The figures, and what is missing for each."""
-    from decomp.tools.cli.tables import indented
-    from decomp.tools.scoring.pages import basis, lacks_table, summary_table
+def _backend(name: str, run: bool | None) -> Backend | None:
+    """The backend whose functions are run; None if they are not. Raises `Unusable`."""
+    from decomp import Backend
 
-    parts: list[RenderableType] = [Text(found.headline, style="bold"), indented(f"  {basis(found)}"), ""]
-    parts.append(OpenTable(summary_table(found)))
-    for figure in found.figures:
-        if figure.lacks:
-            table = lacks_table(figure, None)
-            shown = OpenTable(Table(table.columns, table.rows[:most]))
-            parts += ["", Text(f"what is missing: {figure.unit}", style="bold"), shown, *more_of(len(table.rows), most)]
-        if figure.untried:
-            parts += [indented(f"  not counted, without a sample call: {', '.join(figure.untried)}")]
+    if run is None and ":" in name:
+        found = attribute(name)
+        return found if isinstance(found, Backend) else None
+    return load_backend(name) if run else None
+
+
+def _brought_up(backend: Backend, words: Words, workers: int | None, timeout: float, progress: Progress) -> BringUp:
+    """The bring-up of a backend, with rows that were computed before."""
+    import decomp
+
+    options, place = words.options(), cache_directory.directory()
+    return decomp.bring_up(
+        backend,
+        rules=options.rules,
+        narrow=options.narrow,
+        training=bool(options.training),
+        workers=workers,
+        timeout=timeout,
+        results=place / "bringup" if place else None,
+        progress=progress,
+    )
+
+
+def _maker() -> Maker | str:
+    """What makes families of language models, or why they are not tried."""
+    if not is_installed("transformers"):
+        return "transformers is not installed (pip install 'decomp[bench]')"
+    from decomp.tools.cli.configured_models import configured
+
+    return configured
+
+
+def score_table(found: TargetScore, most: int | None = None) -> RenderableType:
+    """The figures, and what is missing or wrong for each."""
+    from decomp.tools.scoring.pages import versions_of
+
+    parts: list[RenderableType] = [Text(found.headline, style="bold"), Text(f"  {versions_of(found)}")]
+    for name, half in found.halves.items():
+        parts += _half_table(name, half, most)
     return Group(*parts)
+
+
+def _half_table(name: str, half: ScoreHalf, most: int | None) -> Iterator[RenderableType]:
+    from decomp.tools.cli.tables import indented
+    from decomp.tools.scoring.pages import BASES, TITLES, VERBS, lacks_table, left_out, summary_table
+
+    yield from ("", Text(name, style="bold"), indented(f"  {BASES[name]}"), OpenTable(summary_table(half)))
+    for figure in half.figures:
+        if figure.lacks:
+            table = lacks_table(figure, None, VERBS[name])
+            yield from ("", Text(f"{TITLES[name]}: {figure.unit}", style="bold"))
+            yield OpenTable(Table(table.columns, table.rows[:most]))
+            yield from more_of(len(table.rows), most)
+        yield from (indented(f"  {line}") for line in left_out(figure))

@@ -8,34 +8,46 @@ from html import escape
 from decomp.tables import Table
 from decomp.tools.page.frame import document
 from decomp.tools.proving.records import some_of
-from decomp.tools.scoring.score import Figure, Lack, TargetScore
+from decomp.tools.scoring.records import NUMERIC, STRUCTURAL, Figure, Lack, ScoreHalf, TargetScore
 
 FEW = 20
 """The most rows of a table of what is missing."""
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 56rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.25rem; margin-top: 2rem; } h3 { font-size: 1.05rem; }
 table { border-collapse: collapse; } td, th { padding: .25rem .8rem; text-align: left; border-bottom: 1px solid #8884;
 vertical-align: top; }
 """
 
 
-def summary_table(score: TargetScore) -> Table:
+def summary_table(half: ScoreHalf) -> Table:
     """One row a figure."""
-    rows = [(each.unit, f"{each.reached:,} of {each.total:,}", f"{100 * each.share:.1f}%") for each in score.figures]
+    rows = [(each.unit, f"{each.reached:,} of {each.total:,}", f"{100 * each.share:.1f}%") for each in tried(half)]
     return Table(("figure", ">reached", ">share"), rows)
 
 
-def lacks_table(figure: Figure, most: int | None = FEW) -> Table:
+def tried(half: ScoreHalf) -> list[Figure]:
+    """The figures of a half that count."""
+    return [each for each in half.figures if each.total]
+
+
+def lacks_table(figure: Figure, most: int | None = FEW, verb: str = "add") -> Table:
     """What is not reached of a figure."""
     rows = [(added(each), f"{each.gain:,}", some_of(each.of)) for each in figure.lacks]
-    return Table(("add", ">gain", "for"), rows, most)
+    return Table((verb, ">gain", "for"), rows, most)
 
 
 def added(lack: Lack) -> str:
-    """The ops to add, in words."""
-    return ", ".join(op.removeprefix("aten.") for op in lack.add) or "(no op is known to be enough)"
+    """The ops to add or to mend, in words: `sin (crashes)`."""
+    named = ", ".join(op.removeprefix("aten.") for op in lack.add)
+    why = f" ({lack.why})" if lack.why else ""
+    return f"{named}{why}" if named else f"(no op is known to be enough{': ' * bool(lack.why)}{lack.why})"
+
+
+VERBS = {STRUCTURAL: "add", NUMERIC: "mend"}
+"""By half: what is done about what is missing."""
+TITLES = {STRUCTURAL: "what is missing", NUMERIC: "what is wrong"}
 
 
 def page_of(score: TargetScore) -> str:
@@ -45,21 +57,43 @@ def page_of(score: TargetScore) -> str:
 
 def _parts(score: TargetScore) -> Iterator[str]:
     yield f"<h1>{escape(score.headline)}</h1>"
-    yield f"<p>{escape(basis(score))}</p>"
-    yield str(summary_table(score).html())
-    counts = ", ".join(f"{count:,} {verdict}" for verdict, count in score.derivation.items())
-    yield f"<p>Sample calls: {escape(counts)}.</p>"
-    for figure in score.figures:
-        if figure.lacks:
-            yield f"<h2>What is missing: {escape(figure.unit)}</h2>{lacks_table(figure).html()}"
-        if figure.untried:
-            yield f"<p>Not counted, as there is no sample call: {escape(', '.join(figure.untried))}.</p>"
+    yield f"<p>{escape(versions_of(score))}</p>"
+    for name, half in score.halves.items():
+        yield f"<h2>{escape(name.capitalize())}: {half.value:.1f} of 100</h2><p>{escape(BASES[name])}</p>"
+        yield str(summary_table(half).html())
+        yield f"<p>{escape(counted(name, half))}</p>"
+        for figure in half.figures:
+            if figure.lacks:
+                title = escape(f"{TITLES[name]}: {figure.unit}".capitalize())
+                yield f"<h3>{title}</h3>{lacks_table(figure, verb=VERBS[name]).html()}"
+            yield from (f"<p>{escape(line)}</p>" for line in left_out(figure))
 
 
-def basis(score: TargetScore) -> str:
-    """What the score is, in one sentence."""
-    versions = f"torch {score.versions.get('torch', '?')}, decomp {score.versions.get('decomp', '?')}"
-    return f"The mean of the shares below; no hardware takes part. {versions}."
+BASES = {
+    STRUCTURAL: "The mean of the shares below; no hardware takes part.",
+    NUMERIC: "The mean of the shares below; each is of what the backend computed, compared with PyTorch and float64.",
+}
+"""By half: what it is."""
+
+
+def counted(name: str, half: ScoreHalf) -> str:
+    """`Sample calls: 12 legal, 3 blocked.`"""
+    what = "Sample calls" if name == STRUCTURAL else "Primitives, ops and models"
+    return f"{what}: {', '.join(f'{count:,} {verdict}' for verdict, count in half.counts.items())}."
+
+
+def left_out(figure: Figure) -> Iterator[str]:
+    """What is not counted, and why."""
+    if not figure.total:
+        yield f"Not tried: {figure.unit}: {figure.note or 'there are none'}."
+    elif figure.untried:
+        why = figure.note or "there is no sample call"
+        yield f"Not counted, as {why}: {some_of(figure.untried, 40)}."
+
+
+def versions_of(score: TargetScore) -> str:
+    """`torch 2.13.0, decomp 0.2.0.`"""
+    return f"{', '.join(f'{name} {version}' for name, version in score.versions.items())}."
 
 
 _BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="{text}">
@@ -75,9 +109,12 @@ _COLOURS = ((95, "#2a7d2a"), (80, "#6b7d1a"), (50, "#a86a00"), (0, "#b3362b"))
 
 
 def badge_of(score: TargetScore) -> str:
-    """The score as an SVG badge: `decomp tinygrad | 98.3`."""
-    label, value = f"decomp {score.target}", f"{score.value:.1f}"
+    """The score as an SVG badge: `decomp tinygrad | 98.3`, and with a numeric half `decomp chip | 98.3 / 91.0`."""
+    values = {name: f"{half.value:.1f}" for name, half in score.halves.items()}
+    label, value = f"decomp {score.target}", " / ".join(values.values())
     left, right = (round(7 * len(each) + 12) for each in (label, value))
+    said = ", ".join(f"{each} of 100 {name}" for name, each in values.items())
+    worst = min(half.value for half in score.halves.values())
     return _BADGE.format(
         width=left + right,
         left=left,
@@ -86,6 +123,6 @@ def badge_of(score: TargetScore) -> str:
         centre=left + right // 2,
         label=escape(label),
         value=value,
-        text=escape(f"{label}: {value} of 100"),
-        colour=next(colour for least, colour in _COLOURS if score.value >= least),
+        text=escape(f"{label}: {said}"),
+        colour=next(colour for least, colour in _COLOURS if worst >= least),
     )
