@@ -84,7 +84,7 @@ def import_modules(modules: Any) -> list[str]:
 
 
 def load_target(name: str) -> decomp.Target:
-    """The target of a name or a .toml path, or that of a backend in code. Raises `Unusable`, `TargetError`."""
+    """The target of a name or a .toml path, or that of a backend. Raises `Unusable`, `TargetError`."""
     if name.endswith(".toml"):
         return decomp.Target.load(name)
     if ":" in name:
@@ -94,10 +94,12 @@ def load_target(name: str) -> decomp.Target:
         if not isinstance(found, decomp.Target):
             raise Unusable(f"{name} is of type {type(found).__name__}, not a decomp.Target")
         return found
-    from decomp_rules import targets as known
+    from decomp_rules import backends, targets as known
 
     if name in known.names():
         return known.get(name)
+    if name in backends.names():
+        return load_backend(name).target
     there_are = ", ".join(known.names())
     others = ".toml files, and file.py:name"
     raise Unusable(f"no target {name!r}.{near(name, known.names())} Available: {there_are}, {others}")

@@ -90,11 +90,13 @@ def score(
 def _backend(name: str, run: bool | None) -> Backend | None:
     """The backend whose functions are run; None if they are not. Raises `Unusable`."""
     from decomp import Backend
+    from decomp_rules import backends, targets
 
     if run is None and ":" in name:
         found = attribute(name)
         return found if isinstance(found, Backend) else None
-    return load_backend(name) if run else None
+    is_backend_alone = name in backends.names() and name not in targets.names()
+    return load_backend(name) if run or run is None and is_backend_alone else None
 
 
 def _brought_up(backend: Backend, words: Words, workers: int | None, timeout: float, progress: Progress) -> BringUp:
