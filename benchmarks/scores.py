@@ -25,9 +25,9 @@ import decomp
 from decomp.advice.jobs import Setting
 from decomp.tools.cli.configured_models import configured
 from decomp.tools.proving.proving import prove, table_of
-from decomp.tools.proving.records import TargetProof
+from decomp.tools.proving.records import TargetProof, some_of
 from decomp.tools.scoring.pages import added
-from decomp.tools.scoring.records import Figure, Lack, TargetScore
+from decomp.tools.scoring.records import Figure, ScoreHalf, TargetScore
 from decomp.tools.scoring.score import score
 from decomp.tools.writing import one_row_a_line
 from decomp_rules import targets
@@ -36,6 +36,8 @@ RECORDS = ROOT / "benchmarks" / "results" / "scores.json"
 PAGE = ROOT / "docs" / "results" / "scores.md"
 BEST = 3
 """So many sets of ops to add are on the page."""
+MOST = 12
+"""So many ops that no set of ops is known to help are named."""
 NARROW = ("tosa", "ttnn")
 """Targets without int64 that are scored with `narrow=True`: they count positions in int32."""
 SOURCES: Mapping[str, str] = {
@@ -97,10 +99,10 @@ def is_complete(proof: TargetProof, setting: Setting) -> bool:
 
 
 def record(name: str, found: TargetScore) -> dict[str, Any]:
-    """What is kept of a score: without the names of what each set of ops is for."""
+    """What is kept of a score: of what a set of ops is for, the first few."""
     half = found.structural.as_dict()
     for figure in half["figures"]:
-        figure["lacks"] = [{**each, "of": each["of"][:BEST], "count": len(each["of"])} for each in figure["lacks"]]
+        figure["lacks"] = [{**each, "of": each["of"][: BEST if each["add"] else MOST]} for each in figure["lacks"]]
     return {
         "date": datetime.date.today().isoformat(),
         "ops": len(targets.get(name)),
@@ -119,7 +121,7 @@ def page(records: Mapping[str, Any]) -> str:
     missing = [name for name in targets.names() if name not in records]
     parts = [INTRODUCTION, "\n".join(_versions(records)), "\n".join(_table(records, best))]
     if missing:
-        parts.append(f"Not scored yet: {', '.join(missing)}.")
+        parts.append(f"Not scored yet: {', '.join(f'`{name}`' for name in missing)}.")
     parts += ["\n".join(_target(name, records[name])) for name in best]
     return "\n\n".join(parts) + "\n"
 
@@ -139,8 +141,8 @@ is published, not whether a runtime computes it right.
 
 def _versions(records: Mapping[str, Any]) -> Iterator[str]:
     known = {", ".join(f"{name} {version}" for name, version in each["versions"].items()) for each in records.values()}
-    dates = sorted(each["date"] for each in records.values())
-    yield f"Measured with {'; '.join(sorted(known))}, {dates[-1]}: `python -m benchmarks.scores PROOFS`."
+    last = max((each["date"] for each in records.values()), default="")
+    yield f"Measured with {'; '.join(sorted(known))}, {last}: `python -m benchmarks.scores PROOFS`."
 
 
 def _table(records: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
@@ -161,15 +163,11 @@ def _share(figure: Mapping[str, Any]) -> str:
 def _target(name: str, record: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {name}"
     yield ""
-    yield f"{targets.get(name).description}."
+    description = targets.get(name).description
+    yield f"{description[:1].upper()}{description[1:]}."
     yield ""
-    for figure in map(_figure, record["structural"]["figures"]):
+    for figure in ScoreHalf.read(record["structural"]).figures:
         yield f"- {figure.unit}: {figure.reached:,} of {figure.total:,}{_best(figure)}{_hopeless(figure)}"
-
-
-def _figure(data: Mapping[str, Any]) -> Figure:
-    lacks = tuple(Lack(tuple(e["add"]), e["gain"], tuple(e["of"]), e["why"]) for e in data["lacks"])
-    return Figure(**{**data, "lacks": lacks, "untried": tuple(data["untried"])})
 
 
 def _best(figure: Figure) -> str:
@@ -180,7 +178,9 @@ def _best(figure: Figure) -> str:
 def _hopeless(figure: Figure) -> str:
     """What no op of PyTorch is known to unblock."""
     rest = [each for each in figure.lacks if not each.add]
-    return f"; no set of ops is known for {sum(each.gain for each in rest):,}" if rest else ""
+    names = dict.fromkeys(name for each in rest for name in each.of)
+    gain = sum(each.gain for each in rest)
+    return f"; no set of ops is known for {gain:,} (such as {some_of([*names], MOST)})" if rest else ""
 
 
 if __name__ == "__main__":
