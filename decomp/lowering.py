@@ -20,6 +20,7 @@ from decomp.advice.suggestions import SuggestionSearch
 from decomp.breakdown.accounts import ProgramAccount, account_of_lowering, account_of_plan
 from decomp.capture import frontends
 from decomp.derive.decisions import Plan, PlannedProgram
+from decomp.derive.outlining import outline_module
 from decomp.derive.pipeline import (
     CaptureRequest,
     capture_program,
@@ -69,7 +70,8 @@ class Lowering:
     target: Target
     plan: Plan
     pieces: tuple[ProgramGraph, ...] = field(repr=False)
-    """Its graphs, lowered and simplified: the main graph, then the bodies of higher-order ops."""
+    """Its graphs, lowered and simplified: the main graph, then the bodies of higher-order ops; not those of
+    composites."""
     proof: Proof | None = field(repr=False)
     """What verification checked; None with `verify=False`."""
     times: dict[str, float] = field(repr=False)
@@ -90,6 +92,10 @@ class Lowering:
     """The graphs of `result` when it was returned, in the order of `pieces`."""
     verdicts: dict[Any, Any] = field(repr=False)
     """The results of measuring, by expansion; shared with the planner's cache."""
+    versions: Mapping[Any, int] = field(default_factory=dict, repr=False)
+    """The version of each op or pattern whose calls were to become composites."""
+    settings: Settings | None = field(default=None, repr=False)
+    """Those of simplification; None without it."""
     picked: Picked | None = field(default=None, repr=False)
     """The levels of accuracy that were picked, with `max_error=`."""
 
@@ -160,6 +166,17 @@ class Lowering:
             sizes.keep(new.result)
         return new.result
 
+    @property
+    def composites(self) -> tuple[ProgramGraph, ...]:
+        """The bodies of composite calls, lowered and simplified."""
+        return tuple(own for own in self.returned_program.module.graphs.values() if own.composite is not None)
+
+    def inlined(self) -> Any:
+        """The program with the bodies of composite calls in their place: that of `lower` without `composites`, with the
+        same calls in the same order. Inlining the bodies gives back the expanded graph, as verification requires; from
+        there it is simplified as a whole. Raises what `lower` raises."""
+        return without_composites(self, self.settings, self.proof is not None).result
+
     def graph_of(self, source: Any) -> fx.Graph:
         """The graph of `source`, captured with the options of this lowering. Raises `CaptureError`."""
         with lowering_session(self.matching.rules, source, captures=self.source.args is not None):
@@ -173,7 +190,7 @@ class Lowering:
     @functools.cached_property
     def _records(self) -> dict[str, Provenance]:
         records: dict[str, Provenance] = {}
-        for piece in self.pieces:
+        for piece in (*self.pieces, *self.composites):
             chains = piece.chains
             planned = piece.planned
             for new, source in piece.since_planned.origin.items():
@@ -188,7 +205,7 @@ class Lowering:
         """The program after each stage, `capture`, `functionalize`, `expand` and (if it changed something) `simplify`:
         calls with dtypes and shapes, and for each the node of the stage before and what justifies it.
         `print(lowering.stages["expand"])`."""
-        return stages_of(self.pieces)
+        return stages_of(self.pieces, self.composites)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise NotPortable(
@@ -281,6 +298,10 @@ def lower(model: Any, *, to: Target, **given: Unpack[LowerOptions]) -> Lowering:
     - `verify`: True or "structure" checks the new program node by node (see `decomp.verify`); "full" also checks the
       whole graph with networkx; "values" also runs each distinct expansion, and the program on `args`, and compares
       values and gradients; False checks nothing.
+    - `composites`: ops (and patterns) whose calls stay calls where they are not legal, each with its lowered
+      decomposition as its body: a `wrap` of the body, whose name, version (with a dict by op; else 1) and attributes
+      are in `node.meta["custom"]["composite"]`. Calls of one signature share a body. Simplification moves nothing
+      across its border; `lowering.inlined()` has the program without composites.
     - `lock`: a file. If it is not there, it is written: versions, options, the target's ops, the rules and their code,
       how each call was decided, the lowered program, and digests of the constants that were made. If it is there, the
       lowered program must be that of the file, node by node, whatever the nodes are called. `decomp diff` compares two.
@@ -342,7 +363,8 @@ def _lowered(source: CaptureRequest, matching: RuleSelection, options: Options, 
                 with clock.stage("levels"):
                     picked = _pick_levels(program, matching, source, policy, options.max_error)
                 policy = replace(policy, accuracy=policy.accuracy.also(picked.levels))
-            request = _Request(source, matching, policy, options.partial, options.verify, settings)
+            versions = dict(options.composites)
+            request = _Request(source, matching, policy, options.partial, options.verify, settings, versions)
             lowering = replace(_run_stages(request, program, clock), picked=picked)
         sizes.keep(lowering.result)
     return lowering
@@ -350,8 +372,17 @@ def _lowered(source: CaptureRequest, matching: RuleSelection, options: Options, 
 
 def resimplify(lowering: Lowering, settings: Settings | None, verify: bool = True) -> Lowering:
     """The same lowering with other simplification settings, or none; reuses cached plans."""
+    return _relowered(lowering, settings, lowering.versions, verify)
+
+
+def without_composites(lowering: Lowering, settings: Settings | None, verify: bool = True) -> Lowering:
+    """The same lowering without composites, simplified with these settings, or not."""
+    return _relowered(lowering, settings, {}, verify)
+
+
+def _relowered(lowering: Lowering, settings: Settings | None, versions: Mapping[Any, int], verify: bool) -> Lowering:
     source, matching, program = lowering.source, lowering.matching, lowering.program
-    request = _Request(source, matching, lowering.policy, True, verify, settings)
+    request = _Request(source, matching, lowering.policy, True, verify, settings, versions)
     with resumed_session(program, matching.rules) as sizes:
         new = _run_stages(request, program, _Clock())
         sizes.keep(new.result)
@@ -381,6 +412,8 @@ class _Request:
     verify: bool | str
     settings: Settings | None
     """Of simplification; None without it."""
+    versions: Mapping[Any, int] = field(default_factory=dict)
+    """The ops and patterns whose calls become composites."""
 
 
 def _run_stages(request: _Request, program: Module, clock: _Clock) -> Lowering:
@@ -395,6 +428,7 @@ def _run_stages(request: _Request, program: Module, clock: _Clock) -> Lowering:
         raise NotLowered(target.name, blockers, SuggestionSearch(program, matching, policy) if known else None)
     with clock.stage("retrace"):
         module = expand_module(planned)
+        module = outline_module(module, request.versions) if request.versions else module
     if settings is not None:
         with clock.stage("simplify"):
             module = simplify_module(module, target, settings)
@@ -403,7 +437,7 @@ def _run_stages(request: _Request, program: Module, clock: _Clock) -> Lowering:
         _mark(returned.result, target)
     with clock.stage("verify") if verify else contextlib.nullcontext():
         proof = prove_program(returned, target, verify == "full") if verify else None
-    plan, graphs = _attach_lazy_answers(planned, program, matching, policy), tuple(module.graphs.values())
+    plan, graphs = _attach_lazy_answers(planned, program, matching, policy), module.sources
     lowering = Lowering(
         returned.result,
         target,
@@ -419,6 +453,8 @@ def _run_stages(request: _Request, program: Module, clock: _Clock) -> Lowering:
         program,
         snapshots_of(graphs, returned.result),
         planned.memory.verdicts,
+        request.versions,
+        settings,
     )
     if proof is not None and verify == "values":
         with clock.stage("values"):

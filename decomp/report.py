@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from decomp.breakdown.accounts import lowered_calls, source_calls
+from decomp.breakdown.accounts import composite_calls, lowered_calls, source_calls
 from decomp.costs.counting import CALLS
 from decomp.costs.model import price_of_graph, unit_of
 from decomp.costs.plans import Totals
 from decomp.derive.decisions import ERASED_GUARD, Decision, Derived
+from decomp.derive.outlining import composite_key, spell_composite
 from decomp.errors import CostError, count_noun, spell_target
-from decomp.ir.accounting import WRITE_BACK, calls_for_target, effects_in
+from decomp.ir.accounting import COMPOSITE, WRITE_BACK, calls_for_target, effects_in
 from decomp.ir.call import module_path
 from decomp.ir.module import ProgramGraph
 from decomp.tables import Table, folded, titled
@@ -87,6 +88,8 @@ class Report:
     """What the plan is best at: fewest calls, a compiler that fuses, or what else the cost model counts."""
     costs: Totals | None = None
     """What the lowered program costs before and after simplification; None where each call costs 1."""
+    composites: tuple[str, ...] = ()
+    """The composites of the lowered program, and what became of other calls that were to be composites."""
     worst: str = ""
     """The rule with the largest error that verification measured; empty if it measured none."""
 
@@ -136,6 +139,7 @@ class Report:
         found = [("planned for", self.planned_for), ("calls", self.counted), ("cost", str(self.costs or ""))]
         found += [("worst rule", self.worst), ("error", self.picked), ("besides", self.besides)]
         found += [("besides", note) for note in self.notes]
+        found += [("composite", each) for each in self.composites]
         return [(name, text) for name, text in found if text]
 
     @property
@@ -195,7 +199,7 @@ def report_of(lowering: Lowering) -> Report:
         for node, source in source_calls(piece.planned):
             _count(node, source, before, modules, 0)
         found = effects_in(piece.graph)
-        effects.update(kind for kind in found.values() if kind != WRITE_BACK)
+        effects.update(kind for kind in found.values() if kind not in (WRITE_BACK, COMPOSITE))
         for node, source in lowered_calls(piece, found):
             _count(node, source, after, modules, 1)
         plain += len(calls_for_target(piece.expanded.graph))
@@ -207,6 +211,13 @@ def report_of(lowering: Lowering) -> Report:
             effects[WRITE_BACK] += len(piece.writes)
         stamped += len(derived)
         expansions += len({each.stamp for each in derived})
+    for body, calls in composite_calls(lowering):
+        for node in calls_for_target(body.graph):
+            for call in calls:
+                _count(node, call, after, modules, 1)
+        simplified = body.record("simplify")
+        for name, count in (simplified.counts if simplified is not None else {}).items():
+            removed[name] += count * len(calls)
     return Report(
         target=lowering.target.name,
         before=dict(before.most_common()),
@@ -227,6 +238,7 @@ def report_of(lowering: Lowering) -> Report:
         removed=dict(removed.most_common()),
         planned_for=lowering.policy.aim(lowering.target.costs),
         costs=_costs(lowering),
+        composites=tuple(_composites(lowering)),
         worst=_worst(lowering),
         proved=sum(each is ERASED_GUARD for piece in lowering.pieces for each in _decisions(piece)),
     )
@@ -241,10 +253,48 @@ def _costs(lowering: Lowering) -> Totals | None:
         expanded = sum(price_of_graph(cost, piece.expanded.graph) for piece in lowering.pieces)
         if all(piece.record("simplify") is None for piece in lowering.pieces):
             return Totals(repr(cost), unit_of(cost), expanded)
-        simplified = sum(price_of_graph(cost, piece.graph) for piece in lowering.pieces)
+        simplified = price_of_program(cost, lowering)
     except CostError:
         return None
     return Totals(repr(cost), unit_of(cost), expanded, simplified)
+
+
+def price_of_program(cost: Any, lowering: Lowering) -> float:
+    """What the lowered program costs, with the body of a composite for each of its calls. Raises `CostError`."""
+    graphs = sum(price_of_graph(cost, piece.graph) for piece in lowering.pieces)
+    return graphs + sum(len(calls) * price_of_graph(cost, body.graph) for body, calls in composite_calls(lowering))
+
+
+def _composites(lowering: Lowering) -> Iterator[str]:
+    """`aten.gelu (composite, 26 calls inside), 2 times`; and why calls of an op are no composites."""
+    made = set()
+    for body, calls in composite_calls(lowering):
+        assert body.composite is not None
+        made.add(body.composite.name)
+        times = f", {len(calls)} times" if len(calls) > 1 else ""
+        yield f"{body.composite.described(len(calls_for_target(body.graph)))}{times}"
+    for piece in lowering.pieces:
+        record = piece.record("composites")
+        for name, reason in (record.left if record is not None else {}).items():
+            yield f"{name}: no composite, {reason}"
+    for op in lowering.versions:
+        name = spell_composite(op)
+        if name not in made:
+            yield f"{name}: no composite, {_why_none(lowering, composite_key(op))}"
+
+
+def _why_none(lowering: Lowering, key: Any) -> str:
+    """Why a program has no composite of this op or pattern."""
+    planned, captured = (
+        {composite_key(node) for graph in graphs for node in graph.nodes}
+        for graphs in (
+            [piece.planned.graph for piece in lowering.pieces],
+            [piece.captured.graph for piece in lowering.pieces],
+        )
+    )
+    if key in planned:
+        return "no call of it is decomposed"
+    return "its calls were made functional, or converted, before" if key in captured else "the program never calls it"
 
 
 def _decisions(piece: ProgramGraph) -> Iterable[Decision]:

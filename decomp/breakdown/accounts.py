@@ -19,6 +19,7 @@ from decomp.errors import Blocker, CostError, spell_target
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.accounting import calls_for_target, effects_in
 from decomp.ir.call import call_if_bound, metadata
+from decomp.ir.composites import composites_in
 from decomp.ir.module import Module, ProgramGraph
 from decomp.ir.signature import Signatures
 from decomp.torch_internals.pytree import tensors_in
@@ -78,6 +79,8 @@ def account_of_lowering(lowering: Lowering) -> ProgramAccount:
     """What a lowered program consists of, and its source. Raises `CostError`."""
     graphs = [piece.planned for piece in lowering.pieces]
     after = [_counted(node, modules_of(source)) for piece in lowering.pieces for node, source in lowered_calls(piece)]
+    for body, calls in composite_calls(lowering):
+        after += [_counted(node, modules_of(call)) for call in calls for node in calls_for_target(body.graph)]
     own = lowering.pieces[0].graph
     return _account(lowering.target.name, lowering.blockers, lowering.program, graphs, after, own)
 
@@ -99,6 +102,16 @@ def lowered_calls(
     for node in calls_for_target(piece.graph, effects_in(piece.graph) if effects is None else effects):
         source = origins.get(node)
         yield node, planned.source_of(source) if source is not None else node
+
+
+def composite_calls(lowering: Lowering) -> list[tuple[ProgramGraph, list[fx.Node]]]:
+    """The bodies of composites, each with its calls."""
+    found: dict[Any, list[fx.Node]] = {body.owner: [] for body in lowering.composites}
+    for piece in lowering.pieces if found else ():
+        for node in composites_in(piece.graph):
+            owner = piece.bodies.get(str(node.args[0].target))
+            found.get(owner, []).append(node)  # those of the source have bodies among the pieces
+    return [(body, found[body.owner]) for body in lowering.composites]
 
 
 def modules_of(node: fx.Node) -> Modules:

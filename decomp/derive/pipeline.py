@@ -61,6 +61,7 @@ from decomp.patterns.fusing import PatternFusion, choose_matches
 from decomp.proof.checks import check_program
 from decomp.proof.correspondence import Correspondence, Proof
 from decomp.proof.legality import why_illegal_in
+from decomp.proof.outlined import check_outlined
 from decomp.proof.returned_program import ReturnedProgram
 from decomp.rules.accuracy import Policy
 from decomp.rules.target import Target
@@ -402,9 +403,11 @@ def prove_program(program: ReturnedProgram, target: Target, full: bool) -> Proof
     """Verify a returned program: its lowered graphs, each step of their simplification, and the last step to the
     program. Raises `VerificationError`."""
     graphs = tuple(program.module.graphs.values())
-    proof = check_program([correspondence(own, target) for own in graphs], program, full)
+    sources = program.module.sources
+    proof = check_program([correspondence(own, target) for own in sources], program, full)
     phrases: list[str] = []
-    proof = proof.also([phrase for own in graphs for phrase in check_conversions(own)])
+    proof = proof.also([phrase for own in sources for phrase in check_conversions(own)])
+    proof = proof.also([phrase for own in sources for phrase in _check_composites(own, program.module)])
     for own in graphs:
         found = own.record("simplify")
         if found is not None:
@@ -412,6 +415,19 @@ def prove_program(program: ReturnedProgram, target: Target, full: bool) -> Proof
             phrases += check_simplified(found, added, sum(write.signed for write in own.writes), full)
     # Bodies would repeat the phrase of the main graph.
     return proof.also(phrases[:1])
+
+
+def _check_composites(final: ProgramGraph, module: Module) -> Iterator[str]:
+    """The check of a graph with composite calls, before it was simplified."""
+    own = final.at("composites")
+    if own is None:
+        return
+    bodies = {name: module.graphs[owner].outlined.graph for name, owner in own.bodies.items()}
+    if own is not final:
+        yield check_outlined(own, bodies, {}, 0)
+        return
+    lifted = {name: key for key in own.constants for name in rebuild_exported.input_names([key])}
+    yield check_outlined(own, bodies, lifted, sum(write.signed for write in own.writes))
 
 
 def correspondence(final: ProgramGraph, target: Target) -> Correspondence:

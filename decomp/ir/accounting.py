@@ -10,10 +10,11 @@ import torch
 from torch import fx
 
 from decomp.ir.call import is_free, is_host, is_projection
+from decomp.ir.composites import CompositeCall
 from decomp.ir.effects import MARKS, Effect, of_callable
 from decomp.ir.op_facts import CONTROL_FLOW, SWITCHED_REGIONS
 
-WRITE_BACK = "write-back"
+WRITE_BACK, COMPOSITE = "write-back", "composite"
 
 
 def is_structure(target: Any) -> bool:
@@ -26,7 +27,9 @@ def effects_in(graph: fx.Graph) -> dict[fx.Node, str]:
     kinds: dict[Any, str | None] = {}
     found = dict.fromkeys(write_backs(graph), WRITE_BACK)
     for node in graph.nodes:
-        if node.op == "call_function":
+        if CompositeCall.of(node) is not None:
+            found[node] = COMPOSITE
+        elif node.op == "call_function":
             if node.target not in kinds:
                 kinds[node.target] = _kind(node.target)
             kind = kinds[node.target]

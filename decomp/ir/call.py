@@ -78,6 +78,8 @@ class Call:
     place: fx.Node | None = field(default=None, repr=False)
     looked_around: bool = field(default=False, repr=False)
     """Whether the context of the call in the program was inspected, not only what it computes."""
+    composite: bool = False
+    """Whether it is a composite call, which has a body."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise NotPortable(

@@ -14,6 +14,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from decomp.ir.aliases import attribute
+from decomp.ir.composites import CompositeCall
 from decomp.ir.stages import stage_of
 from decomp.torch_internals.fakes import FakeTensorMode
 
@@ -57,6 +58,8 @@ class ProgramGraph:
     """Names of parameters, buffers and constants of an exported program, which its graph takes as inputs."""
     dropped: frozenset[str] = frozenset()
     """Names of inputs, constants of an exported program, that it no longer takes."""
+    composite: CompositeCall | None = None
+    """For the body of composite calls: what the first of them says of itself."""
 
     def rewritten(self, edges: Rewrite, by: str, **changes: Any) -> ProgramGraph:
         """The graph that a pass made from this one. Writes, stale strides and chains of rules are carried over."""
@@ -110,6 +113,11 @@ class ProgramGraph:
     def expanded(self) -> ProgramGraph:
         """The lowered graph before it was simplified."""
         return self._require("expand")
+
+    @property
+    def outlined(self) -> ProgramGraph:
+        """The graph before it was simplified, with composite calls if it has any."""
+        return self.at("composites") or self.expanded
 
     def _require(self, by: str) -> ProgramGraph:
         found = self.at(by)
@@ -194,6 +202,11 @@ class Module:
     def main(self) -> ProgramGraph:
         """The program's own graph."""
         return next(iter(self.graphs.values()))
+
+    @property
+    def sources(self) -> tuple[ProgramGraph, ...]:
+        """The graphs that the source has, too: all but the bodies of composites."""
+        return tuple(own for own in self.graphs.values() if own.composite is None)
 
     @property
     def graph(self) -> fx.Graph:

@@ -15,6 +15,7 @@ from decomp.errors import source_line, spell_target
 from decomp.ir.accounting import calls_for_target
 from decomp.ir.arguments import text
 from decomp.ir.call import metadata, module_path
+from decomp.ir.composites import CompositeCall
 from decomp.ir.dtypes import name_of
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 
@@ -97,28 +98,31 @@ class Stage:
 def stage_of(graphs: Iterable[ProgramGraph], name: str | None = None) -> Stage:
     """A program after the pass that made its own graph, which the stage is named after."""
     graphs = tuple(graphs)
-    return Stage(name or graphs[0].by, tuple(_graph(own, _justification(own)) for own in graphs))
+    return Stage(name or graphs[0].by, tuple(_graph(own, _justification(own), graphs) for own in graphs))
 
 
-def stages_of(pieces: tuple[ProgramGraph, ...]) -> Mapping[str, Stage]:
+def stages_of(pieces: tuple[ProgramGraph, ...], bodies: tuple[ProgramGraph, ...] = ()) -> Mapping[str, Stage]:
     """The stages of a lowering by name, in order: `capture`, `functionalize` (which converts types and fuses patterns
-    too), `expand`, and `simplify` where that changed something."""
+    too), `expand`, and `simplify` where that changed something; `composites` instead, if only outlining did. `bodies`:
+    those of composites, which are graphs of the last stage."""
+    final = final_stage(pieces, bodies)
     functional = tuple(_graph(own, _functional(own)) for own in (piece.planned for piece in pieces))
     return {
         "capture": stage_of(piece.captured for piece in pieces),
         "functionalize": Stage("functionalize", functional),
         "expand": stage_of(piece.expanded for piece in pieces),
-        **({"simplify": final_stage(pieces)} if _is_simplified(pieces) else {}),
+        **({final.name: final} if final.name != "expand" else {}),
     }
 
 
-def final_stage(pieces: tuple[ProgramGraph, ...]) -> Stage:
-    """The last stage of a lowering: its result."""
-    if not _is_simplified(pieces):
-        return stage_of(pieces)
-    # A graph that could not be simplified is shown as a copy of the expanded one.
-    graphs = tuple(_graph(own, _justification(own) if own.by == "simplify" else _unchanged) for own in pieces)
-    return Stage("simplify", graphs)
+def final_stage(pieces: tuple[ProgramGraph, ...], bodies: tuple[ProgramGraph, ...] = ()) -> Stage:
+    """The last stage of a lowering: its result. `bodies`: those of composites."""
+    graphs = (*pieces, *bodies)
+    if not _is_simplified(graphs):
+        return stage_of(graphs, "composites" if bodies else None)
+    # A graph that could not be simplified is shown as a copy of the one before.
+    last = tuple(_graph(own, _justification(own) if own.by == "simplify" else _unchanged, graphs) for own in graphs)
+    return Stage("simplify", last)
 
 
 def _is_simplified(pieces: tuple[ProgramGraph, ...]) -> bool:
@@ -129,12 +133,21 @@ Justify = Callable[[fx.Node], tuple[str, str]]
 """For a node, the name of its source and what justifies it."""
 
 
-def _graph(own: ProgramGraph, justify: Justify) -> StageGraph:
+def _graph(own: ProgramGraph, justify: Justify, others: Iterable[ProgramGraph] = ()) -> StageGraph:
     graph = own.graph
     nodes = [node for node in graph.nodes if node.op != "output"]
     counted = {*calls_for_target(graph)}
+    inside = {each.name: each.graph for each in others}
+
+    def why(node: fx.Node) -> tuple[str, str]:
+        made = CompositeCall.of(node)
+        if made is None:
+            return justify(node)
+        body = inside.get(str(node.args[0].target))
+        return "", made.described(0 if body is None else len(calls_for_target(body)))
+
     shown = tuple(
-        StageNode(node.name, type_of(metadata(node)), _call(node), *justify(node), node in counted) for node in nodes
+        StageNode(node.name, type_of(metadata(node)), _call(node), *why(node), node in counted) for node in nodes
     )
     return StageGraph(own.name, shown, _value(graph.output_node().args[0]))
 

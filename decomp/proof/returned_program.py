@@ -15,6 +15,7 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind, Output
 from decomp.capture.lowered_module import check_of
 from decomp.capture.module_hooks import added_hooks
 from decomp.capture.rebuild_exported import write_spec
+from decomp.graphs.lowered_modules import lowered_modules
 from decomp.ir.agreement import shown
 from decomp.ir.aliases import attribute
 from decomp.ir.module import Module
@@ -29,6 +30,7 @@ from decomp.proof.correspondence import (
     VerificationError,
     WritesChanged,
 )
+from decomp.proof.outlined import require_said
 from decomp.proof.replay import same
 from decomp.torch_internals import pytree
 
@@ -69,7 +71,23 @@ def check_returned_program(program: ReturnedProgram) -> list[str]:
         phrases = [_signature_kept(program, program.exported), _same_unlifted_graph(program)]
     else:
         phrases = [_same_graph(program, program.result.graph)]
-    return [*phrases, _state_kept(program), _hooks_kept(program)]
+    return [*phrases, *_composites_kept(program), _state_kept(program), _hooks_kept(program)]
+
+
+def _composites_kept(program: ReturnedProgram) -> Iterator[str]:
+    """Composite calls must say of themselves what was recorded, and run the verified bodies."""
+    graphs = [*program.module.graphs.values()]
+    found = zip(graphs, lowered_modules(graphs, program.result))
+    with_bodies = [(own, module) for own, module in found if own.composite is not None or own.at("composites")]
+    for own, module in with_bodies:
+        if module is None:
+            raise NotAsRecorded(f"the body {own.name!r} is missing")
+        if own.composite is not None:
+            require_same_graph(own.graph, module.graph, NotAsRecorded, f"the body {own.name!r}")
+        else:
+            require_said(module.graph, own.record("composites"))
+    if with_bodies:
+        yield "each composite call is as recorded, and runs its verified body"
 
 
 def _same_graph(program: ReturnedProgram, graph: fx.Graph) -> str:

@@ -21,7 +21,7 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.snapshot import is_as_recorded
 from decomp.graphs.tracing import without_guards
 from decomp.ir.module import Module
-from decomp.lowering import Lowering, resimplify
+from decomp.lowering import Lowering, without_composites
 from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.proof.correspondence import Proof
 from decomp.proof.returned_program import inputs_of_module
@@ -215,16 +215,16 @@ def _of_program(
 
 
 def _unsimplified(lowering: Lowering) -> Lowering:
-    """The lowering without simplification, whose graphs still have the nodes of all source calls. If the user changed
-    the result, the simplified lowering itself, in which some operands may no longer be computed."""
-    if all(piece.at("simplify") is None for piece in lowering.pieces):
+    """The lowering without simplification and composites, whose graphs still have the nodes of all source calls. If the
+    user changed the result, the lowering itself, in which some operands may no longer be computed."""
+    if not lowering.composites and all(piece.at("simplify") is None for piece in lowering.pieces):
         return lowering
     for module, before in zip(lowered_modules(lowering.pieces, lowering.result), lowering.snapshots):
         nodes = list(module.graph.nodes) if module is not None else []
         known = all(node.name in before and is_as_recorded(node, before[node.name]) for node in nodes)
         if len(nodes) != len(before) or not known:
             return lowering
-    return resimplify(lowering, None, verify=False)
+    return without_composites(lowering, None, verify=False)
 
 
 def _finished(

@@ -68,6 +68,7 @@ class LowerOptions(PlanOptions, total=False):
     simplify: bool
     verify: bool | str
     lock: str | Path | None
+    composites: Iterable[Any] | Mapping[Any, int]
 
 
 class PartitionOptions(LevelOptions, total=False):

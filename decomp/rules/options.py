@@ -19,6 +19,7 @@ from decomp import costs
 from decomp.costs.model import Cost
 from decomp.errors import ArgumentError, Check, F, boundary
 from decomp.ir.ops import Op, op as op_of
+from decomp.patterns.pattern import Pattern
 from decomp.rules import library as shipped
 from decomp.rules.accuracy import DEFAULT, Accuracy, Limits, Policy, Spec
 from decomp.rules.rules import Rules, as_rules
@@ -34,8 +35,8 @@ class Options:
     `dataclasses.replace(options, accuracy="fast")` is a changed copy.
 
     A verb refuses options that it does not take, unless they have their default. Those that make no program, such as
-    `plan`, pass over `partial`, `simplify`, `verify` and `lock`. Raises `ArgumentError` for a wrong value and for
-    options that exclude one another, and `UnknownOp`.
+    `plan`, pass over `partial`, `simplify`, `verify`, `lock` and `composites`. Raises `ArgumentError` for a wrong value
+    and for options that exclude one another, and `UnknownOp`.
     """
 
     rules: Rules | Mapping[Any, Any] | None = None
@@ -51,6 +52,7 @@ class Options:
     narrow: bool = False
     verify: bool | str = True
     lock: str | Path | None = None
+    composites: Iterable[Any] | Mapping[Any, int] = ()
 
     def __post_init__(self) -> None:
         for name in OPTIONS:
@@ -64,6 +66,7 @@ class Options:
         ops = (self.keep,) if isinstance(self.keep, str) or callable(self.keep) else self.keep
         # Sorted: the same ops make the same target, and planning caches hit.
         object.__setattr__(self, "keep", tuple(sorted({op_of(each) for each in ops}, key=str)))
+        object.__setattr__(self, "composites", tuple(sorted(_versions(self.composites).items(), key=str)))
         if isinstance(self.cost, str):
             object.__setattr__(self, "cost", getattr(costs, self.cost))
         object.__setattr__(self, "rules", as_rules(self.rules) if self.rules is not None else None)
@@ -192,6 +195,28 @@ def _ops(name: str, value: Any) -> None:
         _refuse(name, value, "a set of ops", f'as {name}={{"softmax", F.gelu}}')
 
 
+def _composites(name: str, value: Any) -> None:
+    if not isinstance(value, Pattern):
+        _ops(name, value)
+    for each in value.values() if isinstance(value, Mapping) else ():
+        if type(each) is not int or each < 0:
+            raise ArgumentError(f"{name}= must have versions as values, integers from 0 on, not {each!r}")
+
+
+def _versions(given: Any) -> dict[Any, int]:
+    """The version of each op or pattern that is a composite; 1 where none is given."""
+    if isinstance(given, Mapping):
+        return {_composite(each): version for each, version in given.items()}
+    if isinstance(given, tuple) and all(isinstance(each, tuple) for each in given):
+        return dict(given)  # as another value of options holds them
+    listed = (given,) if isinstance(given, str) or callable(given) else given
+    return {_composite(each): 1 for each in listed}
+
+
+def _composite(each: Any) -> Any:
+    return each if isinstance(each, Pattern) else op_of(each)
+
+
 def _cost(name: str, value: Any) -> None:
     if isinstance(value, str) and value not in costs.NAMED:
         raise ArgumentError(f"{name}= must be one of {', '.join(map(repr, costs.NAMED))}, or a function, not {value!r}")
@@ -314,6 +339,7 @@ CHECKS: Mapping[str, Check] = {
     "narrow": _flag,
     "verify": _one_of(VERIFY),
     "lock": _file,
+    "composites": _composites,
     "level": _one_of(("structure", "values")),
     "full": _flag,
     "tracer_class": _tracer,
@@ -323,7 +349,7 @@ CHECKS: Mapping[str, Check] = {
 OPTIONS = tuple(each.name for each in fields(Options))
 _OF_VERBS = {name: check for name, check in CHECKS.items() if name not in OPTIONS}
 """Checks of what `Options` does not check itself."""
-_OF_PROGRAMS = frozenset({"partial", "simplify", "verify", "lock"})
+_OF_PROGRAMS = frozenset({"partial", "simplify", "verify", "lock", "composites"})
 """The options of verbs that make a program."""
 _DEFAULTS = Options()
 _KEYWORDS: Mapping[str, Any] = {

@@ -15,11 +15,12 @@ from decomp.errors import LoadError, spell_target
 from decomp.ir.accounting import effects_in
 from decomp.ir.aliases import attribute
 from decomp.ir.arguments import substituted
-from decomp.ir.call import call_if_bound, is_host, is_projection, metadata, projected
+from decomp.ir.call import Call, call_if_bound, is_host, is_projection, metadata, projected
+from decomp.ir.composites import CompositeCall
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NarrowCall, is_between
 from decomp.ir.op_facts import RUN_ONCE
-from decomp.ir.ops import of_function
+from decomp.ir.ops import Op, of_function
 from decomp.metadata.meta_values import known_value
 from decomp.narrowing.functional import narrow_tensor
 from decomp.runtime.arguments import UnknownDtype, arguments_of, why_not_callable
@@ -102,6 +103,8 @@ class CodeBuilder:
         self.written: dict[fx.Node, fx.Node] = {}
         """By an input or a tensor of the module that is written to: its final value."""
         self.steps: list[GeneratedStep] = []
+        self.done: set[fx.Node] = set()
+        """Nodes that the step of another one computes, too."""
         self.results: Any = None
         self.border = ComplexBoundary()
         """The conversions of complex inputs and results, for a backend without complex dtypes."""
@@ -112,6 +115,8 @@ class CodeBuilder:
         self.border = ComplexBoundary.of(graph, self.backend)
         for node in graph.nodes:
             self._check_dtypes(node)
+            if node in self.done:
+                continue
             if node.op == "placeholder":
                 self.inputs.append(node)
             elif node.op == "get_attr":
@@ -213,8 +218,38 @@ class CodeBuilder:
     def _region(self, node: fx.Node) -> None:
         """A region whose body runs once: a call of the body."""
         args = self._current(node.args)
+        made = CompositeCall.of(node)
+        if made is not None and self._composite(node, made, args):
+            return
         place = next(i for i, each in enumerate(args) if isinstance(each, GeneratedBody))
         self._host(node, args[place], args[place + 1 :], {})
+
+    def _composite(self, node: fx.Node, made: CompositeCall, args: tuple[Any, ...]) -> bool:
+        """A composite call by the backend's function for its op, or by that for `wrap`, which takes the composite, its
+        body and its operands. Returns whether there is one."""
+        call = made.source_call(node)
+        found = self.backend.implementation(call) if call is not None else None
+        if call is not None and found is not None and not call.op.name.startswith("higher_order."):
+            return self._native(node, made, call, found.function)
+        emits = self.backend.implementation(Call(_WRAP, None, {}, place=node))
+        if emits is None:
+            return False
+        self._host(node, functools.partial(emits.function, made), args, {})
+        return True
+
+    def _native(self, node: fx.Node, made: CompositeCall, call: Call, function: Callable[..., Any]) -> bool:
+        try:
+            args, kwargs = arguments_of(call, self.dtypes)
+        except UnknownDtype:
+            return False
+        if why_not_callable(function, (args, kwargs)) is not None:
+            return False
+        single = made.single(node)
+        if single is not None:
+            self.done.add(single)
+        native = function if single is not None else _ResultsOf(function, made.results)
+        self.steps.append(GeneratedStep(single or node, native, self._current(args), self._current(kwargs), True))
+        return True
 
     def _size_or_number(self, node: fx.Node) -> None:
         call = call_if_bound(node) if isinstance(node.target, torch._ops.OpOverload) else None  # not n * m of sizes
@@ -255,6 +290,21 @@ class CodeBuilder:
 def _is_region(node: fx.Node) -> bool:
     target = node.target
     return isinstance(target, torch._ops.HigherOrderOperator) and target.__name__ in RUN_ONCE
+
+
+_WRAP = Op("higher_order.wrap")
+
+
+class _ResultsOf:
+    """A backend's function whose results are always a tuple, as those of a body."""
+
+    def __init__(self, function: Callable[..., Any], places: tuple[int, ...]) -> None:
+        self.function, self.places = function, places
+        self.__name__ = getattr(function, "__name__", "function")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        found = self.function(*args, **kwargs)
+        return tuple(found[place] for place in self.places) if self.places else (found,)
 
 
 class _Projection:

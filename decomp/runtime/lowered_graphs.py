@@ -99,7 +99,7 @@ def record_of(
         recompiled=of.reason,
         behind_autograd=behind_autograd,
         report=lowering.report(),
-        program=str(final_stage(lowering.pieces)),
+        program=str(final_stage(lowering.pieces, lowering.composites)),
         seconds={**seconds, "lower": sum(lowering.times.values())},
         called=None,
         _module=weakref.ref(lowering.result),

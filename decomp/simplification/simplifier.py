@@ -98,7 +98,8 @@ class Subject:
             names = written_inputs(exported)
             every.update(node for node in own.graph.find_nodes(op="placeholder") if node.name in names)
         results = tuple(write.value for write in own.writes if write.signed)
-        sources = own.edges.origin if own.edges is not None and own.by == "expand" else {}
+        lowered = own.edges is not None and own.by in ("expand", "composites")
+        sources = own.since_planned.origin if lowered else {}
         return cls(own.graph, own.owner, target, state, tuple(every), results, sources, own.attribute_names)
 
     def constants(self, around: RewriteConstraints, settings: Settings) -> Constants:
@@ -162,7 +163,8 @@ def simplify_module(module: Module, target: Target, settings: Settings) -> Modul
 
     def simplified(own: ProgramGraph) -> ProgramGraph:
         exported = module.exported if own is module.main else None
-        chosen = settings.without_constants if own.owner in retraced else settings
+        is_body = own.owner in retraced or own.composite is not None
+        chosen = settings.without_constants if is_body else settings
         found = simplify_graph(Subject.of(own, target, exported), chosen)
         if found is None:
             return own

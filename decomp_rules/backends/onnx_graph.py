@@ -147,6 +147,8 @@ class Graph:
     names: set[str] = field(default_factory=set)
     known: list[Value] = field(default_factory=list)
     """The results of calls, with their shapes."""
+    functions: dict[Any, Any] = field(default_factory=dict)
+    """The functions of composites, of this graph and of those inside it."""
 
     def unique(self, name: str) -> str:
         """This name, or a numbered one that is not in use."""

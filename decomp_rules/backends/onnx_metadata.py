@@ -82,7 +82,15 @@ def without_data(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model without the values of large weights, and without metadata."""
     graph = model.graph
     nodes = [
-        onnx.NodeProto(op_type=n.op_type, input=n.input, output=n.output, attribute=n.attribute) for n in graph.node
+        onnx.NodeProto(
+            op_type=n.op_type,
+            domain=n.domain,
+            overload=n.overload,
+            input=n.input,
+            output=n.output,
+            attribute=n.attribute,
+        )
+        for n in graph.node
     ]
     weights = [
         each
@@ -94,4 +102,6 @@ def without_data(model: onnx.ModelProto) -> onnx.ModelProto:
         name=graph.name, node=nodes, input=graph.input, output=graph.output, initializer=weights,
         value_info=graph.value_info,
     )  # fmt: skip
-    return onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=bare)
+    return onnx.ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, graph=bare, functions=model.functions
+    )

@@ -26,6 +26,7 @@ import decomp
 from decomp_rules import targets
 from decomp_rules.backends import (
     departures,
+    onnx_composites,
     onnx_functions,
     onnx_metadata,
     onnx_ops,
@@ -70,13 +71,18 @@ def make() -> OnnxBackend:
     backend = OnnxBackend(
         "onnx", targets.onnx, from_torch=lambda x: x, to_torch=lambda x: x, dtypes={dtype: dtype for dtype in DTYPES}
     )
-    for op, function in {**onnx_ops.OPS, **onnx_shapes.OPS}.items():
+    for op, function in {**onnx_ops.OPS, **onnx_shapes.OPS, **onnx_composites.OPS}.items():
         backend.implements(op)(_emitting(backend, function))
     for op, function in {**onnx_functions.OPS, **onnx_recurrent.OPS}.items():
-        when = functools.partial(holds, op)
+        when = functools.partial(_serves, op)
         backend.implements(op, when=when, reason=" and ".join(CONDITIONS[op]))(_emitting(backend, function))
     departures.state(backend, departures.ONNX)
     return backend
+
+
+def _serves(op: str, call: decomp.Call) -> bool:
+    """Whether ONNX's own function serves a call. A composite is a function of the model: its target lacks the other."""
+    return holds(op, call) and not call.composite
 
 
 def model_of(program: Any, opset: int = OPSET) -> onnx.ModelProto:
@@ -187,9 +193,12 @@ def _emitted(loaded: decomp.results.Loaded, program: Any = None) -> Emitted:
     body = helper.make_graph(
         nodes, "program", infos, [value_info(each, names=axes) for each in outputs], carried, value_info=edges
     )
+    functions = onnx_composites.functions_in(place, nodes)
+    domains = sorted({each.domain for each in functions})
     model = helper.make_model(
         body,
-        opset_imports=[helper.make_opsetid("", OPSET)],
+        functions=functions,
+        opset_imports=[helper.make_opsetid("", OPSET), *(helper.make_opsetid(each, 1) for each in domains)],
         producer_name="decomp",
         producer_version=onnx_metadata.version(),
         ir_version=10,

@@ -22,8 +22,10 @@ def at_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         raise _refused([f"opset {opset} is not one of {FIRST} to {last}"])
     found = onnx.ModelProto()
     found.CopyFrom(model)
-    found.opset_import[0].version = opset
-    problems = sorted(set(_lacking(found.graph.node, opset)))
+    for each in (found, *found.functions):
+        each.opset_import[0].version = opset
+    nodes = (node for each in (found.graph, *found.functions) for node in each.node)
+    problems = sorted(set(_lacking(nodes, opset)))
     if not problems:
         try:
             onnx.checker.check_model(without_data(found), full_check=True)
@@ -36,6 +38,8 @@ def at_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
 def _lacking(nodes: Iterable[onnx.NodeProto], opset: int) -> Iterator[str]:
     for node in nodes:
+        if node.domain:  # a call of one of the model's functions
+            continue
         since = _NEW_MEANING.get(node.op_type, 0)
         if not onnx.defs.has(node.op_type, opset):
             schemas = onnx.defs.get_all_schemas_with_history()

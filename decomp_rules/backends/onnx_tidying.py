@@ -15,7 +15,7 @@ def names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
     """The names that nodes read, and those in their bodies."""
     for each in nodes:
         yield from each.input
-        for body in _bodies(each):
+        for body in bodies_of(each):
             yield from names_read(body.node)
             yield from (value.name for value in body.output)
 
@@ -52,7 +52,7 @@ def _rename(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
     for each in nodes:
         for values in (each.input, each.output):
             values[:] = [names.get(name, name) for name in values]
-        for body in _bodies(each):
+        for body in bodies_of(each):
             _rename(body.node, names)
             for value in body.output:
                 value.name = names.get(value.name, value.name)
@@ -74,5 +74,6 @@ def without_transposes(nodes: Nodes, weights: Set[str], results: Set[str]) -> tu
     return kept, names
 
 
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs among the attributes of a node."""
     return (attribute.g for attribute in node.attribute if attribute.HasField("g"))

@@ -30,6 +30,24 @@ def while_loop(goes_on: Callable[..., Array], body: Body, carried: Any, more: An
     return found
 
 
+@implements("wrap")
+def composite(made: Any, body: Body, *operands: Any) -> Sequence[Array]:
+    """`stablehlo.composite`, whose decomposition is the body. Numbers among the operands, sizes that are known by now,
+    are part of the decomposition."""
+    arrays = [place for place, each in enumerate(operands) if not isinstance(each, (bool, int, float))]
+
+    def decomposition(*given: Array, **attributes: Any) -> tuple[Array, ...]:
+        filled = list(operands)
+        for place, array in zip(arrays, given):
+            filled[place] = array
+        return tuple(body(*filled))
+
+    attributes = {name: value for name, value in made.attributes.items() if value is not None}
+    call = lax.composite(decomposition, name=made.name, version=made.version)
+    found: Sequence[Array] = call(*(operands[place] for place in arrays), **attributes)
+    return found
+
+
 def _one(result: Any) -> Array:
     """The result of a body that returns one array."""
     return result[0] if isinstance(result, (list, tuple)) else result

@@ -89,6 +89,9 @@ FLAGS = {
         bool, "Compute in int32 and float32 instead of int64 and float64 where the target lacks these.", default=False
     ),
     "lock": Flag(Path | None, "Write a lock, or hold the lowering to the one there.", "FILE"),
+    "composites": Flag(
+        list[str], "Keep the calls of this op, each with its decomposition inside (may be repeated).", "OP", default=[]
+    ),
 }
 """By option, in the order of the help."""
 DYNAMIC = "A dimension of an input with a dynamic size, as x:0 (may be repeated; not for .pt2 files)."

@@ -17,7 +17,6 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from decomp import costs
-from decomp.costs.model import price_of_graph
 from decomp.costs.plans import spell_error
 from decomp.derive.decisions import Blocked, Derived
 from decomp.errors import CostError, spell_target
@@ -25,6 +24,7 @@ from decomp.files import write_atomically
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.stages import StageNode, final_stage, type_of
 from decomp.lowering import Lowering
+from decomp.report import price_of_program
 from decomp.rules.rules import Rule
 from decomp.tools.certification.sources import content_hash
 from decomp.tools.writing import one_row_a_line, read_record
@@ -90,7 +90,7 @@ class Lock:
     def of(cls, lowering: Lowering) -> Lock:
         """The lock of a lowering."""
         report = lowering.report()
-        stage = final_stage(lowering.pieces)
+        stage = final_stage(lowering.pieces, lowering.composites)
         return cls(
             lowering.target.name,
             _versions(),
@@ -137,7 +137,7 @@ def _versions() -> dict[str, str]:
 
 
 def _options(lowering: Lowering) -> dict[str, str]:
-    cost = lowering.policy.cost or lowering.target.costs
+    cost, versions = lowering.policy.cost or lowering.target.costs, lowering.versions
     return {
         "accuracy": str(lowering.accuracy),
         "cost": getattr(cost, "name", None) or getattr(cost, "__name__", None) or type(cost).__name__
@@ -146,13 +146,14 @@ def _options(lowering: Lowering) -> dict[str, str]:
         "training": str(lowering.matching.training),
         "freeze": str(lowering.policy.freeze),
         "narrow": ", ".join(f"{wide} as {dtype}" for wide, dtype in lowering.narrower.items()) or "False",
+        **({"composites": ", ".join(f"{op} {version}" for op, version in versions.items())} if versions else {}),
     }
 
 
 def _costs(lowering: Lowering) -> Iterator[tuple[str, float]]:
     for unit, cost in COSTS.items():
         try:
-            yield unit, sum(price_of_graph(cost, piece.graph) for piece in lowering.pieces)
+            yield unit, price_of_program(cost, lowering)
         except CostError:  # a call without metadata
             continue
 

@@ -32,6 +32,7 @@ TITLES = {
     "capture": ("Source", "the program as it was captured"),
     "functionalize": ("Functional", "without mutation, in the target's dtypes, with patterns fused"),
     "expand": ("Expanded", "each call that the target lacks is replaced by what its rules recorded"),
+    "composites": ("Composites", "calls that keep their names, each with its decomposition inside"),
     "simplify": ("Simplified", "repeated and redundant calls are removed"),
 }
 
@@ -98,7 +99,9 @@ class _Gathering:
         if simplified is None:
             yield expanded
         else:
-            expanded.gone = [self._text(_gone(node, simplified)) for node in _nodes(piece.expanded.graph)]
+            outlined = _outlined(piece)
+            now = (outlined.get(node, node) for node in _nodes(piece.expanded.graph))
+            expanded.gone = [self._text(each if isinstance(each, str) else _gone(each, simplified)) for each in now]
             yield expanded
         if len(made) > 3:
             yield self._columns(piece.graph, made[3], _places(expanded))
@@ -152,6 +155,15 @@ def _fused(made: StageGraph, places: dict[str, int]) -> dict[int, list[int]]:
 def _chains(piece: ProgramGraph) -> Iterator[tuple[Any, ...]]:
     """The rules that created each node of the expanded graph, those that put it on pairs of real numbers first."""
     return (piece.expanded.chains.get(node, ()) for node in _nodes(piece.expanded.graph))
+
+
+def _outlined(piece: ProgramGraph) -> dict[fx.Node, fx.Node | str]:
+    """For each node of the expanded graph, that of the graph with composite calls, or the composite that it is in."""
+    own = piece.at("composites")
+    if own is None or own.edges is None:
+        return {}
+    inside = {node: f"inside %{call.name}" for call, nodes in own.edges.several.items() for node in nodes}
+    return {**inside, **{node: now for node, now in own.edges.values.items() if isinstance(now, fx.Node)}}
 
 
 def _gone(node: fx.Node, simplified: Simplified) -> str:
