@@ -31,6 +31,7 @@ TARGET = "A target instead of the converter's own, such as one that decomp probe
 OUTPUT = "The file to write, with the suffix that the converter's models have."
 TOML = "The target to write, .toml."
 ONLY = "Only this overload, as aten.topk.default (may be repeated)."
+IN_DTYPES = "Only calls of tensors in this dtype, as float32 (may be repeated)."
 
 
 @command(AdviseOptions)
@@ -71,6 +72,7 @@ def probe(
     converter: Annotated[str, typer.Argument(metavar="CONVERTER", help=CONVERTER, show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help=TOML, show_default=False)],
     op: Annotated[list[str], typer.Option("--op", metavar="OVERLOAD", help=ONLY)] = [],
+    dtype: Annotated[list[str], typer.Option("--dtype", metavar="DTYPE", help=IN_DTYPES)] = [],
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one a core.")] = None,
     *,
     words: Words,
@@ -85,7 +87,7 @@ def probe(
     if not output.absolute().parent.is_dir():
         raise Unusable(f"-o {output}: there is no directory {output.parent}")
     with progressing() as progress:
-        report = ask_converter(found, op or None, workers or os.cpu_count() or 1, progress)
+        report = ask_converter(found, op or None, workers or os.cpu_count() or 1, progress, dtype)
     try:
         with write_atomically(output) as unfinished:
             unfinished.write_text(report.as_toml(), encoding="utf-8")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import itertools
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram, export
 
 from decomp.errors import first_line
-from decomp.ir.dtypes import name_of
+from decomp.ir.dtypes import is_of, name_of
 from decomp.ir.ops import known_names, op as op_of
 from decomp.jobs import Failed, run_in_process
 from decomp.rules.library import samples as library_samples
@@ -88,13 +88,15 @@ class AskJob:
     overloads: tuple[str, ...]
     """As `aten.topk.default`."""
     only: int | None = None
+    dtypes: tuple[str, ...] = ()
+    """Only calls whose tensors have these; empty for all."""
 
     def run(self) -> list[AskedCall]:
         """Ask; in this process."""
         if self.converter.prepare is not None:
             self.converter.prepare()
         with silenced():
-            samples = [call for name in self.overloads for call in calls_to_ask(overload_named(name))]
+            samples = [call for name in self.overloads for call in calls_to_ask(overload_named(name), self.dtypes)]
             chosen = samples if self.only is None else samples[self.only : self.only + 1]
             asking = _Asking(self.converter, chosen)
             asking.settle(asking.run_by_pytorch())
@@ -132,8 +134,9 @@ _OTHERS: Mapping[str, Callable[[], Sequence[tuple[Any, ...]]]] = {
 """Calls of another kind than the library's sample calls, where converters tell them apart."""
 
 
-def calls_to_ask(overload: torch._ops.OpOverload) -> list[Sample]:
-    """Calls of an overload that PyTorch runs: sample calls as they are, then the first in other dtypes and shapes."""
+def calls_to_ask(overload: torch._ops.OpOverload, dtypes: Sequence[str] = ()) -> list[Sample]:
+    """Calls of an overload that PyTorch runs: sample calls as they are, then the first in other dtypes and shapes. With
+    `dtypes`, those whose tensors have no others than these."""
     samples = samples_for(op_of(overload), overload._overloadname)[:SAMPLES]
     others = _OTHERS.get(str(overload), tuple)()
     found = [*samples, *(Sample(overload, args) for args in others)]
@@ -141,7 +144,8 @@ def calls_to_ask(overload: torch._ops.OpOverload) -> list[Sample]:
         found += [each for dtype in FLOATS for each in _in_float(sample, dtype)]
         found += [each for dtype in INTEGERS for each in _in_integers(sample, dtype)]
         found += [case.sample for case in cases([sample], quick=True) if case.label.partition(", ")[2] in _EDGES]
-    return [each for each in found if takes(each)]
+    asked = (each for each in found if not dtypes or all(is_of(t.dtype, dtypes) for t in each.tensors))
+    return [each for each in asked if takes(each)]
 
 
 def _in_float(sample: Sample, dtype: torch.dtype) -> Iterator[Sample]:
@@ -160,19 +164,22 @@ def _in_integers(sample: Sample, dtype: torch.dtype) -> Iterator[Sample]:
         yield sample.with_tensors(new if is_float else t for t, new, is_float in zip(sample.tensors, integers, floats))
 
 
-def ask(converter: Converter, overloads: Sequence[str], timeout: float = TIMEOUT) -> list[AskedCall]:
+def ask(
+    converter: Converter, overloads: Sequence[str], timeout: float = TIMEOUT, dtypes: Sequence[str] = ()
+) -> list[AskedCall]:
     """The calls of some overloads with the converter's answers, in a process of its own; if that crashes, those of each
     half, down to the call that crashes it."""
-    found = _answers(AskJob(converter, tuple(overloads)), timeout)
+    job = AskJob(converter, tuple(overloads), dtypes=tuple(dtypes))
+    found = _answers(job, timeout)
     if isinstance(found, list):
         return found
     if len(overloads) > 1:
         half = len(overloads) // 2
-        return [*ask(converter, overloads[:half], timeout), *ask(converter, overloads[half:], timeout)]
+        return [each for part in (overloads[:half], overloads[half:]) for each in ask(converter, part, timeout, dtypes)]
     calls: list[AskedCall] = []
     crashes = 0
     for i in itertools.count():
-        alone = _answers(AskJob(converter, tuple(overloads), i), timeout)
+        alone = _answers(replace(job, only=i), timeout)
         crashes += isinstance(alone, str)
         if crashes == len(calls) + 1 == _LEAST:
             return [AskedCall(overloads[0], "crashes", f"{alone}, here or in PyTorch's own kernel", overloads[0])]

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from decomp.errors import count_noun
+from decomp.errors import ArgumentError, count_noun
+from decomp.ir.dtypes import KINDS, unknown_in
 from decomp.jobs import NO_PROGRESS, Progress, Threads
 from decomp.tools.converting.asking import (
     AskedCall,
@@ -53,6 +54,8 @@ class Probe:
     version: str
     ops: tuple[ProbedOp, ...]
     dtypes: tuple[str, ...]
+    asked: tuple[str, ...] = ()
+    """The dtypes that it was asked in; empty for all."""
 
     @property
     def headline(self) -> str:
@@ -63,6 +66,7 @@ class Probe:
         return (
             f"{self.converter} {self.version} on torch {torch_version} converts {len(legal)} of "
             f"{count_noun(len(self.ops), 'overload')} and computes them right, {some} of them under conditions"
+            f"{'; asked in ' * bool(self.asked)}{', '.join(self.asked)}"
         )
 
     def as_toml(self) -> str:
@@ -75,22 +79,27 @@ def probe(
     overloads: Iterable[str] | None = None,
     workers: int = 1,
     progress: Progress = NO_PROGRESS,
+    dtypes: Sequence[str] = (),
 ) -> Probe:
-    """Ask a converter about overloads, as `aten.topk.default`, by default all that the library has sample calls of.
-    Raises `ConversionError` if it is not installed."""
+    """Ask a converter about overloads, as `aten.topk.default`, by default all that the library has sample calls of, in
+    dtypes, as `float32` or `integer`, by default in all. Raises `ArgumentError` for an unknown dtype, and
+    `ConversionError` if the converter is not installed."""
+    unknown = unknown_in(dtypes)
+    if unknown is not None:
+        raise ArgumentError(f"unknown dtype {unknown!r}; known are {', '.join(KINDS)}, and names as float32")
     version = converter.require()
     names = list(overloads) if overloads is not None else [str(each) for each in overloads_to_ask()]
     lacking = _lacking(converter, names)
     with Threads(workers) as threads:
         groups = _in_groups([name for name in names if name not in lacking], GROUP)
         found: dict[str, list[AskedCall]] = {}
-        for done, answers in enumerate(threads.map(lambda group: ask(converter, group), groups), 1):
+        for done, answers in enumerate(threads.map(lambda group: ask(converter, group, dtypes=dtypes), groups), 1):
             for call in answers:
                 found.setdefault(call.overload, []).append(call)
             progress(done, len(groups), groups[done - 1][-1])
-    dtypes = _dtypes(found.values())
-    ops = [_probed(name, found.get(name, []), name in lacking, dtypes) for name in names]
-    return Probe(converter.name, version, tuple(op for op in ops if op is not None), dtypes)
+    taken = _dtypes(found.values())
+    ops = [_probed(name, found.get(name, []), name in lacking, taken) for name in names]
+    return Probe(converter.name, version, tuple(op for op in ops if op is not None), taken, tuple(dtypes))
 
 
 def _lacking(converter: Converter, names: Sequence[str]) -> set[str]:

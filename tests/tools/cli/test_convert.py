@@ -50,8 +50,8 @@ def test_names_and_files_are_checked_before_a_model_is_loaded(tmp_path):
 
 def test_probe_writes_a_target(tmp_path):
     path = tmp_path / "fake.toml"
-    words = ("--op", "aten.neg.default", "--op", "aten.topk.default", "--workers", 1)
+    words = ("--op", "aten.neg.default", "--op", "aten.topk.default", "--dtype", "float32", "--workers", 1)
     result = run("probe", f"{FAKES}:PARTLY", "-o", path, *words)
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[-1] == f"saved {path}"
-    assert "neg" in decomp.Target.load(path)
+    assert "neg" in decomp.Target.load(path) and decomp.Target.load(path).dtypes == ("float32",)

@@ -74,6 +74,19 @@ def test_a_target_has_no_complex_dtypes_as_few_ops_are_asked_in_them(probed):
     assert "view_as_real_copy" not in target
 
 
+def test_a_converter_may_be_asked_in_some_dtypes_alone():
+    found = probe(fakes.PARTLY, ["aten.cumsum.default"], dtypes=["float32", "bool"])
+    assert found.dtypes == ("float32",) and not found.ops[0].conditions
+    assert found.headline.endswith(
+        "1 of 1 overload and computes them right, 0 of them under conditions; asked in float32, bool"
+    )
+    with pytest.raises(decomp.ArgumentError) as raised:
+        probe(fakes.PARTLY, ["aten.cumsum.default"], dtypes=["flaot32"])
+    assert str(raised.value) == (
+        "unknown dtype 'flaot32'; known are float, complex, integer, bool, and names as float32"
+    )
+
+
 def call(verdict, dtype="float32", rank=2, **arguments):
     return AskedCall(
         "aten.topk.default", verdict, arguments={"x": DescribedTensor(dtype, rank), **arguments}, dtypes=(dtype,)
