@@ -114,6 +114,7 @@ def test_targets_of_the_library():
         "openvino",
         "prims",
         "stablehlo",
+        "tensorrt",
         "tinygrad",
         "tosa",
         "ttnn",
@@ -419,3 +420,17 @@ def test_an_op_is_surely_legal_on_the_dtypes_of_a_target():
     assert chip.surely_legal_on(add, "Tensor") == {torch.float32, torch.bool} and not chip.surely_legal(add, "Tensor")
     assert not chip.surely_legal_on(mul, "Tensor") and not chip.surely_legal_on(exp, "default")
     assert chip.surely_legal(detach, "default") and not conditional.surely_legal_on(add, "Tensor")
+
+
+def test_tensorrt_has_the_conditions_of_its_sources():
+    tensorrt = targets.tensorrt
+
+    class Pools(nn.Module):
+        def forward(self, x, ceil_mode):
+            return nn.functional.max_pool2d(x, 2, ceil_mode=ceil_mode)
+
+    for ceil_mode in (False, True):
+        lowering = decomp.lower(Pools(), to=tensorrt, args=(torch.randn(1, 2, 5, 5), ceil_mode), training=False)
+        kept = [call.op for call in decomp.calls(lowering.result)] == ["aten.max_pool2d"]
+        assert kept is not ceil_mode
+    assert "batch_norm" in tensorrt and "sort" not in tensorrt and "float64" not in tensorrt.dtypes

@@ -298,7 +298,7 @@ def test_an_unknown_target_names_the_nearest():
     assert said(run("lower", "mlp", "--to", "tinygrd")) == (
         2,
         "error: no target 'tinygrd'. Did you mean 'tinygrad'? Available: core_aten, executorch, luminal, onnx, "
-        "onnxruntime, openvino, prims, stablehlo, tinygrad, tosa, ttnn, .toml files, and file.py:name",
+        "onnxruntime, openvino, prims, stablehlo, tensorrt, tinygrad, tosa, ttnn, .toml files, and file.py:name",
     )
 
 
