@@ -3,6 +3,7 @@ backend itself does not load."""
 
 import pytest
 
+from decomp.errors import ConversionError
 from decomp_rules import backends, converters
 
 PACKAGES = {"stablehlo": ("jax",), "onnx": ("onnx", "onnxruntime"), "tinygrad": ("tinygrad",)}
@@ -18,5 +19,8 @@ def backend(name):
 def converter(name):
     """The converter of this name, likewise."""
     found = converters.get(name)
-    pytest.importorskip(found.package, reason=f"the converter {name}: pip install {found.requirement}")
+    try:
+        found.require()
+    except ConversionError:
+        pytest.skip(f"the converter {name}: pip install {found.requirement}")
     return found

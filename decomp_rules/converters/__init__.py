@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import warnings
 
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
     from decomp import Converter
 
 _HERE = Path(__file__).parent
@@ -51,3 +53,26 @@ class Quiet(warnings.catch_warnings):
     def __exit__(self, *error: Any) -> None:
         logging.disable(self.level)
         super().__exit__(*error)
+
+
+def refuse_dynamic_sizes(program: ExportedProgram, converter: str) -> None:
+    """Raise `NotImplementedError` for a program with a size that is not a number."""
+    from torch import SymInt  # deferred: the command line shows its help without PyTorch
+
+    for node in program.graph.nodes:
+        sizes = getattr(node.meta.get("val"), "shape", ())
+        if node.op == "placeholder" and any(isinstance(size, SymInt) for size in sizes):
+            raise NotImplementedError(
+                f"{converter} is given static sizes alone, and {node.name} has {list(map(str, sizes))}: "
+                "export without dynamic_shapes=, once for each size"
+            )
+
+
+def refuse_numbers(program: ExportedProgram, converter: str) -> None:
+    """Raise `NotImplementedError` for a program with an input that is not a tensor."""
+    from torch.export.graph_signature import ConstantArgument, InputKind  # deferred likewise
+
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, ConstantArgument):
+            said = f"the input {spec.arg.name} is {spec.arg.value!r}"
+            raise NotImplementedError(f"{converter} takes tensors alone, and {said}")

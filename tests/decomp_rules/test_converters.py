@@ -1,6 +1,8 @@
 """The converters that ship: what a runtime says of a failure, in one line."""
 
 import pytest
+import torch
+from torch import nn
 
 from decomp_rules import converters
 from decomp_rules.converters import executorch
@@ -36,3 +38,28 @@ def test_executorch_is_quoted_by_the_kernel_that_fails_and_the_first_check_in_it
 def test_every_converter_that_ships_has_a_target_of_its_name():
     for name in converters.names():
         assert converters.get(name).target.name == name
+
+
+class Scaled(nn.Module):
+    def forward(self, x, factor):
+        return x * factor
+
+
+def test_a_dynamic_size_is_refused_with_its_input_and_a_remedy():
+    x, rows = torch.randn(3, 4), torch.export.Dim("rows")
+    static, dynamic = (torch.export.export(Scaled(), (x, x), dynamic_shapes=each) for each in (None, [{0: rows}] * 2))
+    converters.refuse_dynamic_sizes(static, "Mine")
+    with pytest.raises(NotImplementedError) as raised:
+        converters.refuse_dynamic_sizes(dynamic, "Mine")
+    size = next(node for node in dynamic.graph.nodes if node.op == "placeholder").meta["val"].shape[0]
+    assert str(raised.value) == (
+        f"Mine is given static sizes alone, and x has ['{size}', '4']: "
+        "export without dynamic_shapes=, once for each size"
+    )
+
+
+def test_an_input_that_is_a_number_is_refused_by_its_name():
+    converters.refuse_numbers(torch.export.export(Scaled(), (torch.ones(2), torch.ones(2))), "Mine")
+    with pytest.raises(NotImplementedError) as raised:
+        converters.refuse_numbers(torch.export.export(Scaled(), (torch.ones(2), 3)), "Mine")
+    assert str(raised.value) == "Mine takes tensors alone, and the input factor is 3"

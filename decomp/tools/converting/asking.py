@@ -136,7 +136,7 @@ _OTHERS: Mapping[str, Callable[[], Sequence[tuple[Any, ...]]]] = {
 
 def calls_to_ask(overload: torch._ops.OpOverload, dtypes: Sequence[str] = ()) -> list[Sample]:
     """Calls of an overload that PyTorch runs: sample calls as they are, then the first in other dtypes and shapes. With
-    `dtypes`, those whose tensors have no others than these."""
+    `dtypes`, those that have tensors of these alone and name no others."""
     samples = samples_for(op_of(overload), overload._overloadname)[:SAMPLES]
     others = _OTHERS.get(str(overload), tuple)()
     found = [*samples, *(Sample(overload, args) for args in others)]
@@ -144,8 +144,14 @@ def calls_to_ask(overload: torch._ops.OpOverload, dtypes: Sequence[str] = ()) ->
         found += [each for dtype in FLOATS for each in _in_float(sample, dtype)]
         found += [each for dtype in INTEGERS for each in _in_integers(sample, dtype)]
         found += [case.sample for case in cases([sample], quick=True) if case.label.partition(", ")[2] in _EDGES]
-    asked = (each for each in found if not dtypes or all(is_of(t.dtype, dtypes) for t in each.tensors))
+    asked = (each for each in found if not dtypes or all(is_of(dtype, dtypes) for dtype in _dtypes_in(each)))
     return [each for each in asked if takes(each)]
+
+
+def _dtypes_in(sample: Sample) -> list[torch.dtype]:
+    """The dtypes of a call's tensors, and those that it names."""
+    named = [each for each in (*sample.args, *sample.kwargs.values()) if isinstance(each, torch.dtype)]
+    return [*(tensor.dtype for tensor in sample.tensors), *named]
 
 
 def _in_float(sample: Sample, dtype: torch.dtype) -> Iterator[Sample]:

@@ -297,8 +297,8 @@ def test_an_unknown_model_names_the_nearest():
 def test_an_unknown_target_names_the_nearest():
     assert said(run("lower", "mlp", "--to", "tinygrd")) == (
         2,
-        "error: no target 'tinygrd'. Did you mean 'tinygrad'? Available: core_aten, executorch, luminal, onnx, "
-        "onnxruntime, openvino, prims, stablehlo, tensorrt, tinygrad, tosa, ttnn, .toml files, and file.py:name",
+        "error: no target 'tinygrd'. Did you mean 'tinygrad'? Available: core_aten, executorch, litert, luminal, "
+        "onnx, onnxruntime, openvino, prims, stablehlo, tensorrt, tinygrad, tosa, ttnn, .toml files, and file.py:name",
     )
 
 

@@ -118,7 +118,7 @@ def test_a_model_that_writes_to_its_state_is_refused():
     ("wrong", "text"),
     [
         ({"to": 3}, "to= must be the name of a converter or a decomp.Converter, not int"),
-        ({"to": "opnvino"}, "no converter 'opnvino'; there are executorch, openvino, and any decomp.Converter"),
+        ({"to": "opnvino"}, "no converter 'opnvino'; there are executorch, litert, openvino, and any decomp.Converter"),
         ({"args": None}, "a module is captured by running it: pass args=(...), or an ExportedProgram"),
         ({"model": len}, "a model must be an nn.Module or an ExportedProgram, not builtin_function_or_method"),
         ({"to": "onnx"}, 'to="onnx" is not a converter: the ONNX backend writes models itself'),
@@ -146,7 +146,7 @@ def test_importing_the_package_imports_no_converter():
 
     program = (
         "import sys, decomp; from decomp_rules import converters; made = [*map(converters.get, converters.names())];"
-        "print([each.package for each in made if each.package in sys.modules])"
+        "print([name for each in made if (name := each.package.replace('-', '_')) in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert shown == "[]\n"
@@ -239,3 +239,27 @@ def test_executorch_names_the_kernel_that_fails_and_the_check_in_it():
     with pytest.raises(RuntimeError) as raised:
         executorch.run(model, [x])
     assert str(raised.value) == "aten.add.out fails: 3 input tensors have different dim orders"
+
+
+def test_litert_converts_a_model_that_it_refuses_as_exported(tmp_path):
+    litert = converter("litert")
+    model, x = Transformed(), torch.randn(3, 8)
+    with pytest.raises(Exception, match="scatter"):
+        litert.run(litert.convert(torch.export.export(model, (x,))), [x])
+    found = conversion(model, litert, (x,), None, None, None, True, {})
+    assert "2 results within" in found.verified
+    litert.save(found.result, tmp_path / "transformed.tflite")
+    assert (tmp_path / "transformed.tflite").stat().st_size
+
+
+class Transformed(nn.Module):
+    def forward(self, x):
+        return x.scatter_add(0, torch.zeros(1, 8, dtype=torch.int64), x), x.to(torch.int64)
+
+
+def test_litert_refuses_a_dynamic_size_by_name():
+    litert = converter("litert")
+    batch = {"input": {0: torch.export.Dim.DYNAMIC}}
+    with pytest.raises(decomp.errors.ConversionError) as raised:
+        decomp.convert(MODEL.eval(), to=litert, args=(X,), dynamic_shapes=batch, verify=False)
+    assert "LiteRT is given static sizes alone, and input has " in str(raised.value)
