@@ -520,7 +520,7 @@ def test_what_needs_no_command_needs_no_pytorch():
     assert done.stdout.startswith("Usage: decomp [OPTIONS] COMMAND") and f"torch {torch.__version__}\n" in done.stdout
     assert "No such command 'lowr'" in done.stderr
     *before, last = done.stdout.partition("Usage: decomp demo")
-    assert before[0].splitlines()[-5:] == ["lower", "lint", "set()", "--no-simplify", "--no-verify"]
+    assert before[0].splitlines()[-6:] == ["lower", "lint", "set()", "--no-simplify", "--no-verify", "--no-weights"]
     for name, summary in COMMANDS.items():
         assert f"{name} 0 2 set()" in last.splitlines(), done.stderr
         assert summary.text in squeezed(last)
