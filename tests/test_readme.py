@@ -31,6 +31,8 @@ PAGES = (
     "docs/guides/backends.md",
     "docs/guides/partition.md",
     "docs/guides/portable.md",
+    "docs/guides/composites.md",
+    "docs/guides/sharded.md",
     "docs/guides/comparing.md",
     "docs/guides/command-line.md",
     "docs/results/coverage.md",
