@@ -33,6 +33,7 @@ LATE = (
     "Any",
     "Callable",
     "Iterator",
+    "NamedTuple",
     "contextlib",
     "importlib",
     "sys",
@@ -296,6 +297,11 @@ def makes_a_size_symbolic():
     env, size = symbolic()
     assert isinstance(size, torch.SymInt) and not sizes.statically_known_true(size == 3)
     assert sizes.statically_known_true(size * 2 == size + size) and not env.guards
+
+
+@piece("sizes.ConstantSource")
+def names_the_origin_of_a_size():
+    assert sizes.ConstantSource("rows").source_name == "rows"
 
 
 @piece("sizes.sympy_functions")
