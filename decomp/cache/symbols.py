@@ -83,15 +83,17 @@ class Symbols:
 
     def unnamed(self, text: str) -> str:
         """A text with numbers in the place of the names of symbols."""
-        names = "|".join(map(re.escape, map(str, self._all)))
-        return re.sub(rf"\b({names})\b", lambda found: f"{_MARK}{self._names().index(found[0])}{_MARK}", text)
+        numbers = {str(symbol): i for symbol, i in self._numbers.items()}
+        # A size that PyTorch has fixed since is an expression without symbols.
+        return re.sub(r"\b\w+\b", lambda found: _marked(numbers.get(found[0]), found[0]), text)
 
     def named(self, text: str) -> str:
         """The text for this program."""
-        return re.sub(rf"{_MARK}(\d+){_MARK}", lambda found: self._names()[int(found[1])], text)
+        return re.sub(rf"{_MARK}(\d+){_MARK}", lambda found: str(self._all[int(found[1])]), text)
 
-    def _names(self) -> list[str]:
-        return list(map(str, self._all))
+
+def _marked(number: int | None, word: str) -> str:
+    return word if number is None else f"{_MARK}{number}{_MARK}"
 
 
 _OF_SYMPY = frozenset({"Add", "Mul", "Pow"})
