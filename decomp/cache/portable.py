@@ -17,6 +17,7 @@ from decomp.cache.symbols import NotSerialisable, Symbols
 from decomp.graphs.template import ExpansionTemplate, TensorSpec, compile_stamp, make_value, spec_of
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
+from decomp.ir.host_functions import HOST_FUNCTIONS, HOST_NAMES
 from decomp.ir.signature import Signature, described
 from decomp.metadata.fakes import Fakes
 
@@ -203,27 +204,21 @@ def _read_graph(
     return graph, made
 
 
-_OF_NUMBERS = (
-    *(operator.getitem, operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg),
-    *(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.truediv, operator.pow),
-    *(torch.sym_max, torch.sym_min, torch.sym_int, torch.sym_float, torch.sym_not),
-)
-_NAMES: dict[Any, str] = {function: function.__name__ for function in _OF_NUMBERS}
-"""Functions by which rules take results apart and compute with sizes."""
-_FUNCTIONS = {name: function for function, name in _NAMES.items()}
-
-
 def _target(target: Any) -> str:
-    if not isinstance(target, torch._ops.OpOverload) and target in _NAMES:
-        return _NAMES[target]
+    if target is operator.getitem:
+        return "getitem"
+    if not isinstance(target, torch._ops.OpOverload) and target in HOST_NAMES:
+        return HOST_NAMES[target]
     if isinstance(target, torch._ops.OpOverload):
         return f"{target.namespace}.{target._opname}.{target._overloadname}"
     raise NotSerialisable(target)
 
 
 def _op(name: str) -> Any:
-    if name in _FUNCTIONS:
-        return _FUNCTIONS[name]
+    if name == "getitem":
+        return operator.getitem
+    if name in HOST_FUNCTIONS:
+        return HOST_FUNCTIONS[name]
     namespace, op, overload = name.split(".")
     found = getattr(getattr(getattr(torch.ops, namespace), op), overload)
     if not isinstance(found, torch._ops.OpOverload):

@@ -20,18 +20,6 @@ from decomp.runtime.arguments import OF_MEMORY
 
 _PLACEMENT = frozenset({"Device", "Layout", "MemoryFormat", "Generator", "Stream", "Storage"})
 """Types of the arguments that say where a tensor is, and how it is laid out."""
-HOST = {
-    f"{module}.{name}": (module, name)
-    for module, names in {
-        "operator": "add sub mul truediv floordiv mod pow neg pos abs eq ne lt le gt ge and_ or_ xor not_ lshift "
-        "rshift",
-        "math": "ceil floor trunc sqrt",
-        "torch": "sym_max sym_min sym_float sym_int sym_ite sym_not sym_sum",
-        "builtins": "abs bool float int max min round",
-    }.items()
-    for name in names.split()
-}
-"""Functions of sizes and numbers that a program may call, by their names in the file."""
 
 
 @functools.cache

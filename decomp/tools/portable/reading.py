@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-import importlib
 import itertools
 import operator
 from pathlib import Path
@@ -19,12 +18,13 @@ from decomp.capture.inputs.assumptions import size_assumptions
 from decomp.capture.inputs.checks import InputCheck, expected_inputs
 from decomp.capture.lowered_module import install_input_check
 from decomp.errors import ArgumentError, boundary, first_line
+from decomp.ir.host_functions import HOST_FUNCTIONS
 from decomp.ir.schema import parameters
 from decomp.metadata.fakes import new_mode
 from decomp.metadata.shape_env import SymbolFacts, new_sizes
 from decomp.ops import aten
 from decomp.tools.portable import expressions
-from decomp.tools.portable.arguments import HOST, known_dtype, parameters_of_function, read_value
+from decomp.tools.portable.arguments import known_dtype, parameters_of_function, read_value
 from decomp.tools.portable.trees import value_of
 from decomp.tools.portable.weights import WeightsFile, strides_of
 from decomp.tools.portable.writing import FORMAT, KIND
@@ -237,9 +237,8 @@ def _safe_path(name: Any) -> list[str]:
 
 def _target(name: str) -> Any:
     """What a call of this name calls. Raises `ValueError`."""
-    if name in HOST:
-        module, function = HOST[name]
-        return getattr(importlib.import_module(module), function)
+    if name in HOST_FUNCTIONS:
+        return HOST_FUNCTIONS[name]
     found: Any = torch.ops
     for part in name.split("."):
         found = getattr(found, part, None) if re.fullmatch(r"\w+", part) and not part.startswith("__") else None

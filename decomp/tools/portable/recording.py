@@ -3,10 +3,9 @@ open sizes, and its tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 import functools
-import importlib
 from typing import Any
 
 import torch
@@ -18,12 +17,13 @@ from decomp.ir.aliases import attribute, view_chain
 from decomp.ir.arguments import leaves, substituted
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata, module_path, projected
 from decomp.ir.dtypes import name_of
+from decomp.ir.host_functions import HOST_NAMES
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.loading import Unlifted
 from decomp.metadata.shape_env import SymbolFacts, facts_of
 from decomp.metadata.symbolic_sizes import SYMBOLIC, same_shape
 from decomp.tools.portable import expressions
-from decomp.tools.portable.arguments import HOST, arguments_of_function, arguments_of_overload, literal, written_value
+from decomp.tools.portable.arguments import arguments_of_function, arguments_of_overload, literal, written_value
 from decomp.tools.portable.trees import tree_of, tree_of_spec
 from decomp.tools.portable.weights import strides_of, values_of
 from decomp.torch_internals.graphs import PyTreeCodeGen
@@ -215,8 +215,8 @@ class _GraphRecorder:
         target = node.target
         if isinstance(target, torch._ops.HigherOrderOperator):
             return f"higher_order.{target.__name__}", arguments_of_function(target, node.args, node.kwargs)
-        if is_host(node) and target in _host_names():
-            return _host_names()[target], arguments_of_function(target, node.args, node.kwargs)
+        if is_host(node) and target in HOST_NAMES:
+            return HOST_NAMES[target], arguments_of_function(target, node.args, node.kwargs)
         call = call_if_bound(node)
         if call is None or call.op.packet is None:
             raise NotPortable(
@@ -304,12 +304,6 @@ class _GraphRecorder:
 def _runs_once(node: fx.Node) -> bool:
     target = node.target
     return isinstance(target, torch._ops.HigherOrderOperator) and target.__name__ in RUN_ONCE
-
-
-@functools.cache
-def _host_names() -> dict[Callable[..., Any], str]:
-    places = ((name, importlib.import_module(module), function) for name, (module, function) in HOST.items())
-    return {getattr(module, function): name for name, module, function in places if hasattr(module, function)}
 
 
 def _no_shapes(node: fx.Node) -> NotPortable:
