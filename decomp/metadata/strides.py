@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import functools
 from typing import Any
 
@@ -73,11 +73,16 @@ def is_in_order(value: torch.Tensor) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def strides_in_order(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The default strides of a shape."""
-    strides, step = [], 1
+    """The default strides of a shape of numbers."""
+    return contiguous_strides(shape)
+
+
+def contiguous_strides(shape: Sequence[Any]) -> tuple[Any, ...]:
+    """The default strides of a shape, whose sizes may be open: a dimension without elements counts as one of one."""
+    strides, step = list[Any](), 1
     for size in reversed(shape):
         strides.append(step)
-        step *= max(size, 1)
+        step = step * (max(size, 1) if type(size) is int else size)
     return tuple(reversed(strides))
 
 

@@ -21,11 +21,12 @@ from decomp.ir.host_functions import HOST_NAMES
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.loading import Unlifted
 from decomp.metadata.shape_env import SymbolFacts, facts_of
+from decomp.metadata.strides import contiguous_strides
 from decomp.metadata.symbolic_sizes import SYMBOLIC, same_shape
 from decomp.tools.portable import expressions
 from decomp.tools.portable.arguments import arguments_of_function, arguments_of_overload, literal, written_value
 from decomp.tools.portable.trees import tree_of, tree_of_spec
-from decomp.tools.portable.weights import strides_of, values_of
+from decomp.tools.portable.weights import values_of
 from decomp.torch_internals.graphs import PyTreeCodeGen
 
 _TYPES = {bool: "bool", int: "int", float: "float", str: "str", complex: "complex", type(None): "none"}
@@ -262,7 +263,7 @@ class _GraphRecorder:
         if meta.layout is not torch.strided:
             return {}
         fixed = all(type(each) is int for each in (*meta.shape, *meta.stride()))
-        plain = meta.is_contiguous() if fixed else same_shape(strides_of(list(meta.shape), None), meta.stride())
+        plain = meta.is_contiguous() if fixed else same_shape(contiguous_strides(meta.shape), meta.stride())
         return {} if plain else {"strides": [self.program.size(each) for each in meta.stride()]}
 
     def _argument(self, value: Any, node: fx.Node) -> Any:

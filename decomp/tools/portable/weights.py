@@ -16,6 +16,7 @@ import torch
 from decomp.errors import ArgumentError, NotPortable
 from decomp.ir.dtypes import name_of
 from decomp.metadata.meta_values import is_abstract, known_value
+from decomp.metadata.strides import contiguous_strides
 
 ALIGNMENT = 64
 """Where each piece of memory begins. A tensor that is a part of another one begins where it does there."""
@@ -157,13 +158,6 @@ class WeightsFile:
         return found.set_(self.memory.untyped_storage(), offset // dtype.itemsize, tuple(shape), tuple(strides))
 
 
-def strides_of(shape: Sequence[Any], written: Sequence[Any] | None) -> list[Any]:
-    """The strides of a tensor: those that are written, or else those of a contiguous one, where PyTorch counts a
-    dimension of no elements as one of one."""
-    if written is not None:
-        return list(written)
-    found, reach = [], 1
-    for size in reversed(shape):
-        found.append(reach)
-        reach = reach * (max(size, 1) if type(size) is int else size)
-    return found[::-1]
+def strides_of(shape: Sequence[Any], written: Sequence[Any] | None) -> tuple[Any, ...]:
+    """The strides of a tensor: those that are written, or else those of a contiguous one."""
+    return contiguous_strides(shape) if written is None else tuple(written)
