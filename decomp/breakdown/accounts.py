@@ -18,7 +18,7 @@ from decomp.derive.decisions import Derived, PlannedProgram
 from decomp.errors import Blocker, CostError, spell_target
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.accounting import calls_for_target, effects_in
-from decomp.ir.call import call_if_bound, metadata
+from decomp.ir.call import call_if_bound, metadata, modules_in
 from decomp.ir.composites import composites_in
 from decomp.ir.module import Module, ProgramGraph
 from decomp.ir.signature import Signatures
@@ -116,8 +116,7 @@ def composite_calls(lowering: Lowering) -> list[tuple[ProgramGraph, list[fx.Node
 
 def modules_of(node: fx.Node) -> Modules:
     """The modules that make a call of the source; none without `nn_module_stack`."""
-    stack = node.meta.get("nn_module_stack") or {}
-    return tuple((str(path), _class_name(kind)) for path, kind in stack.values() if path)
+    return tuple((path, _class_name(kind)) for path, kind in modules_in(node.meta.get("nn_module_stack")) if path)
 
 
 def _class_name(kind: Any) -> str:

@@ -127,11 +127,9 @@ def _tree(account: ProgramAccount) -> _Part:
         _maker(root, call).signatures.append(call.signature)
     for call in account.after:
         part = _maker(root, call)
-        part.after, part.operations, part.moved = (
-            part.after + 1,
-            part.operations + call.operations,
-            part.moved + call.moved,
-        )
+        part.after += 1
+        part.operations += call.operations
+        part.moved += call.moved
     seen: set[int] = set()
     for name, tensor in account.weights.items():
         path, _, leaf = name.rpartition(".")

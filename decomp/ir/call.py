@@ -144,11 +144,19 @@ _OUTSIDE_MODULES = "_empty_nn_module_stack_from_metadata_hook"
 """What torch.export (2.13) records of a node that no module made."""
 
 
+def modules_in(stack: Any) -> list[tuple[str, Any]]:
+    """The modules of an `nn_module_stack`, the outermost first: paths without prefixes added by capture, and classes or
+    their names."""
+    return [(_own_path(str(path)), kind) for path, kind, *_ in (stack or {}).values()]
+
+
 def module_path(stack: Any) -> str:
-    """The innermost module of an `nn_module_stack`, without prefixes added by capture."""
-    if not stack:
-        return ""
-    path = str(list(stack.values())[-1][0])
+    """The path of the innermost module of an `nn_module_stack`."""
+    modules = modules_in(stack)
+    return modules[-1][0] if modules else ""
+
+
+def _own_path(path: str) -> str:
     if path == _OUTSIDE_MODULES:
         return ""
     for prefix in ("L['self'].", "L['self']", "L__self___", "self."):
