@@ -61,7 +61,7 @@ class ExpansionCache:
         self.segment, self.composite, self._fakes = segment, composite, fakes
         self._env = mode.shape_env if mode is not None else None
         self._open_fakes = Fakes(mode) if mode is not None else fakes
-        self._places: dict[Any, tuple[str, Symbols | None]] = {}
+        self._entries: dict[Any, tuple[str, Symbols | None]] = {}
         self.store = Store(place / f"{segment.name}{places.SUFFIX}") if segment.name is not None else None
         self.depth = 0
         """The depth of nested derivations of the calls being decided."""
@@ -73,7 +73,7 @@ class ExpansionCache:
         if self.store is None:
             return None
         try:
-            key, symbols = self._place(signature, node, level)
+            key, symbols = self._entry(signature, node, level)
             text = self.store.find(key)
             fakes = self._fakes if symbols is None else self._open_fakes
             if text is None:
@@ -82,21 +82,21 @@ class ExpansionCache:
         except NotSerialisable:
             return None
 
-    def _place(self, signature: Signature, node: fx.Node, level: str) -> tuple[str, Symbols | None]:
+    def _entry(self, signature: Signature, node: fx.Node, level: str) -> tuple[str, Symbols | None]:
         """The key of a call, and the symbols of its open sizes. Raises `NotSerialisable`."""
         known = signature.key, level
-        if known not in self._places:
+        if known not in self._entries:
             values = [metadata(each) for each in (*signature.tensor_args, node)] if signature.symbolic else []
             symbols = Symbols(values, self._env) if signature.symbolic else None
             text = portable.key_of(signature, node, level, symbols)
-            self._places[known] = hashlib.sha256(text.encode()).hexdigest()[:32], symbols
-        return self._places[known]
+            self._entries[known] = hashlib.sha256(text.encode()).hexdigest()[:32], symbols
+        return self._entries[known]
 
     def note(self, signature: Signature, node: fx.Node, level: str, record: Record) -> None:
         """Cache a derivation, at the end."""
         if self.store is not None:
             with contextlib.suppress(NotSerialisable):
-                key, symbols = self._place(signature, node, level)
+                key, symbols = self._entry(signature, node, level)
                 self._new[key] = record, symbols
 
     def is_drawn(self) -> bool:
@@ -105,7 +105,7 @@ class ExpansionCache:
 
     def confirm(self, found: Record, signature: Signature, node: fx.Node, level: str, recorded: Record | None) -> bool:
         """Whether the cached value of a call equals a new recording; if not, it is dropped with a warning."""
-        key, symbols = self._place(signature, node, level)
+        key, symbols = self._entry(signature, node, level)
         if recorded is not None and self._is_kept(key, recorded, symbols):
             self._new.pop(key, None)
             return True
