@@ -136,7 +136,7 @@ def most_used_rules(count: int) -> list[Rule]:
         module, args = program_of(sample)
         for target in TARGETS:
             lowering = decomp.lower(module, to=targets.get(target), args=args, partial=True, verify=False)
-            chains = [chain for piece in lowering.pieces for chain in piece.chains.values()]
+            chains = [chain for piece in lowering.internals.pieces for chain in piece.chains.values()]
             found.update(dict.fromkeys(rule for chain in chains for rule in chain if isinstance(rule, Rule)))
         if len(found) >= count:
             break

@@ -8,23 +8,22 @@ import contextlib
 from dataclasses import dataclass, field, replace
 import functools
 import logging
+import operator
 from pathlib import Path
 import time
 from typing import TYPE_CHECKING, Any
+import warnings
 
-import torch
 from torch import fx
 from typing_extensions import Unpack
 
 from decomp.advice.suggestions import SuggestionSearch
 from decomp.breakdown.accounts import ProgramAccount, account_of_lowering, account_of_plan
-from decomp.capture import frontends
 from decomp.derive.decisions import Plan, PlannedProgram
 from decomp.derive.outlining import outline_module
 from decomp.derive.pipeline import (
     CaptureRequest,
     capture_program,
-    correspondence,
     expand_module,
     plan_program,
     prove_program,
@@ -35,15 +34,13 @@ from decomp.derive.session import capture_session, lowering_session, planning, r
 from decomp.errors import Blocker, NotLowered, NotPortable, boundary
 from decomp.forks import collector_paused
 from decomp.graphs.lowered_modules import snapshots_of
-from decomp.graphs.snapshot import Snapshot
 from decomp.ir.dtypes import name_of
-from decomp.ir.module import Module, ProgramGraph
-from decomp.ir.narrow_calls import NARROWER
+from decomp.ir.module import Module
 from decomp.ir.stages import Stage, stages_of
+from decomp.lowering_internals import LoweringInternals, LoweringRequest
 from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.patterns.pattern import Pattern
-from decomp.proof.correspondence import Correspondence, Proof
-from decomp.proof.returned_program import ReturnedProgram
+from decomp.proof.correspondence import Proof
 from decomp.provenance import Provenance, record
 from decomp.report import Report, report_of
 from decomp.rules.accuracy import Accuracy, Policy
@@ -61,7 +58,7 @@ if TYPE_CHECKING:
     from decomp.validation.choosing_levels import Picked
 
 
-@dataclass
+@dataclass(eq=False)
 class Lowering:
     """What `lower` returns: the lowered program, and a record of how it was lowered."""
 
@@ -69,35 +66,10 @@ class Lowering:
     """The lowered program, of the same kind as the source."""
     target: Target
     plan: Plan
-    pieces: tuple[ProgramGraph, ...] = field(repr=False)
-    """Its graphs, lowered and simplified: the main graph, then the bodies of higher-order ops; not those of
-    composites."""
     proof: Proof | None = field(repr=False)
     """What verification checked; None with `verify=False`."""
-    times: dict[str, float] = field(repr=False)
-    """Seconds by stage."""
-    runs: int
-    """How many rules were run on proxies; all other expansions came from a cache."""
-    returned_program: ReturnedProgram = field(repr=False)
-    """`result` as it was built, for verification."""
-    source: CaptureRequest = field(repr=False)
-    """What was lowered, and how it was captured."""
-    matching: RuleSelection = field(repr=False)
-    """The rules and the target of the lowering."""
-    policy: Policy = field(repr=False)
-    """How alternatives were chosen."""
-    program: Module = field(repr=False)
-    """The source program, as a graph."""
-    snapshots: tuple[Snapshot, ...] = field(repr=False)
-    """The graphs of `result` when it was returned, in the order of `pieces`."""
-    verdicts: dict[Any, Any] = field(repr=False)
-    """The results of measuring, by expansion; shared with the planner's cache."""
-    versions: Mapping[Any, int] = field(default_factory=dict, repr=False)
-    """The version of each op or pattern whose calls were to become composites."""
-    settings: Settings | None = field(default=None, repr=False)
-    """Those of simplification; None without it."""
-    picked: Picked | None = field(default=None, repr=False)
-    """The levels of accuracy that were picked, with `max_error=`."""
+    internals: LoweringInternals = field(repr=False)
+    """What the project's own tools read of it; it may change in any release."""
 
     @property
     def blockers(self) -> tuple[Blocker, ...]:
@@ -107,80 +79,25 @@ class Lowering:
     @property
     def accuracy(self) -> Accuracy:
         """The requested levels of accuracy, by op."""
-        return self.policy.accuracy
+        return self.internals.request.accuracy
 
     @property
-    def model(self) -> Any:
-        """The source program."""
-        return self.source.model
+    def picked(self) -> Picked | None:
+        """The levels of accuracy that were picked, with `max_error=`."""
+        return self.internals.picked
 
     @property
     def trains(self) -> bool:
         """Whether the lowered program has the gradients of its source."""
-        done = (piece.record("simplify") for piece in self.pieces)
-        return self.derived_to_train and all(each is None or each.settings.training is not False for each in done)
-
-    @functools.cached_property
-    def derived_to_train(self) -> bool:
-        """Whether the expansions of its calls have the gradients of these calls."""
-        return self.matching.specialise_for_program(self.program).rules.trains
-
-    @property
-    def given(self) -> fx.Graph:
-        """The graph of the source program."""
-        return self.program.graph
-
-    @property
-    def root(self) -> Any:
-        """The module that owns the attributes of this graph."""
-        return self.program.root
-
-    @property
-    def example_inputs(self) -> tuple[Any, Any]:
-        """The example inputs that the program was lowered with; (None, None) if there were none."""
-        return self.source.args, self.source.kwargs
-
-    def flat_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
-        """The inputs of the source graph for a call of the program; None if they cannot be determined."""
-        return frontends.all_inputs(self.program, args, kwargs)
-
-    @property
-    def correspondences(self) -> list[Correspondence]:
-        """How each lowered graph, before simplification, relates to its source: the main graph, then the bodies of
-        higher-order ops."""
-        return [correspondence(piece, self.target) for piece in self.pieces]
-
-    @property
-    def narrower(self) -> Mapping[torch.dtype, torch.dtype]:
-        """Maps each wide dtype to the dtype computed in instead; empty without `narrow=True`."""
-        own = self.target.narrower
-        return {wide: dtype for wide, dtype in NARROWER.items() if (wide.to_real() if wide.is_complex else wide) in own}
-
-    def narrow_source(self) -> Any:
-        """The source program with the same ops, in the narrow dtypes of the target."""
-        target = MatchAllTarget("narrow dtypes alone")
-        target.narrower = self.narrower
-        matching = RuleSelection(_NO_RULES, target, self.matching.training)
-        with resumed_session(self.program, _NO_RULES) as sizes:
-            new = _run_stages(_Request(self.source, matching, self.policy, True, False, None), self.program, _Clock())
-            sizes.keep(new.result)
-        return new.result
-
-    @property
-    def composites(self) -> tuple[ProgramGraph, ...]:
-        """The bodies of composite calls, lowered and simplified."""
-        return tuple(own for own in self.returned_program.module.graphs.values() if own.composite is not None)
+        internals = self.internals
+        done = (piece.record("simplify") for piece in internals.pieces)
+        return internals.derived_to_train and all(each is None or each.settings.training is not False for each in done)
 
     def inlined(self) -> Any:
         """The program with the bodies of composite calls in their place: that of `lower` without `composites`, with the
         same calls in the same order. Inlining the bodies gives back the expanded graph, as verification requires; from
         there it is simplified as a whole. Raises what `lower` raises."""
-        return without_composites(self, self.settings, self.proof is not None).result
-
-    def graph_of(self, source: Any) -> fx.Graph:
-        """The graph of `source`, captured with the options of this lowering. Raises `CaptureError`."""
-        with lowering_session(self.matching.rules, source, captures=self.source.args is not None):
-            return capture_program(replace(self.source, model=source), self.matching).graph
+        return without_composites(self, self.internals.request.settings, self.proof is not None).result
 
     def provenance(self, node: fx.Node | str) -> Provenance:
         """Where a node of the lowered program comes from. Raises `KeyError` for an unknown node."""
@@ -189,8 +106,9 @@ class Lowering:
 
     @functools.cached_property
     def _records(self) -> dict[str, Provenance]:
+        internals = self.internals
         records: dict[str, Provenance] = {}
-        for piece in (*self.pieces, *self.composites):
+        for piece in (*internals.pieces, *internals.composites):
             chains = piece.chains
             planned = piece.planned
             for new, source in piece.since_planned.origin.items():
@@ -205,7 +123,15 @@ class Lowering:
         """The program after each stage, `capture`, `functionalize`, `expand` and (if it changed something) `simplify`:
         calls with dtypes and shapes, and for each the node of the stage before and what justifies it.
         `print(lowering.stages["expand"])`."""
-        return stages_of(self.pieces, self.composites)
+        internals = self.internals
+        return stages_of(internals.pieces, internals.composites)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _MOVED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        text = f"Lowering.{name} is for the project's own tools; it goes in release 0.3"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)  # at the line that asks for the name
+        return operator.attrgetter(_MOVED[name])(self.internals)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise NotPortable(
@@ -257,6 +183,15 @@ class Lowering:
         """What each layer costs: calls, weights, operations, bytes; repeated blocks are one row. Raises `CostError`,
         and `ArgumentError` for a program without module paths."""
         return self.account().layers()
+
+
+_MOVED = {
+    **{name: name for name in "pieces program snapshots times runs composites model example_inputs".split()},
+    **{name: f"request.{name}" for name in "matching policy narrower versions settings".split()},
+    "given": "program.graph",
+    "root": "program.root",
+}
+"""Attributes of a `Lowering` that were public, with where they are now; they go in release 0.3."""
 
 
 @verb("lower", LowerOptions)
@@ -364,15 +299,15 @@ def _lowered(source: CaptureRequest, matching: RuleSelection, options: Options, 
                     picked = _pick_levels(program, matching, source, policy, options.max_error)
                 policy = replace(policy, accuracy=policy.accuracy.also(picked.levels))
             versions = dict(options.composites)
-            request = _Request(source, matching, policy, options.partial, options.verify, settings, versions)
-            lowering = replace(_run_stages(request, program, clock), picked=picked)
+            request = LoweringRequest(source, matching, policy, options.partial, options.verify, settings, versions)
+            lowering = _run_stages(request, program, clock)
         sizes.keep(lowering.result)
-    return lowering
+    return replace(lowering, internals=replace(lowering.internals, picked=picked))
 
 
 def resimplify(lowering: Lowering, settings: Settings | None, verify: bool = True) -> Lowering:
     """The same lowering with other simplification settings, or none; reuses cached plans."""
-    return _relowered(lowering, settings, lowering.versions, verify)
+    return _relowered(lowering, settings, lowering.internals.request.versions, verify)
 
 
 def without_composites(lowering: Lowering, settings: Settings | None, verify: bool = True) -> Lowering:
@@ -381,12 +316,18 @@ def without_composites(lowering: Lowering, settings: Settings | None, verify: bo
 
 
 def _relowered(lowering: Lowering, settings: Settings | None, versions: Mapping[Any, int], verify: bool) -> Lowering:
-    source, matching, program = lowering.source, lowering.matching, lowering.program
-    request = _Request(source, matching, lowering.policy, True, verify, settings, versions)
-    with resumed_session(program, matching.rules) as sizes:
+    own = lowering.internals
+    request = replace(own.request, partial=True, verify=verify, settings=settings, versions=versions)
+    new = _run_again(request, own.program)
+    return replace(new, internals=replace(new.internals, picked=own.picked))
+
+
+def _run_again(request: LoweringRequest, program: Module) -> Lowering:
+    """The stages after capture, for a program that was captured before."""
+    with resumed_session(program, request.matching.rules) as sizes:
         new = _run_stages(request, program, _Clock())
         sizes.keep(new.result)
-    return replace(new, picked=lowering.picked)
+    return new
 
 
 def _pick_levels(
@@ -401,22 +342,7 @@ def _pick_levels(
     return cheapest_levels(levels, max_error, policy.accuracy)
 
 
-@dataclass(frozen=True)
-class _Request:
-    """What to lower, to what, and how."""
-
-    source: CaptureRequest
-    matching: RuleSelection
-    policy: Policy
-    partial: bool
-    verify: bool | str
-    settings: Settings | None
-    """Of simplification; None without it."""
-    versions: Mapping[Any, int] = field(default_factory=dict)
-    """The ops and patterns whose calls become composites."""
-
-
-def _run_stages(request: _Request, program: Module, clock: _Clock) -> Lowering:
+def _run_stages(request: LoweringRequest, program: Module, clock: _Clock) -> Lowering:
     """The stages after capture."""
     matching, policy, settings, verify = request.matching, request.policy, request.settings, request.verify
     target = matching.target
@@ -437,29 +363,22 @@ def _run_stages(request: _Request, program: Module, clock: _Clock) -> Lowering:
         _mark(returned.result, target)
     with clock.stage("verify") if verify else contextlib.nullcontext():
         proof = prove_program(returned, target, verify == "full") if verify else None
-    plan, graphs = _attach_lazy_answers(planned, program, matching, policy), module.sources
-    lowering = Lowering(
-        returned.result,
-        target,
-        plan,
-        graphs,
-        proof,
+    internals = LoweringInternals(
+        request,
+        program,
+        module.sources,
+        returned,
+        snapshots_of(module.sources, returned.result),
+        planned.memory.verdicts,
         clock.times,
         planned.runs,
-        returned,
-        request.source,
-        matching,
-        policy,
-        program,
-        snapshots_of(graphs, returned.result),
-        planned.memory.verdicts,
-        request.versions,
-        settings,
     )
+    plan = _attach_lazy_answers(planned, program, matching, policy)
+    lowering = Lowering(returned.result, target, plan, proof, internals)
     if proof is not None and verify == "values":
         with clock.stage("values"):
             found = measure_lowering(request.source.model, lowering, None, None)
-            lowering.proof = replace(proof.also(found), program=found[-1])
+        lowering = replace(lowering, proof=replace(proof.also(found), program=found[-1]))
     return lowering
 
 

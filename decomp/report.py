@@ -188,6 +188,7 @@ def fold_modules(modules: Mapping[str, tuple[int, int]], rows: int) -> list[tupl
 
 def report_of(lowering: Lowering) -> Report:
     """The report of a lowering."""
+    internals = lowering.internals
     before: Counter[str] = Counter()
     after: Counter[str] = Counter()
     modules: dict[str, list[int]] = {}
@@ -195,7 +196,7 @@ def report_of(lowering: Lowering) -> Report:
     stamped = expansions = plain = 0
     removed: Counter[str] = Counter()
     effects: Counter[str] = Counter()
-    for piece in lowering.pieces:
+    for piece in internals.pieces:
         for node, source in source_calls(piece.planned):
             _count(node, source, before, modules, 0)
         found = effects_in(piece.graph)
@@ -224,34 +225,35 @@ def report_of(lowering: Lowering) -> Report:
         after=dict(after.most_common()),
         modules={name: (a, b) for name, (a, b) in modules.items()},
         rules=dict(rules.most_common()),
-        runs=lowering.runs,
+        runs=internals.runs,
         stamped=stamped,
         expansions=expansions,
-        seconds=dict(lowering.times),
+        seconds=dict(internals.times),
         checks=lowering.proof.checks if lowering.proof is not None else (),
         verified=tuple(_verified(lowering)),
         blockers=tuple(asdict(blocker) for blocker in lowering.blockers),
         effects=dict(effects.most_common()),
-        picked=str(lowering.picked or ""),
+        picked=str(internals.picked or ""),
         notes=lowering.plan.notes,
         unsimplified=plain,
         removed=dict(removed.most_common()),
-        planned_for=lowering.policy.aim(lowering.target.costs),
+        planned_for=internals.request.policy.aim(lowering.target.costs),
         costs=_costs(lowering),
         composites=tuple(_composites(lowering)),
         worst=_worst(lowering),
-        proved=sum(each is ERASED_GUARD for piece in lowering.pieces for each in _decisions(piece)),
+        proved=sum(each is ERASED_GUARD for piece in internals.pieces for each in _decisions(piece)),
     )
 
 
 def _costs(lowering: Lowering) -> Totals | None:
     """What the program costs before and after it was simplified; None where each call costs 1, or one has no price."""
-    cost = lowering.policy.cost or lowering.target.costs or CALLS
+    internals = lowering.internals
+    cost = internals.request.policy.cost or lowering.target.costs or CALLS
     if cost is CALLS:
         return None
     try:
-        expanded = sum(price_of_graph(cost, piece.expanded.graph) for piece in lowering.pieces)
-        if all(piece.record("simplify") is None for piece in lowering.pieces):
+        expanded = sum(price_of_graph(cost, piece.expanded.graph) for piece in internals.pieces)
+        if all(piece.record("simplify") is None for piece in internals.pieces):
             return Totals(repr(cost), unit_of(cost), expanded)
         simplified = price_of_program(cost, lowering)
     except CostError:
@@ -261,23 +263,24 @@ def _costs(lowering: Lowering) -> Totals | None:
 
 def price_of_program(cost: Any, lowering: Lowering) -> float:
     """What the lowered program costs, with the body of a composite for each of its calls. Raises `CostError`."""
-    graphs = sum(price_of_graph(cost, piece.graph) for piece in lowering.pieces)
+    graphs = sum(price_of_graph(cost, piece.graph) for piece in lowering.internals.pieces)
     return graphs + sum(len(calls) * price_of_graph(cost, body.graph) for body, calls in composite_calls(lowering))
 
 
 def _composites(lowering: Lowering) -> Iterator[str]:
     """`aten.gelu (composite, 26 calls inside), 2 times`; and why calls of an op are no composites."""
+    internals = lowering.internals
     made = set()
     for body, calls in composite_calls(lowering):
         assert body.composite is not None
         made.add(body.composite.name)
         times = f", {len(calls)} times" if len(calls) > 1 else ""
         yield f"{body.composite.described(len(calls_for_target(body.graph)))}{times}"
-    for piece in lowering.pieces:
+    for piece in internals.pieces:
         record = piece.record("composites")
         for name, reason in (record.left if record is not None else {}).items():
             yield f"{name}: no composite, {reason}"
-    for op in lowering.versions:
+    for op in internals.request.versions:
         name = spell_composite(op)
         if name not in made:
             yield f"{name}: no composite, {_why_none(lowering, composite_key(op))}"
@@ -285,11 +288,12 @@ def _composites(lowering: Lowering) -> Iterator[str]:
 
 def _why_none(lowering: Lowering, key: Any) -> str:
     """Why a program has no composite of this op or pattern."""
+    internals = lowering.internals
     planned, captured = (
         {composite_key(node) for graph in graphs for node in graph.nodes}
         for graphs in (
-            [piece.planned.graph for piece in lowering.pieces],
-            [piece.captured.graph for piece in lowering.pieces],
+            [piece.planned.graph for piece in internals.pieces],
+            [piece.captured.graph for piece in internals.pieces],
         )
     )
     if key in planned:
@@ -303,18 +307,19 @@ def _decisions(piece: ProgramGraph) -> Iterable[Decision]:
 
 def _verified(lowering: Lowering) -> Iterator[CheckedPart]:
     """The five parts of verification."""
+    internals = lowering.internals
     proof = lowering.proof
     off = "not checked (verify=False)"
     if proof is None:
         yield CheckedPart("structure", False, off)
         return
     yield CheckedPart("structure", True, _structure(lowering))
-    graph = lowering.pieces[0].graph
+    graph = internals.pieces[0].graph
     inputs, outputs = len(graph.find_nodes(op="placeholder")), len(graph.output_node().all_input_nodes)
     kept = f"{count_noun(inputs, 'input')}, {count_noun(outputs, 'output')}"
     kept += ", parameters, buffers and hooks as in the source"
     yield CheckedPart("interface", True, kept)
-    done = [found for piece in lowering.pieces if (found := piece.record("simplify")) is not None]
+    done = [found for piece in internals.pieces if (found := piece.record("simplify")) is not None]
     laws, merged = sum(len(each.applied) for each in done), sum(len(each.merged) for each in done)
     changed = f"{count_noun(laws, 'call')} changed by laws and {merged} merged, each replayed"
     yield CheckedPart("simplified", bool(done), changed if done else "nothing was simplified")
@@ -330,8 +335,9 @@ def _verified(lowering: Lowering) -> Iterator[CheckedPart]:
 
 def _measured(lowering: Lowering) -> tuple[set[Any], list[Any]]:
     """The distinct expansions, and what verification measured of them."""
-    stamps = {each.stamp for piece in lowering.pieces for each in _decisions(piece) if isinstance(each, Derived)}
-    return stamps, [lowering.verdicts[stamp] for stamp in stamps if stamp in lowering.verdicts]
+    internals = lowering.internals
+    stamps = {each.stamp for piece in internals.pieces for each in _decisions(piece) if isinstance(each, Derived)}
+    return stamps, [internals.verdicts[stamp] for stamp in stamps if stamp in internals.verdicts]
 
 
 def _worst(lowering: Lowering) -> str:
@@ -358,7 +364,7 @@ def _rules(lowering: Lowering) -> CheckedPart:
 
 def _structure(lowering: Lowering) -> str:
     assert lowering.proof is not None
-    calls = sum(node.op.startswith("call") for piece in lowering.pieces for node in piece.graph.nodes)
+    calls = sum(node.op.startswith("call") for piece in lowering.internals.pieces for node in piece.graph.nodes)
     blocked = sum(len(blocker.nodes) for blocker in lowering.blockers)
     legal = (
         f"{count_noun(calls, 'call')} legal" if not blocked else f"{count_noun(calls, 'call')}, of which {blocked} stay"

@@ -17,6 +17,7 @@ from decomp.capture.module_hooks import global_hooks
 from decomp.derive.pipeline import prove_program
 from decomp.errors import CaptureError, boundary
 from decomp.ir.call import graphs_of
+from decomp.lowering_internals import internals_of
 from decomp.proof.between_programs import BETWEEN_PROGRAMS
 from decomp.proof.correspondence import Correspondence, HooksChanged, Proof, StaleCode
 from decomp.proof.invariants import OF_ONE_GRAPH, WHOLE_GRAPH, output_of
@@ -57,7 +58,7 @@ def verify(
     Raises the `VerificationError` of the first check that fails.
     """
     began = time.perf_counter()
-    if hasattr(lowered, "returned_program"):
+    if internals_of(lowered) is not None:
         proof = _of_lowering(source, lowered, full)
     else:
         proof = _of_programs(source, lowered, full)
@@ -68,8 +69,9 @@ def verify(
 
 
 def _of_lowering(source: Any, lowering: Any, full: bool) -> Proof:
-    found = require_source(lowering.model, lowering.given, source, lowering.graph_of)
-    program = replace(lowering.returned_program, result=lowering.result)
+    internals = lowering.internals
+    found = require_source(internals.model, internals.program.graph, source, internals.request.graph_of)
+    program = replace(internals.returned_program, result=lowering.result)
     return prove_program(program, lowering.target, full).also([found])
 
 

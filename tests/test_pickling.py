@@ -210,7 +210,7 @@ def lowering(request):
 
 @pytest.mark.sampled(3)
 def test_report_proof_and_provenance_of_a_lowering_come_back(lowering):
-    node = list(lowering.pieces[0].graph.nodes)[-2].name
+    node = list(lowering.internals.pieces[0].graph.nodes)[-2].name
     for record in (lowering.report(), lowering.proof, lowering.provenance(node), lowering.blockers):
         assert again(record) == record and copy.deepcopy(record) == record
 
@@ -225,7 +225,7 @@ def test_a_lowering_and_its_plan_say_what_to_pickle_instead(lowering):
 
 @pytest.mark.sampled(3)
 def test_a_copy_of_a_lowering_keeps_its_provenance(lowering):
-    names = [node.name for node in lowering.pieces[0].graph.nodes if node.op == "call_function"]
+    names = [node.name for node in lowering.internals.pieces[0].graph.nodes if node.op == "call_function"]
     for found in (copy.copy(lowering), copy.deepcopy(lowering)):
         assert [found.provenance(name) for name in names] == [lowering.provenance(name) for name in names]
         assert str(found.plan) == str(lowering.plan)

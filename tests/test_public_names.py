@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import decomp
 
@@ -50,6 +51,21 @@ def test_a_name_that_moved_works_and_says_where_it_is(name):
         found = getattr(decomp, name)
     assert found is getattr(getattr(decomp, module), new)
     assert warned[0].filename == __file__
+
+
+SHOWN = (
+    "account accuracy blockers html inlined internals layers picked plan proof provenance report result save stages "
+    "target trains"
+).split()
+
+
+def test_a_lowering_shows_what_its_users_read_and_old_names_still_work():
+    lowering = decomp.lower(torch.nn.ReLU(), to=decomp.Target("chip", {"relu"}))
+    assert [name for name in dir(lowering) if not name.startswith("_")] == SHOWN
+    with pytest.warns(DeprecationWarning, match="Lowering.root is for the project's own tools"):
+        assert lowering.root is lowering.internals.program.root
+    with pytest.raises(AttributeError, match="'Lowering' object has no attribute 'reslut'"):
+        lowering.reslut
 
 
 @pytest.mark.parametrize("module", [decomp, decomp.results])

@@ -126,7 +126,7 @@ def test_a_program_is_text_after_every_pass():
     chip = targets.tinygrad.with_dtypes(["float32", "float64", "int32", "bool"])
     args = torch.randn(3), torch.randn(3, dtype=torch.complex64)
     lowering = decomp.lower(Rotating(), to=chip, args=args, training=False)
-    graphs = list(passes_of(lowering.pieces[0]))
+    graphs = list(passes_of(lowering.internals.pieces[0]))
     assert [graph.by for graph in graphs] == ["simplify", "expand", "split complex", "functionalize", "capture"]
     for graph in graphs:
         assert str(stage_of([graph])).startswith(f"{graph.by}: ")
@@ -135,7 +135,7 @@ def test_a_program_is_text_after_every_pass():
         stage_of([graphs[2]])
     )
     assert "# relu_: functionalize" in str(stage_of([graphs[3]]))
-    assert str(lowering.program).startswith("capture: ")
+    assert str(lowering.internals.program).startswith("capture: ")
     known = [{node.name for node in graph.graph.nodes} for graph in graphs]
     for graph, names in zip(graphs, known[1:]):
         assert {node.source for node in stage_of([graph]).graphs[0].nodes} - {""} <= names

@@ -77,12 +77,13 @@ def account_of_plan(planned: PlannedProgram, program: Module) -> ProgramAccount:
 
 def account_of_lowering(lowering: Lowering) -> ProgramAccount:
     """What a lowered program consists of, and its source. Raises `CostError`."""
-    graphs = [piece.planned for piece in lowering.pieces]
-    after = [_counted(node, modules_of(source)) for piece in lowering.pieces for node, source in lowered_calls(piece)]
+    internals = lowering.internals
+    graphs = [piece.planned for piece in internals.pieces]
+    after = [_counted(node, modules_of(source)) for piece in internals.pieces for node, source in lowered_calls(piece)]
     for body, calls in composite_calls(lowering):
         after += [_counted(node, modules_of(call)) for call in calls for node in calls_for_target(body.graph)]
-    own = lowering.pieces[0].graph
-    return _account(lowering.target.name, lowering.blockers, lowering.program, graphs, after, own)
+    own = internals.pieces[0].graph
+    return _account(lowering.target.name, lowering.blockers, internals.program, graphs, after, own)
 
 
 def source_calls(planned: ProgramGraph) -> Iterator[tuple[fx.Node, fx.Node]]:
@@ -106,12 +107,13 @@ def lowered_calls(
 
 def composite_calls(lowering: Lowering) -> list[tuple[ProgramGraph, list[fx.Node]]]:
     """The bodies of composites, each with its calls."""
-    found: dict[Any, list[fx.Node]] = {body.owner: [] for body in lowering.composites}
-    for piece in lowering.pieces if found else ():
+    internals = lowering.internals
+    found: dict[Any, list[fx.Node]] = {body.owner: [] for body in internals.composites}
+    for piece in internals.pieces if found else ():
         for node in composites_in(piece.graph):
             owner = piece.bodies.get(str(node.args[0].target))
             found.get(owner, []).append(node)  # those of the source have bodies among the pieces
-    return [(body, found[body.owner]) for body in lowering.composites]
+    return [(body, found[body.owner]) for body in internals.composites]
 
 
 def modules_of(node: fx.Node) -> Modules:

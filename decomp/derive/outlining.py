@@ -38,7 +38,7 @@ def outline_module(module: Module, versions: Versions) -> Module:
 
 
 @dataclass
-class _Region:
+class _ExpandedCall:
     """What one call of the planned graph was expanded to."""
 
     source: fx.Node
@@ -63,13 +63,13 @@ class _Outlining:
         self.regions = self._regions(versions)
         self.rewrite = Rewrite.of(own.graph)
 
-    def _regions(self, versions: Versions) -> dict[fx.Node, _Region]:
-        found: dict[fx.Node, _Region] = {}
+    def _regions(self, versions: Versions) -> dict[fx.Node, _ExpandedCall]:
+        found: dict[fx.Node, _ExpandedCall] = {}
         by_key = {composite_key(op): (spell_composite(op), version) for op, version in versions.items()}
         for node, decision in (self.own.planned.decisions or {}).items():
             named = by_key.get(composite_key(node)) if isinstance(decision, Derived) else None
             if isinstance(decision, Derived) and named is not None:
-                found[node] = _Region(node, decision, *named)
+                found[node] = _ExpandedCall(node, decision, *named)
         for node in self.own.graph.nodes if found else ():
             region = found.get(self.edges.origin.get(node))
             if region is not None and node.op.startswith("call"):
@@ -79,7 +79,7 @@ class _Outlining:
                 self.left[region.source.name] = reason
         return {node: region for node, region in found.items() if node.name not in self.left}
 
-    def _why_not(self, region: _Region) -> str:
+    def _why_not(self, region: _ExpandedCall) -> str:
         if not region.nodes:
             return "it computes nothing"
         operands = {given for node in region.nodes for given in node.all_input_nodes}
@@ -108,7 +108,7 @@ class _Outlining:
         made = {call: chains[call][:1] for call in self.calls}
         return replace(after, chains={new: chain for new, chain in {**chains, **made}.items() if chain})
 
-    def _call(self, region: _Region) -> None:
+    def _call(self, region: _ExpandedCall) -> None:
         """The composite call, in place of the nodes of a region."""
         source, rewrite = region.source, self.rewrite
         results = [*nodes_in(self.edges.values[source])]
@@ -137,14 +137,14 @@ class _Outlining:
                 rewrite.origin[part] = result
                 rewrite.replace(result, part)
 
-    def _operands(self, region: _Region) -> list[fx.Node]:
+    def _operands(self, region: _ExpandedCall) -> list[fx.Node]:
         """The operands of the source call, in its order, then the constants that only its decomposition reads."""
         inside = set(region.nodes)
         given = nodes_in([self.edges.values[node] for node in region.source.all_input_nodes])
         read = (node for each in region.nodes for node in each.all_input_nodes if node not in inside)
         return list(dict.fromkeys((*given, *read)))
 
-    def _composite(self, region: _Region, operands: Sequence[fx.Node]) -> CompositeCall:
+    def _composite(self, region: _ExpandedCall, operands: Sequence[fx.Node]) -> CompositeCall:
         source, values = region.source, self.edges.values
         places = {node: {"operand": i} for i, node in enumerate(operands)}
         operand_of = {node: fx.map_arg(values[node], places.__getitem__) for node in source.all_input_nodes}
@@ -159,7 +159,7 @@ class _Outlining:
         return CompositeCall.made_from(region.name, region.version, call.overload, call.arguments, operand_of, kept)
 
     def _body(
-        self, region: _Region, made: CompositeCall, operands: Sequence[fx.Node], results: Sequence[fx.Node]
+        self, region: _ExpandedCall, made: CompositeCall, operands: Sequence[fx.Node], results: Sequence[fx.Node]
     ) -> ProgramGraph:
         """The body of a composite, one for all calls of its signature."""
         constants = tuple(str(each.target) for each in operands if each.op == "get_attr")
@@ -169,7 +169,7 @@ class _Outlining:
         return self.bodies[key]
 
     def _new_body(
-        self, region: _Region, made: CompositeCall, operands: Sequence[fx.Node], results: Sequence[fx.Node]
+        self, region: _ExpandedCall, made: CompositeCall, operands: Sequence[fx.Node], results: Sequence[fx.Node]
     ) -> ProgramGraph:
         edges = Rewrite(fx.Graph())
         values: dict[fx.Node, fx.Node] = {}

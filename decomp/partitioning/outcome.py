@@ -218,7 +218,7 @@ def _part(choices: Choices, cut: Cut, lowering: Lowering | None, side_of: Mappin
         cut.side,
         dict(ops.most_common()),
         len(calls),
-        len(calls) if lowering is None else sum(map(_calls_tensor, lowering.pieces[0].graph.nodes)),
+        len(calls) if lowering is None else sum(map(_calls_tensor, lowering.internals.pieces[0].graph.nodes)),
         sum(bytes_of(metadata(each)) for each in crossing_in),
         sum(bytes_of(metadata(each)) for each, crossing in other.items() if crossing),
         tuple(node.name for node in cut.nodes),

@@ -181,18 +181,19 @@ def _of_lowering(lowering: Lowering, to: Target | None, check: _RefoldCheck, tim
     found: dict[nn.Module, RecordedFindings] = {}
     with _timed(times, "find"):
         lowering = _unsimplified(lowering)
+        internals = lowering.internals
         given = module_of_result(lowering.result)
-        records = zip(lowered_modules(lowering.pieces, lowering.result), lowering.pieces, lowering.snapshots)
+        records = zip(lowered_modules(internals.pieces, lowering.result), internals.pieces, internals.snapshots)
         for i, (module, piece, before) in enumerate(records):
             if module is not None:
                 inputs = _inputs(lowering, module) if not i else {}
                 found[module] = find_recorded_folds(piece, module.graph, before, inputs, to)
-    constants = tuple(input_names(lowering.returned_program.module.main.constants))
+    constants = tuple(input_names(internals.returned_program.module.main.constants))
     with _timed(times, "fold"):
         folds = {owner: each.folds for owner, each in found.items()}
         folded = given.map(lambda own: fold_graph(own, folds.get(own.owner, ()), constants))
     name = to.name if to is not None else "the ops of the source"
-    examples = check.given(example_inputs(lowering.model, *lowering.example_inputs))
+    examples = check.given(example_inputs(internals.model, *internals.example_inputs))
     return _finished(lowering.result, given, folded, name, found.values(), check, examples, times, lowering)
 
 
@@ -217,9 +218,10 @@ def _of_program(
 def _unsimplified(lowering: Lowering) -> Lowering:
     """The lowering without simplification and composites, whose graphs still have the nodes of all source calls. If the
     user changed the result, the lowering itself, in which some operands may no longer be computed."""
-    if not lowering.composites and all(piece.at("simplify") is None for piece in lowering.pieces):
+    internals = lowering.internals
+    if not internals.composites and all(piece.at("simplify") is None for piece in internals.pieces):
         return lowering
-    for module, before in zip(lowered_modules(lowering.pieces, lowering.result), lowering.snapshots):
+    for module, before in zip(lowered_modules(internals.pieces, lowering.result), internals.snapshots):
         nodes = list(module.graph.nodes) if module is not None else []
         known = all(node.name in before and is_as_recorded(node, before[node.name]) for node in nodes)
         if len(nodes) != len(before) or not known:
@@ -255,7 +257,7 @@ def _finished(
 def _inputs(lowering: Lowering, module: fx.GraphModule) -> dict[fx.Node, fx.Node]:
     """If a module was captured by export: maps the inputs of the exported program to the attribute reads of the
     module."""
-    exported = lowering.returned_program.exported
+    exported = lowering.internals.returned_program.exported
     if exported is None or exported is lowering.result:
         return {}
     return {node: now for node, now in inputs_of_module(exported, module.graph).items() if node.name != now.name}

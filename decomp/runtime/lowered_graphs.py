@@ -92,6 +92,7 @@ def record_of(
     lowering: Lowering, of: Compilation, stage: str, *, behind_autograd: str = "", **seconds: float
 ) -> LoweredGraph:
     """The record of a lowering, not yet called. `seconds` by name, beside those of the lowering."""
+    internals = lowering.internals
     return LoweredGraph(
         compilation=of.id,
         stage=stage,
@@ -99,8 +100,8 @@ def record_of(
         recompiled=of.reason,
         behind_autograd=behind_autograd,
         report=lowering.report(),
-        program=str(final_stage(lowering.pieces, lowering.composites)),
-        seconds={**seconds, "lower": sum(lowering.times.values())},
+        program=str(final_stage(internals.pieces, internals.composites)),
+        seconds={**seconds, "lower": sum(internals.times.values())},
         called=None,
         _module=weakref.ref(lowering.result),
     )

@@ -20,6 +20,7 @@ from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.call import call_target, metadata, read_results, select_results
 from decomp.ir.effects import EffectTable, recorded_behind
 from decomp.ir.module import ProgramGraph
+from decomp.lowering_internals import internals_of
 from decomp.metadata.meta_values import on_host
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.rules.accuracy import LEVELS
@@ -76,20 +77,21 @@ def measure_lowering(
 ) -> list[str]:
     """Run a lowering, or any two programs, and compare the values. Returns phrases on what was compared. Raises
     `ValuesDiffer` or `GradientsDiffer`, and `ArgumentError` for two plain programs without `args`."""
-    if not hasattr(lowered, "returned_program"):
+    internals = internals_of(lowered)
+    if internals is None:
         given = example_inputs(source, args, kwargs)
         if given is None:
             raise ArgumentError("two plain programs are compared by running them: pass args=(...)")
         return [whole_programs(source, lowered, *given)]
-    given = example_inputs(source, *((args, kwargs) if args is not None or kwargs else lowered.example_inputs))
+    given = example_inputs(source, *((args, kwargs) if args is not None or kwargs else internals.example_inputs))
     missing = "there are no example inputs" if given is None else without_numbers(source, *given)
     verdicts = expansions(lowered, given if missing is None else None)
-    laws = run_laws_of_graphs(piece.record("simplify") for piece in lowered.pieces)
+    laws = run_laws_of_graphs(piece.record("simplify") for piece in internals.pieces)
     if given is None or missing is not None:
         return [*laws, _phrase(verdicts), f"the whole program not run, as {missing}"]
     promise = max((verdict.promise for verdict in verdicts), default=0.0)
-    narrow = Narrow(lowered.narrow_source(), lowered.narrower) if lowered.narrower else None
-    exact = all(decision.level == LEVELS[0] for piece in lowered.pieces for _, decision in _derived(piece))
+    narrow = Narrow(internals.narrow_source(), internals.request.narrower) if internals.request.narrower else None
+    exact = all(decision.level == LEVELS[0] for piece in internals.pieces for _, decision in _derived(piece))
     whole = whole_programs(
         source, lowered.result, *given, promise, gradients=lowered.trains, narrow=narrow, subnormals=exact
     )
@@ -110,8 +112,9 @@ def example_inputs(source: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...]
 def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]] | None) -> list[ExpansionVerdict]:
     """Measure each distinct expansion of a lowering that was not measured before, and return the verdicts of all.
     Raises `ValuesDiffer`, `GradientsDiffer`."""
-    distinct = {d.stamp: (piece, node, d) for piece in lowering.pieces for node, d in _derived(piece)}
-    verdicts = lowering.verdicts
+    internals = lowering.internals
+    distinct = {d.stamp: (piece, node, d) for piece in internals.pieces for node, d in _derived(piece)}
+    verdicts = internals.verdicts
     fresh = {stamp: each for stamp, each in distinct.items() if stamp not in verdicts}
     with forked_random_state():
         if given is not None and fresh:
@@ -119,7 +122,7 @@ def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]]
         for stamp, (_, node, decision) in fresh.items():
             if stamp not in verdicts:
                 promise = _promise(lowering, decision)
-                verdicts[stamp] = _verdict(node, decision, promise, None, lowering.derived_to_train)
+                verdicts[stamp] = _verdict(node, decision, promise, None, internals.derived_to_train)
     for stamp, (_, node, _) in distinct.items():
         _require(verdicts[stamp], node)
     return [verdicts[stamp] for stamp in distinct]
@@ -132,22 +135,23 @@ def _derived(piece: ProgramGraph) -> Iterator[tuple[fx.Node, Derived]]:
 def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[ExpansionTemplate, Any]) -> None:
     """Run the functionalized source on the example inputs, and measure each expansion on the operands of its first call
     there."""
-    planned = lowering.pieces[0].planned
+    internals = lowering.internals
+    planned = internals.pieces[0].planned
     decisions = planned.decisions or {}
-    inputs = lowering.flat_inputs(*given)
+    inputs = internals.flat_inputs(*given)
     if inputs is None:
         return
 
     def visit(node: fx.Node, values: Mapping[fx.Node, Any]) -> None:
         decision = decisions.get(node)
-        if isinstance(decision, Derived) and decision.stamp in fresh and decision.stamp not in lowering.verdicts:
+        if isinstance(decision, Derived) and decision.stamp in fresh and decision.stamp not in internals.verdicts:
             seen = [values[slot] for slot in node.all_input_nodes]
             promise = _promise(lowering, decision)
-            lowering.verdicts[decision.stamp] = _verdict(node, decision, promise, seen, lowering.derived_to_train)
+            internals.verdicts[decision.stamp] = _verdict(node, decision, promise, seen, internals.derived_to_train)
 
     try:
         with torch.no_grad():
-            run_graph(planned.graph, lowering.root, inputs, visit)
+            run_graph(planned.graph, internals.program.root, inputs, visit)
     except Exception:  # the source itself fails, which is not the lowering's fault: use random operands
         return
 

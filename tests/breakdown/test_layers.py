@@ -65,7 +65,7 @@ def test_weights_count_once_for_the_first_module_that_has_them(lowering):
     weights = {row.path: row.weights for row in lowering.layers().rows}
     assert weights["embed"] == 8 * 4 * 4 and weights["head"] == 0
     assert weights["layers.0, 2, 4"] == 3 * (16 + 4) * 4
-    assert lowering.layers().total.weights == sum(p.numel() * 4 for p in lowering.model.parameters())
+    assert lowering.layers().total.weights == sum(p.numel() * 4 for p in lowering.internals.model.parameters())
 
 
 def test_a_plan_has_the_layers_of_the_program_before_it_is_simplified(lowering):

@@ -137,7 +137,7 @@ def test_gradients_pass_regions_as_they_did(cls: type[nn.Module], x: torch.Tenso
 def test_a_body_that_two_calls_share_is_lowered_once(x: torch.Tensor) -> None:
     low = lowered(Cond(), x, "tinygrad")
     names = [node.target for node in low.result.graph.nodes if node.op == "get_attr"]
-    assert len(low.pieces) == 1 + len(set(names))
+    assert len(low.internals.pieces) == 1 + len(set(names))
 
 
 @pytest.mark.parametrize("cls", [NoGrad, Autocast])

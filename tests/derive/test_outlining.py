@@ -70,7 +70,8 @@ def test_inlined_is_the_program_without_composites(kind, simplify):
 def test_calls_of_one_signature_share_a_body():
     found = lowered(lambda x: F.gelu(x) * F.gelu(x + 1) + F.gelu(x, approximate="tanh"), (x(),), {F.gelu})
     bodies = [node.args[0].target for node in composites_in(found.result.graph)]
-    assert bodies == ["gelu_composite_0", "gelu_composite_0", "gelu_composite_1"] and len(found.composites) == 2
+    assert bodies == ["gelu_composite_0", "gelu_composite_0", "gelu_composite_1"]
+    assert len(found.internals.composites) == 2
 
 
 def test_a_composite_runs_trains_and_compiles():
@@ -130,7 +131,7 @@ CASES = {
 def test_calls_of_every_kind(case):
     function, ops, expected = CASES[case]
     found = lowered(function, (x(),), ops, verify="values")
-    assert sorted(body.composite.name for body in found.composites) == expected
+    assert sorted(body.composite.name for body in found.internals.composites) == expected
     torch.testing.assert_close(found.result(x()), function(x()))
     assert calls(found.inlined()) == calls(lowered(function, (x(),), ()).result)
 
@@ -181,7 +182,7 @@ def test_a_program_without_metadata_has_composites():
     model = nn.Sequential(nn.SiLU(), nn.Linear(6, 6), nn.SiLU())
     chip = decomp.Target("chip", ["linear", "sigmoid", "mul"])
     found = decomp.lower(fx.symbolic_trace(model), to=chip, rules=rules, composites="silu")
-    assert names(found) == ["aten.silu"] * 2 and len(found.composites) == 1
+    assert names(found) == ["aten.silu"] * 2 and len(found.internals.composites) == 1
     torch.testing.assert_close(found.result(x()), model(x()))
 
 
@@ -191,12 +192,12 @@ def test_a_program_with_composites_is_lowered_further():
     )
     second = decomp.lower(first.result, to=TARGET, composites={"_softmax"}, verify="values")
     assert names(second) == ["aten.gelu", "aten._softmax"]
-    torch.testing.assert_close(second.result.module()(x()), first.model.module()(x()))
+    torch.testing.assert_close(second.result.module()(x()), first.internals.model.module()(x()))
 
 
 def test_a_report_and_the_stages_show_composites(tmp_path):
     found = lowered(lambda x: F.gelu(x) + F.gelu(x * 2), (x(),), {"gelu", "silu", "mul"})
-    inside = found.composites[0].calls
+    inside = found.internals.composites[0].calls
     assert found.report().composites == (
         f"aten.gelu (composite, {inside} calls inside), 2 times",
         "aten.mul: no composite, no call of it is decomposed",

@@ -46,10 +46,10 @@ def dynamic(model=None):
 def test_a_program_of_dynamic_size_that_is_lowered_again_runs_no_rule():
     program, rules = dynamic(), RULES | {}  # which remember nothing yet
     first, again = (decomp.lower(program, to=targets.tinygrad, rules=rules) for _ in range(2))
-    assert first.runs > 10 and again.runs == 0
+    assert first.report().runs > 10 and again.report().runs == 0
     assert str(again.result.graph) == str(first.result.graph)
     # The sizes of another program are others: what was chosen at those of the example is recorded for them.
-    assert 0 < decomp.lower(dynamic(), to=targets.tinygrad, rules=rules).runs < first.runs / 2
+    assert 0 < decomp.lower(dynamic(), to=targets.tinygrad, rules=rules).report().runs < first.report().runs / 2
     assert decomp.plan(program, to=targets.tinygrad, rules=rules).complete
     for rows in (2, 5):
         given = torch.randn(rows, 4)
@@ -58,9 +58,9 @@ def test_a_program_of_dynamic_size_that_is_lowered_again_runs_no_rule():
 
 def test_what_was_recorded_for_one_target_is_known_for_another():
     program = dynamic(Gelu())
-    alone = decomp.lower(dynamic(Gelu()), to=targets.luminal).runs
+    alone = decomp.lower(dynamic(Gelu()), to=targets.luminal).report().runs
     decomp.lower(program, to=targets.tinygrad)
-    assert decomp.lower(program, to=targets.luminal).runs < alone
+    assert decomp.lower(program, to=targets.luminal).report().runs < alone
 
 
 def test_no_more_is_remembered_than_fits(monkeypatch):
@@ -71,7 +71,7 @@ def test_no_more_is_remembered_than_fits(monkeypatch):
         given = torch.randn(rows, 4)
         lowering = decomp.lower(Gelu(), to=targets.tinygrad, args=(given,), rules=rules)
         torch.testing.assert_close(lowering.result(given), F.gelu(given))
-        return lowering.runs
+        return lowering.report().runs
 
     def remembered():
         return sum({id(memory.expansions): len(memory.expansions) for memory in rules.memory.values()}.values())
@@ -87,7 +87,7 @@ def test_a_lowering_that_fails_leaves_nothing_behind_for_the_next():
     layers = nn.Linear(4, 4), nn.Hardswish(), nn.GELU(), nn.Softmax(-1), nn.LayerNorm(4)
     other, program = (dynamic(nn.Sequential(*layers)) for _ in range(2))
     decomp.lower(other, to=targets.tinygrad)
-    runs = decomp.lower(program, to=targets.tinygrad).runs
+    runs = decomp.lower(program, to=targets.tinygrad).report().runs
     assert runs > 10
 
     def fails(x):
@@ -97,7 +97,7 @@ def test_a_lowering_that_fails_leaves_nothing_behind_for_the_next():
         with pytest.raises(decomp.DecompError):
             decomp.lower(program, to=decomp.Target("few", ["add"]), rules=rules)
         again = decomp.lower(program, to=targets.tinygrad)
-        assert again.runs in (0, runs)
+        assert again.report().runs in (0, runs)
         torch.testing.assert_close(again.result.module()(X), program.module()(X))
 
 

@@ -301,7 +301,7 @@ def spoilt(change, model=None, args=None):
     """The error of the check for a program in narrow dtypes whose graph was changed."""
     model = model or Of(lambda self, a, b: (a + 1) * b - a.argmax() + torch.full((4,), 3).double())
     lowering = decomp.lower(model, to=CORE, args=args or (n(4), n(4)), narrow=True)
-    narrowed = lowering.pieces[0].at("narrow")
+    narrowed = lowering.internals.pieces[0].at("narrow")
     nodes = {node.name: node for node in narrowed.graph.nodes}
     change(nodes, narrowed)
     return check_narrow(narrowed)

@@ -251,7 +251,7 @@ def test_a_program_that_is_tampered_with_is_found_out():
     from decomp.pairs.checking import verify_pairs
 
     found = lowered(lambda z, w: torch.view_as_real(z * w + z), (z(3), z(3)))
-    pairs = found.pieces[0].at("split complex")
+    pairs = found.internals.pieces[0].at("split complex")
     verify_pairs(pairs)
     product = next(node for node in pairs.graph.nodes if node.target is aten.sub.Tensor)
     first, second = args = product.args
@@ -413,7 +413,7 @@ def test_a_call_that_left_its_region_is_found_out():
     graph.call_function(set_grad_enabled, (True,))
     graph.output(made)
     found = decomp.lower(torch.fx.GraphModule({}, graph), to=REAL, args=(x(3).requires_grad_(),))
-    pairs = found.pieces[0].at("split complex")
+    pairs = found.internals.pieces[0].at("split complex")
     verify_pairs(pairs)
     first, last = (node for node in pairs.graph.nodes if node.target is set_grad_enabled)
     for target in (aten.clone.default, aten.mul.Tensor, aten.stack.default):

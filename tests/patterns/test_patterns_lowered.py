@@ -305,7 +305,7 @@ def broken(contraction, node, **changes):
 
 def test_the_proof_finds_what_is_not_the_pattern():
     lowered = decomp.lower(torch.export.export(net(), (x,)), to=chip, rules=rules)
-    (own,) = lowered.correspondences
+    (own,) = lowered.internals.correspondences
     first, second = own.contraction.why.values()
     swapped = dict(zip(first.placed, reversed(first.placed.values())))
     for changes in (

@@ -273,7 +273,7 @@ def test_ops_of_lowered_sample_models_are_found(name, to):
 def test_what_simplification_leaves_is_found_too(name, to):
     module, args = model(name)
     lowering = decomp.lower(torch.export.export(module.eval(), args), to=to, simplify=True)
-    assert any(piece.at("simplify") is not None for piece in lowering.pieces)
+    assert any(piece.at("simplify") is not None for piece in lowering.internals.pieces)
     derived = Counter(node.target._schema.name.split("::")[1] for node in lowering.plan.derived)
     refolding = decomp.refold(lowering.result, verify="values")
     back = Counter(each.op.split(".")[1] for each in refolding.folded)

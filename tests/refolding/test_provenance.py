@@ -65,7 +65,7 @@ def test_every_op_of_a_sample_model_comes_back(name, to):
     refolding = refold(lowering, verify="values")
     same = Counter(each.op.split(".")[1] for each in refolding.missed if each.reason == MERGED)
     assert [each for each in refolding.missed if each.reason != MERGED] == []
-    expected = sum((ops(piece.planned.graph) for piece in lowering.pieces), Counter())
+    expected = sum((ops(piece.planned.graph) for piece in lowering.internals.pieces), Counter())
     assert ops(refolding.result) == expected - same
     assert set(same) <= {"dropout"}
 
@@ -85,7 +85,7 @@ def test_a_module_comes_back_as_a_module():
         result = refold(lowering).result
         assert isinstance(result, fx.GraphModule)
         assert ops(result) == {"layer_norm": 1, "gelu": 1, "softmax": 1}
-        torch.testing.assert_close(result(X), lowering.model(X), rtol=0, atol=0)
+        torch.testing.assert_close(result(X), lowering.internals.model(X), rtol=0, atol=0)
 
 
 def test_the_lowered_program_stays_as_it_is():
@@ -93,7 +93,7 @@ def test_the_lowered_program_stays_as_it_is():
     before, state = snapshot(lowering.result.graph), dict(lowering.result.constants)
     refold(lowering)
     assert snapshot(lowering.result.graph) == before and lowering.result.constants == state
-    decomp.verify(lowering.model, lowering)
+    decomp.verify(lowering.internals.model, lowering)
 
 
 def test_tensors_of_rules_go_with_the_nodes_that_used_them():
@@ -150,8 +150,10 @@ def edited(change, module=None):
 
 def inside(lowering, op):
     """Nodes on the way to the value of an op."""
-    [source] = [n for n in lowering.pieces[0].planned.graph.nodes if n.op == "call_function" and op in str(n.target)]
-    origin = lowering.pieces[0].expanded.edges.origin
+    [source] = [
+        n for n in lowering.internals.pieces[0].planned.graph.nodes if n.op == "call_function" and op in str(n.target)
+    ]
+    origin = lowering.internals.pieces[0].expanded.edges.origin
     return [n for n in lowering.result.graph.nodes if origin.get(n) is source and n.name != source.name]
 
 

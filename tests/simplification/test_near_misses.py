@@ -374,11 +374,11 @@ def test_sizes_that_vary_make_no_constants():
 
 def test_another_constant_is_seen():
     found = decomp.lower(program(_causal), to=targets.core_aten)
-    (simplified,) = (piece.record("simplify") for piece in found.pieces)
+    (simplified,) = (piece.record("simplify") for piece in found.internals.pieces)
     (name,) = simplified.constants
     simplified.constants[name][0, 0] = False
     with pytest.raises(NotAsRecorded, match=f"the constant '{name}' is not what 'ge' computes"):
-        decomp.verify(found.model, found)
+        decomp.verify(found.internals.model, found)
 
 
 def test_a_lowering_is_simplified_again():
@@ -391,11 +391,11 @@ def test_a_lowering_is_simplified_again():
 
 def test_a_law_that_did_not_hold_is_seen():
     found = decomp.lower(program(lambda x: x.permute(1, 0).permute(1, 0).exp()), to=targets.tinygrad, training=False)
-    (simplified,) = (piece.record("simplify") for piece in found.pieces)
+    (simplified,) = (piece.record("simplify") for piece in found.internals.pieces)
     node = next(iter(simplified.applied))
     simplified.applied[node] = ("slice of a slice",)
     with pytest.raises(NotAsRecorded, match="the law 'slice of a slice' does not hold for"):
-        decomp.verify(found.model, found)
+        decomp.verify(found.internals.model, found)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64])

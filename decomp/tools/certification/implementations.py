@@ -144,7 +144,7 @@ class Lowered:
                 return lowering, _rules_in(decision)
             on_pairs = [
                 chain
-                for piece in lowering.pieces
+                for piece in lowering.internals.pieces
                 for chain in piece.chains.values()
                 if lowering.plan.notes and chain and chain[0] in (self.rule, self.rules.own)
             ]

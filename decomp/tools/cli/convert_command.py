@@ -101,7 +101,7 @@ def probe(
 
 def conversion_table(found: Conversion) -> RenderableType:
     """What was converted, by what, and what was compared."""
-    before = count_noun(_calls(found.lowering.given), "call")
+    before = count_noun(_calls(found.lowering.internals.program.graph), "call")
     after = count_noun(_calls(found.lowering.result.graph), "call")
     who = f"{found.converter.name} {found.version}"
     parts = [Text(f"{who} converts the model: {before}, lowered to {after}", style="bold"), Text(found.verified)]
@@ -161,7 +161,7 @@ def _as_dict(found: Conversion) -> dict[str, object]:
     return {
         "converter": found.converter.name,
         "version": found.version,
-        "calls": _calls(found.lowering.given),
+        "calls": _calls(found.lowering.internals.program.graph),
         "lowered_calls": _calls(found.lowering.result.graph),
         "verified": found.verified,
     }

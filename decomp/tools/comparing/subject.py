@@ -46,7 +46,7 @@ class ProgramOnBackend:
                 "compare() needs what runs the program\n  to do: pass on=backend, or a function on=run that runs a "
                 "prefix of it: run(prefix, *inputs)"
             )
-        own = program.accuracy if isinstance(program, Lowering) else Accuracy()
+        own = program.internals.request.accuracy if isinstance(program, Lowering) else Accuracy()
         level = Accuracy.of(accuracy) if accuracy is not None else own
         unlifted = program_of(program, None, None, None)
         if not isinstance(on, Backend):

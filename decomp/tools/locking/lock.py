@@ -89,8 +89,9 @@ class Lock:
     @classmethod
     def of(cls, lowering: Lowering) -> Lock:
         """The lock of a lowering."""
+        internals = lowering.internals
         report = lowering.report()
-        stage = final_stage(lowering.pieces, lowering.composites)
+        stage = final_stage(internals.pieces, internals.composites)
         return cls(
             lowering.target.name,
             _versions(),
@@ -137,15 +138,16 @@ def _versions() -> dict[str, str]:
 
 
 def _options(lowering: Lowering) -> dict[str, str]:
-    cost, versions = lowering.policy.cost or lowering.target.costs, lowering.versions
+    request = lowering.internals.request
+    cost, versions = request.policy.cost or lowering.target.costs, request.versions
     return {
-        "accuracy": str(lowering.accuracy),
+        "accuracy": str(request.accuracy),
         "cost": getattr(cost, "name", None) or getattr(cost, "__name__", None) or type(cost).__name__
         if cost
         else "calls",
-        "training": str(lowering.matching.training),
-        "freeze": str(lowering.policy.freeze),
-        "narrow": ", ".join(f"{wide} as {dtype}" for wide, dtype in lowering.narrower.items()) or "False",
+        "training": str(request.matching.training),
+        "freeze": str(request.policy.freeze),
+        "narrow": ", ".join(f"{wide} as {dtype}" for wide, dtype in request.narrower.items()) or "False",
         **({"composites": ", ".join(f"{op} {version}" for op, version in versions.items())} if versions else {}),
     }
 
@@ -162,7 +164,7 @@ def _calls(lowering: Lowering) -> dict[str, LockedCall]:
     """Calls of the functional graphs, by op and types of operands."""
     found: dict[str, LockedCall] = {}
     times: Counter[str] = Counter()
-    for piece in lowering.pieces:
+    for piece in lowering.internals.pieces:
         for node, decision in (piece.planned.decisions or {}).items():
             call = call_if_bound(node)
             if call is None and not isinstance(decision, (Derived, Blocked)):
@@ -203,7 +205,7 @@ class _Shown(str):
 def _rules(lowering: Lowering) -> dict[str, LockedRule]:
     """The rules of the program's expansions, those that were used within them included."""
     used: Counter[Any] = Counter()
-    for piece in lowering.pieces:
+    for piece in lowering.internals.pieces:
         for decision in (piece.planned.decisions or {}).values():
             if isinstance(decision, Derived):
                 used[decision.rule] += 1
@@ -226,7 +228,7 @@ def _line(node: StageNode) -> str:
 
 def _made_tensors(lowering: Lowering) -> Iterator[tuple[str, str]]:
     """The tensors of the result that its source does not have."""
-    own = {id(tensor) for tensor in _tensors_of(lowering.model).values()}
+    own = {id(tensor) for tensor in _tensors_of(lowering.internals.model).values()}
     for name, tensor in _tensors_of(lowering.result).items():
         if id(tensor) not in own:
             yield name, _digest(tensor)

@@ -122,7 +122,7 @@ class DecisionTexts:
 
     def _rivals(self, node: fx.Node) -> tuple[Rule, ...]:
         """The rules for a call."""
-        rules = self._lowering.matching.rules
+        rules = self._lowering.internals.request.matching.rules
         if isinstance(node.target, Pattern):
             return rules.of_pattern(node.target)
         call = call_if_bound(node)
@@ -138,7 +138,7 @@ class DecisionTexts:
                 yield Alternative(str(rule), why)
 
     def _measured(self, decision: Derived) -> MeasuredExpansion | None:
-        found = self._lowering.verdicts.get(decision.stamp)
+        found = self._lowering.internals.verdicts.get(decision.stamp)
         if found is None:
             return None
         return MeasuredExpansion(found.values, found.gradients, found.promise, found.reason, found.inputs)

@@ -39,12 +39,13 @@ TITLES = {
 
 def contents_of(lowering: Lowering, title: str | None = None) -> PageContents:
     """Everything that the page of a lowering shows."""
+    internals = lowering.internals
     report, gathering = lowering.report(), _Gathering(lowering)
     graphs = tuple(gathering.graphs())
-    facts = [*report.facts, ("accuracy", str(lowering.accuracy)), ("PyTorch", str(torch.__version__))]
+    facts = [*report.facts, ("accuracy", str(internals.request.accuracy)), ("PyTorch", str(torch.__version__))]
     facts += [("effort", report.effort), ("time", report.timing)]
     return PageContents(
-        title or type(lowering.model).__name__,
+        title or type(internals.model).__name__,
         lowering.target.name,
         report.headline,
         tuple(facts),
@@ -61,7 +62,7 @@ def contents_of(lowering: Lowering, title: str | None = None) -> PageContents:
 
 
 def _cost(lowering: Lowering) -> str:
-    cost = lowering.policy.cost or lowering.target.costs or CALLS
+    cost = lowering.internals.request.policy.cost or lowering.target.costs or CALLS
     return "calls" if cost is CALLS else repr(cost)
 
 
@@ -77,7 +78,7 @@ class _Gathering:
 
     def graphs(self) -> Iterator[GraphStages]:
         """Every graph of the program."""
-        for i, piece in enumerate(self.lowering.pieces):
+        for i, piece in enumerate(self.lowering.internals.pieces):
             made = [stage.graphs[i] for stage in self.lowering.stages.values()]
             yield GraphStages(piece.name, tuple(self._stages(i, piece, made)))
 

@@ -28,7 +28,7 @@ def write(lowering: Lowering, path: str | Path, title: str | None = None, before
     be written."""
     if before is None:
         return save(Path(path), lambda: html(contents_of(lowering, title)))
-    names = (type(before.model).__name__, title or type(lowering.model).__name__)
+    names = (type(before.internals.model).__name__, title or type(lowering.internals.model).__name__)
     return save(Path(path), lambda: html_of_difference(differences(before, lowering, names)))
 
 

@@ -113,7 +113,7 @@ def test_a_derived_call_has_its_rule_its_price_and_its_alternatives(contents, lo
 def test_every_rule_of_the_op_is_used_or_has_a_reason(contents, lowering):
     gelu = gelu_of(contents)
     named = {gelu.used.rule, *(each.rule for each in gelu.alternatives if each.why)}
-    assert named == {str(rule) for rule in lowering.matching.rules["gelu"]}
+    assert named == {str(rule) for rule in lowering.internals.request.matching.rules["gelu"]}
 
 
 def test_a_rule_has_its_text_with_file_and_line_and_its_certificate(contents):
