@@ -125,6 +125,7 @@ def kernel_value(layout: Layout, arguments: Mapping[str, Any], out: Any) -> Any:
     device are planned as for the CPU; elsewhere only what returns an argument does so."""
     results = out if isinstance(out, (tuple, list)) else (out,)
     first = results[0]
+    # `empty_permuted` would compare data-dependent sizes, which cannot be done before run time.
     if not isinstance(first, FakeTensor) or any(map(is_data, first.shape)):
         return out
     with first.fake_mode:
@@ -132,6 +133,7 @@ def kernel_value(layout: Layout, arguments: Mapping[str, Any], out: Any) -> Any:
         if isinstance(true, list) and first.device.type not in ("cpu", "meta"):
             return out
         if isinstance(true, list):
+            # Statistics of a batch norm have one dimension, and no other order.
             laid_out = [_permuted(each, true) if each.dim() == first.dim() else each for each in results]
         else:
             laid_out = [first if true is None else true, *results[1:]]

@@ -41,6 +41,7 @@ def mode_of(graph: fx.Graph) -> FakeTensorMode | None:
 def captured_metadata(graph: fx.Graph) -> tuple[str | None, FakeTensorMode | None]:
     """The key of `meta` under which the nodes of a graph have their metadata, and its fake mode."""
     for node in graph.nodes:
+        # `val` is what torch.export and make_fx record, `example_value` what Dynamo does.
         for key in ("val", "example_value"):
             for leaf in tree_leaves(node.meta.get(key)):
                 if isinstance(leaf, FakeTensor):
@@ -63,6 +64,8 @@ class Fakes:
         attributes = self._attributes.get(device)
         if attributes is not None:
             return fake_with_attributes(meta, device, attributes)
+        # The constructor normalises the device, and sets whatever the installed version sets: later ones copy it from
+        # here.
         made = FakeTensor(self.mode, meta, device)
         if self._plain:
             self._attributes[device] = dict(vars(made))
@@ -94,6 +97,7 @@ def on_storage(base: torch.Tensor, dtype: torch.dtype, size: Sizes, stride: Size
 
 
 def _are_numbers(*sizes: Sizes) -> bool:
+    # A list, here and in other places: for a few items it takes half the time of a generator.
     return all([type(size) is int for part in sizes for size in part])
 
 
@@ -103,7 +107,9 @@ def _is_plain(mode: FakeTensorMode) -> bool:
         type(mode) is FakeTensorMode
         and FakeTensor.__new__ is _NEW
         and FakeTensor.__init__ is _INIT
+        # In debug mode the constructor also keeps a stack trace for each tensor.
         and not FakeTensorConfig.debug
+        # Such a mode keeps a real tensor beside each fake one.
         and not getattr(mode, "propagate_real_tensors", True)
         and _internals_are_known()
     )

@@ -90,9 +90,12 @@ class MetaKernels:
             return NotImplemented
         operands: list[FakeTensor] = []
         try:
+            # The caller may be recording: any of the three would bring the call back to it.
             with DisablePythonDispatcher(), DisableTorchFunction(), DisableTorchDispatch():
                 args, kwargs = self._on_meta(args, operands), self._on_meta(kwargs, operands)
                 device = _device_of_result(kind, kwargs, operands)
+                # Views keep strides by rule, and elementwise ops of the list below have been compared; other kernels
+                # may choose.
                 odd = kind == _RUN and not self._for_shapes and any(map(self._is_odd, operands))
                 if odd or func in _OF_CPU and device != _CPU:
                     return NotImplemented
@@ -125,6 +128,8 @@ class MetaKernels:
         if value is None:
             raise _NotOnMeta
         if isinstance(value, torch.Tensor):
+            # An op that returns its operand must give the same object back, as nodes are found by the identity of their
+            # tensor.
             known = self._fakes.get(id(value))
             if known is not None:
                 return known
@@ -137,6 +142,8 @@ class MetaKernels:
 
     def _behind(self, fake: FakeTensor) -> torch.Tensor:
         """The meta tensor behind a fake tensor created elsewhere."""
+        # A fake tensor with a constant answers `item()`; gradients would be recorded on the meta tensor, where nobody
+        # sees them.
         if not _is_plain(fake) or fake.requires_grad or fake.constant is not None:
             raise _NotOnMeta
         meta = on_storage(fake, fake.dtype, fake.shape, fake.stride(), fake.storage_offset())
@@ -180,6 +187,7 @@ def _device_of_result(kind: str, kwargs: dict[str, Any], operands: list[FakeTens
     device = next(iter(devices), None)
     if kind == _FACTORY:
         device = _CPU if kwargs.get("device") is None else kwargs["device"]
+        # Another device may be absent here, or lack its index, which the fake mode checks and completes.
         if device.type != "cpu" or kwargs.get("pin_memory"):
             raise _NotOnMeta
         kwargs["device"] = _META
@@ -214,6 +222,7 @@ def _kind(func: Any) -> str:
         return _FACTORY
     if torch.Tag.pointwise not in func.tags and name not in _VIEWS | _LIKE | _COMPOSITE | _OTHERS:
         return _ASK
+    # Fake tensors have functions of their own for views and `*_like`, too, which only handle the device.
     special = name not in _VIEWS | _LIKE and fakes_compute_it_otherwise(func)
     composite = name not in _COMPOSITE and func.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT)
     if special or composite:
@@ -226,6 +235,7 @@ def _normalized(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
     statistics = [arg for arg in args if isinstance(arg, torch.Tensor)]
     if x.dim() < 2 or any([given.shape != x.shape[1:2] or given.dtype != x.dtype for given in statistics]):
         raise _NotOnMeta
+    # The kernel for half types accepts statistics in float32, too, and chooses dtypes by them.
     if x.dtype not in (torch.float32, torch.float64):
         raise _NotOnMeta
     return torch.empty(x.shape, dtype=x.dtype, device=_META), x.new_empty(0), x.new_empty(0)

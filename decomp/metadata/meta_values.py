@@ -75,6 +75,8 @@ def made_on_meta(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     if any(isinstance(given, torch.Tensor) for given in (*args, *kwargs.values())):
         return None
     given, named = on_host(args, kwargs)
+    # Capture traces under modes that would record this call, and a default device of meta would make a meta tensor
+    # again.
     with without_ambient_modes():
         return on_meta(function(*given, **named))
 

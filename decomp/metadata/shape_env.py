@@ -54,14 +54,18 @@ def refusing_guards(mode: FakeTensorMode | None) -> Iterator[list[str]]:
             asked.append(f"{expr} == {value}")
             raise NewGuard(asked[-1])
 
+    # An attribute of the object hides the method of the class; a nested context must leave that of the outer one in
+    # place.
     outer = env.__dict__.get("_check_frozen")
     env._check_frozen = refuse
     try:
         with errors_on_new_guards(env), guards_not_suppressed(), quiet(env.log):
             yield asked
     except Exception as error:
+        # By name, as importing the class takes 0.25 s.
         if any(type(each).__name__ == "GuardOnDataDependentSymNode" for each in _causes(error)):
             raise NewGuard(first_line(error)) from error
+        # PyTorch wraps exceptions that are raised while it evaluates a size in others of its own.
         if asked and not isinstance(error, NewGuard) and any(isinstance(each, NewGuard) for each in _causes(error)):
             raise NewGuard(asked[-1]) from error
         raise
@@ -118,6 +122,7 @@ class Snapshot:
         for name in now.keys() - self.saved.keys():
             del now[name]
         for name, old in changed.items():
+            # A version that came twice would make an entry of a cache valid for another state.
             if name in _VERSIONS:
                 continue
             # Other objects hold references to these containers, so they are refilled rather than replaced.
@@ -131,6 +136,7 @@ class Snapshot:
         query."""
         for name in _VERSIONS:
             setattr(self.env, name, getattr(self.env, name, 0) + 1)
+        # Its methods are cached on the class, for all environments; the others compute their answers again.
         for value in vars(type(self.env)).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()
@@ -206,6 +212,7 @@ class SymbolFacts:
 def facts_of(env: Any, symbol: Any) -> SymbolFacts:
     """What an environment knows of a symbol."""
     known = env.var_to_range.get(symbol)
+    # Both names exist on torch 2.13, where the older one warns.
     values = getattr(env, "backed_var_to_val", None)
     example = (env.var_to_val if values is None else values).get(symbol)
     lower, upper = (None, None) if known is None else (_finite(known.lower), _finite(known.upper))
@@ -214,6 +221,7 @@ def facts_of(env: Any, symbol: Any) -> SymbolFacts:
 
 def _finite(bound: Any) -> int | None:
     """A bound of a range; None where there is no limit that a size could exceed."""
+    # PyTorch writes "no limit" as `int_oo`, which is no Integer, or as sys.maxsize − 1.
     return int(bound) if bound.is_Integer and abs(int(bound)) < sys.maxsize - 1 else None
 
 
@@ -227,6 +235,7 @@ def new_sizes(env: Any, mode: FakeTensorMode, facts: Mapping[str, SymbolFacts]) 
             size = env.create_unbacked_symint()
         else:
             context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
+            # PyTorch makes a backed symbol only for a dimension of a tensor. This one costs a byte for each element.
             example = torch.empty(each.example, dtype=torch.bool)
             fake = mode.from_tensor(example, source=ConstantSource(name), symbolic_context=context)
             size = fake.shape[0]

@@ -46,6 +46,7 @@ def dense_order(value: torch.Tensor) -> list[int] | None:
             return None
         span = span * value.shape[d]
     ones = [d for d in range(value.dim()) if d not in dims]
+    # Dimensions of size one may have any place; a tensor that is contiguous without them is in plain order.
     return ones + ordered if ordered != sorted(ordered) else list(range(value.dim()))
 
 
@@ -109,6 +110,7 @@ def is_channels_last(value: torch.Tensor) -> bool:
     least = 0
     for d in (1, *range(value.dim() - 1, 1, -1), 0):
         size, stride = sizes[d] or 0, strides[d] or 0
+        # The last condition is c10's own: [N, 1, 1, 1] has these strides in both formats, and counts as contiguous.
         if size == 0 or stride < least or d == 0 and least == strides[1]:
             return False
         least = stride * size

@@ -66,9 +66,11 @@ def of_two_or_more(env: Any) -> Iterator[None]:
 
     before = dict(env.var_to_range)
     sizes = getattr(env, "backed_var_to_val", {})
+    # Sizes that depend on data are left out: nothing was assumed of them at capture, and they may be 0 or 1.
     narrowed = {s: r & ValueRanges(2, r.upper) for s, r in before.items() if s in sizes and r.lower < 2 <= r.upper}
     try:
         env.var_to_range.update(narrowed)
+        # Answers are cached by this counter, so it moves on entry and on exit.
         env._update_version_counter()
         yield
     finally:
@@ -136,6 +138,7 @@ def _is_open(error: BaseException | None) -> bool:
     """Whether an error, or its cause, is one that torch 2.13 raises for an undecidable query; the first is private."""
     while error is not None:
         names = ("_ShapeEnvGuardError", "GuardOnDataDependentSymNode", "DataDependentOutputException")
+        # By name: torch 2.11 has no class for the first, and importing the second takes 0.25 s.
         if type(error).__name__ in names:
             return True
         error = error.__cause__ or error.__context__
@@ -214,6 +217,7 @@ def is_open(size: Any) -> bool:
 
 def settled(sizes: Sequence[Any]) -> tuple[Any, ...]:
     """Sizes or strides, with those that PyTorch has fixed as numbers."""
+    # `int` of a size without free symbols adds no guard.
     return tuple([size if type(size) is int or is_open(size) else int(size) for size in sizes])
 
 
@@ -248,6 +252,7 @@ def _allowed(env: Any, symbols: list[Any], hints: Mapping[Any, Any]) -> Iterator
     for _ in range(DRAWN):
         drawn = {s: around[s] * draw.choice(MULTIPLES) + draw.choice(OFFSETS) for s in symbols}
         sizes = {**around, **drawn}
+        # With a symbol left the comparison is an expression, neither true nor false; such an assignment is passed over.
         if all(_at(guard.expr, sizes) == True for guard in env.guards):  # noqa: E712  (a value of sympy)
             yield sizes
 

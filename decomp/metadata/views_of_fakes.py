@@ -15,6 +15,7 @@ def view_in_shape(meta: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | No
     """A tensor viewed in a shape, which may contain -1, with the strides of a fake tensor; None if impossible."""
     numel = meta.numel()
     if -1 in shape:
+        # The product has the −1 as a factor.
         known = -math.prod(shape)
         if known <= 0 or numel % known:
             return None
@@ -45,10 +46,12 @@ def flattened(meta: torch.Tensor, start: int = 0, end: int = -1) -> torch.Tensor
     return reshaped(meta, [*sizes[:start], math.prod(sizes[start : end + 1]), *sizes[end + 1 :]])
 
 
+# `implicit` is an argument of the op that changes no result.
 def expanded(meta: torch.Tensor, shape: Sequence[int], implicit: bool = False) -> torch.Tensor:
     """An expanded tensor with the strides of a fake tensor (`_broadcast_in_dim_meta` in torch/_prims/__init__.py)."""
     result = meta.expand(list(shape))
     new = result.dim() - meta.dim()
+    # New dimensions come before all others, so one of size one counts on from the outermost dimension of the operand.
     front = meta.stride(0) * meta.shape[0] if meta.dim() else 1
     strides = [front if size == 1 else 0 for size in result.shape[:new]]
     for size, wide, stride in zip(meta.shape, result.shape[new:], meta.stride()):
@@ -73,6 +76,7 @@ def _split_and_merged(sizes: list[int], strides: list[int], shape: list[int]) ->
     """From left to right, dimensions are merged until their size is a multiple of the wanted one, then split."""
     for at, length in enumerate(shape):
         if at >= len(sizes):
+            # The wanted shape ends in dimensions of size one, for which nothing is left to split.
             sizes.append(1)
             strides.append(strides[-1])
             continue

@@ -79,6 +79,8 @@ def donate_nothing() -> None:
     AOTAutograd does not see that two of them share memory (torch 2.13), or that a lowered forward graph may save an
     input instead of a tensor of its own."""
     context = TracingContext.try_get()
+    # Buffers are donated on the ground that they alias no input and no output of the traced forward; the lowered one is
+    # another graph. https://github.com/pytorch/pytorch/pull/130580.
     donated = getattr(context and context.fw_metadata, "bw_donated_idxs", None)
     if donated:
         donated.clear()  # in place: AOTAutograd has two references to the list
@@ -103,6 +105,8 @@ def outputs_as_traced() -> Outputs:
     if found is None:
         return Outputs()
     written = [found.input_info[i] for i in found.mutated_inp_runtime_indices]
+    # The order of results in AOTAutograd's forward: effect tokens, new values of inputs, results of the user, bases of
+    # views, then what is saved for the backward (`ViewAndMutationMeta` in _functorch/_aot_autograd/schemas.py).
     first = len(found.tokens)
     whole = {first + i for i, info in enumerate(written) if info.mutates_metadata}
     first += len(written)
@@ -118,4 +122,5 @@ def _is_replayed(info: Any) -> bool:
     """Whether AOTAutograd takes the view again call by call, without reading strides."""
     taken = info.view_meta_sequence
     replays = functorch_config.view_replay_for_aliased_outputs and taken is not None
+    # A view with symbolic sizes is not replayed: `gen_alias_from_base` falls back to `as_strided` for it (torch 2.13).
     return bool(replays) and not any(view.has_symbolic_inputs for view in taken.sequence)

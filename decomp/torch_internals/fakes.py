@@ -33,6 +33,7 @@ def fake_with_attributes(meta: torch.Tensor, device: torch.device, attributes: d
     made: FakeTensor = torch.Tensor._make_subclass(
         FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device
     )
+    # As the constructor does. Otherwise `data_ptr()` of a fake tensor would be the null pointer instead of an error.
     if attributes["fake_mode"]._allow_unsafe_data_ptr_access:
         torch._C._set_warn_deprecated_on_mutable_data_ptr(made)
     else:
@@ -55,8 +56,10 @@ def dispatch_keys(value: torch.Tensor) -> str:
 def fakes_compute_it_otherwise(func: torch._ops.OpOverload) -> bool:
     """Whether fake tensors have a special implementation of an overload instead of its kernel for the meta device. (The
     registry is private: torch/_subclasses/fake_impls.py.)"""
+    # What a library registers by `register_fake` comes before its kernel for the meta device.
     if torch._library.simple_registry.singleton.find(func.name()).fake_impl.kernel is not None:
         return True
+    # Without such a kernel the fake mode decomposes the op, or runs its real kernel on zeros.
     if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta"):
         return True
     return any(applies(func) for applies, _ in fake_impls.op_implementations_checks)
@@ -78,6 +81,7 @@ def lstm_states_right() -> Iterator[None]:
         out, states = formula(*args, **kwargs)
         return out, tuple(state.squeeze(0) if state.dim() == 3 else state for state in states)
 
+    # `select_one_layer_lstm_function` looks the name up at each call, so the new function is found there.
     decompositions.one_layer_lstm = put_right
     try:
         yield

@@ -36,6 +36,8 @@ LazyGraphModule = _LazyGraphModule
 
 def change_class(module: fx.GraphModule, kind: Any) -> None:
     """Change the class of an existing module; each `GraphModule` has a class of its own."""
+    # `GraphModule.__new__` makes a subclass for each object, as `recompile` assigns `forward` to the class: an object
+    # that had `kind` itself as its class would change the forward of all others.
     own: Any = type(kind.__new__(kind))
     own.__name__ = type(module).__name__
     module.__class__ = own
@@ -58,6 +60,7 @@ class BodyModule(_LazyGraphModule):
         value = super().__getattr__(name)
         if not isinstance(value, torch.Tensor) or isinstance(value, _fakes.FakeTensor):
             return value
+        # The op with which PyTorch's own graphs read their constants: the only one whose argument may be a real tensor.
         return value if _fakes.active_fake_mode() is None else torch.ops.aten.lift_fresh_copy.default(value)
 
 

@@ -100,6 +100,7 @@ class ProcessState:
 
     def restore(self) -> None:
         """Leave what was entered since, and enter again what was left."""
+        # First, as a mode that is still on this stack would see the calls below.
         while _len_torch_function_stack() > self._function:
             _pop_mode()
         if dispatch._get_current_dispatch_mode_stack() != self._dispatch:
@@ -124,6 +125,8 @@ class ProcessState:
             setattr(owner, name, value)
 
     def _restore_shared(self) -> None:
+        # Modes above autograd have a stack of their own. If a dispatch mode was active on entry, modes there may be the
+        # caller's.
         if not self._dispatch:
             while torch._ops._len_torch_dispatch_stack_pre_dispatch():
                 torch._ops._pop_mode_from_pre_dispatch()
@@ -133,6 +136,7 @@ class ProcessState:
     def _leave_levels(self) -> None:
         left = _functorch.get_dynamic_layer_stack_depth() > self._levels
         while _functorch.get_dynamic_layer_stack_depth() > self._levels:
+            # Each kind of level has a counter of its own, which only its own function decreases.
             _LEAVE[_functorch.peek_interpreter_stack().key()]()
         if left and self._dual_level < 0:
             # Graphs enter the level of dual numbers without updating the Python module's counter.
@@ -201,6 +205,7 @@ _SHARED = _known(
     (_traceback, "should_preserve_node_meta"),
     (_traceback, "_should_preserve_node_meta"),
     (_proxy_tensor, "_CURRENT_MAKE_FX_TRACER"),
+    # `fx.Tracer.trace` replaces these two on the class, for all threads, while it runs.
     (torch.nn.Module, "__call__"),
     (torch.nn.Module, "__getattr__"),
 )
@@ -243,11 +248,13 @@ def watch_applied_functions(applied: Callable[[type[torch.autograd.Function]], N
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         (before or super(contexts, type(self)).__init__)(self, *args, **kwargs)
         function = self._forward_cls
+        # Higher-order ops have functions of PyTorch's own for their gradients, which a capture records.
         own = issubclass(function, torch.autograd.Function) and not function.__module__.startswith("torch._")
         trains = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         if own and trains and threading.get_ident() == thread:
             applied(function)
 
+    # Not `Function.apply`, which is no Python from torch 2.14 on. All versions make the context before forward runs.
     contexts.__init__ = __init__
     try:
         yield

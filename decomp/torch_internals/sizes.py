@@ -37,6 +37,7 @@ sympy_functions = _functions
 """Operations that PyTorch adds to those of sympy."""
 
 
+# `metadata/symbolic_sizes.py` knows it by its name, which therefore is that of PyTorch's own class.
 class _ShapeEnvGuardError(RuntimeError):
     """The error that PyTorch raises for a refused guard, from torch 2.12 on."""
 
@@ -55,6 +56,7 @@ def errors_on_new_guards(env: ShapeEnv) -> Iterator[None]:
 
     frozen, erring = env.frozen, getattr(env, "_error_on_new_guards", False)
     env.frozen = env._error_on_new_guards = True
+    # `refusing_guards` may have set the attribute around this context, in order to see each query.
     is_asked = "_check_frozen" in env.__dict__
     if not is_asked:
         env._check_frozen = refuse

@@ -55,6 +55,7 @@ class _ByIndex(TorchFunctionMode):
         places = (args[1] if isinstance(args[1], tuple) else (args[1],)) if func is torch.Tensor.__getitem__ else ()
         if not places or not all(isinstance(place, torch.Tensor) for place in places):
             return func(*args, **(kwargs or {}))
+        # `ModIndex` exists for the backward of compiled attention (`zeros_and_scatter`); its forward is this call.
         return _aten.index.Tensor(args[0], list(places))
 
 
@@ -92,6 +93,8 @@ def handed_on(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     autograd: those of the next level, and, once all levels are passed, of the program. (Without redispatch below the
     recording keys, the same call would return to the mode.)"""
     func = _with_number(func, args)
+    # The set that the dispatcher itself computes for a call: what this thread includes, the keys of the tensors, less
+    # what this thread excludes.
     keys = torch._C._dispatch_tls_local_include_set()
     for leaf in _tree_leaves((args, kwargs)):
         if isinstance(leaf, torch.Tensor):
@@ -100,6 +103,8 @@ def handed_on(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     return func.redispatch(_with_kernels(func.name(), keys), *args, **kwargs)
 
 
+# The set of keys after any key contains PythonDispatcher, which precedes all (torch 2.13): with it, the call would be
+# recorded again.
 _BELOW_RECORDING = torch._C._dispatch_keyset_full_after(_modes.PRE_DISPATCH).remove(
     torch._C.DispatchKey.PythonDispatcher
 )
@@ -130,6 +135,7 @@ def _with_number(func: torch._ops.OpOverload, args: Any) -> torch._ops.OpOverloa
             name = {"Tensor": "Scalar", "Tensor_mode": "Scalar_mode", "Tensor_Tensor": "Tensor_Scalar"}.get(
                 func._overloadname
             )
+            # The names of overloads for numbers follow no rule, so an unknown one must not become a silent mistake.
             if name is None or not hasattr(func._overloadpacket, name):
                 raise NotImplementedError(f"{func} with a number in the place of {argument.name}, in a transform")
             return getattr(func._overloadpacket, name)

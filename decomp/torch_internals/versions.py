@@ -106,6 +106,7 @@ class AbsentOp:
         return self.name.rsplit(".", 1)[-1]
 
     def __getattr__(self, overload: str) -> AbsentOp:
+        # Else an absent op would seem to have every protocol: `copy`, `pickle` and `inspect` probe for such attributes.
         if overload.startswith("__"):
             raise AttributeError(overload)
         return AbsentOp(f"{self.name}.{overload}")
@@ -129,6 +130,7 @@ class Namespace:
         try:
             found = getattr(getattr(torch.ops, self._name), op)
         except AttributeError:
+            # A name that no version has is misspelt, and must stay an error.
             if not versions_with(f"{self._name}.{op}"):
                 raise
             found = AbsentOp(f"{self._name}.{op}")
