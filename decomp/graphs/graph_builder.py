@@ -101,6 +101,7 @@ class Emitter:
             return self.node("call_function", target, args, kwargs or {}, at=at, label=label)
         if name == "slice":
             tensor, dim, *bounds = args
+            # `torch` has no function for a slice, and without metadata the number of dimensions before it is unknown.
             after = (Ellipsis, slice(*bounds), *(slice(None),) * (-dim - 1))
             index = after if dim < 0 else (slice(None),) * dim + (slice(*bounds),)
             return self.node("call_function", operator.getitem, (tensor, index), {}, at=at, label=label)
@@ -136,6 +137,7 @@ class Emitter:
         """A new node whose source node is `at`. Its metadata is computed from that of its inputs."""
         new = self.rewrite.add(op, target, args, kwargs, f"{label or at.name}_updated", at=at)
         self.emitted.add(new)
+        # Where the call comes from. What else `at` has, such as the bindings of symbols, describes its own value.
         kept = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "seq_nr")
         new.meta = {key: at.meta[key] for key in kept if key in at.meta}
         if self.key is not None:
@@ -156,6 +158,7 @@ class Emitter:
             return None
         args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: metadata(a) if isinstance(a, fx.Node) else a)
         if self._fakes is not None and isinstance(target, torch._ops.OpOverload):
+            # A new one each time, as it keeps alive all tensors that it has seen.
             found = MetaKernels(self._fakes).run(target, args, dict(kwargs))
             if found is not NotImplemented:
                 return found
@@ -175,6 +178,8 @@ class Emitter:
     def reshape(self, tensor: fx.Node, like: fx.Node, at: fx.Node) -> fx.Node:
         """`tensor` in the shape of `like`."""
         if isinstance(metadata(like), torch.Tensor):
+            # By sizes where they are known: `reshape_as` would keep a use of `like`, and so a tensor that is no longer
+            # needed.
             return self.call("reshape", (tensor, self.sizes(like, at)), at=at)
         return self.node("call_method", "reshape_as", (tensor, like), {}, at=at)
 
@@ -202,7 +207,9 @@ def is_aten(graph: fx.Graph) -> bool:
     return (
         (any(isinstance(target, torch._ops.OpOverload) for target in targets) or _has_aten_bodies(graph))
         and not any(
-            node.op == "call_method" or node.op == "call_module" and node.target != "_guards_fn" for node in graph.nodes
+            # `_guards_fn` checks the inputs in `ExportedProgram.module()`; it is the only module called there.
+            node.op == "call_method" or node.op == "call_module" and node.target != "_guards_fn"
+            for node in graph.nodes
         )
         and not any(map(_is_function_of_torch, targets))
     )
@@ -221,10 +228,12 @@ def _is_function_of_torch(target: Any) -> bool:
 
 
 def _has_effect(node: fx.Node) -> bool:
+    # A `get_attr` without users may be written back at the end, by a `copy_` that is appended later.
     if node.op in ("placeholder", "get_attr", "output", "call_module"):
         return True
     if node.op == "call_function" and node.is_impure():
         return True
     packet = spelling_of(node).op.packet
     overload = getattr(packet, packet.overloads()[0]) if packet is not None else None
+    # Without an unused random call, all draws after it would be others.
     return overload is not None and torch.Tag.nondeterministic_seeded in overload.tags

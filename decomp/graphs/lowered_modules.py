@@ -24,6 +24,7 @@ def lowered_modules(graphs: Sequence[ProgramGraph], result: Any) -> list[fx.Grap
         found[own.owner] = module
         for name, body in own.bodies.items():
             inner = _submodule(module, name)
+            # Several calls may run one body.
             if inner is not None and body not in found and body in by_owner:
                 waiting.append((by_owner[body], inner))
     return [found.get(own.owner) for own in graphs]

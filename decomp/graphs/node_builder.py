@@ -25,6 +25,8 @@ def _public_creator(graph: fx.Graph) -> Create:
     """By `create_node`, and renamed, as it refuses some names in graphs of torch.export, such as `input`."""
 
     def create(op: str, target: Any, args: Any, kwargs: Any, name: str, type_expr: Any = None) -> fx.Node:
+        # The namespace of a graph counts builtins of Python as taken, while torch.export names inputs as `forward`
+        # does: https://github.com/pytorch/pytorch/pull/133269.
         node = graph.create_node(op, target, args, kwargs, name, type_expr)
         if node.name != name:
             graph._graph_namespace._rename_object(node, name)
@@ -39,6 +41,7 @@ def is_plain(graph: fx.Graph) -> bool:
     could have hooks, with nothing patched, and torch's internals as they are known here."""
     return (
         type(graph) is fx.Graph
+        # Hooks on new nodes (`GraphModule._create_node_hooks`) belong to the module that owns the graph.
         and graph.owning_module is None
         and fx.Graph.create_node is _CREATE_NODE
         and fx.Node.__init__ is _NODE_INIT
@@ -50,6 +53,7 @@ def is_plain(graph: fx.Graph) -> bool:
 def _direct_creator(graph: fx.Graph) -> Create:
     """The same as `create_node` of torch 2.13 for a name known to be free, without the search for a free name and for
     raw symbolic sizes. The next free suffix of a name is not stored: a later `create_node` finds it by counting."""
+    # The list of nodes is a ring, so what is put before its root is at the end.
     namespace, table, make, prepend = graph._graph_namespace, graph._find_nodes_lookup_table.table, fx.Node, graph._root
     use, names, append = namespace._used_names.add, namespace._obj_to_name, prepend._prepend
 
@@ -87,6 +91,7 @@ def call_appender(graph: fx.Graph) -> Callable[[Any, Any, Any], fx.Node]:
 def _name_of(target: Any) -> tuple[str, int]:
     """The name of the first call of a function in an empty graph, without its numeric suffix, and this suffix; 0 for
     none."""
+    # Asked of PyTorch itself, which has rules of its own for names (`_snake_case`, operators, overloads).
     name = fx.Graph().call_function(target).name
     base, _, number = name.rpartition("_")
     return (base, int(number)) if base and number.isdecimal() else (name, 0)
@@ -104,6 +109,7 @@ def _internals_are_known() -> bool:
 def _probe(creator: Callable[[fx.Graph], Create]) -> fx.Graph:
     graph = fx.Graph()
     create = creator(graph)
+    # A node of each kind; operands that repeat, are nested, are in a slice or in a keyword; a type; an unused result.
     x = create("placeholder", "x", (), {}, "x", int)
     w = create("get_attr", "w", (), {}, "w")
     both = create("call_function", max, (x, w, [1, x]), {"key": {"k": w}}, "both")

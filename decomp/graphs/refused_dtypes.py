@@ -20,6 +20,8 @@ def refused_dtypes(node: fx.Node) -> str | None:
     """Why the kernel of a call does not accept operands of these dtypes, in PyTorch's words, found by running it on
     zeros. None if it accepts them, or if not tried, as for operands of more than four million elements."""
     tensors = pytree.tensors_in([metadata(given) for given in node.all_input_nodes])
+    # Only mixed dtypes are accepted by fake tensors and refused by kernels:
+    # https://github.com/pytorch/pytorch/issues/177630.
     if len({tensor.dtype for tensor in tensors}) < 2 or any(_numel(tensor) > _LARGEST for tensor in tensors):
         return None
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda given: pytree.tree_map(_zeros, metadata(given)))
@@ -29,6 +31,8 @@ def refused_dtypes(node: fx.Node) -> str | None:
             function(*args, **kwargs)
     except RuntimeError as error:
         reason = first_line(error)
+        # Other errors come from zeros as values, or from sizes that are stand-ins ("expected m1 and m2 to have the same
+        # dtype", "expected scalar type Half but found Float" are about dtypes).
         return reason if "dtype" in reason or "type" in reason.split() else None
     return None
 

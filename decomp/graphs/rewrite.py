@@ -43,6 +43,7 @@ class Rewrite:
     @classmethod
     def of(cls, source: fx.Graph, without: Collection[fx.Node] = ()) -> Rewrite:
         """An empty graph with the calling convention of `source`. All its nodes except `without` keep their names."""
+        # Pickled modules are traced again when they are read, by this class of tracer (`GraphModule.__reduce__`).
         graph = fx.Graph(tracer_cls=getattr(source, "_tracer_cls", None))
         # There is a public method to set a graph's codegen, but none to read it (torch 2.13).
         graph.set_codegen(copy.copy(source._codegen))
@@ -51,6 +52,8 @@ class Rewrite:
     def copy(self, node: fx.Node, value_of: Callable[[fx.Node], Any] | None = None) -> Any:
         """Copy a node of the source under its own name; `value_of` maps its arguments, by default `values`. Taking an
         item of a container that is the value of a node creates no node. Returns the value of `node`."""
+        # The tests are ordered by cost: this runs for each node of a program, and few have anything but a node as their
+        # value.
         values, args = self.values, node.args
         if args and type(args[0]) is fx.Node and type(values.get(args[0])) is not fx.Node and _takes_part(node, values):
             part = values[node] = projected(node, values[args[0]])

@@ -101,6 +101,7 @@ class Shortcuts:
             return None
         # Which arguments are the same tensor is part of the key: a recipe learned for f(x, x) must not serve f(x, y).
         same = tuple(map(nodes.index, nodes)) if len(nodes) > 1 else ()
+        # The default dtype decides to what Python floats promote integers.
         key = (name, torch.get_default_dtype(), kinds, named, same)
         return asked._replace(key=key, by_place=by_place)
 
@@ -117,6 +118,7 @@ class Shortcuts:
             out = self.kernels.run(way.overload, args, kwargs)
         if type(out) is not FakeTensor:
             return None
+        # An op that returns its operand (`contiguous`) leaves no node, as when PyTorch records it.
         if all([out is not fake for fake in asked.fakes]):
             args, kwargs = way.filled(asked.nodes, asked.numbers)
             self.tape.append_call(way.overload, args, kwargs, out)
@@ -206,10 +208,12 @@ def _passes_on(overload: Any, asked: CallKey) -> bool:
     if not isinstance(overload, torch._ops.OpOverload) or overload.namespace != "aten":
         return False
     short = overload._overloadpacket.__name__
+    # Strides of kernels are put right after a call by its arguments, which a recipe does not see.
     if overload._schema.is_mutable or short in KERNEL_STRIDES:
         return False
     called = asked.key[0]
     name = called if isinstance(called, str) else getattr(getattr(called, "_overloadpacket", called), "__name__", "")
+    # `2 - x` becomes `rsub`: a single number has one place, whatever the op is called.
     is_operator = getattr(called, "__module__", None) == "_operator"
     return name == short or not asked.numbers or is_operator and len(asked.numbers) == 1
 
@@ -229,6 +233,7 @@ def _recipe_of(node: fx.Node, asked: CallKey, result: torch.Tensor) -> DispatchR
     for place, argument in enumerate(overload._schema.arguments if asked.numbers else ()):
         if argument.has_default_value():
             defaults[argument.name if argument.kwarg_only else place] = argument.default_value
+    # The code consists of indices that are made here, and of brackets.
     arguments = eval(f"lambda t, n: {code}", {"c": source.constants, "slice": slice})
     way = DispatchRecipe(overload, arguments, defaults, result.dtype if _is_pointwise(node, asked) else None)
     # The recipe is only stored if it reproduces the very call from which it was learned.

@@ -50,6 +50,7 @@ def renamed_operands(node: fx.Node, before: RecordedNode) -> dict[str, fx.Node] 
     def same(was: Any, now: Any) -> bool:
         if isinstance(was, fx.Node):
             return isinstance(now, fx.Node) and became.setdefault(was.name, now) is now
+        # By type, as True, 1 and 1.0 are equal; NaN is the same as before although it does not equal itself.
         return type(now) is type(was) and (now == was or now != now and was != was)
 
     if not equal(before.args, node.args, same) or not equal(before.kwargs, node.kwargs, same):

@@ -91,9 +91,11 @@ def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Expans
 
 def spec_of(value: Any, index: int, storages: dict[int, int]) -> Any:
     if isinstance(value, (list, tuple)):
+        # Parts have no index of their own: their getitem nodes follow, and are what views may have as a base.
         return tuple(spec_of(item, -1, storages) for item in value)
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return value
+    # The address of the storage in C++. It is not reused here, as the graph keeps its tensors alive.
     storage = value.untyped_storage()._cdata
     base = storages.get(storage)
     if base is None and index >= 0:
@@ -135,6 +137,7 @@ class _Arguments:
         if not self._left:
             constants: list[Any] = []
             source = text(self._value, lambda leaf: self._source(leaf, constants))
+            # Anything but indices, simple literals and brackets is passed in, not spelled.
             self._function = eval(f"lambda v: {source}", {"c": constants, "slice": slice})
         return substituted(self._value, lambda node: values[self._index[node]])
 

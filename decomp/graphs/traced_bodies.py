@@ -39,12 +39,14 @@ def _hide_constants(body: fx.GraphModule) -> None:
     for name in names & body._buffers.keys():
         value = body._buffers.pop(name)
         body._non_persistent_buffers_set.discard(name)
+        # `nn.Module.__setattr__` would register the tensor as a buffer again.
         object.__setattr__(body, name, value)
     lift_constants(body)
 
 
 def _separate_operands(module: fx.GraphModule) -> None:
     """PyTorch requires the operands of control flow to be distinct tensors; rules may have merged them."""
+    # Else AOTAutograd refuses the call, as a body "might be aliasing the input or the output" (torch 2.13).
     calls = [node for node in module.graph.nodes if getattr(node.target, "__name__", "") in DISTINCT_OPERANDS]
     for node in calls:
         seen: set[fx.Node] = set()
@@ -71,6 +73,8 @@ def _copy_returned_operands(module: fx.GraphModule) -> None:
     for node in origins:
         if getattr(node.target, "__name__", "") != "autograd_function_apply":
             continue
+        # PyTorch compiles a forward that returns its argument itself as wrongly, or did:
+        # https://github.com/pytorch/pytorch/issues/102970.
         forward = bodies(node, module)[0][1]
         for result in forward.graph.output_node().all_input_nodes:
             if view_chain(result)[-1].op == "placeholder" and isinstance(metadata(result), torch.Tensor):
@@ -140,6 +144,8 @@ def compare_with_numbers(module: fx.GraphModule) -> None:
     for inner in [inner for inner in module.modules() if isinstance(inner, fx.GraphModule)]:
         for node in inner.graph.nodes:
             for place, target in enumerate(_BY_NUMBER.get(node.target, ())):
+                # `should_ban_recomputation` takes what has less than a quarter of its operands' bytes for a reduction:
+                # a mask has an eighth of two float32 tensors, and a quarter of one.
                 number = _number_for(*node.args[:: 1 - 2 * place])
                 if number is not None:
                     node.target, node.args = target, (node.args[1 - place], number)
@@ -162,5 +168,6 @@ def _number_for(full: Any, other: Any) -> Any:
     alike = isinstance(value, torch.Tensor) and not value.dim() and metadata(other).dtype == value.dtype
     if not alike or not isinstance(number, (bool, int, float)):
         return None
+    # Inductor calls this under a fake mode, in which the number would be a fake tensor.
     with unset_fake_temporarily():
         return number_in(number, value.dtype)

@@ -110,6 +110,7 @@ class Tape:
 
     def append_call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> fx.Node:
         """The same for arguments that are nodes already."""
+        # https://github.com/pytorch/pytorch/pull/186281.
         if target is _PRODUCT and type(args[1]) is int and args[1] == 0:
             args = (args[0], _zero_in(out))
         node = self._call(target, args, kwargs)
@@ -207,6 +208,7 @@ class Tape:
             raise Leaked()
         expr = value.node.expr
         if expr.is_number:
+            # `int(value)` would do for the first alone, and a bool must not come back as an int.
             known = value.node.guard_int, value.node.guard_float, value.node.guard_bool
             return known[SYMBOLIC.index(type(value))]("", 0)  # a number needs no guard
         # One node per expression: every use of a size reads the same node.
@@ -286,6 +288,7 @@ class Tape:
 
         shape_env = value.node.shape_env
         leaves = sorted(self._leaves(expr), key=str)
+        # The environment has the hints of its symbols.
         sources = [self.size(shape_env.create_symintnode(leaf, hint=None)) for leaf in leaves]
         symbols = [
             leaf if leaf.is_symbol else type(next(iter(leaf.free_symbols)))(f"part{i}", integer=True)
@@ -356,6 +359,7 @@ class Recorder(ProxyTorchDispatchMode):
     """Appends every op that is called under it to a tape."""
 
     def __init__(self, tape: Tape, refuse: Callable[[Any], None]) -> None:
+        # That of the base class wants a tracer of `make_fx`, for which its `__enter__` and `__exit__` keep accounts.
         TorchDispatchMode.__init__(self, PRE_DISPATCH)
         self.pre_dispatch = True
         self.tape, self.refuse = tape, refuse
@@ -386,12 +390,15 @@ class Recorder(ProxyTorchDispatchMode):
         out = self.executed(func, args, kwargs)
         single = isinstance(out, torch.Tensor)
         if not single and not any(isinstance(leaf, (torch.Tensor, *SYMBOLIC)) for leaf in tree_leaves(out)):
+            # An assertion on data is such a call; what returns a number, as `item()` does, is none.
             self._recorded_effect(func, args, kwargs, out)
             return out
         if func._schema.is_mutable:
             self.refuse(func)
+        # `contiguous()` of a contiguous tensor, for example: its node is the one that it has.
         if single and any(leaf is out for leaf in leaves((args, kwargs))):
             return out
+        # A size is recorded where it is used (`Tape.size`), so that unused ones leave no calls.
         if not isinstance(out, SYMBOLIC):
             self.tape.append(func, args, kwargs, out)
         return out
@@ -446,6 +453,7 @@ def without_guards(mode: FakeTensorMode | None) -> Iterator[None]:
 def on_metadata(mode: FakeTensorMode) -> Iterator[None]:
     """Inside this context calls on fake tensors of `mode` compute the metadata of their results: no guards are added,
     and no gradients recorded."""
+    # Without the Python dispatcher composite kernels in C++ run, some of which specialise symbolic sizes.
     with mode, enable_python_dispatcher(), torch.no_grad(), without_guards(mode):
         yield
 
@@ -455,6 +463,7 @@ def recording(tape: Tape, refuse: Callable[[Any], None]) -> Iterator[None]:
     """Inside this context every op on fake tensors is recorded on `tape`; `refuse(overload)` is called for one that
     mutates."""
     assert tape.mode is not None
+    # The recorder is above autograd and sees each call first; the fake mode, below, computes the result.
     with tape.mode, enable_python_dispatcher(), EnablePreDispatch(), Recorder(tape, refuse):
         yield
 
