@@ -37,6 +37,7 @@ class ForkSafeLock:
 
     def renew(self) -> None:
         """Replace the lock by a free one, unless this thread holds it."""
+        # The thread that forks goes on inside its own `with` in the child, and releases the lock there.
         if self._owner != threading.get_ident():
             self._lock, self._owner, self._depth = threading.RLock(), 0, 0
 
@@ -50,6 +51,7 @@ def undone_in_child(undo: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         mine.pop()
+        # The identity of a thread that has ended is given to a new one.
         if not mine:
             _UNDOING.pop(threading.get_ident(), None)
 
@@ -77,6 +79,8 @@ def _in_child() -> None:
     # Lowering takes the lock of `torch.compile`, and PyTorch does not replace it after a fork.
     theirs = getattr(sys.modules.get("torch._dynamo.convert_frame"), "compile_lock", None)
     if theirs is not None and not theirs._is_owned():
+        # In place, as functions of Dynamo refer to this object. That Dynamo is not made for threads is known:
+        # https://github.com/pytorch/pytorch/issues/118260.
         theirs._at_fork_reinit()
     if sys.version_info < (3, 12):
         _renew_cached_properties()

@@ -68,6 +68,7 @@ class Sample:
     """The device that the call runs on; None: the CPU. Its tensors, and its results, are on the CPU all the same."""
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Overloads cannot be pickled (torch 2.13), so they travel by name.
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["overload"] = portable(self.overload)
         pickle_or_explain(values, f"sample {self}", "define its functions at the top level of a module")

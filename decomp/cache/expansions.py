@@ -27,6 +27,7 @@ from decomp.torch_internals.fakes import FakeTensorMode
 
 SHARE = 16
 """One in this many cached expansions that are used is recorded again, and compared."""
+# Not the generator of `random`: a user's seed must not fix which entries are checked, nor its state advance.
 _DRAWING = random.SystemRandom()
 
 
@@ -133,9 +134,11 @@ class ExpansionCache:
                 texts[key] = portable.dump_record(record, self._place_of, self._name_of, symbols)
             except NotSerialisable:
                 continue
+        # `add` may replace the file; an open connection would go on reading the old one.
         self.store.close()
         if texts or self._gone:
             self.store.add(texts, self._gone)
+            # Only after a write, as a directory is otherwise no larger than it was.
             places.trim(self.store.path.parent)
         self._new, self._gone = {}, []
 
@@ -154,6 +157,7 @@ class ExpansionCache:
         return self.segment.rules[place]
 
     def _name_of(self, tensor: torch.Tensor) -> str:
+        # Several processes write to one file, so a counter would name two constants alike.
         name = self.segment.names.setdefault(id(tensor), uuid.uuid4().hex)
         self.segment.tensors[name] = tensor
         return name

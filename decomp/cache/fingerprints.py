@@ -73,6 +73,7 @@ class Origins:
     def name(self, rules: Rules, target: Target, dialect: str, cost: Any) -> str | None:
         """A hash of everything that an expansion depends on, except the user's own functions; None if that is
         unknown."""
+        # A class of one's own may override anything.
         if type(rules) is not Rules or type(target) not in (Target, MatchAllTarget):
             return None
         describing = _Describing()
@@ -85,6 +86,7 @@ class Origins:
         if not describing.is_shipped:
             return None
         known = sorted(map(str, target.narrower)), rules.composites, rules.trains, dialect, torch.get_default_dtype()
+        # The version of Python counts because bytecode is part of the data.
         parts = [FORMAT, sys.version_info[:2], torch.__version__, code, self.data, target.name, known, priced]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
@@ -173,6 +175,7 @@ class _Describing:
     def of(self, value: Any) -> Any:
         """A value as plain data. Raises `NoFingerprint`."""
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+            # By `repr`, in which −0.0 and 0.0 differ, and NaN is NaN.
             return (type(value).__name__, repr(value))
         if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
             return (type(value).__name__, str(value))
@@ -183,6 +186,7 @@ class _Describing:
                 return (type(value).__name__, repr(value))
             return (type(value).__name__, *map(self.of, value))
         if isinstance(value, (set, frozenset)):
+            # The order of a set of strings is another one in each process.
             return (type(value).__name__, *sorted(map(repr, map(self.of, value))))
         if isinstance(value, Mapping):
             return ("mapping", *[(self.of(key), self.of(item)) for key, item in value.items()])
@@ -236,6 +240,7 @@ class _Describing:
         if package in SHIPPED:
             self.sources.add((package, None))
         elif package not in _VERSIONED:
+            # Code from a prompt or a notebook has no file of which a later process could see that it is the same.
             if file is not None and not os.path.isfile(file):
                 raise NoFingerprint(file)
             self.sources.add((module, file))
@@ -279,6 +284,7 @@ def _code_of_package(name: str) -> str:
     found = hashlib.sha256()
     for place in map(str, places):
         files = sorted(_files(place), key=lambda entry: entry.path)
+        # A package that large (or a namespace over site-packages) would take seconds to hash.
         if len(files) > _MOST_FILES:
             raise NoFingerprint(name)
         for entry in files:
@@ -300,6 +306,7 @@ def _code_of_file(path: str) -> str:
 
 
 def _read(path: str, stat: os.stat_result) -> bytes:
+    # The imported code is older than the file, whose hash would be that of code that does not run.
     if stat.st_mtime > _STARTED:
         raise NoFingerprint(path)
     return Path(path).read_bytes()

@@ -98,6 +98,8 @@ class _StateReader:
         if isinstance(value, _BY_IDENTITY):
             return _Same(value)
         number = self._seen.get(id(value))
+        # Of a module or a class only the attributes that the code at hand names are read, so another visit may read
+        # others.
         if number is not None and not isinstance(value, (types.ModuleType, type)):
             return ("seen", number)
         self._seen[id(value)] = len(self._seen)
@@ -130,6 +132,7 @@ class _StateReader:
         return tuple([self._read(each, names) for each in values])
 
     def _function(self, function: types.FunctionType) -> Any:
+        # A closure may be a wrapper that such a package put around the user's own function.
         if _package(function.__module__) in _ASSUMED_CONSTANT and function.__closure__ is None:
             return _Same(function)
         names = _names(function.__code__)
@@ -154,6 +157,7 @@ class _StateReader:
             yield from (self._read(vars(owner)[name], names) for name in names if name in vars(owner))
             return
         for space in map(vars, owner.__mro__):
+            # Operators call these methods without their names being in the code.
             called = (name for name, each in space.items() if name[:2] == "__" and isinstance(each, types.FunctionType))
             yield from (self._read(space[name], names) for name in (*names, *called) if name in space)
 
@@ -173,6 +177,7 @@ class _StateReader:
         if type(value) is object:
             return _Same(value)
         try:
+            # NumPy arrays and random generators, for instance. A new `object()` equals no earlier state.
             return (_Same(type(value)), pickle.dumps(value)) if getattr(value, "nbytes", 0) <= _LARGEST else object()
         except Exception:  # any exception, depending on the class
             return object()

@@ -39,6 +39,8 @@ def clear(place: Path) -> CacheContents:
 
 def trim(place: Path, most: int | None = None) -> None:
     """Delete the least recently used files of a cache, until the others take at most `most` bytes (`CAPACITY`)."""
+    # The time of the last change is that of the last use: `Store` touches the file when it opens it. The time of the
+    # last access is not kept by many file systems.
     found = [(stat.st_mtime, stat.st_size, path) for path in _files(place) if (stat := _stat(path)) is not None]
     left = CAPACITY if most is None else most
     for _, size, path in sorted(found, reverse=True):

@@ -57,6 +57,8 @@ def _pattern(value: Any, symbols: Symbols | None = None) -> Any:
     if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return [type(value).__name__, str(value)]
     if isinstance(value, int):
+        # A place among the operands (`ir/signature.py`), which is a subclass of int and means another thing than the
+        # number.
         return ["argument", int(value)]
     if symbols is not None and hasattr(value, "free_symbols"):
         return ["open", symbols.renamed(value)]
@@ -82,6 +84,7 @@ def dump_record(
             continue
         i = index[node] = len(index)
         value = node.meta.get("val")
+        # As in `compile_stamp`: a constant is shared by expansions, and must be no view of a value of this one.
         spec = _spec(spec_of(value, i, storages if node.op != "get_attr" else {}), symbols)
         if node.op == "placeholder":
             nodes.append([node.name, spec])
@@ -117,6 +120,7 @@ def load_record(
         meta = make_value(_read_spec(results, symbols), fakes, []) if results is not None else None
         tried = tuple((str(what), str(why) if symbols is None else symbols.named(why)) for what, why in passed_over)
         return Record(rule_at(rule), compile_stamp(graph, tensors), tried, meta, float(price))
+    # A damaged or malicious text can do no more than fail: the entry then counts as missing.
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, RecursionError) as error:
         raise NotSerialisable(error) from error
 
@@ -132,6 +136,7 @@ def dump_program(module: fx.GraphModule) -> list[Any]:
         elif node.op == "get_attr":
             rows.append(["constant", *_constant(getattr(module, str(node.target), None))])
         elif node.op == "call_function":
+            # The first item is the kind, which is the same in each row.
             args, kwargs = _written(tuple(node.args), index)[1:], _written(dict(node.kwargs), index)[1:]
             rows.append([_target(node.target), args, *([kwargs] if kwargs else [])])
         elif node.op == "output":
@@ -219,6 +224,7 @@ def _op(name: str) -> Any:
         return operator.getitem
     if name in HOST_FUNCTIONS:
         return HOST_FUNCTIONS[name]
+    # Only `torch.ops` is searched, where a name can give nothing but an op.
     namespace, op, overload = name.split(".")
     found = getattr(getattr(getattr(torch.ops, namespace), op), overload)
     if not isinstance(found, torch._ops.OpOverload):
@@ -279,6 +285,7 @@ def _written(value: Any, index: dict[fx.Node, int]) -> Any:
     if kind is fx.Node:
         return ["node", index[value]]
     if kind is float:
+        # In hexadecimal, which is exact, and because JSON has no infinities and no NaN.
         return ["float", value.hex()]
     if isinstance(value, complex):
         return ["complex", value.real.hex(), value.imag.hex()]
@@ -328,6 +335,7 @@ def _read(value: Any, made: list[fx.Node]) -> Any:
 def _constant(tensor: Any) -> Any:
     """A small tensor as data."""
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
+    # The bytes alone are kept, so what is not in them must be at its default.
     if not plain or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg() or tensor.requires_grad:
         raise NotSerialisable(tensor)
     if tensor.numel() * tensor.element_size() > LARGEST_CONSTANT or tensor.is_quantized:

@@ -52,6 +52,7 @@ class Store:
         rows, dropped = [(key, _digest(key, text), text) for key, text in entries.items()], [(key,) for key in gone]
         try:
             self._written(rows, dropped)
+        # Before `DatabaseError`, of which it is a subclass: a lock or a full disk is no reason to delete the file.
         except sqlite3.OperationalError:
             pass  # another process holds the lock, or the disk is full or read-only
         except sqlite3.DatabaseError:
@@ -74,8 +75,10 @@ class Store:
             file.executemany("INSERT OR REPLACE INTO expansions VALUES (?, ?, ?)", rows)
 
     def _opened(self, mode: str) -> sqlite3.Connection:
+        # By a URI, as only there a mode can forbid that reading creates the file.
         return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode={mode}", timeout=_WAIT, uri=True)
 
 
 def _digest(key: str, text: bytes) -> bytes:
+    # With the key, so that a text which damage moved to another key is not taken for that of a call.
     return hashlib.blake2b(key.encode() + b"\0" + text, digest_size=16).digest()

@@ -26,6 +26,7 @@ class Symbols:
         if not env.backed_var_to_val.keys() >= set(self._all):
             raise NotSerialisable(self._all)
         self._numbers = {each: i for i, each in enumerate(self._all)}
+        # With their assumptions, by which sympy orders and simplifies terms.
         self._renamed = {each: sympy.Symbol(f"n{i}", **each.assumptions0) for each, i in self._numbers.items()}
         self._sizes: dict[str, Any] = {}
 
@@ -35,6 +36,7 @@ class Symbols:
         asserted = [each.expr for deferred in env.deferred_runtime_asserts.values() for each in deferred]
         conditions = [expr for expr in (*(guard.expr for guard in env.guards), *asserted) if known >= expr.free_symbols]
         found = [f"{env.backed_var_to_val[each]} in {env.var_to_range.get(each)}" for each in self._all]
+        # Sorted, as guards come in the order in which a program met them.
         return [*found, *sorted({self.renamed(each) for each in conditions})]
 
     def renamed(self, expr: Any) -> str:
