@@ -56,10 +56,6 @@ def _pattern(value: Any, symbols: Symbols | None = None) -> Any:
         return ["type", value.__name__]
     if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return [type(value).__name__, str(value)]
-    if isinstance(value, int):
-        # A place among the operands (`ir/signature.py`), which is a subclass of int and means another thing than the
-        # number.
-        return ["argument", int(value)]
     if symbols is not None and hasattr(value, "free_symbols"):
         return ["open", symbols.renamed(value)]
     raise NotSerialisable(value)

@@ -52,6 +52,7 @@ class Signatures:
         self.rewound += len(self._interned) > mark
         self.symbolic = {number for number in self.symbolic if number < mark}
         while len(self._interned) > mark:
+            # The last item is the latest: dicts keep the order of insertion.
             self._interned.popitem()
 
     def forget_nodes(self) -> None:
@@ -67,6 +68,8 @@ class Signatures:
         places: dict[fx.Node, int] = {}
         args = tuple([self._pattern(arg, places) for arg in node.args])
         kwargs = tuple([(k, self._pattern(v, places)) for k, v in node.kwargs.items()]) if node.kwargs else ()
+        # A collective names its group, and the same name is another place in another process: expansions contain the
+        # rank.
         if getattr(node.target, "namespace", "") in COLLECTIVES:
             kwargs = (*kwargs, ("place in group", _place_in_group(node)))
         # The result is included: the strides of attention depend on which inputs require gradients, which is not part
@@ -96,10 +99,12 @@ class Signatures:
         """`value` in a hashable form in which 1, 1.0 and True differ and nodes are numbered."""
         kind = type(value)
         if kind is fx.Node:
-            return _Place(places.setdefault(value, len(places)))
+            # The only bare integers in a signature: numbers come with their type.
+            return places.setdefault(value, len(places))
         if kind is int or kind is bool or kind is str or value is None:
             return (kind, value)
         if kind is float or kind is complex:
+            # As text, in which −0.0 and 0.0 differ, and NaN equals itself.
             return (kind, repr(value))
         return key(value, lambda item: self._pattern(item, places))
 
@@ -108,16 +113,6 @@ def _place_in_group(node: fx.Node) -> Key:
     """The rank and size of the group of a collective, on which its expansion depends, as text refers to it by name."""
     group = group_of(node)
     return tuple(place_in_group(group) or ()) if group is not None else ()
-
-
-class _Place(int):
-    """The index of a node among the distinct nodes of a call."""
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Place and int(self) == int(other)
-
-    def __hash__(self) -> int:
-        return hash((_Place, int(self)))
 
 
 def described(value: Any) -> Any:
