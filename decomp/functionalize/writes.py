@@ -66,6 +66,7 @@ def append_writes(graph: fx.Graph, writes: Iterable[Write], aten_dialect: bool) 
     """Write inputs and buffers back, by `copy_` nodes before the output."""
     with graph.inserting_before(graph.output_node()):
         for write in writes:
+            # Autograd does not record a `copy_` into a `detach()`, and the memory is the same.
             target = _detach(graph, write.source, aten_dialect) if write.untracked else write.source
             if aten_dialect:
                 new = graph.call_function(aten.copy_.default, (target, write.value))
@@ -139,6 +140,7 @@ def _bases_of_a_part(node: fx.Node) -> Iterable[fx.Node]:
 
 
 def _is_differentiable(node: fx.Node) -> bool:
+    # `wrap_with_set_grad_enabled(False, ...)`.
     if isinstance(node.target, torch._ops.HigherOrderOperator) and node.args[:1] == (False,):
         return str(node.target.__name__) != "wrap_with_set_grad_enabled"
     if node.op.startswith("call") and spelling_of(node).op.short == "detach":
@@ -154,8 +156,10 @@ def _saved_operands(node: fx.Node) -> Iterable[fx.Node]:
     op = str(spelling_of(node).op.short)
     if op == "getitem":
         return () if is_basic_index(node.args[1]) else node.all_input_nodes
+    # The gradient of the tensor itself is zero at the places that are written, whatever it holds.
     if op == "index_put":
         return nodes_in((node.args[2:3], node.kwargs.get("values")))
+    # Of `x * 2` autograd saves the number.
     scaled = op in ("mul", "div") and len(list(nodes_in((node.args, node.kwargs)))) == 1
     return () if scaled or op in SAVES_NOTHING else node.all_input_nodes
 
@@ -214,4 +218,4 @@ def as_module(body: fx.GraphModule, graph: fx.Graph, submodules: Mapping[str, fx
     for name, inner in submodules.items():
         module.add_submodule(name, inner)
     module.meta.update(body.meta)
-    return module.train(body.training)
+    return module
