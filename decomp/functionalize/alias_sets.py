@@ -57,6 +57,8 @@ class AliasSets:
 
     def input_key(self, node: fx.Node) -> Any:
         """A key that two inputs share if their example values are on one storage."""
+        # Inputs of a body are operands, whose memory the graph around it knows. An unused input is neither read nor
+        # written.
         value = metadata(node) if node.op == "placeholder" and node.users and not self.is_body else None
         return ("input", storage_of(value)) if isinstance(value, FakeTensor) else None
 
@@ -69,6 +71,8 @@ class AliasSets:
     def _add(self, node: fx.Node) -> list[fx.Node]:
         """Join `node` with the nodes with which it may share memory. Returns the nodes to which it writes."""
         mutated = list(mutated_args(node, self.root))
+        # What an in-place call returns is the tensor that it writes; a batch norm returns another one than its
+        # statistics.
         related = [*view_bases(node, self.root), *(() if updates_statistics(node) else mutated)]
         for operands, body in regions(node, self.root):
             # An operand belongs to the call's set only if the body may return or write its memory; other operands stay
@@ -99,6 +103,7 @@ def writes_alias_other_values(graph: fx.Graph, root: nn.Module | None, inputs: S
         return True
     storages = {node: storage_of(value) for node, value in zip(placeholders, inputs)}
     all_storages = list(storages.values())
+    # By storage, not by elements: AOTAutograd, for which this is asked, takes such inputs apart by storage.
     return any(all_storages.count(storages[node]) > 1 for node in written_inputs if storages.get(node) is not None)
 
 

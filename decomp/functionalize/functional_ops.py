@@ -78,6 +78,7 @@ def functional_call(node: fx.Node, args: Any, kwargs: Any) -> tuple[str, Any, An
     if node.op == "call_method":
         return "call_method", _functional_method(node, str(target)), args, kwargs
     if getattr(operator, getattr(target, "__name__", ""), None) is target:
+        # `iadd` becomes `add`, and `iand` becomes `and_`, as `and` is a keyword.
         name = str(getattr(target, "__name__", ""))[1:]
         return "call_function", getattr(operator, name, None) or getattr(operator, f"{name}_"), args, kwargs
     if _is_true(args, kwargs, target):
@@ -89,6 +90,8 @@ def _functional_overload(node: fx.Node, overload: torch._ops.OpOverload) -> torc
     namespace, _, name = overload._schema.name.partition("::")
     library = getattr(torch.ops, namespace)
     plain = f"__{name[3:]}" if name.startswith("__i") else name.removesuffix("_")
+    # The second is for ops such as `rrelu_with_noise_`, the last for those that write although their name has no
+    # underscore.
     for candidate in (plain, f"{plain}_functional", f"{name}_functional"):
         packet = getattr(library, candidate, None)
         found = _overload_with(packet, overload) if packet is not None and candidate != name else None
@@ -103,6 +106,7 @@ def _functional_overload(node: fx.Node, overload: torch._ops.OpOverload) -> torc
 
 def _overload_with(packet: Any, overload: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     """The overload of `packet` with the arguments of `overload`, except its `out` arguments."""
+    # The first argument, the tensor itself, may have another name in the functional form; its type must be the same.
     wanted = [a.name for a in overload._schema.arguments if not a.is_out][1:]
     names = sorted(packet.overloads(), key=lambda n: n != overload._overloadname)
     for name in names:
@@ -124,6 +128,7 @@ def _functional_method(node: fx.Node, name: str) -> str:
 def _functional_function(node: fx.Node, function: Any) -> Any:
     name = str(getattr(function, "__name__", "")).removesuffix("_")
     module = getattr(function, "__module__", "") or ""
+    # `init.normal_(x)` fills x, whereas `torch.normal(x)` draws around x.
     if not module.startswith("torch.nn.init"):
         for place in (torch.nn.functional, torch):
             found = getattr(place, name, None)
@@ -142,6 +147,7 @@ def _without_inplace(args: Any, kwargs: Any, function: Any) -> tuple[Any, Any]:
     assert position is not None
     if position == len(args) - 1:
         args = args[:position]
+    # It must keep its place before the arguments that follow.
     elif position < len(args):
         args = (*args[:position], False, *args[position + 1 :])
     return args, {name: value for name, value in kwargs.items() if name != "inplace"}
@@ -224,6 +230,7 @@ def _random(emit: Emitter, node: fx.Node, tensor: fx.Node, name: str, args: Any,
     if isinstance(target, torch._ops.OpOverload):
         overload = target._overloadname
     else:
+        # `x.random_()`, `x.random_(to)` and `x.random_(from, to)`.
         overload = ("default", "to", "from")[min(len(args), 3) - 1] if name == "random_" else "default"
     if name == "bernoulli_":
         p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
@@ -244,7 +251,9 @@ def copy_value(emit: Emitter, node: fx.Node, tensor: fx.Node, source: Any, as_it
         return _like(emit, node, "full_like", (tensor, source), {})
     if not isinstance(to, torch.Tensor) or not isinstance(what, torch.Tensor):
         wide = _of_unknown_shape(emit, node, tensor, source, as_item)
+        # `to` returns its argument where nothing changes, and the source must not become the memory of the tensor.
         return _like(emit, node, "clone", (emit.node("call_method", "to", (wide, tensor), {}, at=node),), {})
+    # `x[0] = y` accepts leading dimensions of size one that the part does not have.
     if what.dim() > to.dim():
         source = emit.reshape(source, tensor, node)
     elif what.shape != to.shape:
@@ -266,6 +275,7 @@ def _in_layout(emit: Emitter, node: fx.Node, source: fx.Node, to: torch.Tensor) 
     if is_surely_contiguous(to):
         return emit.like(node, *_copy(emit, source, to))
     sizes, strides = ([size_hint(size, PRIME) for size in given] for given in (to.shape, to.stride()))
+    # By size among equal strides, since the stride of a dimension of one says nothing.
     order = sorted(range(to.dim()), key=lambda dim: (strides[dim], sizes[dim]), reverse=True)
     turned = emit.call("permute", (source, order), at=node)
     return _like(emit, node, "permute", (emit.node(*_copy(emit, turned, to), at=node), inverse(order)), {})
@@ -359,6 +369,7 @@ def _element(emit: Emitter, node: fx.Node, part: fx.Node, value: Any) -> fx.Node
     """The right-hand side of an assignment, as a tensor in the dtype of `part`, to which it is assigned."""
     found = metadata(value) if isinstance(value, fx.Node) else value
     if not isinstance(value, fx.Node) or isinstance(found, (int, float, torch.SymInt, torch.SymFloat)):
+        # `index_put` takes no number.
         return emit.node("call_method", "new_full", (part, (), value), {}, at=node)
     if isinstance(found, torch.Tensor) and found.dtype == getattr(metadata(part), "dtype", None):
         return value
@@ -385,6 +396,7 @@ def functional_view(emit: Emitter, node: fx.Node, args: Any, kwargs: Any) -> fx.
     if not isinstance(node.target, torch._ops.OpOverload):
         return emit.like(node, *functional_call(node, args, kwargs))
     name = short_name(node.target).removesuffix("_")
+    # The overload of `transpose_` is its default one, of the same arguments as `transpose.int`.
     default = {"transpose": "int"}.get(name, node.target._overloadname)
     return emit.like(node, "call_function", getattr(getattr(aten, name), default), args, kwargs)
 

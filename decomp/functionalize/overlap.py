@@ -14,6 +14,7 @@ from torch import nn
 from decomp.metadata.ambient_modes import without_ambient_modes
 from decomp.torch_internals.fakes import FakeTensor
 
+# A byte for each unit: 128 MiB at most.
 _LARGEST_SPAN = 2**27
 """Layouts that span more units than this are assumed to overlap."""
 
@@ -39,6 +40,7 @@ def memory_range_of(tensor: Any) -> MemoryRange | None:
     kind = type(tensor)
     if kind is FakeTensor:
         return _place_of_fake(tensor)
+    # A subclass may answer what it likes when its address or strides are asked.
     if kind is not torch.Tensor and kind is not nn.Parameter or tensor.layout is not torch.strided:
         return None
     try:

@@ -88,6 +88,7 @@ def _kernel_call(emit: Emitter, node: fx.Node, target: Any, args: tuple[Any, ...
 
 def _first_results(emit: Emitter, node: fx.Node, whole: fx.Node, count: int) -> fx.Node:
     """The results that the call has, without the statistics: sliced off only if a user takes the whole tuple."""
+    # Items have the same indices in both, so that the longer tuple does no harm to them.
     if all(user.target is operator.getitem for user in node.users):
         return whole
     return emit.node("call_function", operator.getitem, (whole, slice(0, count)), {}, at=node)

@@ -240,6 +240,7 @@ class AliasMemory:
                 f"it uses a tensor that may or may not be the one whose shape {alias.reshaped.name!r} changes",
                 "pass args=, so that shapes and strides are known",
             )
+        # Before it is asked whether the value is current: this replaces the value of the whole storage.
         if alias.requires_grad and not data_only:
             self._restore_gradient(storage, at)
         if self._is_current(alias):
@@ -282,6 +283,7 @@ class AliasMemory:
         storage.last_written, storage.writer = alias, at
         alias.value, alias.version = value, storage.write_count
         alias.region = 0 if self.grad_enabled else self.region
+        # To autograd a write into a `detach()` does not reach the tensor that it is of.
         alias.overwritten = None if _is_detached(alias) else overwritten
         self._note_detached(alias)
         self._flush_repeating(alias, at)
@@ -311,6 +313,7 @@ class AliasMemory:
 
     def set_grad_enabled(self, enabled: bool, at: fx.Node) -> None:
         """Switch the gradient mode for the nodes that follow."""
+        # What is pending must be scattered in the mode in which it was written.
         if enabled != self.grad_enabled:
             self.flush(at)
             self.grad_enabled, self.region = enabled, self.region + 1
@@ -368,6 +371,7 @@ class AliasMemory:
         while (child := storage.last_written) is not None and child is not upto and child.depth > upto.depth:
             base = child.written_base
             assert child.view is not None
+            # `reaches` looks at what is emitted after `last` alone.
             old, last = base.value, next(iter(reversed(self.emit.graph.nodes)))
             value = write_into_base(self.emit, child.view, old, child.value, writer)
             if child.overwritten is not None and base.overwritten is None and not reaches(value, old, last):
@@ -403,6 +407,7 @@ class AliasMemory:
         assert storage.whole is not None
         before, storage.value_in_autograd = storage.value_in_autograd, None
         value = self.emit.call("detach", (self.read(storage.whole, at, data_only=True),), at=at)
+        # A write, although no data changes: views have to be taken again, to get their gradient from the new value.
         storage.write_count += 1
         storage.last_written = storage.whole
         storage.whole.value, storage.whole.version = _with_gradient(self.emit, value, before, at), storage.write_count

@@ -71,6 +71,7 @@ def listed_view(emit: Emitter, node: fx.Node, whole: fx.Node, base: fx.Node, lik
     name = spelling_of(whole).op.short
     op = {"broadcast_tensors": "expand_as", "meshgrid": ""}.get(name, "view_as")
     if not op:
+        # A view in one dimension, expanded: which one depends on the position and on `indexing`.
         return View(node, name, {}, base, like, certain=False)
     unknown = not isinstance(metadata(node), torch.Tensor)
     return View(node, op, {}, base, emit.call(op, (base, like), at=node), may_be_base=unknown)
@@ -279,6 +280,7 @@ def _element(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.No
     """One of the results of split, chunk, unbind and similar ops."""
     i = view.arguments["index_in_tuple"]
     dim = {"hsplit": 1, "vsplit": 0, "dsplit": 2}.get(view.op, view.arguments.get("dim", 0))
+    # It splits the columns, and what has one dimension along that one.
     if view.op == "hsplit" and isinstance(metadata(base), torch.Tensor):
         dim = min(1, metadata(base).dim() - 1)
     if view.op == "unbind":
@@ -327,12 +329,14 @@ def _narrowed(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
     end: Any = None
     if isinstance(start, fx.Node) or isinstance(length, fx.Node):
         end = emit.node("call_function", operator.add, (start, length), {}, at=at)
+    # Where a range ends with the dimension, counted from behind, its end is −0: None says so to a slice.
     elif start >= 0 or start + length < 0:
         end = start + length
     return emit.placed("slice", base, value, dim, start, end, 1, at=at)
 
 
 def _diagonal(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
+    # `torch.linalg.diagonal` is of matrices in the last two dimensions.
     default = (0, -2, -1) if view.op == "linalg_diagonal" else (0, 0, 1)
     bounds = (view.arguments.get(n, d) for n, d in zip(("offset", "dim1", "dim2"), default))
     return emit.call("diagonal_scatter", (base, value, *bounds), at=at)
@@ -340,6 +344,8 @@ def _diagonal(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
 
 def _strided(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     """By scatter at flat indices: as_strided_scatter has a wrong derivative (torch 2.13: zero for the rest)."""
+    # The derivative is 1 for the elements that are overwritten, and 0 for all others; it should be the other way round.
+    # (https://github.com/pytorch/pytorch/pull/87646 only gave memory a value there that had none.)
     order, start = _places(view)
     if view.repeats:
         raise _repeated(view, at)
@@ -374,6 +380,7 @@ def _as_real(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.No
 
 def _real_part(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     found = metadata(base)
+    # `x.real` of a real tensor is that tensor.
     if isinstance(found, torch.Tensor) and not found.is_complex():
         return value
     return emit.call("complex", (value, emit.call("imag", (base,), at=at)), at=at)
@@ -427,6 +434,7 @@ def _step(item: Any, dim: int) -> Iterator[tuple[Any, ...]]:
         yield "unsqueeze", dim
     elif not isinstance(item, slice):
         yield "select", dim, item
+    # A full slice is left out: it would be scattered back for nothing.
     elif item != slice(None):
         yield "slice", dim, item.start, item.stop, 1 if item.step is None else item.step
 

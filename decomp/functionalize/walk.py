@@ -128,6 +128,7 @@ class _FunctionalWalk:
             else:
                 self._visit(node)
         self._sweep(writes)
+        # After unused nodes are gone, as they would count as users of a copy.
         writes = tuple(drop_copies(writes, self.emit, self.root))
         self.emit.graph.lint()
         return Functional(self.emit.rewrite, writes, self.submodules, self.emit.stale_strides)
@@ -187,6 +188,7 @@ class _FunctionalWalk:
         new, tracked = self.emit.copy(node, self.value_of), node in self.tracks
         self.sources.inputs.update((new,) if tracked else ())
         key = self.alias_sets.attribute_key(node)
+        # Two nodes that read one parameter are one tensor.
         if key in self.attributes:
             self.tensors[node] = self.attributes[key]
             return
@@ -224,6 +226,7 @@ class _FunctionalWalk:
         if base in self.regions:
             self._result_of_region(node, self.regions[base])
             return
+        # With several bases it is not known which one is viewed.
         shares = is_view(node, base) if len(bases) == 1 else None
         if shares is False or base not in self.tensors:
             self._copy(node)
@@ -310,6 +313,8 @@ class _FunctionalWalk:
             self._batch_norm(node)
         elif node.kwargs.get("out") is not None or has_out(node):
             self._out(node, targets)
+        # Before functional variants, which these have as well: the tensor must become a view, so that writes reach its
+        # base.
         elif name in METADATA_WRITES:
             self._change_of_metadata(node, targets[0])
         elif variant := returning_new_values(node.target):
@@ -441,6 +446,7 @@ class _FunctionalWalk:
 
     def _higher_order(self, node: fx.Node) -> None:
         found = bodies(node, self.root)
+        # A body of `cond` or of a loop may run never, or often: its writes have no one place in this graph.
         if node.target.__name__ not in RUN_ONCE or len(found) != 1:
             for name, body in found:
                 self._pure_body(node, str(name.target), body)
@@ -454,6 +460,7 @@ class _FunctionalWalk:
         self._enter(node, region)
 
     def _pure_body(self, node: fx.Node, name: str, body: fx.GraphModule) -> None:
+        # Several calls may share a body.
         if name in self.submodules or not mutates(body.graph, body):
             return
         inner = _FunctionalWalk(
@@ -484,6 +491,7 @@ class _FunctionalWalk:
             extra = tuple(self.emit.fresh(metadata(write.value)) for _, write in region.writes)
             new.meta[self.emit.key] = (*new.meta[self.emit.key], *extra)
         before = self.memory.grad_enabled
+        # The writes were made in the region, in its gradient mode.
         self.memory.grad_enabled = before and region.grad_enabled
         for k, operand in enumerate(written_operands):
             value = self.emit.node("call_function", operator.getitem, (new, count + k), {}, at=node, label=operand.name)
@@ -506,6 +514,7 @@ class _FunctionalWalk:
     def _result_of_region(self, node: fx.Node, region: _RunOnceBody) -> None:
         """`getitem(region, i)`: an operand itself, a possible view of one, or a new tensor."""
         index = node.args[1]
+        # The results of a region are one tuple, which is no tensor with a current value.
         new = self.emit.copy(node, lambda n: self.copies[n])
         same, views = region.outputs[index] if isinstance(index, int) else (None, ())
         if same is not None and region.operands[same] in self.tensors:
@@ -525,6 +534,7 @@ class _FunctionalWalk:
         for storage in self.memory.written:
             source = storage.source
             if source.op in ("placeholder", "get_attr"):
+                # A program ends in a `copy_`, which connects gradients itself; what a region returns must carry them.
                 data_only = not (in_region or storage.has_gradient_of_before)
                 value = self.memory.read(self._whole(source), storage.writer or self.at, data_only=data_only)
                 differentiable = self._tracked(source) or storage.detached
