@@ -53,6 +53,8 @@ def write_backs(graph: fx.Graph) -> Iterator[fx.Node]:
     for node in reversed(graph.nodes):
         if node.op == "output":
             continue
+        # A write that autograd must not see is a `copy_` into a `detach` of the input, which belongs to it
+        # (`append_writes`).
         if not (_copies_to_input(node) or "detach" in _name(node) and node.users and found.issuperset(node.users)):
             return
         found.add(node)

@@ -24,6 +24,7 @@ def same_structure(before: Any, after: Any, values: Mapping[fx.Node, Any] | None
         alike = isinstance(after, tuple if isinstance(before, tuple) else list) and len(before) == len(after)
         return alike and all(same_structure(b, a, values) for b, a in zip(before, after))
     if isinstance(before, dict):
+        # In this order: a pytree has the leaves of a dict in the order of its keys.
         alike = isinstance(after, dict) and list(before) == list(after)
         return alike and all(same_structure(before[key], after[key], values) for key in before)
     return same_constant(after, before)
@@ -83,8 +84,10 @@ def same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     if one.is_complex():
+        # Complex numbers have no `signbit`.
         return same_elements(*(torch.view_as_real(t.resolve_conj()) for t in (one, other)))
     if not one.is_floating_point():
         return bool(torch.equal(one, other))
+    # `torch.equal` takes 0.0 for −0.0, and NaN for something else than NaN.
     alike = (one == other) & (torch.signbit(one) == torch.signbit(other))
     return bool((alike | (one.isnan() & other.isnan())).all())

@@ -68,6 +68,7 @@ def _mutated_by_function(node: fx.Node) -> tuple[fx.Node, ...]:
         return _tensors(node.args[:1] or tuple(node.kwargs.values())[:1])
     if node.kwargs.get("out") is not None:
         return _tensors(node.kwargs["out"])
+    # Positional arguments count: `F.relu(x, True)` writes.
     position = inplace_position(target)
     if position is not None and _argument(node, position, "inplace") is True:
         return _tensors(node.args[:1] or (node.kwargs.get("input"),))
@@ -85,6 +86,7 @@ def is_inplace_name(name: str) -> bool:
     """Whether a method or function of this name writes to its first argument."""
     if name in NOT_WRITES:
         return False
+    # `__invert__`, `__int__` and `__index__` begin like this, too.
     if name.startswith("__i") and name.endswith("__"):
         return of_method(name).inplace
     return name.endswith("_") and not name.endswith("__")
@@ -206,10 +208,12 @@ def _viewed(node: fx.Node) -> tuple[fx.Node, ...]:
 @functools.cache
 def view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
     """Positions and names of the arguments of a function or method of which its result may be a view."""
+    # Whether its result shares memory is decided by its bodies (`AliasSets`).
     if isinstance(target, torch._ops.HigherOrderOperator):
         return ()
     if isinstance(target, torch._ops.OpOverload):
         if short_name(target) in UNDECLARED_VIEWS:
+            # The operands of `einsum` come after its equation.
             place = 1 if short_name(target) == "einsum" else 0
             return ((place, target._schema.arguments[place].name),)
         return tuple(_aliased(target))
@@ -218,6 +222,7 @@ def view_arguments(kind: str, target: Any) -> tuple[tuple[int, str], ...]:
         return ((1 if spelling.op.short == "einsum" else 0, "input"),)
     packet = spelling.op.packet
     overloads = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
+    # Which overload a function runs is not known here, so that one which may be a view is enough.
     return ((0, "input"),) if any(True for o in overloads for _ in _aliased(o)) else ()
 
 
@@ -273,7 +278,9 @@ def is_basic_index(index: Any) -> bool | None:
 def _is_basic(item: Any) -> bool | None:
     if isinstance(item, fx.Node):
         kind = kind_of(item)
+        # An input without metadata may be a number; numbers that a call returns are known to be some ("host").
         return True if kind == "host" else False if kind == "tensor" or item.op != "placeholder" else None
+    # True and False are masks without dimensions, and copy like other masks.
     return not isinstance(item, (list, tuple, bool, torch.Tensor))
 
 
@@ -304,6 +311,7 @@ def is_view_on_meta(node: fx.Node, base: fx.Node) -> bool | None:
     if not isinstance(metadata(base), torch.Tensor):
         return None
     device = metadata(base).device
+    # On meta tensors a copy to another device would be no copy.
     moved = [a for a in (*node.args, *node.kwargs.values()) if _is_device(a) and torch.device(a) != device]
     result = metadata(node)
     if moved or isinstance(result, torch.Tensor) and result.device != device:

@@ -98,10 +98,12 @@ def bindings(
         yield _bind_plain(spelling, args, kwargs)
         return
     op, args = _tensor_first(spelling.op, args, kind)
+    # As PyTorch's parser does: `as_tuple` is in no schema.
     if op.name == "aten.nonzero" and kwargs.pop("as_tuple", False) is True:
         op = Op("aten.nonzero_numpy")
     fits_none = True
     for overload, params in _in_order(op):
+        # The first that fits: `x.view(2, 3)` is packed only where the numbers do not fit one by one.
         for attempt in _attempts(params, args):
             found = _fitting(op, params, attempt, kwargs, kind)
             if found is not None:
@@ -160,6 +162,7 @@ def _in_order(op: Op) -> Sequence[tuple[str, tuple[Parameter, ...]]]:
 def _attempts(params: Sequence[Parameter], args: list[Any]) -> list[list[Any]]:
     """The positional arguments as written, and with trailing ones packed into a list: `x.view(2, 3)`."""
     tries = [args]
+    # Only the first list can take the rest of the arguments.
     for i, parameter in enumerate(params):
         if parameter.type in ("int[]", "SymInt[]", "Tensor[]") and len(args) > i:
             rest = args[i:]
@@ -173,6 +176,7 @@ def _known_keywords(params: Sequence[Parameter], kwargs: Mapping[str, Any]) -> d
     known = {p.name for p in params}
     renamed = {}
     for name, value in kwargs.items():
+        # `out=None` is how functions of torch say that there is none.
         if name == "out" and value is None:
             continue
         if name not in known and spellings.KEYWORDS.get(name) in known:

@@ -103,6 +103,7 @@ class Call:
     @property
     def node(self) -> fx.Node | None:
         """The node of the program. Legality that depends on it is decided for each node separately."""
+        # What was decided by the surroundings of one call must not be remembered for another one with its signature.
         self.looked_around = True
         return self.place
 
@@ -159,6 +160,7 @@ def module_path(stack: Any) -> str:
 def _own_path(path: str) -> str:
     if path == _OUTSIDE_MODULES:
         return ""
+    # torch.export, Dynamo and `fx.Tracer` write the path of the root in different ways.
     for prefix in ("L['self'].", "L['self']", "L__self___", "self."):
         path = path.removeprefix(prefix)
     return path
@@ -321,6 +323,8 @@ def bound_call(node: fx.Node) -> Call | None:
     reads_data = False
     try:
         bound = _bound(kind_of, node)
+    # In a second attempt alone: else the overloads for numbers would win wherever a tensor without dimensions is
+    # passed.
     except BindingError:
         bound, reads_data = _bound(_kind_or_number, node), True
     return Call(bound.op, bound.overload, bound.arguments, bound.given, bound.inplace, reads_data, node)

@@ -46,6 +46,7 @@ class CompositeCall:
         if node.op != "call_function" or node.target is not torch.ops.higher_order.wrap:
             return None
         found = (node.meta.get("custom") or {}).get(KEY)
+        # A copy, as nodes that were copied share the containers in their metadata.
         return None if found is None else cls(**{**copy.deepcopy(found), "results": tuple(found["results"])})
 
     @classmethod

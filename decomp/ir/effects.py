@@ -198,6 +198,7 @@ def _of_overloads(overloads: list[torch._ops.OpOverload], written: bool) -> Effe
         kinds.add(Effect.COLLECTIVE)
     elif name.startswith(ASSERTS):
         kinds.add(Effect.ASSERTION)
+    # A call that returns nothing and writes nothing is made for an effect that no schema states.
     elif not written and not any(overload._schema.returns for overload in overloads):
         kinds.add(Effect.OTHER)
     draws = int(_is_random(name, overloads))
@@ -226,6 +227,7 @@ def _as_called(node: fx.Node, effects: Effects) -> Effects:
 def _drawing(arguments: dict[str, Any], effects: Effects) -> Effects:
     train = arguments.get("train", arguments.get("training", True))
     chance = arguments.get("dropout_p", arguments.get("dropout"))
+    # Only beside `train` does `p` mean the chance to drop: it is the exponent of a norm elsewhere.
     if chance is None and "train" in arguments:
         chance = arguments.get("p")
     chance = chance if isinstance(chance, (int, float)) else None
@@ -234,6 +236,7 @@ def _drawing(arguments: dict[str, Any], effects: Effects) -> Effects:
     layers = arguments.get("num_layers")
     if isinstance(layers, int):  # a recurrent network draws between its layers
         return Effects(effects.kinds, layers - 1, layers - 1)
+    # With p = 1 `dropout` multiplies by zeros without a draw, and `native_dropout` draws all the same.
     return Effects(effects.kinds, 0 if chance == 1 else 1, 1)
 
 
@@ -250,6 +253,7 @@ def _of_module(owner: nn.Module | None, node: fx.Node) -> Effects:
         return UNKNOWN
     cls: Any = type(module)
     op = of_module_class(cls)
+    # Whether statistics are written depends on flags of the module, which the op does not show.
     if op.packet is None or hasattr(module, "running_mean"):
         return UNKNOWN
     effects = _of_packet(op, written=False)

@@ -69,6 +69,7 @@ class ProgramGraph:
             "decisions": None,
             "writes": tuple(write.through(edges) for write in self.writes),
             "stale_strides": {values[node]: meta for node, meta in self.stale_strides.items() if node in values},
+            # A node under the name of its source is that call; a node under a new name was made otherwise.
             "chains": {new: chains[old] for new, old in edges.origin.items() if new.name == old.name and old in chains}
             if chains
             else chains,
@@ -145,6 +146,7 @@ class ProgramGraph:
             return self.edges
         earlier = self.before.since(before)
         both, known = earlier.then(self.edges), earlier.origin
+        # `then` gives a node without a source the node itself as one.
         both.origin = {new: known[old] for new, old in self.edges.origin.items() if old in known}
         return both
 

@@ -283,9 +283,12 @@ KERNEL_STRIDES: Mapping[str, Layout] = {
         fake_stride_fixes.by_element,
     ),
     "div": fake_stride_fixes.rounded,
+    # Reported as https://github.com/pytorch/pytorch/issues/139312, and avoided within Inductor by
+    # https://github.com/pytorch/pytorch/pull/144736.
     **dict.fromkeys(("index", "_unsafe_index"), fake_stride_fixes.indexed),
     **dict.fromkeys(
         _names(
+            # Reported as https://github.com/pytorch/pytorch/issues/192668.
             "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
             "_native_batch_norm_legit_functional _batch_norm_with_update _batch_norm_with_update_functional "
             "max_unpool2d reflection_pad3d replication_pad3d"
@@ -293,6 +296,7 @@ KERNEL_STRIDES: Mapping[str, Layout] = {
         fake_stride_fixes.by_format,
     ),
     "log_sigmoid_forward": fake_stride_fixes.in_order,
+    # Under the Python dispatcher the decomposition of `dropout` ends in a copy, also where nothing is dropped.
     "dropout": fake_stride_fixes.dropped_out,
 }
 """By op, the strides that its CPU kernel gives the first result, and others of the same rank, if those of fake tensors

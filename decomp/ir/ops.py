@@ -107,6 +107,7 @@ def of_function(function: Any) -> Spelling:
         return _of_packet(function.__module__.rsplit(".", 1)[-1], function.__name__, None)
     if isinstance(function, torch._ops.HigherOrderOperator):
         return Spelling(Op(f"higher_order.{function.__name__}"))
+    # Exceptions before the rule by name, as some of these functions have the name of another op.
     if function in spellings.OPERATORS:
         return _of_packet("aten", spellings.OPERATORS[function], None)
     if function in spellings.FUNCTIONS:
@@ -170,6 +171,7 @@ def known_names() -> tuple[str, ...]:
 def _names_without_underscores() -> dict[str, str]:
     """Names of all ops, including absent ones: a module class is still mapped to its op."""
     names = {name.partition(".")[2] for name in names_by_version() if name.startswith("aten.")}
+    # The last name wins: `nn.Softmax` is `softmax`, not `_softmax`.
     public_last = sorted({*known_names(), *names}, key=lambda name: (not name.startswith("_"), name))
     return {_flat(name): name for name in public_last if not name.endswith("_")}
 
@@ -199,6 +201,7 @@ def _is_torch_function(function: Any) -> bool:
 
 def _of_text(text: str) -> Spelling:
     parts = text.replace("::", ".").split(".")
+    # "add" is an op of ATen, "getitem" is none.
     if len(parts) == 1 and hasattr(operator, text) and not _has_packet("aten", text):
         return of_function(getattr(operator, text))
     if len(parts) == 1 and text in spellings.METHODS:
@@ -267,6 +270,7 @@ def _packet(qualified: str) -> torch._ops.OpOverloadPacket | None:
     namespace, _, name = qualified.rpartition(".")
     if not namespace or "." in namespace or not name.isidentifier():
         return None
+    # Asked before `torch.ops`, which makes a namespace for any name, and raises only for the op.
     if not schemas_of(f"{namespace}::{name}"):
         return None
     return getattr(getattr(torch.ops, namespace), name)

@@ -27,6 +27,7 @@ def python_signature(function: Any) -> inspect.Signature | None:
         return None
     name = getattr(function, "__name__", "")
     if name.startswith(("max_pool", "adaptive_max_pool", "fractional_max_pool")):
+        # It has the parameters that both functions behind `boolean_dispatch` share.
         function = getattr(torch.nn.functional, f"{name}_with_indices", function)
     try:
         signature = inspect.signature(function)
@@ -59,6 +60,7 @@ def bind_python(
     op, values = _with_indices(spelling.op, values)
     op, values = _TRANSLATED.get(op.short, _as_is)(op, _listed(signature, values))
     values = _modern_reduction(values)
+    # What was converted differs from the op's default, even if the call left it out.
     given |= {name for name, value in values.items() if value is not bound.arguments.get(name, MISSING)}
     values = {name: value for name, value in values.items() if name not in spellings.IGNORED}
     return _by_schema(op, values, inplace, given, kind)
@@ -113,8 +115,11 @@ def _by_schema(op: Op, values: Values, inplace: bool, given: frozenset[str], kin
     bound = {p.name: p.default for p in params if p.default is not MISSING and p.name not in spellings.IGNORED}
     for name, value in arguments.items():
         parameter = next((p for p in params if p.name == name), None)
+        # Parameters that only the Python function has may be dropped at their neutral value (`inplace=False`). At
+        # others the call is not what the schema says, and a rule must see the argument in order to decline it.
         if parameter is None and (name not in written or value is None or value is False):
             continue
+        # None stands in a Python signature for the default of the schema.
         if parameter is not None and value is None and not parameter.optional and name in bound:
             continue
         bound[name] = value
@@ -126,6 +131,7 @@ def _schema_name(op: Op, name: str, place: int) -> str:
     canonical = spellings.RENAMED.get(op.short, {}).get(name, name)
     if canonical not in known:
         canonical = spellings.KEYWORDS.get(name, name)
+    # The first parameter goes by many names: `input`, `x`, `tensor`, `a`.
     return known[0] if canonical not in known and place == 0 and known else canonical
 
 
@@ -195,6 +201,7 @@ def _embedding(op: Op, values: Values) -> tuple[Op, Values]:
     if index is None:
         index = -1
     elif index < 0:
+        # As `torch.nn.functional.embedding` does before it calls the op.
         index += _metadata(values["weight"], "a negative padding_idx").shape[0]
     return op, {**values, "padding_idx": index}
 
@@ -202,6 +209,7 @@ def _embedding(op: Op, values: Values) -> tuple[Op, Values]:
 def _softmax(op: Op, values: Values) -> tuple[Op, Values]:
     """Without `dim`, PyTorch's legacy default: 0 for 0, 1 and 3 dimensions, else 1."""
     if values["dim"] is None:
+        # `torch.nn.functional._get_softmax_dim`.
         values = {**values, "dim": int(_metadata(values["input"], "softmax without dim").dim() not in (0, 1, 3))}
     return op, values
 

@@ -42,6 +42,7 @@ def respelled(
     pairs = list(zip(parameters(alias), parameters(own)))
     kwargs = {theirs.name: given[ours.name] for ours, theirs in pairs if ours.name in given}
     for ours, theirs in pairs[positional:]:
+        # Two names of one op may have different defaults; the call keeps the one that it was written with.
         if theirs.name not in kwargs and ours.default != theirs.default:
             kwargs[theirs.name] = ours.default
     return own, kwargs

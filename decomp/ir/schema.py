@@ -67,6 +67,7 @@ def overloads(op: Op) -> tuple[tuple[str, tuple[Parameter, ...]], ...]:
         return ()
     found = [(name, getattr(packet, name)) for name in packet.overloads()]
     usable = [(name, parameters(overload)) for name, overload in found if not _unusable(overload)]
+    # An op that has none (`aten.promote_types`) keeps what it has.
     tensors = [item for item in usable if _of_tensors(getattr(packet, item[0])._schema)]
     return tuple(tensors or usable)
 
@@ -102,6 +103,7 @@ def _parameter(argument: Argument) -> Parameter:
     return Parameter(argument.name, type_, optional, default, argument.kwarg_only, argument.N)
 
 
+# PyTorch cannot renumber these: files of TorchScript contain them.
 _NUMBERED: dict[str, dict[int, Any]] = {
     "ScalarType": {4: torch.int64, 6: torch.float32, 7: torch.float64, 11: torch.bool},
     "MemoryFormat": {0: torch.contiguous_format, 1: torch.preserve_format},
@@ -121,6 +123,7 @@ def _element(text: str) -> str:
 
 def _unusable(overload: torch._ops.OpOverload) -> bool:
     schema = overload._schema
+    # Named dimensions are gone from torch 2.13 on; `add.str` and its like are TorchScript's.
     return any(a.is_out or "Dimname" in str(a.real_type) for a in schema.arguments) or "str" == overload._overloadname
 
 
@@ -209,6 +212,7 @@ def _fits_one(type_: str, value: Any, kind: Callable[[Any], Kind]) -> bool:
     if type_ == "Tensor":
         return False
     allowed = _SCALARS.get(type_, ())
+    # True is an int to Python, but not to PyTorch's parser.
     if isinstance(value, bool) and type_ in ("int", "SymInt", "float"):
         return False
     return isinstance(value, allowed)

@@ -202,8 +202,10 @@ METHODS: dict[str, Any] = {
     "cpu": ("to", (("device", torch.device("cpu")),)),
     "__getitem__": "operator.getitem",
     "__setitem__": "operator.setitem",
+    # `x.where(c, y)` has the condition second, and the op has it first.
     "where": "where",
     "polygamma": "polygamma",
+    # An attribute, which graphs read by `getattr`; the op of the name `t` is another one.
     "T": "numpy_T",
 }
 """Methods of Tensor that are not the ATen op of their name."""

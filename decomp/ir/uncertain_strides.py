@@ -13,6 +13,8 @@ from decomp.ir.aliases import view_bases
 from decomp.metadata.strides import is_surely_contiguous
 from decomp.ops import aten
 
+# By kernel on one CPU: https://github.com/pytorch/pytorch/issues/133671; by device:
+# https://github.com/pytorch/pytorch/issues/153903.
 ATTENTION = (aten.scaled_dot_product_attention.default, torch.nn.functional.scaled_dot_product_attention)
 """Calls whose strides are only known at run time."""
 _KEEPING = (aten.clone.default, aten._to_copy.default)
