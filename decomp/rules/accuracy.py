@@ -90,6 +90,7 @@ class Accuracy:
             return cls(require_level(spec, "accuracy="))
         levels = {key: require_level(level, f"accuracy= of {_named(key)}") for key, level in spec.items()}
         default = levels.pop(..., DEFAULT)
+        # Sorted, here and below: equal requests are equal values, and planning caches hit.
         return cls(default, tuple(sorted(((op_of(key), level) for key, level in levels.items()), key=str)))
 
     def within(self, limits: Limits | None) -> Accuracy:
@@ -114,6 +115,7 @@ class Accuracy:
 
     def also(self, levels: Mapping[Op, Level]) -> Accuracy:
         """The same with levels for more ops."""
+        # A level that an op has already wins: it is the user's.
         return Accuracy(self.default, tuple(sorted({**levels, **dict(self.by_op)}.items(), key=str)))
 
     @property

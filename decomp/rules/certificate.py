@@ -266,6 +266,7 @@ class Certificate:
 
         def completed(way: Implementation) -> Implementation:
             older = same.get((way.name, way.level, way.hash))
+            # Compiling takes longer than all else, so that it is done on request and kept while the code is the same.
             if older is None or way.compiled or way.verdict != older.verdict:
                 return way
             return replace(way, compiled=older.compiled, programs=older.programs)
@@ -291,6 +292,7 @@ class Certificate:
         """Plain dicts, lists, strings and numbers, without empty values."""
         data: dict[str, Any] = _plain(self)
         for one in (data, *data.get("ways", ())):
+            # Most have the default, and there are thousands of them in committed files.
             if one["level"] == (LEVELS[0] if one is data else self.level):
                 del one["level"]
         return data
@@ -307,6 +309,7 @@ def _error(way: Implementation, dtype: str) -> float:
     measured = [way.values[dtype]] if dtype in way.values else list(way.values.values())
     if any(figures.mismatches for figures in measured):
         return math.inf
+    # Without an error of PyTorch's own there is none to be larger than: the op itself is then the reference.
     return max((f.max for f in measured if f.own_max is not None and f.max > f.own_max), default=0.0)
 
 
@@ -339,6 +342,7 @@ def _worse(way: Implementation, other: Implementation | None) -> Iterator[Regres
 
 
 def _worse_figures(way: Implementation, what: str, now: Figures, then: Figures, limit: float) -> Iterator[Regression]:
+    # On another processor a few more points fall on the wrong side of an overflow; a first one is always a regression.
     if now.mismatches > then.mismatches * 1.1 + 2 or now.mismatches and not then.mismatches:
         example = f", {now.examples[0]}" if now.examples else ""
         yield Regression(way, what, f"{now.mismatches} wrong, where there were {then.mismatches}{example}")

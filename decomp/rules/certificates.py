@@ -19,6 +19,7 @@ SUFFIX = ".jsonl"
 def certificate_of(rule: Any) -> Certificate | None:
     """The committed certificate of a rule of the library."""
     name = identity(rule)
+    # A user's rule has a certificate of its own making, which is in no file of the library.
     return _of_family(family(name)).get(name) if name.startswith("decomp_rules.") else None
 
 

@@ -70,6 +70,7 @@ def _names(function: FunctionType) -> Mapping[str, Any]:
     """The values of the names in a function's code, except local variables."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or ())
     closed = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
+    # In the order in which Python looks names up.
     return ChainMap(closed, function.__globals__, vars(builtins))
 
 
@@ -87,12 +88,15 @@ def _checks(code: CodeType, names: Mapping[str, Any]) -> Iterator[tuple[int, Any
     lines = dict(dis.findlinestarts(code))
     current: int = code.co_firstlineno
     for step in dis.get_instructions(code):
+        # From Python 3.13 on instructions may have no line.
         current = lines.get(step.offset) or current
+        # The order in bytecode is that of evaluation: the function, the object, the classes, then the call.
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
             loaded = names.get(step.argval)
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and loaded is not None:
             loaded = getattr(loaded, str(step.argval), None)
             kinds = kinds[:-1]
+        # `CALL_FUNCTION` or `CALL_METHOD` up to Python 3.10, `CALL` from 3.11 on.
         elif step.opname.startswith("CALL") and check is not None:
             if step.arg != (2 if check is isinstance else 1):  # a call among the arguments
                 loaded = None

@@ -33,6 +33,8 @@ class Library(Protocol):
 
 def shipped() -> Library:
     """The library that ships with the project."""
+    # Not by an import statement: the library stands on this package, and contracts on imports (setup.cfg) point
+    # downwards.
     return cast(Library, importlib.import_module("decomp_rules"))
 
 
@@ -82,6 +84,7 @@ def certificate_of(rule: Any) -> Certificate | None:
 
 def hold_to_lock(lowering: Any, path: str | Path) -> None:
     """Write the lock of a lowering, or compare the lowering with the one that is there."""
+    # By name, here and below, as the tools are in a layer above.
     importlib.import_module("decomp.tools.locking.comparing").hold_to_lock(lowering, Path(path))
 
 

@@ -36,6 +36,7 @@ class Limitation:
     def _meant(self, when: Callable[[Call], bool], call: Call) -> bool:
         try:
             return bool(when(call))
+        # An error that a predicate raises for its user already says what to do.
         except DecompError:
             raise
         except Exception as error:
@@ -73,8 +74,10 @@ def first_applicable(limitations: Iterable[Limitation], call: Call, target: Targ
 def library_place(entry: Any) -> tuple[Op, int, str] | None:
     """A reference to this rule or limitation of the library: its op, its index there, and its text. Many rules of the
     library are closures, which cannot be pickled by name."""
+    # Without importing it: as long as the library is not imported, no entry can be one of its.
     loaded = getattr(sys.modules.get("decomp_rules"), "RULES", None)
     known = loaded.entries_of(entry.op) if loaded is not None else ()
+    # The text goes along, so that another version of the library does not give another rule in silence.
     return next(((entry.op, i, str(entry)) for i, each in enumerate(known) if each is entry), None)
 
 

@@ -66,6 +66,8 @@ def _of_rule(rule: Rule, served: list[Op]) -> Iterator[Finding]:
     places = max(len(params) for _, params in overloads(rule.op))
     for i, parameter in enumerate(rule.parameters):
         name = known_as(parameter.name, known)
+        # A rule may call its operands as it likes, if it takes them first and requires them: they are bound by
+        # position.
         leading = parameter.default is parameter.empty and i < places
         if name is None and not leading:
             problem = f"takes {parameter.name}, which the op does not have ({', '.join(names(rule.op))})"

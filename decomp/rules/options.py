@@ -108,6 +108,7 @@ class Options:
         return f"Options({', '.join(f'{name}={value!r}' for name, value in self.given.items())})"
 
 
+# Plans are remembered by the identity of their target.
 @functools.lru_cache(maxsize=64)
 def _narrow_target(target: Target) -> Target:
     return target.narrowed()
@@ -115,6 +116,7 @@ def _narrow_target(target: Target) -> Target:
 
 @functools.lru_cache(maxsize=256)
 def _with_kept_ops(target: Target, keep: tuple[Any, ...]) -> Target:
+    # Under the name of the target, which messages and caches show, and not under that of the union.
     return target._with(target.name, (target | keep)._entries)
 
 
@@ -127,6 +129,7 @@ def verb(name: str, keywords: type, checks: Mapping[str, Check] = {}) -> Callabl
             each,
             inspect.Parameter.KEYWORD_ONLY,
             default=default,
+            # The annotations of a `TypedDict` are `ForwardRef`s under `from __future__ import annotations`.
             annotation=getattr(named[each], "__forward_arg__", named[each]),
         )
         for each, default in _KEYWORDS.items()
@@ -171,6 +174,7 @@ def _targets(name: str, value: Any) -> None:
 
 
 def _inputs(name: str, value: Any) -> None:
+    # A forgotten comma, `args=(x.shape)`, gives such a sequence.
     if value is not None and (not isinstance(value, Sequence) or isinstance(value, (str, bytes, torch.Size))):
         _refuse(name, value, "a tuple of the inputs by position", f"of one input: {name}=(x,)")
 
@@ -274,6 +278,7 @@ def _samples(name: str, value: Any) -> None:
 
 
 def _seed(name: str, value: Any) -> None:
+    # True is an integer to Python.
     if not isinstance(value, int) or isinstance(value, bool):
         _refuse(name, value, "an integer")
 

@@ -97,6 +97,7 @@ def pattern_rule(
         signature: inspect.Signature | None = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin without a signature checks its arguments when it is called
         signature = None
+    # A builtin, or a function whose parameters are called otherwise, takes the variables in order.
     by_name = signature is not None and signature.parameters.keys() <= own.parameters.keys()
     rule = PatternRule(
         Op(own.__qualname__), function, title, needs=needs, level=level, pattern=own, where=where, by_name=by_name

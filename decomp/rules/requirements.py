@@ -9,6 +9,7 @@ from decomp.ir.ops import Op, op as op_of
 from decomp.rules.target import Target
 
 
+# A tuple like the other groups: part of a frozen rule, hashed and pickled with it.
 class Absent(tuple[Op, ...]):
     """Ops that a target must not have."""
 

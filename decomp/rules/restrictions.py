@@ -33,8 +33,10 @@ def refusal_of_call(target: Any, kwargs: dict[str, Any]) -> Refusal | None:
     name = _name(target)
     if kwargs.get("out") is not None or kwargs.get("inplace") is True:
         return f"writes to a tensor ({name})", _NEW
+    # `F.embedding` with it scales rows of the weight in place before it looks them up.
     if kwargs.get("max_norm") is not None and name.startswith("embedding"):
         return f"writes to a tensor ({name} with max_norm)", "scale the looked-up rows instead"
+    # `operator.and_` and its like end so, too.
     if name.endswith("_") and not name.endswith("__") and getattr(target, "__module__", "") != "_operator":
         return f"mutates a tensor ({name})", f"call {name[:-1]} and use its result"
     if name in ("__setitem__", "__delitem__", "setitem", "delitem"):
@@ -89,6 +91,7 @@ def _is_mutable(target: Any) -> bool:
 def watch_writes(args: Any) -> Callable[[], bool]:
     """A function that returns whether any fake tensor in `args` has been written to since, in any way."""
     tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, FakeTensor)]
+    # Every write increases the version, also one through a view or in C++.
     versions = [tensor._version for tensor in tensors]
     return lambda: versions != [tensor._version for tensor in tensors]
 

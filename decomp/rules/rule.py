@@ -21,6 +21,7 @@ from decomp.rules.limitation import from_library, library_place
 from decomp.rules.requirements import Needs
 
 
+# Compared by identity: one function may be registered twice, as two alternatives.
 @dataclass(frozen=True, eq=False)
 class Rule:
     """A function that computes one op; one alternative of possibly several."""
@@ -53,6 +54,7 @@ class Rule:
     def __post_init__(self) -> None:
         found = _parameters(self.function)
         named = found and tuple(p for p in found if p.kind is not p.VAR_KEYWORD)
+        # Once for a rule, as `inspect.signature` takes longer than binding.
         object.__setattr__(self, "parameters", named)
         object.__setattr__(self, "takes_rest", found != named)
 
@@ -240,6 +242,7 @@ def _match_parameters(rule: Rule, order: tuple[str, ...]) -> list[tuple[str | No
     matched: list[tuple[str | None, inspect.Parameter]] = []
     for i, parameter in enumerate(rule.parameters):
         name = own[parameter.name]
+        # An argument that another parameter takes by its name is not taken by position as well.
         if name is None and i < len(order) and order[i] not in claimed and _by_place(rule, parameter, order[i]):
             name = order[i]
         matched.append((name, parameter))
@@ -259,6 +262,7 @@ def known_as(name: str, known: set[str]) -> str | None:
     """The schema's name for a parameter of a rule: its own, or without Python's underscore (`from_` is `from`)."""
     if name in known:
         return name
+    # To PyTorch's parser `x` is another name of `self`, but a rule for any op may call its first parameter so.
     other = spellings.KEYWORDS.get(name, name.rstrip("_")) if name != "x" else None
     return other if other in known else None
 

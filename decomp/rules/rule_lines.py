@@ -15,6 +15,8 @@ def line_of(function: Callable[..., Any], error: BaseException) -> str | None:
     """`mine.py:15: u += 1`, or None if the error does not come from Python code of `function`."""
     code, found = code_of(function), None
     for frame, number in traceback.walk_tb(error.__traceback__):
+        # By identity of the code, as a helper of the same name may be on the stack. The last one found is the
+        # innermost.
         if frame.f_code is code:
             found = number
     if code is None or found is None:

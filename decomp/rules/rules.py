@@ -104,6 +104,7 @@ class Rules:
         of the op has the function's parameters, `ArgumentError`."""
         if not spellings_:
             raise ArgumentError("register() needs an op: @rules.register(F.relu)")
+        # Here and not when the function comes, so that a misspelt op fails at the line of the decorator.
         found = [(spelling, op_of(spelling)) for spelling in spellings_]
         needed = needs_of(needs, unless)
         reached = self.level if level is None else require_level(level, "level=")
@@ -275,6 +276,7 @@ class Rules:
         if self._forward_only is None:
             found = Rules(self.entries, composites=self.composites, level=self.level)
             found.register("detach")(identity_for_detach)
+            # One memory for both: the planner's keys contain `trains`.
             found.trains, found.memory = False, self.memory
             self._forward_only = found
         return self._forward_only
@@ -295,6 +297,7 @@ class Rules:
     def __sub__(self, other: Rules | Iterable[Any]) -> Rules:
         """These rules without those of `other`: rules of a collection, or all rules for the ops of a set."""
         if isinstance(other, Rules):
+            # By function: the same rule is another object in each collection that registered it.
             gone = {rule.function for rule in other}
             gone.update(rule.function for rule in other.patterns)
             kept = [rule for rule in (*self, *self.patterns) if rule.function not in gone]

@@ -154,6 +154,7 @@ class Target:
         (op, overload), condition = _key(spelling), Condition(predicate, reason)
         meant = [key for key in self._entries if key[0] == op and overload in (None, key[1])]
         entries = dict(self._entries)
+        # An op that the target did not have joins it under the condition.
         for key in meant or [(op, overload)]:
             now = self._lookup(key) or ALWAYS
             entries[key] = tuple((*conditions, condition) for conditions in now)
@@ -229,8 +230,11 @@ class Target:
         if self.narrower and has_wide(call, self.narrower):
             if is_between(call, self.narrower):
                 return None
+            # Only indices: of the wide dtypes int64 is the one that PyTorch itself requires, so that it may remain
+            # beside a cast.
             narrow = NarrowCall.of(call, {torch.int64: self.narrower.get(torch.int64, torch.int64)})
             broken = _violated_alternative(alternatives, narrow)
+            # The narrow view is an object of its own.
             call.looked_around |= narrow.looked_around
             return broken
         return _violated_alternative(alternatives, call)
@@ -320,6 +324,7 @@ class Target:
         right = _as_target(other)
         keys = {*self._entries, *right._entries}
         both = {key: _both(self._lookup(key), right._lookup(key)) for key in keys}
+        # An overload that is never legal stays as an entry: it hides that of the whole op.
         shared = {key: found for key, found in both.items() if found or key[1]}
         dtypes = _both_dtypes(self.dtypes, right.dtypes)
         return self._of(_joined_name(self, "&", other), shared, self.description, self.costs, dtypes, self.narrower)
@@ -369,6 +374,7 @@ def _violated_condition(condition: Condition, call: Call, env: Any) -> str | Non
                 return None if condition.holds(call) else condition.why(call)
     except Undecided:
         return f"{condition.reason}, which is undecided: it depends on a size or value that is known only at run time"
+    # A predicate reads `.shape` of an argument, which is a node where there is no metadata.
     except (AttributeError, TypeError, LookupError) as error:
         if _has_unknown(call):
             return OpenCondition(
@@ -437,6 +443,7 @@ def _both_dtypes(left: tuple[str, ...] | None, right: tuple[str, ...] | None) ->
 
 
 def _either(left: Alternatives, right: Alternatives) -> Alternatives:
+    # One alternative without conditions is enough.
     return ALWAYS if () in left or () in right else tuple(dict.fromkeys((*left, *right)))
 
 

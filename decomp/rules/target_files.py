@@ -31,7 +31,7 @@ import torch
 
 from decomp import costs
 from decomp.costs.model import CostModel
-from decomp.costs.tables import errors_name, read_toml
+from decomp.costs.tables import errors_name, read_toml, table_of
 from decomp.errors import TargetError
 from decomp.ir.call import Call, Predicate
 from decomp.ir.dtypes import KINDS, is_of, unknown_in
@@ -93,8 +93,6 @@ def _with_costs(target: Target, data: dict[str, Any], file: str) -> Target:
         return target
     if isinstance(data["costs"], str):
         return target.with_costs(_named_costs(data["costs"]))
-    from decomp.costs.tables import table_of  # deferred: most shipped targets have no costs
-
     return target.with_costs(table_of(data["costs"], file))
 
 
@@ -126,6 +124,7 @@ def _with_tag(tag: torch.Tag) -> tuple[Key, ...]:
         for overload in packet.overloads():
             function = getattr(packet, overload)
             spelling = resolve(function)
+            # Programs are functional when they are lowered, so that these would never be called.
             if tag in function.tags and not spelling.inplace and not any(a.is_out for a in function._schema.arguments):
                 found.append((spelling.op, overload))
     return tuple(found)
@@ -259,6 +258,7 @@ class _OfDtypes:
         if self.argument is not None:
             return all(is_of(t.dtype, self.kinds) for t in _tensors(call.argument(self.argument)))
         found = _tensors(call.meta) if self.of_result else call.tensors
+        # What is unknown is not legal.
         return bool(found) and all(is_of(t.dtype, self.kinds) for t in found)
 
 

@@ -63,13 +63,17 @@ def trace_entry(
         filled = [next(supply) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         positional, named = spec.unflatten(filled)
         result = function(*positional, **named)
+        # How decompositions of PyTorch give up, `max_pool2d_with_indices_backward` under deterministic algorithms for
+        # one.
         if result is NotImplemented:
             raise NotImplementedError("it returns NotImplemented")
         # Generated code cannot construct named tuples.
         return tuple(result) if isinstance(result, (list, tuple)) else result
 
     try:
+        # These functions decompose below autograd, where PyTorch calls them.
         with torch.no_grad(), mode:
+            # Views stay: with "mutations_and_views" they would become copies (`view_copy`).
             graph = make_fx(torch.func.functionalize(of_tensors, remove="mutations"))(*tensors)
     except Exception as error:  # a failure in third-party code means: try the next rule
         said = str(error).strip().splitlines()
