@@ -94,11 +94,15 @@ def _add_cast(rewrite: Rewrite, source: fx.Node, dtype: torch.dtype, user: fx.No
 def _casts_needed(node: fx.Node, policy: Policy) -> dict[fx.Node, torch.dtype]:
     """The inputs of a call that autocast casts, with the dtype it casts them to."""
     sources = [
-        n for n in node.all_input_nodes if isinstance(metadata(n), FakeTensor) and n.meta["val"].is_floating_point()
+        # Autocast casts nothing else (`at::autocast::is_eligible`).
+        n
+        for n in node.all_input_nodes
+        if isinstance(metadata(n), FakeTensor) and n.meta["val"].is_floating_point()
     ]
     if not sources:
         return {}
     mode = metadata(sources[0]).fake_mode
+    # New ones, as the observer knows inputs by identity, and two nodes may share a fake tensor.
     fakes = {n: fake_like(mode, metadata(n)) for n in node.all_input_nodes}
     under = _observe_casts(node, fakes, mode, policy)
     with mode:

@@ -82,6 +82,7 @@ def _remove_export_hooks(module: fx.GraphModule) -> None:
 def _takes_plain_arguments(names: list[str], program: ExportedProgram) -> bool:
     """Whether all inputs are plain arguments, positional or keyword."""
     spec = program.call_spec.in_spec
+    # The names become parameters of generated code.
     if spec is None or not all(map(str.isidentifier, names)):
         return False
     named = list(spec.child(1).context)
@@ -99,6 +100,7 @@ def _is_plain(spec: pytree.TreeSpec) -> bool:
 def _use_plain_signature(module: fx.GraphModule, names: Sequence[str], out: pytree.TreeSpec | None) -> None:
     """Make a module take its inputs as positional or keyword arguments."""
     if out is not None and _is_plain(out):
+        # That of torch.export flattens the arguments by pytree at each call.
         module.graph._codegen = fx.graph.CodeGen()
         output = module.graph.output_node()
         output.args = (pytree.tree_unflatten(list(output.args[0]), out),)

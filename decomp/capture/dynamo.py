@@ -113,17 +113,18 @@ def trace_to_overloads(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.Grap
 def trace_with(
     module: fx.GraphModule, mode: FakeTensorMode, inputs: Sequence[Any], kind: type[OverloadTracer] | None = None
 ) -> fx.GraphModule:
-    """A Dynamo graph in overloads, traced by a speller of class `kind`. `inputs`: their metadata, of `mode` or of
+    """A Dynamo graph in overloads, traced by a tracer of class `kind`. `inputs`: their metadata, of `mode` or of
     another mode."""
     fakes = [_fake_in_mode(mode, value) if kind is not None else value for value in inputs]
     tape = ProgramTape(fx.Graph(), mode)
-    speller = (kind or OverloadTracer)(module, tape)
-    with torch.set_grad_enabled(torch.is_grad_enabled()), speller.balanced():
-        speller.run(*fakes, enable_io_processing=False)
+    tracer = (kind or OverloadTracer)(module, tape)
+    with torch.set_grad_enabled(torch.is_grad_enabled()), tracer.balanced():
+        # Backends get flat inputs, in the order of the placeholders.
+        tracer.run(*fakes, enable_io_processing=False)
     # Dynamo's calling convention must be kept: its guards and bytecode pass the inputs in this order.
     tape.graph._codegen = copy.copy(module.graph._codegen)
-    state = speller.state()
-    result = fx.GraphModule({**state, **speller.bodies, **tape.constants}, tape.graph)
+    state = tracer.state()
+    result = fx.GraphModule({**state, **tracer.bodies, **tape.constants}, tape.graph)
     result.meta.update(module.meta)
     result.train(module.training)
     if any("autocast" in node.meta for node in tape.graph.nodes):
@@ -140,6 +141,7 @@ def _find_state_switch(module: fx.GraphModule) -> str | None:
 
 
 def _switches_state(node: fx.Node) -> bool:
+    # Dynamo inlines modules; one that it left has code that it does not look into.
     if node.op == "call_module":
         return True
     if node.op == "call_method":
@@ -155,6 +157,8 @@ def _switches_state(node: fx.Node) -> bool:
 def is_fused_product(target: Any) -> bool:
     """Whether a call is Inductor's prim a · b + c, to which Dynamo rewrites `addcmul_`, `addcdiv_` and others with a
     number (torch 2.13). The prim exists only once Inductor has been imported; other compilers see two calls."""
+    # By name, since importing the prim imports Inductor (torch/_dynamo/variables/tensor.py has the rewrite, torch
+    # 2.13).
     return str(target) in ("prims.fma", "prims.fma.default")
 
 
@@ -229,6 +233,7 @@ class ProgramTape(Tape):
 
     def keep_metadata(self, fake: torch.Tensor) -> None:
         """Replace this fake tensor in the metadata of nodes by an alias of it, as its own shape is about to change."""
+        # Without gradients the alias of a tensor that requires one would not require it.
         with torch.enable_grad():
             as_it_is_now = aten.alias.default(fake)
         for node in self.graph.nodes:
@@ -255,6 +260,7 @@ class ProgramRecorder(Recorder):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if depth():
+            # A mode is off while it handles a call; calls that the level makes below it are to come back.
             with self:
                 return handed_on(func, args, kwargs or {})
         args, kwargs = tree_map_only(torch.Tensor, unwrapped, (args, kwargs or {}))
@@ -411,6 +417,7 @@ class OverloadTracer(fx.Interpreter):
         with self._recording():
             result = call()
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        # Within a level results are wrapped tensors, which the tape does not know.
         if self.within_levels is None and not all(self.tape.has_made(leaf, last) for leaf in made):
             raise NotInOverloads(f"{target} runs calls that are not seen above autograd", foreseen=False)
         return result

@@ -24,6 +24,8 @@ def export_by_dynamo(
 ) -> ExportedProgram:
     """The exported program of a module, captured by Dynamo. Raises what Dynamo, the re-trace and torch.export raise."""
     given, named = tuple(args), dict(kwargs or {})
+    # As torch.export itself chooses: only the older capture knows open sizes; the other one returns functions that
+    # flatten inputs and results (`_dynamo_bytecode_flatten`), which are undone below.
     with export_config.patch(use_legacy_dynamo_graph_capture=dynamic_shapes is not None):
         module = export_to_torch_ir(
             model, given, named, dynamic_shapes, restore_fqn=dynamic_shapes is not None, _log_export_usage=False
@@ -43,6 +45,7 @@ def in_overloads(module: fx.GraphModule, model: nn.Module) -> fx.GraphModule:
     for name, _ in plain.named_buffers():
         owner, _, last = name.rpartition(".")
         if name not in model.state_dict():
+            # In a new GraphModule every buffer is persistent, and torch.export would say so in the signature.
             plain.get_submodule(owner)._non_persistent_buffers_set.add(last)
     return plain
 
@@ -52,6 +55,7 @@ def _with_state(model: nn.Module, module: fx.GraphModule, args: Any, kwargs: Any
     inputs and outputs of the model."""
     leaves, in_spec = tree_flatten((args, kwargs))
     inputs = (*args, *kwargs.values())
+    # It says by identity which input of the graph is which tensor.
     values = module._dynamo_bytecode_flatten(*inputs)
     graph, users = module.graph, {id(leaf): place for place, leaf in enumerate(leaves)}
     names = {id(tensor): name for name, tensor in [*model.named_buffers(), *model.named_parameters()]}
@@ -67,6 +71,7 @@ def _with_state(model: nn.Module, module: fx.GraphModule, args: Any, kwargs: Any
             graph.erase_node(node)
         else:
             raise CaptureError(f"Dynamo captured a {type(value).__name__} that is neither an input nor a parameter")
+    # Stand-ins that are found again by identity in what the function makes of them.
     results = [object() for _ in graph.output_node().args[0]]
     found, out_spec = tree_flatten(module._dynamo_bytecode_unflatten(results, inputs))
     made = dict(zip(map(id, results), graph.output_node().args[0]))
@@ -115,9 +120,10 @@ def _state_of(model: nn.Module, graph: fx.Graph) -> dict[str, Any]:
 
 
 class _WithState(OverloadTracer):
-    """A speller that keeps parameters and buffers as attributes under their own names."""
+    """A tracer that keeps parameters and buffers as attributes under their own names."""
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        # Not that of the class above, which gives constants names of its own.
         value = fx.Interpreter.get_attr(self, target, args, kwargs)
         if not isinstance(value, torch.Tensor):
             return value

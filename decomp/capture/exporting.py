@@ -102,6 +102,7 @@ def torch_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     from decomp.torch_internals.compiling import export_to_torch_ir  # seconds of imports
 
     given = tree_map_only(torch.Tensor, _tracked, _make_distinct((tuple(args), dict(kwargs or {}))))
+    # Under `no_grad` Dynamo records no `autograd_function_apply`.
     with process_state_kept(), warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")  # Dynamo looks at `.grad`, and makes a `Function`, which warns
         found: fx.GraphModule = export_to_torch_ir(model, *given)
@@ -165,6 +166,7 @@ def _by_dynamo(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lo
 def _lost_by_dynamo(lost: dict[str, bool], model: nn.Module, args: Any, kwargs: Any) -> None:
     """Set `lost` for a module that Dynamo has captured: exporting its graph keeps everything but the backward of custom
     functions."""
+    # What the first attempt noted is not so for Dynamo, which records more.
     lost.clear()
     if has_custom_functions() and holds_custom_functions(torch_graph(model, args, kwargs)):
         lost["the backward of a torch.autograd.Function"] = True
@@ -218,6 +220,7 @@ def failure_on(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] 
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    # What is no leaf stays none: a model may write it in place.
     return tensor.detach().clone().requires_grad_(tensor.requires_grad) if tensor.is_leaf else tensor.clone()
 
 
@@ -226,6 +229,7 @@ def _export_with_random(
 ) -> ExportedProgram:
     try:
         return _export(model, args, kwargs, dynamic_shapes, lost)
+    # From https://github.com/pytorch/pytorch/pull/185456 on, fx prints such names by `getattr`.
     except SyntaxError:  # of `aten.random_.from`: torch 2.13 prints the keyword `from` as a Python name
         with _RandomAsRandintLike():
             return _export(model, args, kwargs, dynamic_shapes, lost)
@@ -252,6 +256,7 @@ def _make_distinct(inputs: Any) -> Any:
     seen: set[int] = set()
 
     def distinct(value: torch.Tensor) -> torch.Tensor:
+        # Reported as https://github.com/pytorch/pytorch/issues/144683.
         if id(value) not in seen:
             seen.add(id(value))
             return value
@@ -310,6 +315,8 @@ def _masks_not_inspected(model: nn.Module) -> Iterator[None]:
     hooks = []
     for module in model.modules():
         name = _HINTS.get(next((kind for kind in _HINTS if isinstance(module, kind)), None))
+        # `_detect_is_causal_mask` compares the mask with a causal one (https://github.com/pytorch/pytorch/pull/91171).
+        # A subclass may have a forward without the parameter.
         if name is not None and name in inspect.signature(module.forward).parameters:
             hooks.append(module.register_forward_pre_hook(_SetCausalHint(name), with_kwargs=True))
     try:
@@ -332,6 +339,7 @@ class _SetCausalHint:
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         place = list(inspect.signature(module.forward).parameters).index(self.name)
         if len(args) > place:
+            # `bool(None)` is False: a mask that is given is applied as it is.
             return ((*args[:place], bool(args[place]), *args[place + 1 :]), kwargs)
         return args, {**kwargs, self.name: bool(kwargs.get(self.name))}
 

@@ -73,6 +73,7 @@ def capture(
         refuse_traced_state(model)
         refuse_lazy(model)
         refuse_module(model)
+        # Around all attempts, as each may run the model's own Python.
         with source_unchanged(model):
             return _of_module(model, args, kwargs, tracer_class, dynamic_shapes, leaves, infer, trains)
     if callable(model):
@@ -286,6 +287,7 @@ def _complete_metadata(program: Module, leaves: Leaves | None, infer: Infer | No
     several = _of_several_modes(program.graph, program.mode)
     if several:
         values = [fake_like(program.mode, value) for value in values]
+    # A leaf module has metadata of its result, and must be opened where the target does not know it.
     if several or any(node.op == "call_module" for node in program.graph.nodes) or _lacks_metadata(program.graph):
         with contextlib.suppress(CaptureError):
             known = _with_metadata(program, values, infer, program.mode)
@@ -316,6 +318,7 @@ def _differs(known: Any, given: Any) -> bool:
         return isinstance(known, torch.Tensor) or isinstance(given, torch.Tensor)
     if known.dtype != given.dtype or known.dim() != given.dim():
         return True
+    # Symbolic sizes agree with any.
     return any(type(size) is int and size != other for size, other in zip(known.shape, given.shape))
 
 
@@ -468,6 +471,7 @@ def graph_module(
             name = str(node.target)
             attributes[name] = bodies[name] if name in bodies else _attribute(root, name, constants)
     if isinstance(root, fx.GraphModule):
+        # The name is printed with the module; that of PyTorch's private class would be no help there.
         name = root.__class__.__name__ if root.__class__.__name__ != "_LazyGraphModule" else "GraphModule"
     else:
         name = type(root).__name__
@@ -478,6 +482,7 @@ def graph_module(
     module.training = root.training
     if isinstance(root, fx.GraphModule):
         module.meta = {key: copy.copy(value) for key, value in root.meta.items()}
+    # Or what a later pass writes into the metadata of the result would be read in the source.
     _unshare_meta(graph)
     for name in ("_in_spec", "_out_spec", "validate_inputs", "range_constraints"):  # read by hooks of torch.export
         if hasattr(root, name):

@@ -73,6 +73,7 @@ def _inline_body(rewrite: Rewrite, body: InlinedBody, call: fx.Node) -> Any:
     def make(node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
         target = f"{call.target}.{node.target}" if node.op in ("get_attr", "call_module") else node.target
         new = rewrite.add(node.op, target, args, kwargs, f"{call.name}_{node.name}", at=call)
+        # The module path and stack of the call, but not its value, which only its result has.
         new.meta = {**{k: v for k, v in call.meta.items() if k != "val"}, **node.meta}
         return new
 
@@ -113,6 +114,7 @@ def trace_forward(module: nn.Module, call: fx.Node) -> InlinedBody | None:
     try:
         with refuse_regions(tracer):
             return InlinedBody(tracer.trace(_without_checks(module)), tuple(call.all_input_nodes))
+    # A forward may do anything with a proxy; that it cannot be traced is an answer, not an error.
     except Exception:
         return None
 
@@ -169,11 +171,13 @@ def with_attributes(root: nn.Module, attributes: Mapping[str, Any]) -> nn.Module
         for parent in parents:
             owner._modules[parent] = _shallow(owner._modules[parent])
             owner = owner._modules[parent]
+        # Not by `setattr`, which would register parameters and buffers, and so change the state dict.
         vars(owner)[name] = value
     return new
 
 
 def _shallow(module: Any) -> Any:
+    # `copy.copy` of a GraphModule generates its code again.
     copied = object.__new__(type(module))
     vars(copied).update(vars(module), _modules=dict(module._modules))
     return copied

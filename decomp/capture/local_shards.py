@@ -45,6 +45,8 @@ def local_program(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
 
     try:
         with torch.no_grad():
+            # The tracer is below DTensor, which has made local calls and collectives of each call by then. Constants of
+            # the model are real tensors.
             traced = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*shards.values(), *leaves)
     except _DistributedResult:
         raise CaptureError(

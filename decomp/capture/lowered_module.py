@@ -96,6 +96,7 @@ def install_input_check(module: fx.GraphModule, check: InputCheck) -> None:
     """Make `module`, whose class becomes `LoweredModule`, check its inputs whenever it is run."""
     if not isinstance(module, LoweredModule):
         change_class(module, LoweredModule)
+    # A copied module has the hook of the one that it was copied from.
     for key in [key for key, hook in module._forward_pre_hooks.items() if hook is module._input_check or hook is check]:
         del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
     module._input_check = check

@@ -34,6 +34,7 @@ def is_customised(module: nn.Module) -> bool:
 
 def is_guards(module: nn.Module) -> bool:
     """Whether this is the module with which torch.export checks the inputs of a program."""
+    # By name, as the class is private.
     return type(module).__name__.startswith("GuardsFn")
 
 
@@ -152,6 +153,7 @@ def carry_hooks(source: nn.Module, result: fx.GraphModule) -> None:
     """Give `result`, which replaces `source`, the hooks of `source` itself, and its input check."""
     for name in _REGISTRIES:
         getattr(result, name).update(getattr(source, name))
+    # Else PyTorch takes the backward hooks for those of the older kind.
     result._is_full_backward_hook = source._is_full_backward_hook
     if (check := check_of(source)) is not None:
         install_input_check(result, check)

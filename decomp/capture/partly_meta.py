@@ -67,11 +67,13 @@ class OnOneDevice:
         if id(tensor) not in self._fakes:
             with self._mode:
                 made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.device)
+            # So that the program has it as a parameter, with its `requires_grad`.
             kept = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
             self._fakes[id(tensor)] = kept
         return self._fakes[id(tensor)]
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    # Tied weights have several names, of which the program may use any.
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)

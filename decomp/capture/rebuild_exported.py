@@ -51,6 +51,8 @@ def sync_input_names(program: ExportedProgram) -> ExportedProgram:
     nodes = program.graph.find_nodes(op="placeholder")
     named = [getattr(spec.arg, "name", None) for spec in signature.input_specs]
     renamed = {name: node.name for name, node in zip(named, nodes) if name not in (None, node.name)}
+    # Reported as https://github.com/pytorch/pytorch/issues/142227, for an output; put right within export alone by
+    # https://github.com/pytorch/pytorch/pull/133269.
     if not renamed or len(named) != len(nodes):
         return program
 
@@ -63,6 +65,7 @@ def sync_input_names(program: ExportedProgram) -> ExportedProgram:
 
     found = copy.copy(program)
     inputs, outputs = (list(map(of_graph, specs)) for specs in (signature.input_specs, signature.output_specs))
+    # The property refuses to be set.
     vars(found)["_graph_signature"] = ExportGraphSignature(input_specs=inputs, output_specs=outputs)
     return found
 
@@ -92,6 +95,7 @@ def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, own: Progr
         program = _like(source, module, private)
     else:
         program = LoweredProgram(root=module, graph=graph, **changed)
+    # The constructor prints the guards of the shape environment, which that of a program from a file does not have.
     program._guards_code = list(getattr(source, "_guards_code", None) or [])
     program._reads_strides = getattr(source, "_reads_strides", False) or reads_strides(source.graph)
     return program
@@ -116,6 +120,8 @@ def _like(source: ExportedProgram, module: fx.GraphModule, private: dict[str, An
     owner.meta.update((key, copy.copy(value)) for key, value in module.meta.items())
     vars(program).update(private, _graph_module=owner)
     share_getitems(owner, program.graph_signature, program.module_call_graph)
+    # As the constructor does, to which the caller is used: a graph that breaks the rules of its dialect is refused
+    # here.
     program.validate()
     assert isinstance(program, LoweredProgram)
     return program
@@ -191,6 +197,7 @@ def write_spec(spec: InputSpec, value: fx.Node) -> OutputSpec:
         InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION,
         InputKind.PARAMETER: OutputKind.PARAMETER_MUTATION,
     }
+    # A user's input has no name beyond that of its placeholder.
     target = spec.target if spec.kind != InputKind.USER_INPUT else spec.arg.name
     return OutputSpec(kinds.get(spec.kind, OutputKind.BUFFER_MUTATION), TensorArgument(value.name), target)
 

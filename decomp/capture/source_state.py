@@ -23,10 +23,12 @@ def source_unchanged(model: nn.Module, writes_parameters: bool = False) -> Itera
     `writes_parameters`, as capturing a module never writes to them."""
     # Attributes are compared by identity, so that replacing an object by an equal one is undone too.
     modules = [(module, _attributes(module)) for module in model.modules()]
+    # Each once: the second state of a tied weight would be the same.
     tensors = [_TensorState(tensor, writes_parameters) for tensor in {id(t): t for t in _tensors(model)}.values()]
     state = random.getstate()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
+        # With a list: `fork_rng` would take all devices, and warn where there are several.
         with torch.random.fork_rng(devices):
             yield SourceState(modules, tensors)
     finally:
@@ -114,6 +116,7 @@ class _TensorState:
         self.grad = tensor.grad if is_leaf else None
         self.requires_grad = tensor.requires_grad if is_leaf else None
         self.place = _place(tensor)
+        # It keeps the storage alive that `set_` would release.
         self.memory = tensor.detach() if self.place is not None else None
         self.version = _version(tensor)
         self.data: torch.Tensor | None = None

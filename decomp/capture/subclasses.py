@@ -96,6 +96,7 @@ def _copied(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
     """A copy of a module and its submodules, each once. Only their tables are copied, no tensor."""
     if id(module) in copies:
         return copies[id(module)]
+    # Not by `copy.copy`, which a class may define otherwise.
     copy: nn.Module = object.__new__(type(module))
     copies[id(module)] = copy
     attributes = vars(module)
@@ -129,6 +130,7 @@ def _unwrap(module: nn.Module) -> None:
         tensor = module._buffers.pop(name) if tensor is None else tensor
         properties[name] = property(_register_parts(module, name, tensor).built)
     kept = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    # A property works on a class alone, so each module gets one of its own.
     module.__class__ = type(cls.__name__, (cls,), {**properties, **kept})
 
 

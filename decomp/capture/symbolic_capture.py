@@ -53,6 +53,8 @@ def _trace_once(model: nn.Module, tracer: fx.Tracer) -> tuple[fx.Graph, nn.Modul
                 graph = tracer.trace(model)
         except Exception as error:
             raise _refused(model, type(tracer), error) from error
+        # The tracer puts them on the model as `_tensor_constant0`, from which they are removed at the end of this
+        # context.
         constants = {name: vars(model)[name] for name in _attributes(graph) if name in vars(model).keys() - names}
         written = source.written()
     root = tracer.root

@@ -88,7 +88,9 @@ def record_modes(model: nn.Module, lost: dict[str, bool]) -> Iterator[None]:
     records it."""
     mode = _AutogradCalls(lost)
     hooks = [
+        # Before the user's own hooks, whose calls count.
         model.register_forward_pre_hook(mode.begin, prepend=True),
+        # Also if forward raises, or the mode would stay on.
         model.register_forward_hook(mode.end, always_call=True),
     ]
     try:
@@ -133,6 +135,7 @@ class _AutogradCalls(TorchFunctionMode):
             self._record(gradients and not inference)
         if func in _ON_TENSORS:
             self.lost[f"{func.__name__}() at {user_line()}"] = False
+        # Not by identity: Python makes a new wrapper at each access.
         if func == _DATA.__get__:
             return args[0].detach()
         if func == _DATA.__set__:

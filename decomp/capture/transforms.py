@@ -66,6 +66,7 @@ def remove_transforms_of_graph(module: fx.GraphModule) -> fx.GraphModule:
         )
     read = module.graph.find_nodes(op="get_attr")
     constants = {node.name: attribute(module, str(node.target)) for node in read}
+    # A constant that shares memory with a computed value is a tensor that was wrapped or unwrapped during the trace.
     computed = _places(node for node in module.graph.nodes if node.op != "get_attr")
     lost = {name: value for name, value in constants.items() if _is_of_trace(value, computed)}
     with process_state_kept():
@@ -92,11 +93,11 @@ def _named(spec: Any, result: Any) -> Any:
 
 def _remove_from_module(module: fx.GraphModule, mode: FakeTensorMode, lost: Mapping[str, Any]) -> fx.GraphModule:
     """A module whose graph, and those of its bodies, have no transforms."""
-    peeling = _TransformRemoval(module, mode, lost)
-    with peeling.entered:
+    removal = _TransformRemoval(module, mode, lost)
+    with removal.entered:
         for node in module.graph.nodes:
-            peeling.visit(node)
-    found = fx.GraphModule(module, peeling.rewrite.graph)
+            removal.visit(node)
+    found = fx.GraphModule(module, removal.rewrite.graph)
     found.meta.update(module.meta)
     # Bodies of higher-order ops outside of regions may contain transforms of their own.
     for name, body in found.named_children():
@@ -152,7 +153,7 @@ class _TransformRemoval:
         for found in self.at.get(_place(self.wrapped_in[node]), ()):
             if found in self.values or self.region is not None and found in self.region.values:
                 return found
-        raise _unpeeled(node, "torch.export turned a tensor of it into a constant")
+        raise _not_removable(node, "torch.export turned a tensor of it into a constant")
 
     def _given(self, node: fx.Node) -> Any:
         """The node of the new graph that is an input of a region."""
@@ -233,7 +234,7 @@ class _LevelRegion:
         except CaptureError:
             raise
         except Exception as error:
-            raise _unpeeled(node, f"{type(error).__name__}: {first_line(error)}") from error
+            raise _not_removable(node, f"{type(error).__name__}: {first_line(error)}") from error
         for new in reversed(self.tape.graph.nodes):
             if new is last:
                 break
@@ -277,6 +278,7 @@ class _LevelRegion:
     def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         target: Any = node.target
         if levels.is_of_transform(target):
+            # Dual levels are not on functorch's stack, whose depth says when other levels end.
             self.duals += _DUAL_LEVELS.get(target.__name__, 0)
             args = _at_this_level(target.__name__, args)
         elif isinstance(target, torch._ops.HigherOrderOperator):
@@ -294,7 +296,7 @@ class _LevelRegion:
             return self._selected(*args)
         place = next((i for i, arg in enumerate(args) if isinstance(arg, fx.GraphModule)), None)
         if name not in RUN_ONCE or name == "wrap_with_autocast" or place is None:
-            raise _unpeeled(node, f"torch.{name} runs inside of it")
+            raise _not_removable(node, f"torch.{name} runs inside of it")
         with torch.set_grad_enabled(args[0] if name == "wrap_with_set_grad_enabled" else torch.is_grad_enabled()):
             return self._body(args[place], args[place + 1 :])
 
@@ -326,7 +328,7 @@ class _LevelRegion:
             return None
         found = tree_map_only(torch.Tensor, self.tape.node_of, inside)
         if any(isinstance(value, torch.Tensor) for value in tree_leaves(inside)) and None in tree_leaves(found):
-            raise _unpeeled(node, "its result was not recorded")
+            raise _not_removable(node, "its result was not recorded")
         return found
 
     def finish(self, outputs: Mapping[fx.Node, Any]) -> None:
@@ -378,12 +380,13 @@ def _place(value: torch.Tensor) -> Any:
 
 def _full(constant: torch.Tensor, source: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The call that creates a scalar constant of a region."""
+    # Only numbers have a call that makes them; a table would need an attribute, of which a region has none.
     if constant.dim():
-        raise _unpeeled(source, f"it makes a tensor of shape {tuple(constant.shape)} from numbers")
+        raise _not_removable(source, f"it makes a tensor of shape {tuple(constant.shape)} from numbers")
     return aten.full.default, ([], constant.item()), {"dtype": constant.dtype, "device": constant.device}
 
 
-def _unpeeled(node: fx.Node, why: str) -> CaptureError:
+def _not_removable(node: fx.Node, why: str) -> CaptureError:
     return CaptureError(
         f"a transform of torch.func cannot be traced through at {node.name} ({spell_target(node.target)}): {why}\n"
         "  to do: pass the module with args=, or use torch.compile with decomp.backend(to=...)"

@@ -107,21 +107,21 @@ class Shortcuts:
 
     def recorded(self, asked: CallKey) -> FakeTensor | None:
         """Record the call by a known recipe; returns its result, or None if there is no recipe."""
-        way = _RECIPES.get(asked.key)
-        if way is None:
+        recipe = _RECIPES.get(asked.key)
+        if recipe is None:
             return None
         out: Any = NotImplemented
-        if way.result is not None:
-            out = self.kernels.like_operands(asked.fakes, way.result)
+        if recipe.result is not None:
+            out = self.kernels.like_operands(asked.fakes, recipe.result)
         if out is NotImplemented:
-            args, kwargs = way.filled(asked.fakes, asked.numbers)
-            out = self.kernels.run(way.overload, args, kwargs)
+            args, kwargs = recipe.filled(asked.fakes, asked.numbers)
+            out = self.kernels.run(recipe.overload, args, kwargs)
         if type(out) is not FakeTensor:
             return None
         # An op that returns its operand (`contiguous`) leaves no node, as when PyTorch records it.
         if all([out is not fake for fake in asked.fakes]):
-            args, kwargs = way.filled(asked.nodes, asked.numbers)
-            self.tape.append_call(way.overload, args, kwargs, out)
+            args, kwargs = recipe.filled(asked.nodes, asked.numbers)
+            self.tape.append_call(recipe.overload, args, kwargs, out)
         return out
 
     def learn(self, asked: CallKey, result: Any) -> None:
@@ -136,9 +136,9 @@ class Shortcuts:
         if node is None or not alone or not _passes_on(node.target, asked):
             _RECIPES[asked.key] = None
             return
-        way = _recipe_of(node, asked, result)
-        if way is not None:  # else a call with other numbers may be unambiguous
-            _RECIPES[asked.key] = way
+        recipe = _recipe_of(node, asked, result)
+        if recipe is not None:  # else a call with other numbers may be unambiguous
+            _RECIPES[asked.key] = recipe
 
     def _kind(self, value: Any, asked: CallKey) -> Hashable:
         kind: Any = type(value)
@@ -235,10 +235,10 @@ def _recipe_of(node: fx.Node, asked: CallKey, result: torch.Tensor) -> DispatchR
             defaults[argument.name if argument.kwarg_only else place] = argument.default_value
     # The code consists of indices that are made here, and of brackets.
     arguments = eval(f"lambda t, n: {code}", {"c": source.constants, "slice": slice})
-    way = DispatchRecipe(overload, arguments, defaults, result.dtype if _is_pointwise(node, asked) else None)
+    recipe = DispatchRecipe(overload, arguments, defaults, result.dtype if _is_pointwise(node, asked) else None)
     # The recipe is only stored if it reproduces the very call from which it was learned.
-    same = repr(way.filled(asked.nodes, asked.numbers)) == repr((tuple(node.args), dict(node.kwargs)))
-    return way if same and len(source.used) == len(asked.numbers) else None
+    same = repr(recipe.filled(asked.nodes, asked.numbers)) == repr((tuple(node.args), dict(node.kwargs)))
+    return recipe if same and len(source.used) == len(asked.numbers) else None
 
 
 def _is_pointwise(node: fx.Node, asked: CallKey) -> bool:

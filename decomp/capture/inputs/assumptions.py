@@ -36,6 +36,7 @@ class Assumption:
     @property
     def line(self) -> str:
         """The code, with names that are defined in any generated code."""
+        # Generated code has `torch` among its globals, and `torch` imports `math`.
         return re.sub(r"\bmath\.", "torch.math.", self.code)
 
     def holds(self, given: Mapping[str, Any]) -> bool:
@@ -234,8 +235,10 @@ def _of_sizes(inputs: Sequence[fx.Node], ranges: Mapping[Any, Any]) -> Iterator[
         read[expr] = place
         if expr in ranges:
             yield from _within(place, ranges[expr])
+    # Symbols first, so that a size such as 2·s is compared with s where an input has s itself.
     known = {expr: place for expr, place in read.items() if expr.is_Symbol}
     for expr, place in read.items():
+        # What depends on several symbols torch.export does not check either.
         if not expr.is_Symbol and len(expr.free_symbols) == 1:
             yield from _computed(expr, place, known)
 

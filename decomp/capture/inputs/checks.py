@@ -48,6 +48,7 @@ class TensorInput:
     def condition(self, name: str) -> str:
         """Python code that is true of a plain tensor `name` that meets the requirements; a quick test that may also be
         false for one that does."""
+        # A parameter or a subclass fails this, and is compared by `prepared`, which accepts it.
         found = [f"type({name}) is torch.Tensor", f"{name}.dtype is {self.dtype}"]
         if self.shape is not None and None not in self.shape:
             found.append(f"{name}.shape == {tuple(self.shape)}")
@@ -218,6 +219,7 @@ class AlternativeProgram:
         with torch.no_grad():
             if isinstance(self.program, LazyGraphModule):
                 self.program.real_recompile()
+            # The code of one module on another: the alternative has no state of its own to go stale.
             return type(self.program).forward(state, *args, **kwargs)
 
 
@@ -319,6 +321,7 @@ class InputCheck:
     def is_laid_out_otherwise(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether `otherwise` is to run on these inputs. (Inputs that require gradients go to the program, which
         refuses them.)"""
+        # Dynamo would have to trace both programs.
         if self.otherwise is None or torch.compiler.is_compiling():
             return False
         wants = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tree_leaves((args, kwargs)))
@@ -409,6 +412,7 @@ def _compare(name: str, expected: Any, found: Any) -> None:
             raise InputMismatch(name, _describe_input(expected), _describe_input(found), "value")
         for key, one, other in _paired(expected, found):
             _compare(f"{name}[{key!r}]", one, other)
+    # By type, as True equals 1; the last part lets NaN pass where NaN is expected.
     elif type(found) is not type(expected) or found != expected and (found == found or expected == expected):
         raise InputMismatch(name, expected, _describe_input(found), "value")
 

@@ -128,6 +128,7 @@ def _hints(sizes: Iterable[Any]) -> Iterator[int]:
 
 def order_condition(order: tuple[int, ...], name: str) -> str:
     """Code that is true of a tensor whose dimensions are laid out in this order."""
+    # The permutation costs more than the question.
     usual = order == tuple(range(len(order)))
     return f"{name}.is_contiguous()" if usual else f"{name}.permute({order}).is_contiguous()"
 

@@ -17,6 +17,7 @@ def flat_inputs(codegen: PyTreeCodeGen, args: Sequence[Any], kwargs: Mapping[str
     spec = codegen.pytree_info.in_spec
     if _is_of_export(spec):
         names = codegen.pytree_info.orig_args
+        # A call may name arguments that were positional in the example; the tree has them by position.
         by_place = dict(zip(names[len(args) :], range(len(args), spec.child(0).num_children)))
         moved = tuple(kwargs[name] for name in by_place if name in kwargs)
         named = {name: value for name, value in kwargs.items() if name not in by_place}
@@ -60,6 +61,7 @@ def _leaves(spec: pytree.TreeSpec, value: Any, name: str) -> Iterator[Any]:
     if spec.is_leaf():
         yield value
         return
+    # One level at a time, so that the error can name the container that differs.
     parts, own = pytree.tree_flatten_with_path(value, is_leaf=lambda each: each is not value)
     if (own.type, own.context, own.num_children) != (spec.type, spec.context, spec.num_children):
         raise InputMismatch(name, _describe_container(spec), _describe_container(own, value), "structure")
