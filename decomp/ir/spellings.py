@@ -127,6 +127,7 @@ INPLACE: dict[str, str] = {
     "__ixor__": "bitwise_xor",
     "__ilshift__": "bitwise_left_shift",
     "__irshift__": "bitwise_right_shift",
+    # `aten.normal` draws around the tensor that it is given.
     "normal_": "normal_functional",
 }
 """In-place ops whose functional form is not their name without the underscore."""
@@ -137,18 +138,12 @@ FUNCTIONS: dict[Any, str] = {
     F.cross_entropy: "cross_entropy_loss",
     F.dropout2d: "feature_dropout",
     F.dropout3d: "feature_dropout",
-    F.feature_alpha_dropout: "feature_alpha_dropout",
-    F.max_pool1d: "max_pool1d",
-    F.max_pool2d: "max_pool2d",
-    F.max_pool3d: "max_pool3d",
-    F.adaptive_max_pool1d: "adaptive_max_pool1d",
-    F.adaptive_max_pool2d: "adaptive_max_pool2d",
-    F.adaptive_max_pool3d: "adaptive_max_pool3d",
     F.nll_loss: "nll_loss_nd",
+    # Its own name is `_threshold`, as one of its parameters has the other one.
     F.threshold: "threshold",
     get_data_attr: "detach",
 }
-"""Functions whose ATen op has another name, or whose own name is lost (boolean dispatch)."""
+"""Functions whose ATen op has another name."""
 
 MODULES: dict[str, str] = {
     "BatchNorm1d": "batch_norm",
@@ -158,7 +153,6 @@ MODULES: dict[str, str] = {
     "InstanceNorm1d": "instance_norm",
     "InstanceNorm2d": "instance_norm",
     "InstanceNorm3d": "instance_norm",
-    "CrossEntropyLoss": "cross_entropy_loss",
     "BCELoss": "binary_cross_entropy",
     "BCEWithLogitsLoss": "binary_cross_entropy_with_logits",
     "KLDivLoss": "kl_div",
@@ -166,11 +160,8 @@ MODULES: dict[str, str] = {
     "NLLLoss2d": "nll_loss_nd",
     "Dropout2d": "feature_dropout",
     "Dropout3d": "feature_dropout",
-    "LogSigmoid": "log_sigmoid",
-    "MultiLabelMarginLoss": "multilabel_margin_loss",
     "Unfold": "im2col",
     "Fold": "col2im",
-    "Threshold": "threshold",
     "RNN": "rnn_tanh",
     "ConstantPad1d": "pad",
     "ConstantPad2d": "pad",
@@ -247,10 +238,11 @@ MIRRORED: dict[str, str] = {
 }
 """From an op of a number and a tensor to the op of the tensor and the number."""
 
+# The last line has methods of the containers that models pass around, too.
 HOST_METHODS: frozenset[str] = frozenset(
     "size dim ndimension numel nelement stride storage_offset element_size is_contiguous is_floating_point is_complex"
-    " is_signed get_device type_str data_ptr untyped_storage storage __len__ is_conj is_neg is_inference"
-    " requires_grad_ retain_grad register_hook keys values items get append extend split_str".split()
+    " is_signed get_device data_ptr untyped_storage storage __len__ is_conj is_neg is_inference"
+    " requires_grad_ retain_grad register_hook keys values items get append extend".split()
 )
 """Methods that query a tensor, and do not return one."""
 
@@ -273,7 +265,6 @@ RENAMED: dict[str, dict[str, str]] = {
     "feature_alpha_dropout": {"training": "train"},
     "split": {"split_size_or_sections": "split_size"},
     "einsum": {"operands": "tensors"},
-    "im2col": {},
 }
 """From parameters of Python functions to the schema's names, where they differ, except `input` for `self`."""
 
@@ -290,6 +281,7 @@ KEYWORDS: dict[str, str] = {
 
 REDUCTIONS: dict[str, int] = {"none": 0, "mean": 1, "sum": 2}
 
+# `should_allow_numbers_as_tensors` in torch/csrc/utils/python_arg_parser.cpp. The backward of `mul` calls `_conj`.
 NUMBER_AS_TENSOR: frozenset[str] = frozenset("add sub mul div floor_divide _conj".split())
 """Ops for which PyTorch accepts a Python number as a tensor."""
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import decomp
+from decomp.ir import spellings
 from decomp.ir.ops import Op, known_names, resolve
 
 aten = torch.ops.aten
@@ -172,3 +173,19 @@ def test_a_rule_may_be_there_before_the_library_that_has_its_op():
 def test_an_op_has_one_name_for_any_namespace_separator():
     assert Op("mylib::foo") == Op("mylib.foo") and str(Op("aten::relu")) == "aten.relu"
     assert hash(Op("aten::relu")) == hash(decomp.op("relu"))
+
+
+def test_tables_of_exceptions_have_no_op_that_its_name_gives():
+    functions = [name for function, name in spellings.FUNCTIONS.items() if spellings.prefixed(function) == name]
+    classes = [name for name, op in spellings.MODULES.items() if name.lower() == op.replace("_", "")]
+    assert not functions and not classes
+
+
+@pytest.mark.parametrize("name", ["max_pool1d", "max_pool3d", "adaptive_max_pool2d", "feature_alpha_dropout"])
+def test_functions_behind_boolean_dispatch_are_ops_by_their_name(name):
+    assert resolve(getattr(F, name)).op == Op(f"aten.{name}")
+
+
+@pytest.mark.parametrize("cls", [nn.CrossEntropyLoss, nn.LogSigmoid, nn.MultiLabelMarginLoss, nn.Threshold])
+def test_classes_are_ops_by_their_name(cls):
+    assert resolve(cls).op.short.replace("_", "") == cls.__name__.lower()
