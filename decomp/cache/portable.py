@@ -21,6 +21,7 @@ from decomp.ir.host_functions import HOST_FUNCTIONS, HOST_NAMES
 from decomp.ir.signature import Signature, described
 from decomp.metadata.fakes import Fakes
 
+# Tables of positions and of coefficients fit; weights that a rule holds do not belong into a cache.
 LARGEST_CONSTANT = 1 << 14
 """The most bytes of a constant tensor of a rule; an expansion with a larger one is not cached."""
 

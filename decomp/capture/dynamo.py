@@ -233,7 +233,8 @@ class ProgramTape(Tape):
 
     def keep_metadata(self, fake: torch.Tensor) -> None:
         """Replace this fake tensor in the metadata of nodes by an alias of it, as its own shape is about to change."""
-        # Without gradients the alias of a tensor that requires one would not require it.
+        # Autograd refuses to use an alias that was made without gradients once its base is written with them ("A view
+        # was created in no_grad mode and its base or another view of its base has been modified inplace").
         with torch.enable_grad():
             as_it_is_now = aten.alias.default(fake)
         for node in self.graph.nodes:

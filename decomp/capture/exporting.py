@@ -229,7 +229,7 @@ def _export_with_random(
 ) -> ExportedProgram:
     try:
         return _export(model, args, kwargs, dynamic_shapes, lost)
-    # From https://github.com/pytorch/pytorch/pull/185456 on, fx prints such names by `getattr`.
+    # PyTorch's change, after 2.13: https://github.com/pytorch/pytorch/pull/185456.
     except SyntaxError:  # of `aten.random_.from`: torch 2.13 prints the keyword `from` as a Python name
         with _RandomAsRandintLike():
             return _export(model, args, kwargs, dynamic_shapes, lost)
@@ -380,6 +380,7 @@ class _SelectByItem(TorchFunctionMode):
         places = index if isinstance(index, tuple) else (index,)
         if not any(map(_is_row, places)) or not all(_is_row(p) or isinstance(p, (int, slice)) for p in places):
             return func(*args)
+        # From the last dimension, so that those that are left keep their numbers.
         for dim in reversed(range(len(places))):
             if _is_row(places[dim]):
                 table = torch.select(table, dim, places[dim].item())

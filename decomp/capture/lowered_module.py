@@ -47,6 +47,7 @@ class LoweredModule(LazyGraphModule):
     @skip_frame
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         check = self._input_check
+        # Here and not in the generated code, as what runs below must see the mode already.
         if check is not None and check.inference and torch.is_grad_enabled():
             check.refuse_gradients(args, kwargs)
             with torch.no_grad():
@@ -57,6 +58,7 @@ class LoweredModule(LazyGraphModule):
         try:
             return super().__call__(*args, **kwargs)
         except Exception as error:
+            # Most often PyTorch's error about a kernel is due to an input that differs, which this names.
             if check is not None and not isinstance(error, DecompError):
                 check.explain(args, kwargs, error)
             raise

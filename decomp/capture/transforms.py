@@ -305,6 +305,7 @@ class _LevelRegion:
 
     def _selected(self, which: Any, if_true: fx.GraphModule, if_false: fx.GraphModule, operands: Sequence[Any]) -> Any:
         """The result of a `cond` whose predicate is batched: both branches are run, and elements selected."""
+        # As vmap itself does for `cond` (torch/_higher_order_ops/cond.py).
         results = [self._body(branch, operands) for branch in (if_true, if_false)]
         return tree_map(lambda one, other: torch.where(which, one, other), *results)
 

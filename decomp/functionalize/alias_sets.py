@@ -103,7 +103,7 @@ def writes_alias_other_values(graph: fx.Graph, root: nn.Module | None, inputs: S
         return True
     storages = {node: storage_of(value) for node, value in zip(placeholders, inputs)}
     all_storages = list(storages.values())
-    # By storage, not by elements: AOTAutograd, for which this is asked, takes such inputs apart by storage.
+    # By storage, not by elements: where this is true AOTAutograd takes over, which is right in either case.
     return any(all_storages.count(storages[node]) > 1 for node in written_inputs if storages.get(node) is not None)
 
 

@@ -41,7 +41,7 @@ def functional_variant(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked:
     if name == "fill_diagonal_":
         return _filled_diagonal(emit, node, tensor, args, kwargs)
     if name in RANDOM_IN_PLACE:
-        # The functional random ops have no derivative (torch 2.13), while that of the in-place ones is zero.
+        # `normal_functional` and `bernoulli` have no derivative (torch 2.13); that of the in-place ops is zero.
         tensor = emit.call("detach", (tensor,), at=node) if tracked else tensor
         return _random(emit, node, tensor, name, args, kwargs)
     if name in STORAGE_CHANGES:

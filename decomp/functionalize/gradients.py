@@ -24,6 +24,7 @@ def gradient_inputs(graph: fx.Graph, root: nn.Module | None, state: Mapping[str,
         known = state.get(node.name)
         if can_require_grad(metadata(node)) if known is None else bool(getattr(known, "requires_grad", False)):
             found.add(node)
+    # These are known now, and require what they require; inputs of another call may require what the example does not.
     for node in graph.find_nodes(op="get_attr"):
         known = state.get(str(node.target), attribute(root, str(node.target)) if root is not None else None)
         if getattr(known, "requires_grad", False):

@@ -204,6 +204,7 @@ class AliasMemory:
             index=index,
             untracked=untracked,
         )
+        # If the shape of the tensor is changed in place later, it is not known whether this view is that tensor.
         if view.may_be_base:
             parent.storage.uncertain.append(alias)
         return alias

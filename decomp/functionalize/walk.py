@@ -347,6 +347,7 @@ class _FunctionalWalk:
         last = next(iter(reversed(self.emit.graph.nodes)))
         new = functional_variant(self.emit, node, self.value_of, tracked)
         compares = written_op(node) in COMPARISONS and can_require_grad(metadata(target))  # bool never does
+        # A comparison has no derivative, but its in-place form has one of zero, for the other operand as well.
         if compares and self.memory.grad_enabled:
             for other in {self.value_of(n): None for n in node.all_input_nodes if n is not target}:
                 if self.sources.may_require_grad(other):
@@ -366,6 +367,7 @@ class _FunctionalWalk:
         for name, index in places.items():
             written, label = call.arguments[name], call.arguments[name].name
             value = self.emit.node("call_function", operator.getitem, (whole, index), {}, at=node, label=label)
+            # What is written beside the result, such as the noise of `rrelu_with_noise`, has no gradient.
             self.memory.write(self.tensors[written].alias, value, requires and index < own, node)
             if own == 1 and index == 0:
                 self.tensors[node] = self.tensors[written]

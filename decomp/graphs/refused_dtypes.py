@@ -13,6 +13,7 @@ from decomp.ir.call import metadata
 from decomp.metadata.symbolic_sizes import size_hint
 from decomp.torch_internals import pytree
 
+# Zeros of this many elements take some ten megabytes and milliseconds.
 _LARGEST = 1 << 22
 
 

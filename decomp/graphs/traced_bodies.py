@@ -39,7 +39,7 @@ def _hide_constants(body: fx.GraphModule) -> None:
     for name in names & body._buffers.keys():
         value = body._buffers.pop(name)
         body._non_persistent_buffers_set.discard(name)
-        # `nn.Module.__setattr__` would register the tensor as a buffer again.
+        # `nn.Module.__setattr__` would register an `nn.Buffer` again.
         object.__setattr__(body, name, value)
     lift_constants(body)
 

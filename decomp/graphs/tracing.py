@@ -110,7 +110,7 @@ class Tape:
 
     def append_call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> fx.Node:
         """The same for arguments that are nodes already."""
-        # Put right by https://github.com/pytorch/pytorch/pull/186281.
+        # PyTorch's change, after 2.13: https://github.com/pytorch/pytorch/pull/186281.
         if target is _PRODUCT and type(args[1]) is int and args[1] == 0:
             args = (args[0], _zero_in(out))
         node = self._call(target, args, kwargs)

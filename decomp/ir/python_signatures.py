@@ -25,6 +25,7 @@ def python_signature(function: Any) -> inspect.Signature | None:
     """The signature of a plain Python function (not of a builtin, whose schemas say more), or None."""
     if isinstance(function, torch._ops.OpOverloadPacket) or not inspect.isfunction(inspect.unwrap(function)):
         return None
+    # `torch.jit`'s `boolean_dispatch` gives `F.max_pool2d` the name and module of the function, and no signature.
     name = getattr(function, "__name__", "")
     if name.startswith(("max_pool", "adaptive_max_pool", "fractional_max_pool")):
         # It has the parameters that both functions behind `boolean_dispatch` share.

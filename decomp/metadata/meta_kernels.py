@@ -222,7 +222,8 @@ def _kind(func: Any) -> str:
         return _FACTORY
     if torch.Tag.pointwise not in func.tags and name not in _VIEWS | _LIKE | _COMPOSITE | _OTHERS:
         return _ASK
-    # Fake tensors have functions of their own for views and `*_like`, too, which only handle the device.
+    # Fake tensors have functions of their own for some of these as well (`select`, `_unsafe_view`, `empty_like`), which
+    # handle devices, and sizes that depend on data.
     special = name not in _VIEWS | _LIKE and fakes_compute_it_otherwise(func)
     composite = name not in _COMPOSITE and func.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT)
     if special or composite:
@@ -271,7 +272,7 @@ _VIEWS = _names(
     "split_with_sizes unbind unfold as_strided"
 )
 _COMPOSITE = _names(
-    "flatten reshape narrow chunk where to movedim unflatten expand_as view_as type_as movedim moveaxis swapaxes "
+    "flatten reshape narrow chunk where to movedim unflatten expand_as view_as type_as moveaxis swapaxes "
     "broadcast_to tile square contiguous __and__ __or__ __xor__"
 )
 """Composite kernels that do not depend on the device."""

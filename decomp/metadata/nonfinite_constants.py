@@ -9,8 +9,8 @@ from typing import Any
 from torch import fx
 
 
-# PyTorch prints them as calls of `complex` since https://github.com/pytorch/pytorch/pull/188596; the same for zeros
-# with a sign, which do not survive either: https://github.com/pytorch/pytorch/pull/185550.
+# PyTorch's change, after 2.13: https://github.com/pytorch/pytorch/pull/188596. A zero with a sign does not survive
+# either: https://github.com/pytorch/pytorch/pull/185550.
 class EndlessComplex(complex):
     """A complex number that prints as valid code, and equals the same number, NaN included, as arguments of nodes are
     compared."""

@@ -52,6 +52,7 @@ def cells(figures: Figures) -> tuple[str, str, str, str]:
     """Errors of the rule, errors of PyTorch, the worst input, and how many results are wrong beyond rounding."""
     own = "is the reference" if figures.own_max is None else f"{figures.own_max:.3g} / {figures.own_mean or 0:.3g}"
     wrong = f"{figures.mismatches:,} of {figures.points + figures.mismatches:,}" if figures.mismatches else "none"
+    # With an error of 0 every input is the worst one.
     worst = figures.worst if figures.max else ""
     return f"{figures.max:.3g} / {figures.mean:.3g}", own, worst, wrong
 

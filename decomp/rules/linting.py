@@ -62,6 +62,7 @@ def _of_rule(rule: Rule, served: list[Op]) -> Iterator[Finding]:
         return
     if rule.parameters is None or not overloads(rule.op):
         return
+    # One function may serve several ops, whose calls have different arguments.
     known = {p.name for op in served for _, params in overloads(op) for p in params} | set(rule.order or ())
     places = max(len(params) for _, params in overloads(rule.op))
     for i, parameter in enumerate(rule.parameters):

@@ -89,6 +89,7 @@ def pattern_rule(
     level: str | None,
 ) -> PatternRule:
     """The rule that replaces a pattern by the result of `function`. Raises `ArgumentError`, `RuleError`."""
+    # A lambda has no name that would say anything in a report.
     names = (name, getattr(function, "__name__", _LAMBDA), getattr(pattern, "__name__", _LAMBDA))
     title = re.sub(r"\W", "_", next((each for each in names if each and each != _LAMBDA), "pattern"))
     own = Pattern.of(pattern, title, **modules)

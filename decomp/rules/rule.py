@@ -262,7 +262,7 @@ def known_as(name: str, known: set[str]) -> str | None:
     """The schema's name for a parameter of a rule: its own, or without Python's underscore (`from_` is `from`)."""
     if name in known:
         return name
-    # To PyTorch's parser `x` is another name of `self`, but a rule for any op may call its first parameter so.
+    # To PyTorch's parser `x` is NumPy's name of `self`, but a rule for any op may call its first parameter so.
     other = spellings.KEYWORDS.get(name, name.rstrip("_")) if name != "x" else None
     return other if other in known else None
 

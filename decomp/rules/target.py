@@ -242,6 +242,7 @@ class Target:
     def surely_legal(self, op: Op, overload: str | None) -> bool:
         """Whether every call of this overload (of every overload, if None) is legal, whatever its arguments."""
         if overload is None:
+            # An entry of one overload comes before that of the whole op, and may be stricter.
             own = [alternatives for (known, _), alternatives in self._entries.items() if known == op]
             return (op, None) in self._entries and all(() in alternatives for alternatives in own)
         found = self._entries.get((op, overload), self._entries.get((op, None)))

@@ -224,6 +224,7 @@ class _OfArgument:
     value: Any
 
     def __call__(self, call: Call) -> bool:
+        # Looked up at each call: the functions in the table are lambdas, which could not be pickled with this object.
         _, _, build = _CHECKS[self.check]
         return build(self.value)(_plain(call.argument(self.argument)))
 
