@@ -73,7 +73,7 @@ class Origins:
     def name(self, rules: Rules, target: Target, dialect: str, cost: Any) -> str | None:
         """A hash of everything that an expansion depends on, except the user's own functions; None if that is
         unknown."""
-        # A class of one's own may override anything.
+        # A subclass may override anything.
         if type(rules) is not Rules or type(target) not in (Target, MatchAllTarget):
             return None
         describing = _Describing()

@@ -80,5 +80,5 @@ class Store:
 
 
 def _digest(key: str, text: bytes) -> bytes:
-    # With the key, so that a text which damage moved to another key is not taken for that of a call.
+    # With the key, so that a text under a wrong key is not accepted.
     return hashlib.blake2b(key.encode() + b"\0" + text, digest_size=16).digest()

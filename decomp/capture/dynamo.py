@@ -118,6 +118,7 @@ def trace_with(
     fakes = [_fake_in_mode(mode, value) if kind is not None else value for value in inputs]
     tape = ProgramTape(fx.Graph(), mode)
     tracer = (kind or OverloadTracer)(module, tape)
+    # Switches in the graph change the gradient mode of this thread, which is put back.
     with torch.set_grad_enabled(torch.is_grad_enabled()), tracer.balanced():
         # Backends get flat inputs, in the order of the placeholders.
         tracer.run(*fakes, enable_io_processing=False)
@@ -141,7 +142,7 @@ def _find_state_switch(module: fx.GraphModule) -> str | None:
 
 
 def _switches_state(node: fx.Node) -> bool:
-    # Dynamo inlines modules; one that it left has code that it does not look into.
+    # Dynamo inlines modules; a remaining one has code that Dynamo does not trace.
     if node.op == "call_module":
         return True
     if node.op == "call_method":

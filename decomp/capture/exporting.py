@@ -166,7 +166,7 @@ def _by_dynamo(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lo
 def _lost_by_dynamo(lost: dict[str, bool], model: nn.Module, args: Any, kwargs: Any) -> None:
     """Set `lost` for a module that Dynamo has captured: exporting its graph keeps everything but the backward of custom
     functions."""
-    # What the first attempt noted is not so for Dynamo, which records more.
+    # The first attempt noted what torch.export loses; Dynamo records more.
     lost.clear()
     if has_custom_functions() and holds_custom_functions(torch_graph(model, args, kwargs)):
         lost["the backward of a torch.autograd.Function"] = True
@@ -220,7 +220,7 @@ def failure_on(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] 
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    # What is no leaf stays none: a model may write it in place.
+    # A tensor that is not a leaf must stay so, as a model may write it in place.
     return tensor.detach().clone().requires_grad_(tensor.requires_grad) if tensor.is_leaf else tensor.clone()
 
 

@@ -264,6 +264,7 @@ def _graph(model: fx.GraphModule, args: Any, kwargs: Any, leaves: Leaves | None,
     if not given:
         refuse_wrapped(model, "the GraphModule")
     elif (plain := unwrap_subclasses(model)) is not model:
+        # The code of a subclass is Python of its own, which a graph does not show; export runs it.
         return _exported(export(plain, args or (), kwargs or {}), "captured")
     program = _prepare(model.graph, model, "graph", leaves)
     known = _complete_metadata(program, leaves, infer)
@@ -475,6 +476,7 @@ def graph_module(
         name = root.__class__.__name__ if root.__class__.__name__ != "_LazyGraphModule" else "GraphModule"
     else:
         name = type(root).__name__
+    # A body checks no inputs: the program around it computes them.
     module = lazy_graph_module(attributes, graph, name, BodyModule if is_body else LoweredModule)
     for name in attributes:
         if name in constants or _is_non_persistent(root, name):

@@ -47,7 +47,7 @@ class LoweredModule(LazyGraphModule):
     @skip_frame
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         check = self._input_check
-        # Here and not in the generated code, as what runs below must see the mode already.
+        # Here and not in the generated code, as hooks must run without gradients as well.
         if check is not None and check.inference and torch.is_grad_enabled():
             check.refuse_gradients(args, kwargs)
             with torch.no_grad():

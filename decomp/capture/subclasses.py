@@ -174,7 +174,7 @@ def _register_parts(module: nn.Module, name: str, tensor: Any) -> _Parts:
         if _is_wrapped(inner):
             parts[each] = _register_parts(module, own, inner)
         else:
-            # Not as a parameter, which would be one to train.
+            # Not as a parameter, as the parts do not train.
             module.register_buffer(own, inner)
             parts[each] = own
     return _Parts(type(tensor), parts, context, tensor.size(), tensor.stride())

@@ -381,7 +381,7 @@ def _place(value: torch.Tensor) -> Any:
 
 def _full(constant: torch.Tensor, source: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The call that creates a scalar constant of a region."""
-    # Only numbers have a call that makes them; a table would need an attribute, of which a region has none.
+    # A number is made by a call; a table would need an attribute, and a region has none.
     if constant.dim():
         raise _not_removable(source, f"it makes a tensor of shape {tuple(constant.shape)} from numbers")
     return aten.full.default, ([], constant.item()), {"dtype": constant.dtype, "device": constant.device}

@@ -175,6 +175,7 @@ def _promotes(emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: An
     own = metadata(tensor)
     if emit.mode is None or not isinstance(own, torch.Tensor):
         return always
+    # Most writes have operands of one dtype, and then nothing needs to be computed.
     found = {getattr(metadata(n), "dtype", own.dtype) for n in nodes_in((args, kwargs))}
     if found == {own.dtype} and not always:
         return False

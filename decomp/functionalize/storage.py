@@ -284,7 +284,7 @@ class AliasMemory:
         storage.last_written, storage.writer = alias, at
         alias.value, alias.version = value, storage.write_count
         alias.region = 0 if self.grad_enabled else self.region
-        # To autograd a write into a `detach()` does not reach the tensor that it is of.
+        # Autograd does not see that a write into a `detach()` reaches the tensor behind it.
         alias.overwritten = None if _is_detached(alias) else overwritten
         self._note_detached(alias)
         self._flush_repeating(alias, at)

@@ -329,7 +329,8 @@ def _narrowed(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
     end: Any = None
     if isinstance(start, fx.Node) or isinstance(length, fx.Node):
         end = emit.node("call_function", operator.add, (start, length), {}, at=at)
-    # Where a range ends with the dimension, counted from behind, its end is −0: None says so to a slice.
+    # Where a range that is counted from behind ends with the dimension, its end would be 0, the beginning; None is the
+    # end.
     elif start >= 0 or start + length < 0:
         end = start + length
     return emit.placed("slice", base, value, dim, start, end, 1, at=at)
@@ -345,7 +346,7 @@ def _diagonal(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.N
 def _strided(emit: Emitter, view: View, base: fx.Node, value: fx.Node, at: fx.Node) -> fx.Node:
     """By scatter at flat indices: as_strided_scatter has a wrong derivative (torch 2.13: zero for the rest)."""
     # The derivative is 1 for the elements that are overwritten, and 0 for all others; it should be the other way round.
-    # (https://github.com/pytorch/pytorch/pull/87646 only gave memory a value there that had none.)
+    # (https://github.com/pytorch/pytorch/pull/87646 put zeros there in the place of uninitialized memory.)
     order, start = _places(view)
     if view.repeats:
         raise _repeated(view, at)

@@ -188,7 +188,6 @@ class _FunctionalWalk:
         new, tracked = self.emit.copy(node, self.value_of), node in self.tracks
         self.sources.inputs.update((new,) if tracked else ())
         key = self.alias_sets.attribute_key(node)
-        # Two nodes that read one parameter are one tensor.
         if key in self.attributes:
             self.tensors[node] = self.attributes[key]
             return
@@ -462,7 +461,6 @@ class _FunctionalWalk:
         self._enter(node, region)
 
     def _pure_body(self, node: fx.Node, name: str, body: fx.GraphModule) -> None:
-        # Several calls may share a body.
         if name in self.submodules or not mutates(body.graph, body):
             return
         inner = _FunctionalWalk(

@@ -235,5 +235,5 @@ def _has_effect(node: fx.Node) -> bool:
         return True
     packet = spelling_of(node).op.packet
     overload = getattr(packet, packet.overloads()[0]) if packet is not None else None
-    # Without an unused random call, all draws after it would be others.
+    # If an unused random call were dropped, all later draws would change.
     return overload is not None and torch.Tag.nondeterministic_seeded in overload.tags

@@ -98,6 +98,7 @@ class Tape:
 
     def _node_at(self, value: FakeTensor) -> fx.Node | None:
         """The first node whose value has the same storage, offset and strides as a fake tensor."""
+        # Only now, when one is asked for by its place: nearly all tensors are found by their identity.
         for other, node in self._unplaced:
             if other.layout is torch.strided:
                 self._places.setdefault(_place(other), node)
@@ -390,7 +391,7 @@ class Recorder(ProxyTorchDispatchMode):
         out = self.executed(func, args, kwargs)
         single = isinstance(out, torch.Tensor)
         if not single and not any(isinstance(leaf, (torch.Tensor, *SYMBOLIC)) for leaf in tree_leaves(out)):
-            # An assertion on data is such a call; what returns a number, as `item()` does, is none.
+            # Such as an assertion on data; a call that returns a number, like `item()`, is not recorded.
             self._recorded_effect(func, args, kwargs, out)
             return out
         if func._schema.is_mutable:

@@ -88,6 +88,6 @@ def same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
         return same_elements(*(torch.view_as_real(t.resolve_conj()) for t in (one, other)))
     if not one.is_floating_point():
         return bool(torch.equal(one, other))
-    # `torch.equal` takes 0.0 for −0.0, and NaN for something else than NaN.
+    # `torch.equal` says that 0.0 equals −0.0, and that NaN differs from NaN.
     alike = (one == other) & (torch.signbit(one) == torch.signbit(other))
     return bool((alike | (one.isnan() & other.isnan())).all())

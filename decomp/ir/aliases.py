@@ -278,7 +278,7 @@ def is_basic_index(index: Any) -> bool | None:
 def _is_basic(item: Any) -> bool | None:
     if isinstance(item, fx.Node):
         kind = kind_of(item)
-        # An input without metadata may be a number; numbers that a call returns are known to be some ("host").
+        # Only an input without metadata may turn out to be a number: of a call it is known whether it returns one.
         return True if kind == "host" else False if kind == "tensor" or item.op != "placeholder" else None
     # True and False are masks without dimensions, and copy like other masks.
     return not isinstance(item, (list, tuple, bool, torch.Tensor))

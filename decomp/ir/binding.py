@@ -176,7 +176,7 @@ def _known_keywords(params: Sequence[Parameter], kwargs: Mapping[str, Any]) -> d
     known = {p.name for p in params}
     renamed = {}
     for name, value in kwargs.items():
-        # `out=None` is how functions of torch say that there is none.
+        # Functions of torch take `out=None` as no output.
         if name == "out" and value is None:
             continue
         if name not in known and spellings.KEYWORDS.get(name) in known:

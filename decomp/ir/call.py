@@ -323,7 +323,7 @@ def bound_call(node: fx.Node) -> Call | None:
     reads_data = False
     try:
         bound = _bound(kind_of, node)
-    # In a second attempt alone: else the overloads for numbers would win wherever a tensor without dimensions is
+    # Only in a second attempt: otherwise the overloads for numbers would win wherever a tensor without dimensions is
     # passed.
     except BindingError:
         bound, reads_data = _bound(_kind_or_number, node), True

@@ -79,6 +79,7 @@ class ProgramGraph:
     @property
     def attribute_names(self) -> set[str]:
         """The names that an attribute which a pass adds must not have."""
+        # A module has parameters, buffers and children in tables, and everything else in its `__dict__`.
         owned = vars(self.owner)
         registered = (name for kind in ("_parameters", "_buffers", "_modules") for name in owned.get(kind, ()))
         return {*registered, *owned, *self.constants, *self.lifted}

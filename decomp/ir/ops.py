@@ -201,7 +201,7 @@ def _is_torch_function(function: Any) -> bool:
 
 def _of_text(text: str) -> Spelling:
     parts = text.replace("::", ".").split(".")
-    # "add" is an op of ATen, "getitem" is none.
+    # "add" is the op of ATen; "getitem" is in `operator` alone.
     if len(parts) == 1 and hasattr(operator, text) and not _has_packet("aten", text):
         return of_function(getattr(operator, text))
     if len(parts) == 1 and text in spellings.METHODS:

@@ -120,7 +120,7 @@ def _by_schema(op: Op, values: Values, inplace: bool, given: frozenset[str], kin
         # others the call is not what the schema says, and a rule must see the argument in order to decline it.
         if parameter is None and (name not in written or value is None or value is False):
             continue
-        # None stands in a Python signature for the default of the schema.
+        # In a Python signature None means the default of the schema.
         if parameter is not None and value is None and not parameter.optional and name in bound:
             continue
         bound[name] = value

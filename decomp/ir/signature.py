@@ -68,8 +68,7 @@ class Signatures:
         places: dict[fx.Node, int] = {}
         args = tuple([self._pattern(arg, places) for arg in node.args])
         kwargs = tuple([(k, self._pattern(v, places)) for k, v in node.kwargs.items()]) if node.kwargs else ()
-        # A collective names its group, and the same name is another place in another process: expansions contain the
-        # rank.
+        # The name of a group does not say which rank this process has in it, and expansions contain the rank.
         if getattr(node.target, "namespace", "") in COLLECTIVES:
             kwargs = (*kwargs, ("place in group", _place_in_group(node)))
         # The result is included: the strides of attention depend on which inputs require gradients, which is not part

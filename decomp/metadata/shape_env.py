@@ -105,6 +105,7 @@ class Snapshot:
         """Keep the entries of new symbols of data-dependent sizes that occur in the metadata of `result`."""
         if self.env is None or self.env.var_to_range.keys() <= self.saved["var_to_range"].keys():
             return
+        # Every symbol has a range, so that new symbols are those that have none in the saved state.
         new = self.env.var_to_range.keys() - self.saved["var_to_range"].keys()
         used = new & _symbols_of(result)
         for name, value in vars(self.env).items():

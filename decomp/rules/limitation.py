@@ -74,7 +74,7 @@ def first_applicable(limitations: Iterable[Limitation], call: Call, target: Targ
 def library_place(entry: Any) -> tuple[Op, int, str] | None:
     """A reference to this rule or limitation of the library: its op, its index there, and its text. Many rules of the
     library are closures, which cannot be pickled by name."""
-    # Without importing it: as long as the library is not imported, no entry can be one of its.
+    # Without importing it: no entry can come from a library that is not imported.
     loaded = getattr(sys.modules.get("decomp_rules"), "RULES", None)
     known = loaded.entries_of(entry.op) if loaded is not None else ()
     # The text goes along, so that another version of the library does not give another rule in silence.

@@ -206,6 +206,8 @@ def _schema(op: Op, overload: str | None) -> dict[str, Parameter]:
 
 def _by_name(rule: Rule, bound: Bound) -> tuple[list[Any], dict[str, Any]] | Declined:
     schema = _schema(bound.op, bound.overload)
+    # The order of the function that it was registered by comes first: `F.batch_norm` takes the statistics before the
+    # weight, and its op takes them after the bias.
     order = rule.order or tuple(schema) or tuple(bound.arguments)
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
