@@ -32,8 +32,8 @@ from decomp.validation.running_programs import call_node
 
 LIMIT = 64
 """The most calls between the result of a law and its operands."""
-NEAR = 16
-"""How many calls above an image are searched for an operand that is computed from another."""
+NEAR = 256
+"""How many calls between the operands of an image are searched for those that are computed from another."""
 ELEMENTS = 1024
 """The number of elements of each operand to run an application on, in 3 to 64 turns."""
 
@@ -166,23 +166,30 @@ def _leaves(image: Term, is_call: bool, above: Sequence[Term]) -> Sequence[Term]
 
 def _derived_from(leaves: Sequence[Term]) -> tuple[Term, ...]:
     """The terms that are computed from other terms, and the calls between, in order."""
+    # Of several operands, one may be computed from another, and the law may hold only because of it.
+    if len(leaves) < 2:
+        return ()
+    first = min(leaf.owner for leaf in leaves)
     near = dict.fromkeys(leaves)
-    for term in (waiting := list(near) if len(leaves) > 1 else []):
-        more = [operand for operand in _operands_of(term) if operand not in near][: max(0, NEAR - len(waiting))]
+    for term in (waiting := list(near)):
+        # What precedes all leaves is computed from none of them.
+        more = [each for each in _operands_of(term) if each not in near and not each.owner < first]
+        more = more[: max(0, NEAR - len(waiting))]
         near.update(dict.fromkeys(more))
         waiting += more
-    found: dict[Term, None] = {}
+    derived: dict[Term, bool] = {}
 
     def is_derived(term: Term) -> bool:
-        """Whether a term is computed from one of the terms; if so, it is recorded."""
-        below = [each for each in _operands_of(term) if each in near] if term not in found else []
-        if any([is_derived(each) or each in leaves for each in below]):
-            found[term] = None
-        return term in found
+        """Whether a term is computed from one of the leaves. Its operands are recorded before it."""
+        if term not in derived:
+            below = [each for each in _operands_of(term) if each in near]
+            # A list and no generator: `any` would stop at the first, and the others would not be recorded.
+            derived[term] = any([is_derived(each) or each in leaves for each in below])
+        return derived[term]
 
-    for leaf in near:
-        is_derived(leaf)
-    return tuple(found)
+    for term in near:
+        is_derived(term)
+    return tuple(term for term, found in derived.items() if found)
 
 
 def _operands_of(term: Term) -> Sequence[Term]:

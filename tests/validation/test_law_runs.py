@@ -152,3 +152,13 @@ def test_operands_that_are_views_of_each_other_are_given_values_that_agree(monke
 def test_comparisons_with_views_of_themselves_are_verified(op, target):
     low = decomp.lower(Holder(lambda x: op(x, 0)[0]), to=target, args=(X,), verify="values")
     assert "the same to the last bit" in said(low)[0]
+
+
+def test_an_operand_far_below_another_is_computed_from_it():
+    """A quotient by an expanded norm: the scale of the divisor is computed from it in many calls."""
+    x = torch.randn(2, 4, 12, 32)
+    program = torch.export.export(Holder(lambda x: torch.nn.functional.normalize(x, dim=-1)), (x,))
+    lowering = decomp.lower(program, to=targets.tinygrad, args=(x,), training=False, verify="values")
+    applied = [record.applied for piece in lowering.internals.pieces if (record := piece.record("simplify"))]
+    assert any("operand that was expanded" in names for each in applied for names in each.values())
+    assert said(lowering)
