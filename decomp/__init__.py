@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from decomp.backends import backend
     from decomp.budgets import budget
     from decomp.derive.decisions import Plan
-    from decomp.errors import ArgumentError, CaptureError, DecompError, InputMismatch, NotLowered, RuleError, UnknownOp
+    from decomp.errors import CaptureError, DecompError, NotLowered
     from decomp.finding import match
     from decomp.ir.call import Call, calls
     from decomp.ir.ops import Op, op
@@ -77,15 +77,11 @@ __all__ = [  # noqa: RUF022  in groups
     "decline",
     "op",
     # results and errors
-    "ArgumentError",
     "CaptureError",
     "DecompError",
-    "InputMismatch",
     "Lowering",
     "NotLowered",
     "Plan",
-    "RuleError",
-    "UnknownOp",
     "VerificationError",
     "errors",
     "results",
@@ -94,13 +90,11 @@ __all__ = [  # noqa: RUF022  in groups
 require_supported(torch_version())
 
 _DEFINED_IN = {
-    "ArgumentError": "decomp.errors",
     "Backend": "decomp.runtime.tables",
     "Call": "decomp.ir.call",
     "CaptureError": "decomp.errors",
     "Converter": "decomp.tools.converting.converter",
     "DecompError": "decomp.errors",
-    "InputMismatch": "decomp.errors",
     "Limitation": "decomp.rules.limitation",
     "Lowering": "decomp.lowering",
     "NotLowered": "decomp.errors",
@@ -109,11 +103,9 @@ _DEFINED_IN = {
     "Pattern": "decomp.patterns.pattern",
     "Plan": "decomp.derive.decisions",
     "Rule": "decomp.rules.rules",
-    "RuleError": "decomp.errors",
     "Rules": "decomp.rules.rules",
     "Sample": "decomp.samples",
     "Target": "decomp.rules.target",
-    "UnknownOp": "decomp.errors",
     "VerificationError": "decomp.proof.correspondence",
     "advise": "decomp.advising",
     "backend": "decomp.backends",
@@ -138,8 +130,8 @@ _DEFINED_IN = {
 }
 
 _MOVED_TO_ERRORS = frozenset(
-    "AccuracyError BackendError CostError InputMissing InputsOverlap InternalError LoadError MutationError NotPortable "
-    "OutOfRange PrimitiveError RuleCycle TargetError".split()
+    "AccuracyError ArgumentError BackendError CostError InputMismatch InputMissing InputsOverlap InternalError "
+    "LoadError MutationError NotPortable OutOfRange PrimitiveError RuleCycle RuleError TargetError UnknownOp".split()
 )
 _MOVED = {
     **{name: ("errors", name) for name in _MOVED_TO_ERRORS},

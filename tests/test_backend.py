@@ -358,7 +358,9 @@ def test_a_target_by_name_is_refused_at_once() -> None:
 
 
 def test_an_unknown_compiler_is_refused_at_once() -> None:
-    with pytest.raises(decomp.ArgumentError, match="must be 'eager', 'inductor', a Backend or a function, not 'cuda'"):
+    with pytest.raises(
+        decomp.errors.ArgumentError, match="must be 'eager', 'inductor', a Backend or a function, not 'cuda'"
+    ):
         decomp.backend(to=targets.tinygrad, compiler="cuda")
 
 

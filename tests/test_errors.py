@@ -38,11 +38,11 @@ def node(trace=None):
     ],
 )
 def test_unknown_op(known, message):
-    assert str(decomp.UnknownOp("rleu", known)) == message
+    assert str(decomp.errors.UnknownOp("rleu", known)) == message
 
 
 def test_a_rule_error_names_rule_node_line_and_remedy():
-    error = decomp.RuleError("relu (mine.py:3)", "mutates its input", "use the functional op")
+    error = decomp.errors.RuleError("relu (mine.py:3)", "mutates its input", "use the functional op")
     assert str(error) == "rule relu (mine.py:3): mutates its input\n  to do: use the functional op"
     assert str(error.at(node(TRACE))) == (
         "rule relu (mine.py:3): mutates its input\n"
@@ -132,22 +132,22 @@ def test_a_rule_is_located():
 
 def test_all_errors_are_one_family():
     family = [
-        decomp.UnknownOp,
+        decomp.errors.UnknownOp,
         decomp.errors.TargetError,
         decomp.CaptureError,
         decomp.errors.MutationError,
-        decomp.RuleError,
+        decomp.errors.RuleError,
         decomp.errors.RuleCycle,
         decomp.NotLowered,
     ]
     assert all(issubclass(error, decomp.DecompError) for error in family)
-    assert issubclass(decomp.UnknownOp, LookupError) and issubclass(decomp.errors.TargetError, ValueError)
+    assert issubclass(decomp.errors.UnknownOp, LookupError) and issubclass(decomp.errors.TargetError, ValueError)
 
 
 def test_options_are_checked_by_position_as_by_name():
     lowering = decomp.lower(torch.nn.ReLU(), to=decomp.Target("chip", ["relu"]), args=(torch.randn(3),))
     for given in (lambda: decomp.memory_plan(lowering, 1), lambda: decomp.memory_plan(lowering, args=1)):
-        with pytest.raises(decomp.ArgumentError, match=r"args= must be a tuple of the inputs by position"):
+        with pytest.raises(decomp.errors.ArgumentError, match=r"args= must be a tuple of the inputs by position"):
             given()
 
 

@@ -107,7 +107,7 @@ def test_it_needs_inputs():
 
 @pytest.mark.parametrize("wrong", [0, -1.0, math.inf, math.nan, True, "2"])
 def test_a_factor_is_a_number_above_zero(wrong):
-    with pytest.raises(decomp.ArgumentError) as caught:
+    with pytest.raises(decomp.errors.ArgumentError) as caught:
         decomp.lower(Program(), to=CHIP, rules=leveled(), args=(X,), max_error=wrong)
     assert str(caught.value) == f"max_error= must be a number above 0, not {wrong!r}; 1.0 is as accurate as PyTorch"
 

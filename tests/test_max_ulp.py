@@ -96,9 +96,9 @@ def test_plan_decompose_and_backend_take_it_too(certified):
 
 
 def test_wrong_limits_are_refused():
-    with pytest.raises(decomp.ArgumentError, match="max_ulp= must be ULP, a number above 0"):
+    with pytest.raises(decomp.errors.ArgumentError, match="max_ulp= must be ULP, a number above 0"):
         calls(max_ulp=0)
-    with pytest.raises(decomp.ArgumentError, match="pass only one of the two"):
+    with pytest.raises(decomp.errors.ArgumentError, match="pass only one of the two"):
         calls(max_ulp=4, max_error=1.0)
 
 

@@ -63,11 +63,11 @@ def test_every_error_of_the_family_comes_back_with_type_message_and_attributes(k
 def made():
     """Errors made as the package makes them."""
     local = decomp.Rules({F.relu: lambda x: x})["relu"][0]
-    yield decomp.UnknownOp("rleu", ["relu"])
+    yield decomp.errors.UnknownOp("rleu", ["relu"])
     yield decomp.errors.TargetError("no name")
     yield decomp.CaptureError("no graph")
     yield decomp.errors.MutationError("lost")
-    yield decomp.RuleError(local, "mutates its input", "use another", sorting_node())
+    yield decomp.errors.RuleError(local, "mutates its input", "use another", sorting_node())
     yield decomp.errors.RuleCycle(RULES["gelu"][0], "calls itself")
     yield decomp.NotLowered("chip", [Blocker("aten.sort", ("sort",), None, (), None, "depends on data")])
     yield decomp.VerificationError("lost", sorting_node(), sorting_node(), expected=1, found=sorting_node())
@@ -83,9 +83,9 @@ def test_errors_come_back_as_they_were_made(error):
 
 
 def test_a_rule_in_an_error_comes_back_where_it_can_be_found_and_as_its_name_elsewhere():
-    assert again(decomp.RuleError(RULES["gelu"][0], "is slow")).rule is RULES["gelu"][0]
+    assert again(decomp.errors.RuleError(RULES["gelu"][0], "is slow")).rule is RULES["gelu"][0]
     local = decomp.Rules({F.relu: lambda x: x})["relu"][0]
-    assert again(decomp.RuleError(local, "is slow")).rule == str(local)
+    assert again(decomp.errors.RuleError(local, "is slow")).rule == str(local)
 
 
 def test_what_blocks_comes_back_with_the_error():

@@ -22,7 +22,7 @@ MOVED = {
 
 def test_the_public_face_has_some_forty_names_and_nothing_leaks_into_it():
     assert dir(decomp) == sorted(decomp.__all__)
-    assert len(set(decomp.__all__)) == len(decomp.__all__) <= 44
+    assert len(set(decomp.__all__)) == len(decomp.__all__) <= 40
     assert all(getattr(decomp, name) is not None for name in decomp.__all__)
 
 

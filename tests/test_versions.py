@@ -55,7 +55,7 @@ def test_rules_and_targets_may_name_an_absent_op():
 
 
 def test_a_name_that_no_version_has_is_still_misspelt():
-    with pytest.raises(decomp.UnknownOp, match="unknown op 'aten.reluu'; did you mean"):
+    with pytest.raises(decomp.errors.UnknownOp, match="unknown op 'aten.reluu'; did you mean"):
         decomp.op("aten.reluu")
 
 

@@ -12,7 +12,7 @@ import onnx
 from onnx import helper
 import torch
 
-from decomp import ArgumentError
+from decomp import errors
 from decomp_rules.backends.onnx_graph import DTYPES, tensor_proto
 
 DATA, ABSENT = ".data", ".weights"
@@ -74,7 +74,7 @@ def fill(path: Path, tensors: Mapping[str, torch.Tensor]) -> Path:
     wanted = [each for each in model.graph.initializer if _location(each) == beside.name]
     missing = [each.name for each in wanted if each.name not in tensors]
     if missing:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"the model has weights that are not given: {', '.join(missing[:5])}"
             + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         )
@@ -90,7 +90,7 @@ def fill(path: Path, tensors: Mapping[str, torch.Tensor]) -> Path:
 def _require_same(wanted: onnx.TensorProto, given: torch.Tensor) -> None:
     shape, dtype = tuple(wanted.dims), _TORCH[wanted.data_type]
     if (tuple(given.shape), given.dtype) != (shape, dtype):
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"{wanted.name!r} is {dtype} {list(shape)} in the model, and cannot be {given.dtype} {list(given.shape)}"
         )
 

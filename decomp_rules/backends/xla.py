@@ -25,7 +25,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from decomp import ArgumentError, Backend
+from decomp import Backend, errors
 from decomp.results import Loaded
 from decomp_rules import targets
 from decomp_rules.backends import departures, xla_arithmetic, xla_control, xla_direct, xla_shapes
@@ -190,7 +190,7 @@ class StableHloModule:
         """Write the text (`.mlir`) or the bytecode (`.mlirbc`). Raises `ArgumentError` for another name."""
         path = Path(path)
         if path.suffix not in (".mlir", ".mlirbc"):
-            raise ArgumentError(f"{path}: the name must end in .mlir (text) or .mlirbc (bytecode)")
+            raise errors.ArgumentError(f"{path}: the name must end in .mlir (text) or .mlirbc (bytecode)")
         path.write_bytes(self.bytecode if path.suffix == ".mlirbc" else self.text.encode())
 
 
@@ -234,6 +234,8 @@ def _type_of(meta: Any, scope: export.SymbolicScope) -> Any:
     if not isinstance(meta, torch.Tensor):
         if isinstance(meta, (bool, int, float)):
             return meta
-        raise ArgumentError("an input of a module is a tensor or a known number; lower the model with the number")
+        raise errors.ArgumentError(
+            "an input of a module is a tensor or a known number; lower the model with the number"
+        )
     shape = export.symbolic_shape(f"({', '.join(map(str, meta.shape))},)", scope=scope) if meta.dim() else ()
     return jax.ShapeDtypeStruct(shape, DTYPES[meta.dtype])

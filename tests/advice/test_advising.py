@@ -205,7 +205,7 @@ def test_stored_answers_are_not_computed_again(tmp_path):
 
 def test_an_unwritable_directory_is_reported(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(decomp.ArgumentError, match="results= must be a directory"):
+    with pytest.raises(decomp.errors.ArgumentError, match="results= must be a directory"):
         decomp.advise(three(), to=CHIP, rules=VERSIONED, results=tmp_path / "file")
 
 
@@ -215,18 +215,18 @@ def test_answers_that_depend_on_functions_of_the_users_are_not_kept(tmp_path):
         'the next process\n  to do: give your rules a version, Rules(version="1"), and write the conditions of a '
         "target in its TOML file"
     )
-    with pytest.raises(decomp.ArgumentError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(decomp.errors.ArgumentError, match=f"^{re.escape(message)}$"):
         decomp.advise(three(), to=CHIP, rules=RULES, results=tmp_path)
 
 
 def test_what_is_no_executor_is_refused():
-    with pytest.raises(decomp.ArgumentError, match="executor= must be a concurrent.futures.Executor, not int"):
+    with pytest.raises(decomp.errors.ArgumentError, match="executor= must be a concurrent.futures.Executor, not int"):
         decomp.advise(three(), to=CHIP, executor=4)
 
 
 @pytest.mark.parametrize("given", [{}, [1], {1: nn.ReLU()}, nn.ReLU()], ids=["empty", "list", "number", "module"])
 def test_what_is_no_collection_of_programs_is_refused(given):
-    with pytest.raises(decomp.ArgumentError, match="programs must be a dict from name to program"):
+    with pytest.raises(decomp.errors.ArgumentError, match="programs must be a dict from name to program"):
         decomp.advise(given, to=decomp.Target("chip", ["add"]))
 
 

@@ -91,7 +91,7 @@ def test_an_exported_program_and_a_trace_have_the_same_layers():
 
 def test_a_program_without_module_paths_has_no_layers():
     traced = fx.symbolic_trace(lambda x: torch.relu(x))
-    with pytest.raises(decomp.ArgumentError) as caught:
+    with pytest.raises(decomp.errors.ArgumentError) as caught:
         decomp.lower(traced, to=targets.core_aten, args=(torch.ones(2),)).layers()
     assert str(caught.value) == (
         "the calls of this program have no module paths (nn_module_stack), so there are no layers\n"

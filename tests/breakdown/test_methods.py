@@ -87,13 +87,13 @@ def test_what_blocks_a_method_is_in_its_row():
     ],
 )
 def test_what_is_no_lowering_is_refused(given, said):
-    with pytest.raises(decomp.ArgumentError) as caught:
+    with pytest.raises(decomp.errors.ArgumentError) as caught:
         Methods.of(given)
     assert str(caught.value) == said
 
 
 def test_methods_have_one_target():
-    with pytest.raises(decomp.ArgumentError) as caught:
+    with pytest.raises(decomp.errors.ArgumentError) as caught:
         Methods.of({"prefill": plans()["prefill"], "decode": plans(targets.tinygrad)["decode"]})
     assert str(caught.value) == (
         "the methods are lowered to several targets, core_aten and tinygrad\n"

@@ -167,7 +167,7 @@ def test_a_failed_lowering_keeps_nothing(place):
     def broken(x):
         raise ValueError("no")
 
-    with pytest.raises(decomp.RuleError):
+    with pytest.raises(decomp.errors.RuleError):
         lowered(rules=decomp.Rules({F.gelu: broken}) | RULES)
     assert not files(place)
 

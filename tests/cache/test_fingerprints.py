@@ -123,7 +123,7 @@ def test_rules_without_source_are_not_kept():
 
 def test_a_version_is_a_text():
     message = 'version= must be a string such as "1.3", not 1.3'
-    with pytest.raises(decomp.ArgumentError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(decomp.errors.ArgumentError, match=f"^{re.escape(message)}$"):
         decomp.Rules(version=1.3)
 
 

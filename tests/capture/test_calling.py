@@ -37,7 +37,7 @@ def test_other_results_keep_their_structure():
 @pytest.mark.parametrize("call", [lambda m, x: m(x, x), lambda m, x: m(x, second=x)], ids=["by position", "by name"])
 def test_an_input_of_another_shape_is_refused_with_what_to_do(call):
     module = lowered(Named(), X, X)
-    with pytest.raises(decomp.InputMismatch) as error:
+    with pytest.raises(decomp.errors.InputMismatch) as error:
         call(module, X.T)
     assert str(error.value) == (
         "input 'first' has shape (3, 2), the program was lowered for (2, 3)\n"

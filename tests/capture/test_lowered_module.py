@@ -97,7 +97,7 @@ def test_copies_look_at_their_inputs(name, kind, copied):
     expected = copy.deepcopy(module)(*args)
     found = COPIES[copied](module)
     torch.testing.assert_close(found(*args), expected)
-    with pytest.raises(decomp.InputMismatch, match="dtype"):
+    with pytest.raises(decomp.errors.InputMismatch, match="dtype"):
         found(*wrong(args))
     assert found.state_dict().keys() == module.state_dict().keys()
     assert kind == "graph" or found.state_dict().keys() == MODELS[name][0]().state_dict().keys()
@@ -137,7 +137,7 @@ def test_inputs_are_given_by_position_or_by_name(order):
         torch.compile(module, backend="eager", fullgraph=True)(X, **named),
     ):
         torch.testing.assert_close(found, expected)
-    with pytest.raises(decomp.InputMismatch, match="'mask' has dtype torch.float32"):
+    with pytest.raises(decomp.errors.InputMismatch, match="'mask' has dtype torch.float32"):
         module(X, mask=X, scale=X[0])
     with pytest.raises(decomp.errors.InputMissing, match="lacks 'scale'"):
         module(X, mask=X > 0)
@@ -149,7 +149,7 @@ def test_what_is_compiled_has_nothing_to_look_at(name):
     compiled = torch.compile(made(name, "module"), backend=lambda g, _: graphs.append(g) or g.forward)
     compiled(X)
     assert len(graphs) == 1 and torch._dynamo.explain(made(name, "module"))(X).graph_break_count == 0
-    with pytest.raises(decomp.InputMismatch, match="shape"):
+    with pytest.raises(decomp.errors.InputMismatch, match="shape"):
         compiled(X[:2])
     with pytest.raises(decomp.errors.InputMissing):
         compiled()

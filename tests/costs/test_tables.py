@@ -75,7 +75,7 @@ def test_a_wrong_entry_is_reported_with_its_file_and_key(tmp_path, text, said):
         with pytest.raises(decomp.errors.TargetError) as caught:
             read(path)
         assert str(caught.value).startswith(f"{path}: {said}")
-    assert isinstance(caught.value, decomp.UnknownOp) == ("unknown op" in said)
+    assert isinstance(caught.value, decomp.errors.UnknownOp) == ("unknown op" in said)
 
 
 def test_a_missing_or_malformed_file_or_one_without_prices(tmp_path):

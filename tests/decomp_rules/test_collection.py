@@ -170,7 +170,7 @@ def test_a_builtin_as_a_rule_is_called_as_the_op_was():
 
 def test_a_rule_with_the_wrong_arity_is_refused():
     rules = decomp.Rules()
-    with pytest.raises(decomp.RuleError) as caught:
+    with pytest.raises(decomp.errors.RuleError) as caught:
 
         @rules.register(F.relu, name="relu")
         def relu(x, y):
@@ -181,7 +181,7 @@ def test_a_rule_with_the_wrong_arity_is_refused():
         f"rule relu (test_collection.py:{line}): takes (x, y), which matches no call of aten.relu (self)\n"
         "  to do: use the op's parameter names, and give defaults to parameters that not every call has"
     )
-    with pytest.raises(decomp.RuleError, match=r"takes \(\), which matches no call of aten.relu"):
+    with pytest.raises(decomp.errors.RuleError, match=r"takes \(\), which matches no call of aten.relu"):
         rules.register(F.relu)(lambda: x)
     assert len(rules) == 0
 

@@ -78,7 +78,7 @@ def test_a_rule_that_fixes_a_size_is_refused_and_the_next_is_asked(rule, reason)
 
 @each_pinning
 def test_decompose_says_that_a_rule_fixes_a_size(rule, reason):
-    with pytest.raises(decomp.RuleError) as caught:
+    with pytest.raises(decomp.errors.RuleError) as caught:
         decomp.decompose(exported(), {F.relu: rule})
     assert caught.value.problem.startswith(reason) and caught.value.node.name == "relu"
     assert caught.value.rule.function is rule and "lower with fixed sizes" in caught.value.remedy
@@ -99,7 +99,7 @@ def test_decompose_says_that_a_rule_fixes_a_size(rule, reason):
 def test_a_rule_that_returns_the_size_of_the_example_is_refused(rule):
     source = exported()
     before = sizes_of(source)
-    with pytest.raises((decomp.RuleError, decomp.NotLowered)) as caught:
+    with pytest.raises((decomp.errors.RuleError, decomp.NotLowered)) as caught:
         decomp.lower(source, to=decomp.Target("chip", CHIP), rules=decomp.Rules({F.relu: rule}))
     # A fake kernel may call the size 3 or the size of the input, by what it was asked before; that of 2.11 asks for it.
     said = str(caught.value)

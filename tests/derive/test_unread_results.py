@@ -67,5 +67,5 @@ def test_a_rule_that_gives_a_wrong_result_which_is_read_is_refused():
 
     x = torch.ones(2, 6)
     assert called(decomp.lower(Holder(lambda x: x.max(1)[0]), to=TARGET, rules=rules, args=(x,)).result)
-    with pytest.raises(decomp.RuleError, match="returned dtype torch.float32, the op returns torch.int64"):
+    with pytest.raises(decomp.errors.RuleError, match="returned dtype torch.float32, the op returns torch.int64"):
         decomp.lower(Holder(lambda x: x.max(1)[1]), to=TARGET, rules=rules, args=(x,))

@@ -43,7 +43,7 @@ def call(module, x, y):
 
 def test_one_tensor_given_twice_is_refused(lowered):
     x = torch.ones(3)
-    with pytest.raises(decomp.InputMismatch) as refused:
+    with pytest.raises(decomp.errors.InputMismatch) as refused:
         call(lowered, x, x)
     assert str(refused.value) == (
         "input 'x' and input 'y' share memory, and the program writes to input 'x': it would not see that write in "
@@ -54,9 +54,9 @@ def test_one_tensor_given_twice_is_refused(lowered):
 
 def test_views_that_overlap_are_refused_and_views_that_do_not_are_served(lowered):
     wide = torch.ones(4)
-    with pytest.raises(decomp.InputMismatch, match="input 'x' and input 'y' share memory"):
+    with pytest.raises(decomp.errors.InputMismatch, match="input 'x' and input 'y' share memory"):
         call(lowered, wide[:3], wide[1:])
-    with pytest.raises(decomp.InputMismatch, match="input 'x' and input 'y' share memory"):
+    with pytest.raises(decomp.errors.InputMismatch, match="input 'x' and input 'y' share memory"):
         call(lowered, wide[1:], wide[:3])
     wide = torch.ones(6)
     assert call(lowered, wide[:3], wide[3:]).tolist() == [2, 2, 2] and wide.tolist() == [2, 2, 2, 1, 1, 1]
@@ -66,9 +66,13 @@ def test_views_that_overlap_are_refused_and_views_that_do_not_are_served(lowered
 def test_inputs_that_share_memory_with_state_are_refused(form):
     lowered = FORMS[form]().result
     state = dict(lowered.named_parameters()) | dict(lowered.named_buffers())
-    with pytest.raises(decomp.InputMismatch, match="input 'x' and 'weight' share memory, and the program writes to"):
+    with pytest.raises(
+        decomp.errors.InputMismatch, match="input 'x' and 'weight' share memory, and the program writes to"
+    ):
         call(lowered, state["weight"].detach(), torch.ones(3))
-    with pytest.raises(decomp.InputMismatch, match="'seen' and input 'y' share memory, and the program writes to"):
+    with pytest.raises(
+        decomp.errors.InputMismatch, match="'seen' and input 'y' share memory, and the program writes to"
+    ):
         call(lowered, torch.ones(3), state["seen"])
 
 

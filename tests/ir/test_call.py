@@ -104,7 +104,7 @@ def test_a_call_that_fits_no_overload_is_found_as_what_it_is():
 
 
 def test_an_unknown_op_is_refused():
-    with pytest.raises(decomp.UnknownOp, match="unknown op 'rleu'"):
+    with pytest.raises(decomp.errors.UnknownOp, match="unknown op 'rleu'"):
         decomp.calls(fx.Graph(), "rleu")
 
 

@@ -136,13 +136,13 @@ def test_reflected_operators_exchange_their_operands_unless_they_commute():
     ],
 )
 def test_an_unknown_spelling_names_the_nearest(spelling, message):
-    with pytest.raises(decomp.UnknownOp) as caught:
+    with pytest.raises(decomp.errors.UnknownOp) as caught:
         decomp.op(spelling)
     assert str(caught.value).split(" or ")[0].removesuffix("?") == message.removesuffix("?")
 
 
 def test_a_module_instance_is_no_spelling():
-    with pytest.raises(decomp.UnknownOp, match=r"unknown op ReLU\(\)"):
+    with pytest.raises(decomp.errors.UnknownOp, match=r"unknown op ReLU\(\)"):
         decomp.op(nn.ReLU())
 
 

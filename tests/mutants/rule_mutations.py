@@ -187,7 +187,7 @@ def _entries() -> dict[Any, list[Any]]:
     for info in op_db:
         try:
             entries[decomp.op(info.op)].append(info)
-        except decomp.UnknownOp:
+        except decomp.errors.UnknownOp:
             continue
     return entries
 

@@ -91,7 +91,7 @@ def test_gradients_are_those_of_the_source_in_pytorch_and_refused_by_name_on_the
     expected = torch.autograd.grad(network(x)["logits"][:, 0].sum(), [x, *network.parameters()])
     found = torch.autograd.grad(partitioned(x)["logits"][:, 0].sum(), [x, *network.parameters()])
     torch.testing.assert_close(found, expected)
-    with pytest.raises(decomp.InputMismatch, match="^input 'x' requires a gradient, but"):
+    with pytest.raises(decomp.errors.InputMismatch, match="^input 'x' requires a gradient, but"):
         chip.load(partitioned)(x)
 
 
@@ -289,14 +289,14 @@ PRICED = decomp.Target("priced", ["mul"]).with_costs(decomp.costs.flops)
     [
         (
             dict(to=PRICED),
-            decomp.ArgumentError,
+            decomp.errors.ArgumentError,
             "the costs of calls on priced are in operations, and transfer= and host_cost= must be in the same unit\n"
             "  to do: pass transfer= and host_cost=, each the price of a byte in operations or a function; or "
             "cost=decomp.costs.bytes, and all is in bytes",
         ),
         (
             dict(transfer=-1),
-            decomp.ArgumentError,
+            decomp.errors.ArgumentError,
             "transfer= must be the price of a byte, a number of 0 or more, or a function, not -1",
         ),
         (
@@ -306,17 +306,17 @@ PRICED = decomp.Target("priced", ["mul"]).with_costs(decomp.costs.flops)
         ),
         (
             dict(parts=-1),
-            decomp.ArgumentError,
+            decomp.errors.ArgumentError,
             "parts= must be the most parts on the chip, 0 or more, or None, not -1",
         ),
         (
             dict(host="nowhere"),
-            decomp.ArgumentError,
+            decomp.errors.ArgumentError,
             "host= must be the device of the program, as host=\"cpu\", not 'nowhere'",
         ),
         (
             dict(host="cuda"),
-            decomp.ArgumentError,
+            decomp.errors.ArgumentError,
             "the program is on cpu, and host= is 'cuda'\n  to do: pass host='cpu', or move the model and its inputs",
         ),
         (

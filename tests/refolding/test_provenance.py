@@ -126,7 +126,7 @@ def test_only_ops_of_the_target_come_back():
 
 def test_ops_may_be_listed():
     assert set(ops(refold(lowered(), to=[F.gelu]).result)) > {"gelu"}
-    with pytest.raises(decomp.ArgumentError, match="to= must be a decomp.Target or a list of ops, not int"):
+    with pytest.raises(decomp.errors.ArgumentError, match="to= must be a decomp.Target or a list of ops, not int"):
         refold(lowered(), to=3)
 
 

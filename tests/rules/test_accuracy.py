@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import decomp
-from decomp import ArgumentError, Rules, Target
+from decomp import Rules, Target, errors
 from decomp.rules.accuracy import Accuracy
 
 X = torch.randn(3)
@@ -172,7 +172,7 @@ def test_a_wrong_level_is_reported(wrong, says):
 
 
 def test_a_wrong_level_of_a_rule_is_reported():
-    with pytest.raises(ArgumentError, match="level= must be one of"):
+    with pytest.raises(errors.ArgumentError, match="level= must be one of"):
         Rules().register("tanh", level="quick")
-    with pytest.raises(ArgumentError, match="level= must be one of"):
+    with pytest.raises(errors.ArgumentError, match="level= must be one of"):
         Rules(level="quick")

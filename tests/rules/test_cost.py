@@ -121,6 +121,8 @@ def test_a_cost_that_fails_says_for_which_call():
 def test_a_limitation_s_condition_that_fails_says_so():
     rules = decomp.Rules({torch.relu: lambda x: x.clamp(min=0)})
     rules.limit(torch.relu, reason="no", when=lambda call: 1 / 0)
-    with pytest.raises(decomp.RuleError, match="when= of its limitation failed with ZeroDivisionError") as caught:
+    with pytest.raises(
+        decomp.errors.RuleError, match="when= of its limitation failed with ZeroDivisionError"
+    ) as caught:
         decomp.lower(torch.nn.ReLU(), to=decomp.Target("chip", ["clamp"]), rules=rules, args=(torch.zeros(3),))
     assert caught.value.node.name == "relu"

@@ -52,7 +52,7 @@ def by_inner_function(input, other):
     ],
 )
 def test_nor_may_what_it_calls(rule, asked, place):
-    with pytest.raises(decomp.RuleError) as caught:
+    with pytest.raises(decomp.errors.RuleError) as caught:
         decomp.Rules({torch.mul: rule})
     first, second, _ = str(caught.value).splitlines()
     assert first.endswith(f"calls {asked}, which is false for the proxies that a rule runs on")
@@ -61,7 +61,7 @@ def test_nor_may_what_it_calls(rule, asked, place):
 
 @pytest.mark.parametrize("rule", [by_attribute, by_name])
 def test_a_rule_may_not_ask_for_tensors(rule):
-    with pytest.raises(decomp.RuleError) as caught:
+    with pytest.raises(decomp.errors.RuleError) as caught:
         decomp.Rules({torch.mul: rule})
     first = rule.__code__.co_firstlineno
     text = linecache.getline(__file__, first + 1).strip()

@@ -71,5 +71,5 @@ def test_collections_carry_their_limitations():
 
 
 def test_declaring_one_for_an_unknown_op_is_an_error():
-    with pytest.raises(decomp.UnknownOp):
+    with pytest.raises(decomp.errors.UnknownOp):
         Rules().limit("nonzzero", reason=DATA)

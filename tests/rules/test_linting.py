@@ -91,5 +91,5 @@ def test_pytorch_s_own_table_has_entries_that_cannot_be_right():
 
 
 def test_a_key_that_is_no_op_is_an_error():
-    with pytest.raises(decomp.UnknownOp):
+    with pytest.raises(decomp.errors.UnknownOp):
         lint({"nll_loss": F.nll_loss})

@@ -30,7 +30,7 @@ NODES = {
 
 def message(rule, form):
     """The error when `rule` is used for `relu` in `Model`."""
-    with pytest.raises(decomp.RuleError) as caught:
+    with pytest.raises(decomp.errors.RuleError) as caught:
         decomposed(Model(), {F.relu: rule}, (torch.zeros(2, 3),), form)
     assert caught.value.rule.function is rule and caught.value.node.name == "relu"
     assert caught.value.line is None or _line_in(rule, caught.value.line)
@@ -119,7 +119,7 @@ AUGMENTED = "+= -= *= /= //= %= **= @= &= |= ^= <<= >>=".split()
 def test_an_augmented_assignment_writes_into_every_alias(sign, form):
     scope = {}
     exec(compile(f"def rule(x):\n    t = x * 1\n    u = t\n    u {sign} 1\n    return t", "rule.py", "exec"), scope)
-    with pytest.raises(decomp.RuleError) as caught:
+    with pytest.raises(decomp.errors.RuleError) as caught:
         decomposed(Model(), {F.relu: scope["rule"]}, (torch.zeros(2, 3),), form)
     assert caught.value.problem == f"mutates a tensor (x {sign} y)"
     assert caught.value.remedy == f"write `x = x {sign[:-1]} y`, which creates a new tensor"
@@ -200,7 +200,7 @@ WRITES = [
 @pytest.mark.parametrize("rule", WRITES, ids=range(len(WRITES)))
 def test_any_write_in_a_rule_is_refused_with_its_line(rule, form):
     before = REMEMBERED.clone()
-    with pytest.raises(decomp.RuleError) as caught:
+    with pytest.raises(decomp.errors.RuleError) as caught:
         decomposed(Model(), {F.relu: rule}, (torch.zeros(2, 3),), form)
     assert caught.value.rule.function is rule and _line_in(rule, caught.value.line) and caught.value.node.name == "relu"
     assert caught.value.problem.startswith(("mutates", "writes", "assigns", "deletes", "switches"))
@@ -258,7 +258,7 @@ def test_a_value_that_leaks_from_one_run_into_the_next_is_refused(made, form):
     rules = decomp.Rules({F.relu: made()})
     decomposed(Model(), rules, (torch.zeros(2, 3),), form)
     rules.memory.clear()
-    with pytest.raises(decomp.RuleError) as caught:
+    with pytest.raises(decomp.errors.RuleError) as caught:
         decomposed(Model(), rules, (torch.zeros(2, 3),), form)
     assert caught.value.problem == "uses a value of another run (a tensor that is cached in a rule?)"
     assert caught.value.remedy == "make it outside the rule as a concrete tensor, or again in each run"
@@ -269,7 +269,7 @@ def test_a_value_that_leaks_from_one_run_into_the_next_is_refused(made, form):
 def test_a_value_that_leaks_into_another_dialect_is_refused(first, second):
     rules = decomp.Rules({F.relu: cached_factory()})
     decomposed(Model(), rules, (torch.zeros(2, 3),), first)
-    with pytest.raises(decomp.RuleError, match="uses a value of another run"):
+    with pytest.raises(decomp.errors.RuleError, match="uses a value of another run"):
         decomposed(Model(), rules, (torch.zeros(2, 3),), second)
 
 
@@ -300,7 +300,7 @@ def under_autocast(x):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("rule", [in_inference_mode, decorated, under_autocast])
 def test_a_rule_may_not_switch_inference_mode_or_autocast(rule, form):
-    with pytest.raises(decomp.RuleError) as caught:
+    with pytest.raises(decomp.errors.RuleError) as caught:
         decomposed(Model(), {F.relu: rule}, (torch.zeros(2, 3),), form)
     assert caught.value.problem == "switches inference mode or autocast"
     assert not torch.is_inference_mode_enabled() and not torch.is_autocast_enabled("cpu")
@@ -312,7 +312,7 @@ def test_declining_without_a_reason(reason, form):
     def rule(x):
         return decomp.decline(reason)
 
-    with pytest.raises(decomp.RuleError) as caught:
+    with pytest.raises(decomp.errors.RuleError) as caught:
         decomposed(Model(), {F.relu: rule}, (torch.zeros(2, 3),), form)
     assert caught.value.problem == "declines without a reason" and _line_in(rule, caught.value.line)
     assert caught.value.remedy == 'say why in one clause: return decomp.decline("only float inputs")'
@@ -341,7 +341,7 @@ def test_one_result_where_the_op_has_two(form):
     def largest(x, dim, keepdim=False):
         return x.sum(dim)
 
-    with pytest.raises(decomp.RuleError) as caught:
+    with pytest.raises(decomp.errors.RuleError) as caught:
         decomposed(lambda x: torch.max(x, 1)[0], {torch.max: largest}, (torch.zeros(2, 3),), form)
     assert caught.value.problem == "returned one value, the op returns 2 values"
     assert caught.value.remedy == "return a tuple in the op's order"
@@ -369,7 +369,7 @@ def test_a_rule_that_no_call_can_match_is_refused_at_once(form):
     def relu(x, slope, other):
         return x
 
-    with pytest.raises(decomp.RuleError) as caught:
+    with pytest.raises(decomp.errors.RuleError) as caught:
         decomp.Rules({F.relu: relu})
     assert str(caught.value) == (
         f"rule relu ({locate_function(relu)}): takes (x, slope, other), which matches no call of aten.relu (self)\n"
@@ -381,7 +381,7 @@ def test_a_rule_that_no_call_can_match_is_refused_at_once(form):
 def test_an_error_in_a_rule_leaves_the_source_as_it_was(form):
     source = program(Model(), (torch.zeros(2, 3),), form)
     before = str(source.graph), [dict(node.meta) for node in source.graph.nodes]
-    with pytest.raises(decomp.RuleError):
+    with pytest.raises(decomp.errors.RuleError):
         decomp.decompose(source, {F.relu: lambda x: x.colour})
     assert (str(source.graph), [dict(node.meta) for node in source.graph.nodes]) == before
 

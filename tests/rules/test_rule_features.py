@@ -65,7 +65,7 @@ def test_a_rule_that_needs_metadata_says_that_args_are_needed():
     def relu(x):
         return x * x.shape[0]
 
-    with pytest.raises(decomp.RuleError) as caught:
+    with pytest.raises(decomp.errors.RuleError) as caught:
         decomposed(F.relu, {F.relu: relu}, (x(),), TORCH)
     assert str(caught.value) == (
         f"rule relu ({locate_function(relu)}): needs shape, and the program has no metadata\n"

@@ -100,7 +100,7 @@ def test_a_condition_that_fails_says_which():
 
 
 def test_a_misspelt_op_is_refused():
-    with pytest.raises(decomp.UnknownOp, match="unknown op 'rleu'; did you mean 'relu'"):
+    with pytest.raises(decomp.errors.UnknownOp, match="unknown op 'rleu'; did you mean 'relu'"):
         Target("chip", ["add", "rleu"])
 
 
@@ -396,7 +396,7 @@ def test_a_malformed_file_is_refused(tmp_path, text, message):
 
 
 def test_a_misspelt_op_in_a_file_is_an_unknown_op_too(tmp_path):
-    with pytest.raises(decomp.UnknownOp, match="chip.toml: unknown op 'rleu'"):
+    with pytest.raises(decomp.errors.UnknownOp, match="chip.toml: unknown op 'rleu'"):
         Target.load(written(tmp_path / "chip.toml", "ops = ['rleu']"))
 
 

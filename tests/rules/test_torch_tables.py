@@ -95,5 +95,5 @@ def test_entries_that_write_into_their_arguments_are_left_out():
 
 
 def test_a_key_that_is_no_op_is_an_error():
-    with pytest.raises(decomp.UnknownOp, match="relu"):
+    with pytest.raises(decomp.errors.UnknownOp, match="relu"):
         Rules.from_torch({"relu": F.relu})

@@ -122,9 +122,9 @@ def test_results_that_are_no_tensors_and_inputs_that_are_results():
 
 def test_inputs_are_checked_as_those_of_the_lowered_module():
     loaded = on_numpy(Holder(torch.sin), torch.ones(3))
-    with pytest.raises(decomp.InputMismatch, match="dtype"):
+    with pytest.raises(decomp.errors.InputMismatch, match="dtype"):
         loaded(torch.ones(3, dtype=torch.float64))
-    with pytest.raises(decomp.InputMismatch, match="shape"):
+    with pytest.raises(decomp.errors.InputMismatch, match="shape"):
         loaded(torch.ones(4))
 
 
@@ -253,7 +253,7 @@ def test_a_graph_in_pytorchs_own_functions_runs_where_they_are_implemented():
     chip.implements("relu", "add")(lambda *xs: sum(xs) + 1)
     loaded = chip.load(fx.symbolic_trace(_Relu()))
     assert loaded(torch.zeros(1)).item() == 2
-    with pytest.raises(decomp.ArgumentError, match="takes 1 input: x; you passed 0 by position"):
+    with pytest.raises(decomp.errors.ArgumentError, match="takes 1 input: x; you passed 0 by position"):
         loaded()
 
 
@@ -275,10 +275,10 @@ def test_other_inputs_than_the_program_takes_are_refused_with_those(args):
     chip = decomp.Backend("chip", from_torch=lambda x: x, to_torch=lambda x: x)
     chip.implements("exp")(torch.exp)
     loaded = chip.load(decomp.lower(Exponential(), to=chip.target, args=(torch.ones(3),)))
-    with pytest.raises(decomp.InputMismatch, match=re.escape(WRONG[args][0])):
+    with pytest.raises(decomp.errors.InputMismatch, match=re.escape(WRONG[args][0])):
         loaded(*args)
     tree = chip.load(decomp.lower(OfATree(), to=chip.target, args=({"x": torch.ones(3)},)))
-    with pytest.raises(decomp.InputMismatch, match=re.escape(WRONG[args][1])):
+    with pytest.raises(decomp.errors.InputMismatch, match=re.escape(WRONG[args][1])):
         tree(*args)
 
 
@@ -305,7 +305,7 @@ def test_what_jit_and_to_torch_and_new_weights_must_be_is_said():
     for chip, said in zip(chips, ("jit= of chip must return a function", "must return a tensor, not list")):
         chip.implements("exp")(torch.exp)
         loaded = chip.load(program)
-        with pytest.raises(decomp.ArgumentError, match=said):
+        with pytest.raises(decomp.errors.ArgumentError, match=said):
             loaded(torch.ones(3))
     with pytest.raises(decomp.CaptureError, match=r"'scale' is float32 \(3\) and cannot be set to float64 \(2\)"):
         loaded.load_state_dict({"scale": torch.ones(2, dtype=torch.float64)})
@@ -343,17 +343,17 @@ def test_results_of_other_sizes_and_dtypes_are_right_where_the_inputs_have_them(
 
 def test_other_arguments_are_refused_by_name():
     loaded = on_numpy(nn.Linear(2, 1), torch.ones(1, 2))
-    with pytest.raises(decomp.InputMismatch, match="a list.*\n.*call it with a tensor|a tensor"):
+    with pytest.raises(decomp.errors.InputMismatch, match="a list.*\n.*call it with a tensor|a tensor"):
         loaded([torch.ones(1, 2)])
-    with pytest.raises(decomp.InputMismatch, match="layout torch.sparse_coo"):
+    with pytest.raises(decomp.errors.InputMismatch, match="layout torch.sparse_coo"):
         loaded(torch.ones(1, 2).to_sparse())
-    with pytest.raises(decomp.ArgumentError, match="tensors by name"):
+    with pytest.raises(decomp.errors.ArgumentError, match="tensors by name"):
         loaded.load_state_dict([torch.ones(1)])
-    with pytest.raises(decomp.ArgumentError, match="walk.. takes 3 values: weight, bias, input"):
+    with pytest.raises(decomp.errors.ArgumentError, match="walk.. takes 3 values: weight, bias, input"):
         loaded.walk(1)
-    with pytest.raises(decomp.ArgumentError, match="workers="):
+    with pytest.raises(decomp.errors.ArgumentError, match="workers="):
         decomp.bring_up(backends.numpy, workers=0)
-    with pytest.raises(decomp.ArgumentError, match="timeout="):
+    with pytest.raises(decomp.errors.ArgumentError, match="timeout="):
         decomp.bring_up(backends.numpy, timeout=-1)
 
 

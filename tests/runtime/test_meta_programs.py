@@ -52,5 +52,5 @@ def test_before_that_it_says_what_is_missing():
 def test_other_sizes_are_refused_as_ever():
     program = loaded("meta", backends.numpy)
     program.load_state_dict(Tokens().state_dict())
-    with pytest.raises(decomp.InputMismatch):
+    with pytest.raises(decomp.errors.InputMismatch):
         program(torch.zeros(2, 6, dtype=torch.int64))

@@ -38,7 +38,7 @@ def test_a_condition_needs_words():
 
 
 def test_an_unknown_op_is_refused_where_it_is_written():
-    with pytest.raises(decomp.UnknownOp, match="did you mean"):
+    with pytest.raises(decomp.errors.UnknownOp, match="did you mean"):
         made().implements("softmaxx")
 
 
@@ -137,12 +137,12 @@ def test_a_custom_op_is_an_op_like_any_other():
     ],
 )
 def test_invalid_arguments_of_a_backend_are_refused(options, said):
-    with pytest.raises(decomp.ArgumentError, match=said):
+    with pytest.raises(decomp.errors.ArgumentError, match=said):
         decomp.Backend("chip", **{"from_torch": abs, "to_torch": abs, **options})
 
 
 def test_implements_needs_an_op_and_a_function():
-    with pytest.raises(decomp.ArgumentError, match="needs the op that the function computes"):
+    with pytest.raises(decomp.errors.ArgumentError, match="needs the op that the function computes"):
         made().implements()(abs)
-    with pytest.raises(decomp.ArgumentError, match="implements.'add'. takes a function, not 3"):
+    with pytest.raises(decomp.errors.ArgumentError, match="implements.'add'. takes a function, not 3"):
         made().implements("add")(3)

@@ -31,7 +31,7 @@ def test_ten_steps_on_numpy_are_those_of_pytorch():
 
 
 def test_an_object_that_is_not_a_backend_is_refused():
-    with pytest.raises(decomp.ArgumentError, match="a Backend or a function, not 3"):
+    with pytest.raises(decomp.errors.ArgumentError, match="a Backend or a function, not 3"):
         decomp.backend(compiler=3)
-    with pytest.raises(decomp.ArgumentError):
+    with pytest.raises(decomp.errors.ArgumentError):
         decomp.backend()

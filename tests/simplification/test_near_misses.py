@@ -266,14 +266,14 @@ def test_calls_that_are_made_are_legal():
 
 
 def test_freezing_is_refused_for_training():
-    with pytest.raises(decomp.ArgumentError, match="leave out training=True"):
+    with pytest.raises(decomp.errors.ArgumentError, match="leave out training=True"):
         decomp.simplify(program(lambda x: x * 2), freeze=True, training=True)
 
 
 def test_unknown_passes_are_named():
-    with pytest.raises(decomp.ArgumentError, match="no pass 'cse'; there are dead_code, "):
+    with pytest.raises(decomp.errors.ArgumentError, match="no pass 'cse'; there are dead_code, "):
         decomp.simplify(program(lambda x: x * 2), passes=["cse"])
-    with pytest.raises(decomp.ArgumentError, match="takes names, not 3; there are dead_code, "):
+    with pytest.raises(decomp.errors.ArgumentError, match="takes names, not 3; there are dead_code, "):
         decomp.simplify(program(lambda x: x * 2), passes=3)
 
 

@@ -68,7 +68,7 @@ def _is_model(what: str, html: Path | None) -> bool:
 def _is_op(what: str) -> bool:
     try:
         return decomp.op(what) is not None
-    except decomp.UnknownOp:
+    except decomp.errors.UnknownOp:
         return False
 
 

@@ -37,5 +37,5 @@ def _of_op_or_name(name: str, named: list[decomp.Rule]) -> list[decomp.Rule]:
     """The rules of a name, where ops take precedence: `relu` is an op and a rule, `sort_scattered` only a rule."""
     try:
         return list(library().of(decomp.op(name))) or named
-    except decomp.UnknownOp:
+    except decomp.errors.UnknownOp:
         return named

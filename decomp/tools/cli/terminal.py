@@ -171,7 +171,7 @@ def exit_code(error: Exception) -> int:
     """The exit code of a command that an error ends."""
     if isinstance(error, decomp.NotLowered):
         return 1
-    unusable = (Unusable, decomp.UnknownOp, decomp.errors.TargetError, decomp.ArgumentError, OSError)
+    unusable = (Unusable, decomp.errors.UnknownOp, decomp.errors.TargetError, decomp.errors.ArgumentError, OSError)
     return 2 if isinstance(error, unusable) or any(isinstance(e, RecursionError) for e in _causes(error)) else 3
 
 

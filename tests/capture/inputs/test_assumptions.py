@@ -45,7 +45,7 @@ def taken(run, args):
     """The result of a program; None if it refuses its inputs."""
     try:
         return run(*args)
-    except (decomp.InputMismatch, AssertionError):
+    except (decomp.errors.InputMismatch, AssertionError):
         return None
 
 
@@ -75,7 +75,7 @@ def test_inputs_are_taken_that_export_takes_and_no_others(name, load):
 
 def broken(sizes=(5, 3), run=None):
     """The error of a program that was lowered for an even number of rows."""
-    with pytest.raises(decomp.InputMismatch) as refused:
+    with pytest.raises(decomp.errors.InputMismatch) as refused:
         run(ones(*sizes))
     return str(refused.value)
 
@@ -97,7 +97,7 @@ def test_what_was_assumed_is_said_with_the_sizes_that_were_given():
     two = Calls(BRANCHES["of two"])
     shapes = {"x": {0: Dim.AUTO}, "y": {0: Dim.AUTO}}
     run = decomp.lower(two, to=targets.core_aten, args=(ones(4, 3), ones(4, 3)), dynamic_shapes=shapes).result
-    with pytest.raises(decomp.InputMismatch) as refused:
+    with pytest.raises(decomp.errors.InputMismatch) as refused:
         run(ones(8, 3), ones(4, 3))
     assert str(refused.value).startswith(
         "input 'x' has shape (8, 3) and input 'y' has shape (4, 3), the program was lowered for "
@@ -160,7 +160,7 @@ def test_ranges_and_sizes_computed_from_others_are_checked():
         ((5, 3), (4, 3)): "('any', 2)",
     }
     for (x, y), said in wrong.items():
-        with pytest.raises(decomp.InputMismatch) as refused:
+        with pytest.raises(decomp.errors.InputMismatch) as refused:
             run(ones(*x), ones(*y))
         assert f"the program was lowered for {said}\n" in str(refused.value)
 

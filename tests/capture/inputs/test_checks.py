@@ -155,7 +155,7 @@ def test_example_inputs_that_pytorch_has_no_metadata_of_are_refused_by_name():
 
 def test_a_graph_has_no_values_to_be_compared():
     graph = fx.symbolic_trace(lambda x: x.relu()).graph
-    with pytest.raises(decomp.ArgumentError, match="Graph cannot be run; pass a module or an ExportedProgram"):
+    with pytest.raises(decomp.errors.ArgumentError, match="Graph cannot be run; pass a module or an ExportedProgram"):
         decomp.verify(graph, graph, level="values", args=(torch.ones(3),))
 
 
@@ -172,6 +172,6 @@ def test_a_graph_has_no_values_to_be_compared():
 )
 def test_a_call_without_its_inputs_says_what_it_lacks(call, problem):
     softmax = lowered(lambda x, y: torch.softmax(x, 0) + y, torch.eye(3), torch.eye(3))
-    with pytest.raises(decomp.InputMismatch) as refused:
+    with pytest.raises(decomp.errors.InputMismatch) as refused:
         call(softmax)
     assert str(refused.value) == f"{problem}\n  to do: call it with these inputs"

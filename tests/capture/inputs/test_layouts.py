@@ -95,7 +95,7 @@ def test_the_order_of_dimensions_in_memory(shape, strides, order):
 )
 def test_no_copy_takes_the_place_of_an_input_that_is_written_or_returned(program):
     run = decomp.lower(Calls(program), to=targets.core_aten, args=(of_shape(2, 3, 4),)).result
-    with pytest.raises(decomp.InputMismatch, match=r"'x' has strides \(12, 1, 3\), .* lowered for \(12, 4, 1\)"):
+    with pytest.raises(decomp.errors.InputMismatch, match=r"'x' has strides \(12, 1, 3\), .* lowered for \(12, 4, 1\)"):
         run(of_shape(2, 4, 3).transpose(1, 2))
 
 

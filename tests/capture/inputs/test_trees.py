@@ -78,13 +78,15 @@ def test_other_inputs_are_refused_by_name(how, sizes):
     for said, (args, kwargs) in REFUSED.items():
         if how == "loaded" and "device" in said:
             continue
-        with pytest.raises(decomp.InputMismatch) as refused:
+        with pytest.raises(decomp.errors.InputMismatch) as refused:
             run(*args, **kwargs)
         assert said in str(refused.value)
     if sizes == "open":
         assert run(*instead(1, 5)[0], **MORE).shape == (4, 3)
     else:
-        with pytest.raises(decomp.InputMismatch, match="input 'count' has value 3, the program was lowered for 2"):
+        with pytest.raises(
+            decomp.errors.InputMismatch, match="input 'count' has value 3, the program was lowered for 2"
+        ):
             run(*instead(1, 3)[0], **MORE)
 
 
@@ -112,10 +114,10 @@ def test_an_input_that_cannot_be_written_is_refused_by_name(kind):
             "  to do: call it with a clone of it, or under torch.no_grad()",
         ),
     ):
-        with pytest.raises(decomp.InputMismatch) as refused:
+        with pytest.raises(decomp.errors.InputMismatch) as refused:
             run(x, ones(4, 3))
         assert str(refused.value) == said
-    with pytest.raises(decomp.InputMismatch, match="input 'x' and input 'y' share memory"):
+    with pytest.raises(decomp.errors.InputMismatch, match="input 'x' and input 'y' share memory"):
         run(*args[:1] * 2)
 
 
@@ -127,7 +129,7 @@ def test_a_program_for_inference_has_no_gradients_and_refuses_inputs_that_want_o
     result = decomp.lower(given, to=targets.core_aten, **how, **option).result
     run = result.module() if kind == "exported" else result
     assert not run(x).requires_grad
-    with pytest.raises(decomp.InputMismatch) as refused:
+    with pytest.raises(decomp.errors.InputMismatch) as refused:
         run(ones(2, 3).requires_grad_())
     assert str(refused.value) == (
         "input 'input' requires a gradient, but the program was lowered for inference (training=False or "

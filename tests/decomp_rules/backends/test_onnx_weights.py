@@ -60,6 +60,6 @@ def test_a_model_on_the_meta_device_is_saved_and_its_weights_later(tmp_path):
 def test_weights_that_do_not_fit_are_refused(tmp_path, given, problem):
     path = tmp_path / "m.onnx"
     onnx_models.save(lowered(model().to("meta"), X.to("meta")), path)
-    with pytest.raises(decomp.ArgumentError) as caught:
+    with pytest.raises(decomp.errors.ArgumentError) as caught:
         onnx_models.save_weights(path, {**model().state_dict(), **given} if given else {})
     assert str(caught.value) == problem and [each.name for each in tmp_path.iterdir()] == ["m.onnx"]

@@ -184,7 +184,7 @@ def test_a_module_has_text_and_bytecode_and_runs_at_any_size(tmp_path):
         module.save(tmp_path / name)
     assert (tmp_path / "model.mlir").read_text() == module.text
     assert (tmp_path / "model.mlirbc").read_bytes()[:4] == b"ML\xefR"
-    with pytest.raises(decomp.ArgumentError, match=r"must end in \.mlir \(text\) or \.mlirbc"):
+    with pytest.raises(decomp.errors.ArgumentError, match=r"must end in \.mlir \(text\) or \.mlirbc"):
         module.save(tmp_path / "model.txt")
 
 

@@ -163,7 +163,7 @@ def test_where_other_processes_find_a_backend():
     name, directory = place_of(chips.faulty)
     assert name == "tests.tools.bringup.chips:faulty" and (chips.__file__.startswith(directory))
     assert place_of(chips._made("local", {})) is None
-    with pytest.raises(decomp.ArgumentError, match="top level of a module"):
+    with pytest.raises(decomp.errors.ArgumentError, match="top level of a module"):
         decomp.bring_up(chips._made("local", {}), isolate=True)
 
 
@@ -196,7 +196,7 @@ def test_reports_travel_and_compare(faulty, tmp_path):
     assert change.better and str(change).startswith("better: primitive trunc: wrong in")
     (change,) = faulty.compare(mended)
     assert change.better is False
-    with pytest.raises(decomp.ArgumentError, match="is not a bring-up report"):
+    with pytest.raises(decomp.errors.ArgumentError, match="is not a bring-up report"):
         BringUp.load(__file__)
 
 
@@ -239,13 +239,13 @@ def small():
 
 
 def test_unusable_arguments():
-    with pytest.raises(decomp.ArgumentError, match="takes a decomp.Backend"):
+    with pytest.raises(decomp.errors.ArgumentError, match="takes a decomp.Backend"):
         decomp.bring_up("numpy")
-    with pytest.raises(decomp.ArgumentError, match="available are primitive, op, model"):
+    with pytest.raises(decomp.errors.ArgumentError, match="available are primitive, op, model"):
         decomp.bring_up(chips.right, only=["rule"])
-    with pytest.raises(decomp.ArgumentError, match="no sample model 'gtp'; available: gpt, "):
+    with pytest.raises(decomp.errors.ArgumentError, match="no sample model 'gtp'; available: gpt, "):
         decomp.bring_up(chips.right, models="gtp")
-    with pytest.raises(decomp.ArgumentError, match="a module and its inputs by name.*this is Linear"):
+    with pytest.raises(decomp.errors.ArgumentError, match="a module and its inputs by name.*this is Linear"):
         decomp.bring_up(chips.right, models={"mine": nn.Linear(2, 2)})
 
 

@@ -81,5 +81,5 @@ def test_subnormal_numbers_and_parts_of_complex_ones_are_a_note_and_nothing_else
 def test_a_statement_says_which_results_or_how_far():
     with pytest.raises(decomp.errors.TargetError, match="where=, epsilons= or ulp="):
         chips._made("vague", {}).departs("mul", reason="it is so")
-    with pytest.raises(decomp.UnknownOp):
+    with pytest.raises(decomp.errors.UnknownOp):
         chips._made("unknown", {}).departs("no_such_op", ulp=4, reason="it is so")

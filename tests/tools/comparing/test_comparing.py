@@ -218,7 +218,7 @@ def test_data_for_machines_have_no_numbers_that_json_lacks():
 
 
 def test_a_program_that_nothing_runs_is_refused():
-    with pytest.raises(decomp.ArgumentError) as raised:
+    with pytest.raises(decomp.errors.ArgumentError) as raised:
         decomp.compare(lowered(waves, X), waves, (X,))
     assert str(raised.value) == (
         "compare() needs what runs the program\n"
@@ -226,7 +226,7 @@ def test_a_program_that_nothing_runs_is_refused():
     )
     loaded = backends.numpy.load(lowered(waves, X))
     assert decomp.compare(loaded, waves, (X,)).ok
-    with pytest.raises(decomp.ArgumentError, match="on= is for a program that is not loaded on a backend yet"):
+    with pytest.raises(decomp.errors.ArgumentError, match="on= is for a program that is not loaded on a backend yet"):
         decomp.compare(loaded, waves, (X,), on=runs)
 
 

@@ -126,7 +126,7 @@ def test_a_model_that_writes_to_its_state_is_refused():
 )
 def test_wrong_arguments_are_refused(wrong, text):
     given = {"model": MODEL, "to": fakes.FAKE, "args": (X,), **wrong}
-    with pytest.raises(decomp.ArgumentError) as raised:
+    with pytest.raises(decomp.errors.ArgumentError) as raised:
         decomp.convert(given.pop("model"), **given)
     assert str(raised.value).splitlines()[0] == text
 

@@ -80,7 +80,7 @@ def test_a_converter_may_be_asked_in_some_dtypes_alone():
     assert found.headline.endswith(
         "1 of 1 overload and computes them right, 0 of them under conditions; asked in float32, bool"
     )
-    with pytest.raises(decomp.ArgumentError) as raised:
+    with pytest.raises(decomp.errors.ArgumentError) as raised:
         probe(fakes.PARTLY, ["aten.cumsum.default"], dtypes=["flaot32"])
     assert str(raised.value) == (
         "unknown dtype 'flaot32'; known are float, complex, integer, bool, and names as float32"

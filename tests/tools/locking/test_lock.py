@@ -166,18 +166,18 @@ def test_no_lock_is_written_where_lowering_fails(tmp_path):
 def test_a_file_that_is_not_a_lock_is_refused(tmp_path, text, message):
     path = tmp_path / "bad.lock"
     path.write_text(text)
-    with pytest.raises(decomp.ArgumentError) as error:
+    with pytest.raises(decomp.errors.ArgumentError) as error:
         lowered(path)
     assert str(error.value).startswith(f"{path} {message}") and "to do: make it by decomp.lower(" in str(error.value)
     assert path.read_text() == text
 
 
 def test_where_no_file_can_be_is_said_before_lowering(tmp_path):
-    with pytest.raises(decomp.ArgumentError, match=r"lock= .*: there is no directory .*missing"):
+    with pytest.raises(decomp.errors.ArgumentError, match=r"lock= .*: there is no directory .*missing"):
         lowered(tmp_path / "missing" / "x.lock")
-    with pytest.raises(decomp.ArgumentError, match=r"lock= .*: is a directory"):
+    with pytest.raises(decomp.errors.ArgumentError, match=r"lock= .*: is a directory"):
         lowered(tmp_path)
-    with pytest.raises(decomp.ArgumentError, match="lock= must be the path of a file, not int"):
+    with pytest.raises(decomp.errors.ArgumentError, match="lock= must be the path of a file, not int"):
         lowered(3)
 
 

@@ -305,13 +305,13 @@ def small():
 
 
 def test_a_directory_is_no_file(small, tmp_path):
-    with pytest.raises(decomp.ArgumentError) as error:
+    with pytest.raises(decomp.errors.ArgumentError) as error:
         small.html(tmp_path)
     assert str(error.value) == f"html: {tmp_path} is a directory\n  to do: name a file, as {tmp_path / 'page.html'}"
 
 
 def test_a_directory_that_is_not_there_is_named(small, tmp_path):
-    with pytest.raises(decomp.ArgumentError) as error:
+    with pytest.raises(decomp.errors.ArgumentError) as error:
         small.html(tmp_path / "missing" / "page.html")
     assert (
         str(error.value) == f"html: there is no directory {tmp_path / 'missing'}\n  to do: make it, or write elsewhere"
@@ -322,6 +322,6 @@ def test_a_failed_write_leaves_the_page_that_was_there(small, tmp_path):
     path = small.html(tmp_path / "page.html")
     before = path.read_bytes()
     (tmp_path / ".page.unfinished.html").mkdir()
-    with pytest.raises(decomp.ArgumentError, match="^html: cannot write .*page.html: Is a directory$"):
+    with pytest.raises(decomp.errors.ArgumentError, match="^html: cannot write .*page.html: Is a directory$"):
         small.html(path)
     assert path.read_bytes() == before

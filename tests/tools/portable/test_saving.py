@@ -91,9 +91,9 @@ def test_open_sizes_state_and_control_flow_are_written_and_read(tmp_path):
     assert main["output_tree"]["names"] == ["chosen", "n", "view", "none", "x"] and main["outputs"][3] is None
 
     read = NUMPY.load(PortableProgram.read(tmp_path / "program.json").module)
-    with pytest.raises(decomp.InputMismatch, match=r"lowered for x.shape\[0\] >= 3"):
+    with pytest.raises(decomp.errors.InputMismatch, match=r"lowered for x.shape\[0\] >= 3"):
         read(torch.randn(2, 4), {"a": torch.randn(4, 4)})
-    with pytest.raises(decomp.InputMismatch, match=r"a dict of 'b', the program was lowered for a dict of 'a'"):
+    with pytest.raises(decomp.errors.InputMismatch, match=r"a dict of 'b', the program was lowered for a dict of 'a'"):
         read(torch.randn(5, 4), {"b": torch.randn(10, 4)})
 
 
@@ -266,14 +266,14 @@ def test_files_that_cannot_be_written_or_read_are_named(tmp_path):
     model, args = samples.models.model("mlp")
     lowering = lowered(model, args)
     with pytest.raises(
-        decomp.ArgumentError, match=r"p.bin must end in .json; the weights go beside it, into p.weights"
+        decomp.errors.ArgumentError, match=r"p.bin must end in .json; the weights go beside it, into p.weights"
     ):
         lowering.save(tmp_path / "p.bin")
-    with pytest.raises(decomp.ArgumentError, match="unexpected keyword argument 'weight'"):
+    with pytest.raises(decomp.errors.ArgumentError, match="unexpected keyword argument 'weight'"):
         lowering.save(tmp_path / "p.json", weight=False)
-    with pytest.raises(decomp.ArgumentError, match="save: cannot write .*: No such file or directory"):
+    with pytest.raises(decomp.errors.ArgumentError, match="save: cannot write .*: No such file or directory"):
         lowering.save(tmp_path / "no" / "p.json")
-    with pytest.raises(decomp.ArgumentError, match="cannot read .*: No such file or directory"):
+    with pytest.raises(decomp.errors.ArgumentError, match="cannot read .*: No such file or directory"):
         PortableProgram.read(tmp_path / "p.json")
     path = lowering.save(tmp_path / "p.json")
     text = path.read_text()
@@ -288,7 +288,7 @@ def test_files_that_cannot_be_written_or_read_are_named(tmp_path):
     }
     for said, content in damaged.items():
         path.write_text(content)
-        with pytest.raises(decomp.ArgumentError, match=said):
+        with pytest.raises(decomp.errors.ArgumentError, match=said):
             PortableProgram.read(path)
 
 

@@ -260,7 +260,7 @@ def test_another_derivation_is_a_change_and_another_version_is_none(proof):
 
 
 def test_proofs_of_two_targets_are_not_compared(proof):
-    with pytest.raises(decomp.ArgumentError) as error:
+    with pytest.raises(decomp.errors.ArgumentError) as error:
         compare(proof, replace(proof, target="chip"))
     assert str(error.value) == "one proof is of the target tinygrad, the other of chip: compare those of one"
 

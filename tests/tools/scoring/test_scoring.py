@@ -116,7 +116,7 @@ def test_a_score_is_read_as_it_was_written(found, tmp_path):
     assert TargetScore.load(tmp_path / "score.json") == found
     written = json.loads((tmp_path / "score.json").read_text())
     assert written["structural"]["score"] == round(found.structural.value, 1) and "numeric" not in written
-    with pytest.raises(decomp.ArgumentError, match=r"is not a score, or is damaged"):
+    with pytest.raises(decomp.errors.ArgumentError, match=r"is not a score, or is damaged"):
         (tmp_path / "proof.json").write_text('{"kind": "decomp proof"}')
         TargetScore.load(tmp_path / "proof.json")
 
