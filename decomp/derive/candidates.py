@@ -51,6 +51,7 @@ from decomp.simplification.freezing import as_frozen
 from decomp.torch_internals import pytree
 from decomp.torch_internals.fakes import FakeTensorMode
 
+# More than any op has rules, so that the order of places is the order in which alternatives are tried.
 AFTER_ALL_RULES = 1 << 20
 """The index of PyTorch's composite kernel among the alternatives."""
 _HOLDS_AT_SOME_SIZES = "holds only at some values of the dynamic sizes"
@@ -91,6 +92,7 @@ class DecisionDependencies:
         self.depends_on_context |= inner.depends_on_context
         self.is_own |= inner.is_own
         self.beyond_limit |= inner.beyond_limit
+        # A cycle that ends inside the inner call is over: only one that leads further out concerns the outer decision.
         if inner.cycle_depth < depth:
             self.cycle_depth = min(self.cycle_depth, inner.cycle_depth)
 
@@ -172,6 +174,7 @@ class Candidates:
         """Rules whose functions are user-defined."""
         self.runs = 0
         """How many times a rule was run."""
+        # Sizes are drawn once for each set of symbols, and belong to the shape environment of one program.
         self._other_sizes = OtherSizes(mode.shape_env) if mode is not None and mode.shape_env is not None else None
 
     def of_rules(self, request: Request) -> Iterator[Candidate]:
@@ -195,11 +198,14 @@ class Candidates:
         """The rules for a call at each level, with the level for the calls that they make, and their error in ULP as
         measured for the target; 0 if no larger than PyTorch's own. For a rule without a certificate the limit applies
         to the calls that it makes."""
+        # Certificates have an error for each dtype, that of the result; an integer result is exact, and any column will
+        # do.
         tensors = [t for t in pytree.tensors_in(request.expected) if t.is_floating_point() or t.is_complex()]
         dtype = name_of(tensors[0].dtype if tensors else torch.float32)
         for level in LEVELS:
             for candidate in self.of_rules(replace(request, level=level)):
                 rule = cast(Rule, candidate.rule)
+                # A certificate of a rule without a level is measured at the caller's risk, and is no bound.
                 certificate = certificate_of(rule) if rule.level is not None else None
                 if certificate is not None:
                     error = certificate.error_on(self.target.name, level, dtype)
@@ -211,6 +217,7 @@ class Candidates:
     def of_composite(self, request: Request) -> Iterator[Candidate]:
         """PyTorch's own composite kernel for a call, if there is one."""
         known = self.composites and not isinstance(request.node.target, Pattern)
+        # A custom op may have a kernel in Python that reads what it likes.
         request.basis.is_own |= known and not _is_of_pytorch(request.node)
         request.basis.depends_on_context |= known and _is_of_python(request.node)
         composite = self.recorded(None, request) if known else NO_COMPOSITE
@@ -232,8 +239,11 @@ class Candidates:
         return memory.recorded.expansions if rule in self.own_rules else memory.expansions
 
     def _by_rule(self, rule: Rule, request: Request) -> Expansion | Declined:
+        # First of all, as binding such a call took the tensor for a number: nothing else that is asked of it would be
+        # true.
         if request.call is not None and request.call.reads_data:
             return Declined("takes a number, and gets a tensor, whose value is only known at run time")
+        # What the target lacks comes before what the rule costs to run: declining here takes no recording.
         missing = missing_ops(rule.needs, self.target)
         if missing is not None:
             return Declined(f"is for targets that know {missing}", applicable=False)
@@ -251,6 +261,7 @@ class Candidates:
         # Composite kernels of user-defined Python functions are not memoised: they may do something else the next time.
         if found is None:
             found = self._for_all_sizes(self._record(rule, request), request)
+            # The composite kernel is itself what is asked there.
             found = found if rule is None else self._view_if_one_is_known(found, request)
             if rule is not None or not _is_of_python(request.node):
                 expansions[key] = found
@@ -259,6 +270,7 @@ class Candidates:
     def _view_if_one_is_known(self, found: Expansion | Declined, request: Request) -> Expansion | Declined:
         """The expansion; but if the call returns a view and a rule copies, the expansion of PyTorch's own kernel if
         that is a view: rules compare strides as numbers, the kernel as expressions of symbolic sizes."""
+        # With fixed sizes a rule that compares strides as numbers gives a view where the kernel does.
         if not request.signature.symbolic or isinstance(found, Declined) or not view_bases(request.node):
             return found
         if _is_view(found.graph, request):
@@ -270,9 +282,12 @@ class Candidates:
         site, bound = self._site(request), cast(Bound, request.call)
         try:
             found = expand_composite(site) if rule is None else expand(rule, bound, site)
+        # A rule fails in PyTorch's own words if the program calls an op on dtypes that PyTorch refuses. Symbolic
+        # tracing does not run the call, so that the rule is the first to notice.
         except RuleError as error:
             if why := refused_dtypes(request.node):
                 raise CaptureError(_refused_by_pytorch(request.node, why)) from error
+            # `from error.__cause__`: the handler is not part of the story, the exception in the rule is.
             raise error.at(request.node) from error.__cause__
         self.runs += isinstance(found, Expansion)
         return self._narrow(found)
@@ -281,16 +296,20 @@ class Candidates:
         """The expansion with int32 instead of int64, if the target requires it. (float64 in a rule is there for
         accuracy, and stays.)"""
         narrow = self.target.narrower.get(torch.int64)
+        # Without metadata no node says that it is int64.
         if narrow is None or isinstance(found, Declined) or mode_of(found.graph) is None:
             return found
         narrowed = narrow_graph(found.graph, {torch.int64: narrow})
         if narrowed is None:
             return found
         calls = (node.target for node in found.graph.nodes if node.op == "call_function")
+        # Bits that int64 would keep above the 32nd are what a rule shifts them for, as in a hash or in bit patterns of
+        # float64.
         if any(of_function(target).op.short in SHIFT_OPS for target in calls):
             return Declined("computes in int64 and shifts bits left, which would overflow with narrow=True")
         for call, (what, dtype) in narrowed.refused.items():
             return Declined(f"computes in int64: {spell_target(call.target)} takes {what}, which {dtype} cannot hold")
+        # Casts on either side of a narrowed call that both became the identity are dead now.
         drop_dead(narrowed.rewrite.graph)
         return replace(found, graph=narrowed.rewrite.graph)
 
@@ -299,9 +318,11 @@ class Candidates:
         missing. Overloads that PyTorch's kernels left in a graph of the torch dialect are recorded as ATen."""
         node, (_, tensor_args, symbolic, read) = request.node, request.signature
         mode = self.mode if symbolic else self.memory.mode
+        # One unknown operand is enough: no call of the rule on it can be run on fake tensors.
         if self.mode is None or any(metadata(given) is None for given in tensor_args):
             mode = None
         dialect = "aten" if isinstance(node.target, torch._ops.OpOverload) else self.dialect
+        # Recipes of calls on fixed sizes are shared by programs; those with this program's symbols are not.
         fakes = self.memory.fakes if mode is self.memory.mode else None
         return Site(node, tensor_args, mode, dialect, read, fakes)
 
@@ -349,7 +370,11 @@ class ComplexCalls:
     Fourier transforms, or without `where`, are only for targets that have no alternative."""
 
     def __init__(self, candidates: Candidates) -> None:
+        # The alternatives by `where` and `cos` are shorter, and a target that lacks these as well derives them in turn:
+        # claiming them only ranks the rules. `cos` in float64 has no meaning for a target that knows no float64.
         known = {"where", "convolution"} | (set() if candidates.target.knows_dtype(torch.float64) else {"cos"})
+        # As if it had none of these: a pair is two real tensors, on which a complex transform is no call of the
+        # target's.
         target = (candidates.target | known) - {"_fft_r2c", "_fft_c2r", "_fft_c2c", "take"}
         self.candidates = Candidates(
             candidates.rules, target, candidates.dialect, candidates.mode, candidates.memory, candidates.composites
@@ -378,18 +403,22 @@ class ComplexCalls:
 
 # Choosing the cheapest.
 
+# Of the order of what a rule of the library emits. Branch and bound returns the same for any guess.
 _ASSUMED_CALLS = 8
 """The assumed number of calls in the lowering of a call that is not lowered yet. It only orders the search: a wrong
 guess makes it visit more candidates than necessary."""
+# Not 1: a rule that halves its problem recurses for good reasons.
 _RECURSION_LIMIT = 3
 """How often a rule may recurse on its own op where another derivation is known: `cat` by `stack` by `cat` never
 ends."""
+# Below all levels, so that among equal prices a user's own rule wins.
 _UNLEVELLED = -1
 """The rank of a rule without a level: its author answers for its accuracy."""
 
 
 def price_of_node(cost: Cost | None, node: fx.Node) -> float:
     """The cost of one call; 1 without a cost model. Numbers and projections of tuples cost nothing."""
+    # Sizes are computed by the host and parts of a result are no work: an expansion must not look dearer for these.
     if is_host(node) or is_projection(node):
         return 0.0
     if cost is None:
@@ -401,6 +430,7 @@ def price_of_node(cost: Cost | None, node: fx.Node) -> float:
 def price_of_template(cost: Cost | None, stamp: ExpansionTemplate, constants: Sequence[bool] = ()) -> float:
     """The total cost of the calls of a flat expansion, without those that freezing computes once; `constants` says of
     each input whether freezing makes it a constant."""
+    # What weights alone decide is computed once, before the program runs; fusing a pattern is often about that.
     graph = as_frozen(stamp.graph, constants) if any(constants) else stamp.graph
     if cost is not None:
         return price_of_graph(cost, graph)
@@ -426,6 +456,7 @@ class BranchAndBound:
     """Price, accuracy rank and index of the best candidate so far; initially the limit."""
 
     def __post_init__(self) -> None:
+        # One past the last level, so that a candidate at exactly the limit is better than none.
         self.best = self.request.limit, len(LEVELS), 0
 
     @property
@@ -440,13 +471,16 @@ class BranchAndBound:
 
     def __iter__(self) -> Iterator[tuple[Candidate, float]]:
         """The candidates that are not pruned, with their lower bounds."""
+        # By estimate, then place. Without a key the sort would compare candidates, which have no order.
         runners = sorted((self._promise(candidate) for candidate in self.rivals), key=lambda runner: runner[:2])
         for _, place, least, candidate in runners:
+            # Compared as a triple: a bound equal to the best price may still win by accuracy or by order.
             if self.least is not None and (least, _rank(candidate), place) >= self.best:
                 self.left_out = True
                 self.found[place] = Declined(f"costlier: at least {least:g}, not {self.price:g}", applicable=False)
             # Without a winner the recursion must go on, as it may be the only derivation; the depth limit ends it.
             elif self.winner is not None and self._nested(candidate) >= _RECURSION_LIMIT:
+                # What was passed over may be the best elsewhere, so the decision holds inside of that derivation alone.
                 self.request.basis.cycle_depth = min(self.request.basis.cycle_depth, self._outermost(candidate))
                 self.found[place] = Declined("recurses on its own op", applicable=False)
             else:
@@ -455,6 +489,7 @@ class BranchAndBound:
     def _nested(self, candidate: Candidate) -> int:
         """How often the rule is already being followed, at other signatures: each time it may leave more to be done."""
         op, place = self.request.op, candidate.place
+        # By op and not by signature: the same signature is caught earlier, and a chain of new ones never ends.
         return sum(outer.op == op and outer.place == place for outer in self.request.context)
 
     def _outermost(self, candidate: Candidate) -> int:
@@ -473,6 +508,8 @@ class BranchAndBound:
         if self.least is None or isinstance(expansion, Declined):
             return 0.0, candidate.place, 0.0, candidate
         least, unknown = self.least(expansion.graph, self.request.level)
+        # A rule that is being followed already is tried after all others: its estimate grows with each level of
+        # nesting.
         return least + unknown * _ASSUMED_CALLS ** (1 + self._nested(candidate)), candidate.place, least, candidate
 
     def result(self, candidate: Candidate, found: Derived | Declined) -> None:
@@ -492,6 +529,7 @@ class BranchAndBound:
             found = self.found[candidate.place]
             if isinstance(found, Derived):
                 found = Declined(f"costlier: {found.price:g}, not {self.price:g}", applicable=False)
+            # Losers are listed too: a plan shows what else was possible and what it would have cost.
             if self.found[candidate.place] is not winner:
                 blocked = blocked.after(candidate.name, found)
         return replace(winner, passed_over=blocked.tried) if winner is not None else blocked

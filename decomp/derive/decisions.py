@@ -87,8 +87,10 @@ class Blocked:
 
     def why(self) -> str:
         """The reason in one clause."""
+        # The condition first: it is what the user can change in a call, where a rule or a limitation is not.
         if self.condition:
             return f"{self.op} is legal under a condition: {self.condition}"
+        # Where rules were tried, what they lack is more useful than that no lowering exists in general.
         if self.limitation and not self.tried:
             return f"{self.op}: {self.limitation}"
         if self.best_reason is None:
@@ -112,6 +114,7 @@ class Blocked:
         return replace(
             self,
             tried=(*self.tried, (what, declined.reason)),
+            # The first one that was met: it is about the op itself, later ones are about what an alternative leads to.
             limitation=self.limitation or declined.limitation,
             best_reason=declined.reason if declined.applicable else self.best_reason,
             needs_metadata=self.needs_metadata or declined.needs_metadata,
@@ -133,6 +136,7 @@ LEGAL, ERASED_GUARD = Legal(), ErasedGuard()
 
 def record_of(decision: Decision) -> Record | None:
     """The part of a decision that is kept on disk, if any."""
+    # Legality is asked of the target at once, and reasons of blocked calls are for people: neither is worth a record.
     if not isinstance(decision, Derived):
         return None
     return Record(decision.rule, decision.stamp, decision.passed_over, decision.results, decision.price)
@@ -176,6 +180,8 @@ class Plan:
             "a Plan cannot be pickled: it holds nodes of your program\n  to do: pickle str(plan), or plan.blockers"
         )
 
+    # Its nodes are those of the user's program. A deep copy would copy that program, and its nodes would be found in
+    # none.
     def __copy__(self) -> Plan:
         return self
 
@@ -187,6 +193,7 @@ class Plan:
         """Calls that are legal on the target, without those that a target need not have, such as parts of results."""
         graphs = dict.fromkeys(node.graph for node, _ in self.entries)
         counted = {node for graph in graphs for node in calls_for_target(graph)}
+        # The count is that of reports, so that one number means the same everywhere.
         return [node for node, decision in self.entries if isinstance(decision, Legal) and node in counted]
 
     @property
@@ -204,6 +211,7 @@ class Plan:
         """The blocked calls, grouped by op and reason."""
         groups: dict[Any, list[fx.Node]] = {}
         for node, decision in self.blocked.items():
+            # A decision is a frozen value, so that calls that are blocked alike are one entry.
             groups.setdefault(decision, []).append(node)
         return tuple(
             Blocker(
@@ -330,6 +338,7 @@ def add_pattern_reasons(decisions: dict[fx.Node, Decision], fused: PatternFusion
     if not reasons:
         return decisions
     found = dict(decisions)
+    # Not for derived calls: that a pattern was not used there is in the plan's own lines about patterns.
     for node, decision in decisions.items():
         if isinstance(decision, Blocked):
             tried = [(name, Declined(reason, applicable=False)) for name, reason in reasons.get(node.name, ())]
@@ -339,6 +348,7 @@ def add_pattern_reasons(decisions: dict[fx.Node, Decision], fused: PatternFusion
 
 def decide_left_complex(decision: Decision, node: fx.Node, refused: str | None) -> Decision:
     """The decision for a call that stays complex, with the reason why it is not computed on pairs of real numbers."""
+    # Not every call that stays complex is refused by the target: one that only moves complex values may be legal.
     if refused is None:
         return decision
     if isinstance(decision, Blocked):
@@ -355,11 +365,13 @@ def require_whole_operand(decision: Decision, node: fx.Node) -> Decision:
     cannot be excluded, so it is derived only if the operand is as large as the tensor of which it is a view."""
     if not isinstance(decision, Derived) or spelling_of(node).op.short not in READS_MEMORY:
         return decision
+    # Sizes and offset of `as_strided` may be symbols as well.
     operand, *others = node.all_input_nodes
     value = metadata(operand)
     fixed = has_fixed_sizes(value) and not any(isinstance(metadata(other), SYMBOLIC) for other in others)
     if value is None or fixed:
         return decision
+    # The chain ends at the tensor that owns the memory; strides of views in between do not matter.
     tensors = [value for each in view_chain(operand) if isinstance(value := metadata(each), torch.Tensor)]
     is_whole = same_size(tensors[0].numel(), tensors[-1].numel())
     return decision if is_whole else Blocked.because(spell_target(node.target), OUTSIDE_OPERAND)

@@ -30,8 +30,10 @@ class ExampleSizes:
         or a tensor has no strides."""
         given = signature.tensor_args
         values = [metadata(each) for each in (*given, node)]
+        # `empty_strided` makes the fixed tensors.
         if not self._hints.keys() >= set(symbols_in(values)) or not _are_strided(values):
             return None
+        # In the mode of fixed sizes, whose recipes and expansions all programs share.
         with self._mode:
             *inputs, result = (at_sizes(value, self._hints) for value in values)
         graph = fx.Graph()
@@ -40,6 +42,7 @@ class ExampleSizes:
             # A size becomes the number that it is in the example.
             twins[each] = fixed if isinstance(symbolic, SYMBOLIC) else _with_value(graph.placeholder(each.name), fixed)
         args, kwargs = fx.map_arg((node.args, node.kwargs), twins.__getitem__)
+        # With the result's metadata, as that is part of a signature.
         twin = _with_value(graph.create_node(node.op, node.target, args, kwargs), result)
         if signature.read is not None:  # the results that are used are part of a signature
             graph.output([graph.call_function(operator.getitem, (twin, place)) for place in signature.read])

@@ -87,12 +87,14 @@ def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
     """Run `rule` on proxies for the bound call of a node. Returns the expansion, or the reason why the rule declines.
     Raises `RuleError` if the rule does something that rules must not do."""
     accepted = rule.accept(bound)
+    # Before the layout: whether the rule serves calls of this form at all is the more useful reason.
     if isinstance(accepted, Declined):
         return accepted
     layout = _other_layout(site)
     if layout is not None:
         return Declined(f"an operand or result has the layout {layout}, and rules compute with strided tensors")
     args, kwargs = accepted
+    # `torch.div(7, 2)` returns a tensor, and a rule that calls methods of its operand would meet an int.
     function = _of_tensor(rule.function, site.node) if _is_of_numbers(bound) else rule.on_accepted
     try:
         return _record(rule, function, args, kwargs, site)
@@ -102,10 +104,14 @@ def expand(rule: Rule, bound: Bound, site: Site) -> Expansion | Declined:
     # them, after which it does not.
     device = _other_device(site)
     if device is not None:
+        # Only after a failure: moving is a copy on a real device, and most rules take such operands as PyTorch does. If
+        # it fails too, the first error is the one about the rule.
         with contextlib.suppress(RuleError):
             return _record(rule, _on_device(function, device), args, kwargs, site)
     # A dynamic size that is 1 in the example may have been specialised, and the rule failed only for that. If it fails
     # again, the first error is the clearer one.
+    # PyTorch specialises sizes 0 and 1 of examples while it traces, also where the program leaves them open:
+    # https://github.com/pytorch/pytorch/pull/186485.
     if site.mode is not None and site.mode.shape_env is not None:
         with contextlib.suppress(RuleError), sizes_never_one(site.mode):
             return _record(rule, function, args, kwargs, site)
@@ -130,6 +136,7 @@ def _on_device(function: Callable[..., Any], device: torch.device) -> Callable[.
     """A rule whose operands are moved to one device first."""
 
     def moved(value: Any) -> Any:
+        # A rule may pass on its operand as it is: `to` on the same device would add a call for nothing.
         return value.to(device) if isinstance(value, fx.Proxy) and value.device != device else value
 
     return lambda *args, **kwargs: function(*tree_map(moved, args), **tree_map(moved, kwargs))
@@ -157,11 +164,12 @@ def expand_composite(site: Site) -> Expansion | Declined:
     if site.mode is None:
         reason = "PyTorch's own kernel cannot be recorded without metadata; pass args="
         return Declined(reason, needs_metadata=True)
+    # Sparse kernels compute with indices and values, which no dense target has.
     if _other_layout(site) is not None:
         return NO_COMPOSITE
     function: Callable[..., Any]
     if isinstance(target, torch._ops.OpOverload):
-        if not target._can_decompose() or not target.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT):
+        if not target.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT):
             return NO_COMPOSITE
         function = _on_fakes(target.decompose)
     elif node.op == "call_method":
@@ -210,10 +218,14 @@ def _record(
     tracer = RuleTracer(tape, rule, site.dialect)
     values = {given: _input(tracer, given, i) for i, given in enumerate(site.tensor_args)}
     args, kwargs = substituted((args, kwargs), values.__getitem__)
+    # Everything that a rule may raise becomes a reason or a `RuleError`: it is the user's code, run in the middle of
+    # ours.
     try:
+        # A guard that a rule adds would hold for the whole program, and change what a later rule sees.
         with refusing_guards(site.mode) as asked:
             result = _run(rule, function, tracer, args, kwargs)
             if isinstance(result, Declined):
+                # The guards that it asked for before it declined do not matter.
                 return result
             result = _check_result(tracer, result, metadata(site.node), site.read)
             tape.graph.output(tape.arguments(result))
@@ -228,17 +240,21 @@ def _record(
         raise error.at(line=line_of(function, error)) from error.__cause__
     except UnknownSize as unknown:
         return Declined(f"needs {unknown}")
+    # Not applicable rather than wrong: a rule for a newer PyTorch may be registered beside one for this version.
     except OpAbsent as absent:
         return Declined(f"calls an op that this PyTorch lacks: {absent}", applicable=False)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         return Declined(f"reads the data of a tensor, which is only known at run time: {first_line(error)}")
     except NewGuard as guard:
         return declined_for_sizes(rule, f"{_ADDS_GUARD}: {guard}")
+    # `exit()` in a rule is its error. KeyboardInterrupt is the user's, and passes.
     except (Exception, SystemExit) as error:
         raise RuleError(rule, *_what_failed(error), line=line_of(function, error)) from error
     finally:
+        # A rule may keep a proxy in a global; used in a later run, it would append to this graph.
         tracer.closed = True
     drop_dead(tape.graph)
+    # Constants that only dead calls read would become attributes of the lowered program.
     used = {str(n.target) for n in tape.graph.nodes if n.op == "get_attr"}
     return Expansion(rule, tape.graph, {k: v for k, v in tape.constants.items() if k in used})
 
@@ -252,6 +268,8 @@ def _run(
             raise MetadataMissing(
                 rule, "an entry of a decomposition table is traced, which requires shapes", _PASS_ARGS
             )
+        # Entries of decomposition tables write in place and call private API, which proxies refuse: PyTorch's own
+        # tracer and `functionalize` make a graph of them first.
         found = trace_entry(rule.function, fakes_of(args), fakes_of(kwargs), tracer.tape.mode)
         if isinstance(found, Declined):
             return found
@@ -270,6 +288,8 @@ def _what_failed(error: BaseException) -> tuple[str, str]:
         return LEAKED
     if isinstance(error, ReasonMissing):
         return error.problem, error.remedy
+    # C methods check the type of `self` before `__torch_function__` is asked, so that a proxy never sees the call;
+    # CPython's message is the only trace of it.
     unbound = _UNBOUND.match(str(error)) if isinstance(error, TypeError) else None
     if unbound is not None:
         name = unbound[1]
@@ -296,9 +316,11 @@ def _input(tracer: RuleTracer, given: fx.Node, index: int) -> Any:
     fake = value if isinstance(value, SYMBOLIC) else tracer.tape.fake_like(value)
     if isinstance(tracer.rule, Composite) and isinstance(value, torch.Tensor) and value.requires_grad:
         fake.requires_grad_()  # PyTorch's kernels branch on it
+    # A placeholder for each distinct node: an operand that is given twice must be one value, as for `x - x`.
     node = tracer.tape.placeholder(f"arg{index}", fake)
     if isinstance(value, (tuple, list)):
         return tracer.wrap(type(value)(node.meta["val"]) if type(value) in (tuple, list) else tuple(node.meta["val"]))
+    # A size that is known is handed on as a number: rules compute shapes with it in plain Python.
     return tracer.proxy(node) if isinstance(value, torch.Tensor) else value
 
 
@@ -314,12 +336,15 @@ def _check_result(tracer: RuleTracer, result: Any, expected: Any, read: tuple[in
             got = len(result) if isinstance(result, (tuple, list)) else "one value"
             tracer.fail(f"returned {got}, the op returns {len(expected)} values", "return a tuple in the op's order")
         matters = [read is None or i in read for i in range(len(expected))]
+        # None in place of an unread result: dead-code elimination then drops what only it needs.
         return tuple(_check_result(tracer, r, e) if m else None for r, e, m in zip(result, expected, matters))
     if not isinstance(expected, torch.Tensor):
+        # A number, or None for a gradient that was not asked for.
         return result
     if not isinstance(result, fx.Node):
         tracer.fail(f"returned {result!r}, the op returns a tensor", "return torch.full(shape, value, ...)")
     value = result.meta.get("val")
+    # Nothing is known of what the rule returned, as one of its calls had no metadata.
     if not isinstance(value, torch.Tensor):
         return result
     for what, got, wanted, same in (
@@ -367,6 +392,7 @@ def _copy_in_order(x: torch.Tensor, order: list[int]) -> torch.Tensor:
     """A copy of `x` whose dimensions are laid out in `order`, the slowest first."""
     if order == sorted(order):
         return x.clone(memory_format=torch.contiguous_format)
+    # `clone(memory_format=...)` only knows channels_last beside contiguous, and not every order.
     return x.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse(order))
 
 
@@ -374,6 +400,8 @@ def _matters(effects: Effects) -> bool:
     return bool(effects) or not effects.known
 
 
+# Not `Graph.eliminate_dead_code`: `Node.is_impure` takes every call of a method for pure, also `x.add_(1)` (torch
+# 2.13).
 def drop_dead(graph: fx.Graph) -> None:
     """Erase unused nodes without effects. Inputs stay."""
     effects = EffectTable()

@@ -30,7 +30,10 @@ from decomp.torch_internals.pytree import tensors_in, tree_map
 
 Sizes = Mapping[Any, Any]
 """A size for each symbol."""
+# Conditions such as divisibility by 8 reject most assignments.
 DRAWN = 100
+# Each costs a run of the expansion. A rule that fixes a size differs at nearly any other one; a second assignment
+# catches one that holds at multiples of the example.
 TRIED = 2
 UNKNOWN = 5
 """The assumed hint of a data-dependent size."""
@@ -56,8 +59,10 @@ class OtherSizes:
     ) -> str | None:
         """The sizes at which the expansion `graph` of the call `node` returns other shapes than the call, or fails;
         None if none of those tried qualifies. `read`: the indices of the results that are used."""
+        # The example's own tensors are not run: at its sizes the rule was verified when it was recorded.
         inputs = [metadata(given) for given in tensor_args]
         for sizes in self._of(frozenset(symbols_in(inputs))):
+            # With it, composite kernels are PyTorch's decompositions in Python, as when a program is captured.
             with self.mode, enable_python_dispatcher(), torch.no_grad(), quiet(_LOG):
                 given = dict(zip(tensor_args, [at_sizes(value, sizes) for value in inputs]))
                 problem = _problem(graph, node, given, read, MetaKernels(self._fakes, for_shapes=True))
@@ -83,6 +88,7 @@ def _problem(
         return None
     try:
         found = _shapes(_run(graph, list(given.values()), kernels))
+    # Values decide the result, which fake tensors do not have: nothing can be said.
     except _UNKNOWN:
         return None
     except Exception as error:
@@ -93,13 +99,16 @@ def _problem(
 def _draw_sizes(env: Any, symbols: list[Any]) -> list[Sizes]:
     """Up to `TRIED` assignments that the program allows, preferably those that change every size."""
     hints = getattr(env, "backed_var_to_val", {})
+    # All hints, as guards may relate these symbols to others of the program, which keep the example's sizes.
     around = {symbol: int(hints.get(symbol, UNKNOWN)) for symbol in {*hints, *symbols}}
     # A fixed seed: the decision must be the same in every run, and in every process that shares the cache.
     draw = random.Random(0)
     wholly: list[Sizes] = []
     partly: list[Sizes] = []
     for _ in range(DRAWN):
+        # Multiples first: a program may require that a size is divisible, or that one is a multiple of another.
         factors = {s: draw.choice((1, 2, 3, 5, 7)) for s in symbols}
+        # Two zeros of five, so that exact multiples are common among the few that are tried.
         sizes = {**around, **{s: around[s] * factors[s] + draw.choice((0, 0, 1, 2, 4)) for s in symbols}}
         different = [sizes[s] != around[s] for s in symbols]
         if any(different) and _allows(env, symbols, sizes):
@@ -113,8 +122,10 @@ def _allows(env: Any, symbols: list[Any], sizes: Sizes) -> bool:
     ranges = [env.var_to_range.get(symbol) for symbol in symbols]
     if any(known is not None and sizes[s] not in known for s, known in zip(symbols, ranges)):
         return False
+    # Conditions on data-dependent sizes are asserted at run time, and are no guards.
     asserted = [each.expr for deferred in env.deferred_runtime_asserts.values() for each in deferred]
     conditions = [*(guard.expr for guard in env.guards), *asserted]
+    # Neither true nor false is left open by symbols without a size, and then counts as allowed.
     return all(condition.xreplace(_numbers(sizes)) != False for condition in conditions)  # noqa: E712  (of sympy)
 
 
@@ -130,6 +141,7 @@ def at_sizes(value: Any, sizes: Sizes) -> Any:
 
 
 def _leaf_at(leaf: Any, sizes: Sizes) -> Any:
+    # Others keep the example's sizes: there are no strides to make them of.
     if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
         shape, stride = ([_leaf_at(part, sizes) for part in parts] for parts in (leaf.shape, leaf.stride()))
         return torch.empty_strided(shape, stride, dtype=leaf.dtype, device=leaf.device)
@@ -167,6 +179,7 @@ def _is_accepted(node: fx.Node, tensor_args: list[fx.Node], inputs: list[Any], s
     gradient having the shape of its tensor. Assumed where it cannot be tried."""
     known = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten"
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    # No real memory is allocated on a device to check a rule.
     if not known or any(value.device.type != "cpu" for value in tensors):
         return True
     given = [at_sizes(value, sizes) for value in inputs]
@@ -184,6 +197,7 @@ def _zeros(value: Any) -> Any:
     return torch.zeros_like(value) if isinstance(value, torch.Tensor) else value
 
 
+# Elements: 40 MB in float32, some milliseconds to fill.
 _LARGE = 10**7
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 """The logger to which fake kernels report every failure."""

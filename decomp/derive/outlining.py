@@ -70,6 +70,7 @@ class _Outlining:
             named = by_key.get(composite_key(node)) if isinstance(decision, Derived) else None
             if isinstance(decision, Derived) and named is not None:
                 found[node] = _ExpandedCall(node, decision, *named)
+        # One walk over the lowered graph for all regions, in its order: the body has the same order.
         for node in self.own.graph.nodes if found else ():
             region = found.get(self.edges.origin.get(node))
             if region is not None and node.op.startswith("call"):
@@ -80,9 +81,11 @@ class _Outlining:
         return {node: region for node, region in found.items() if node.name not in self.left}
 
     def _why_not(self, region: _ExpandedCall) -> str:
+        # Its expansion returns an operand or a constant: there is no call to put in a body.
         if not region.nodes:
             return "it computes nothing"
         operands = {given for node in region.nodes for given in node.all_input_nodes}
+        # A body of control flow would have to move into the body, under a name of its own.
         if any(node.op == "get_attr" and str(node.target) in self.own.bodies for node in operands):
             return "it runs bodies of its own"
         return ""
@@ -95,6 +98,8 @@ class _Outlining:
             region = self.regions.get(self.edges.origin.get(node))
             if region is None or not node.op.startswith("call"):
                 self.rewrite.copy(node)
+            # At the last node: all operands precede it, and no user comes before it, as an expansion is inlined in one
+            # piece.
             elif node is region.nodes[-1]:
                 self._call(region)
         bodies = {body.name: body.owner for body in self.bodies.values()}
@@ -112,6 +117,8 @@ class _Outlining:
         """The composite call, in place of the nodes of a region."""
         source, rewrite = region.source, self.rewrite
         results = [*nodes_in(self.edges.values[source])]
+        # `wrap` runs its first operand on the others, and exported programs and torch.compile know it; no op of our own
+        # needs to be registered.
         operands = self._operands(region)
         made = self._composite(region, operands)
         body = self._body(region, made, operands, results)
@@ -123,6 +130,7 @@ class _Outlining:
         name = rewrite.free(f"{source.name}_composite")
         call = rewrite.create("call_function", torch.ops.higher_order.wrap, args, {}, name)
         call.meta.update(inherited_meta(source))
+        # Of all metadata, `torch.export.save` keeps "custom", "nn_module_stack", "stack_trace" and a few more.
         call.meta["custom"] = {**call.meta.get("custom", {}), KEY: made.meta}
         values = tuple(metadata(result) for result in results)
         if all(value is not None for value in values):
@@ -131,6 +139,7 @@ class _Outlining:
         self.calls[call] = made
         inside = set(region.nodes)
         for i, result in enumerate(results):
+            # A result that is an operand of the call is already there, and an unused one needs no node.
             if result in inside and (result.users or result in self.written) and result not in rewrite.values:
                 part = rewrite.create("call_function", operator.getitem, (call, i), {}, result.name)
                 part.meta.update(result.meta)
@@ -162,7 +171,9 @@ class _Outlining:
         self, region: _ExpandedCall, made: CompositeCall, operands: Sequence[fx.Node], results: Sequence[fx.Node]
     ) -> ProgramGraph:
         """The body of a composite, one for all calls of its signature."""
+        # Two expansions may read other constants at the same place: their bodies are not the same function.
         constants = tuple(str(each.target) for each in operands if each.op == "get_attr")
+        # One template a signature, so that equal calls share a body.
         key = region.decision.stamp, repr(made), constants
         if key not in self.bodies:
             self.bodies[key] = self._new_body(region, made, operands, results)
@@ -181,8 +192,7 @@ class _Outlining:
             new = values[node] = edges.values[node] = edges.create(node.op, node.target, args, kwargs, node.name)
             new.meta.update(node.meta)
             edges.origin[new] = node
-        output = node_creator(edges.graph)("output", "output", (tuple(values[each] for each in results),), {}, "output")
-        output.meta.clear()
+        node_creator(edges.graph)("output", "output", (tuple(values[each] for each in results),), {}, "output")
         owner = nn.Module()
         owner.training = self.own.owner.training
         return ProgramGraph(

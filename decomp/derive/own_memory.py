@@ -39,11 +39,15 @@ def separate_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planne
         return
     for node in _leaving(graph):
         stamp = getattr(decisions.get(node), "stamp", None)
+        # A view of an operand by contract: callers know that writing to it writes the operand.
         if stamp is None or view_bases(node):
             continue
         given = _results_of_inputs(stamp.graph)
+        # Composite ops may return their operand without saying so (`aten.dropout` in evaluation); callers saw that,
+        # too.
         if given and not _gives_argument(node):
             _call_on_results(aten.clone.default, given, node, decisions, planner)
+        # If the op itself saves its result, as `exp` does, PyTorch refuses a write to it, too.
         elif planner.rules.trains and spelling_of(node).op.short not in SAVES_ITS_RESULT:
             _call_on_results(aten.clone.default, _results_saved(stamp.graph), node, decisions, planner)
 
@@ -51,6 +55,7 @@ def separate_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planne
 def detach_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner, recorded: bool) -> None:
     """Make expansions detach results that are inputs, where no gradients are recorded and the op returns a new tensor.
     `recorded`: whether gradients are recorded at the beginning of the graph."""
+    # In order, as markers switch gradients on and off between the nodes.
     for node in graph.nodes:
         recorded = recorded_behind(node, recorded)
         stamp = getattr(decisions.get(node), "stamp", None)
@@ -70,9 +75,12 @@ def connect_results(
     for node in graph.nodes:
         recorded = recorded_behind(node, recorded)
         stamp = getattr(decisions.get(node), "stamp", None)
+        # Where gradients are off, the op's result requires none.
         if stamp is None or not recorded:
             continue
         slots = tuple(i for i, given in enumerate(node.all_input_nodes) if tracks.may_require_grad(given))
+        # By expansion and operands: running the op on meta tensors for each of many equal calls would take longer than
+        # planning.
         known = planner.memory.connected.get((stamp, slots))
         if known is None:
             known = planner.memory.connected[stamp, slots] = _connect_operands(node, decisions[node], slots, planner)
@@ -106,6 +114,7 @@ def _unconnected(node: fx.Node, graph: fx.Graph, slots: Sequence[int]) -> list[t
     operands, found = graph.find_nodes(op="placeholder"), []
     results = list(nodes_in(graph.output_node().args[0]))
     if isinstance(metadata(node), (tuple, list)) and len(results) != len(metadata(node)):
+        # Unread results were left out, so that positions no longer say which result of the op is which.
         return []
     # 8-bit floats are skipped: they have no arithmetic with which to connect them.
     for place, result in enumerate(results):
@@ -126,11 +135,15 @@ def _requires_by(node: fx.Node, slot: int, place: int) -> bool:
 
 def _add_dependence(rewrite: Rewrite, result: fx.Node, operand: fx.Node) -> fx.Node:
     """`result` − 0, with a 0 that depends on `operand`. (−0 − 0 is −0.)"""
+    # Its gradient with respect to its operand is zero in every formula, and `mul` by 0 would make NaN of infinities.
     zero = _add_call(rewrite, aten.fill.Scalar, (rewrite.values[operand], 0), result)
     if metadata(zero).shape != metadata(result).shape:
+        # A sum broadcasts to any shape, whatever the shapes of operand and result.
         zero = _add_call(rewrite, aten.sum.default, (zero,), result)
     if metadata(zero).dtype != metadata(result).dtype:
+        # Promotion would otherwise change the result's dtype: a float32 zero added to bfloat16.
         zero = _add_call(rewrite, aten._to_copy.default, (zero,), result, {"dtype": metadata(result).dtype})
+    # `add` would make +0 of −0.
     return _add_call(rewrite, aten.sub.Tensor, (rewrite.values[result], zero), result)
 
 
@@ -199,6 +212,7 @@ def _reaches_input(node: fx.Node) -> bool:
 def _may_share(one: fx.Node, two: fx.Node) -> bool:
     values = [metadata(one), metadata(two)]
     if not all(isinstance(value, torch.Tensor) and value.layout is torch.strided for value in values):
+        # Memory of a sparse tensor or of none is not compared: a copy too many is only slower.
         return True
     one_storage, other = (value.untyped_storage()._cdata for value in values)
     return bool(one_storage == other)
@@ -210,6 +224,7 @@ def _with_call(call: torch._ops.OpOverload, given: list[fx.Node], derived: Deriv
     rewrite = Rewrite.of(flat)
     for node in flat.nodes:
         if node.op == "output":
+            # Before the output is copied, so that it takes the new values.
             for result in given:
                 rewrite.replace(result, _called(rewrite, call, result))
         rewrite.copy(node)
@@ -221,6 +236,7 @@ def _called(rewrite: Rewrite, call: torch._ops.OpOverload, node: fx.Node) -> fx.
     new = rewrite.add("call_function", call, (rewrite.values[node],), {}, name, at=node)
     value = metadata(node)
     if value is not None:
+        # The copy of a symbolic tensor may compare its strides.
         with value.fake_mode, without_guards(value.fake_mode):
             new.meta["val"] = call(value)
     return new

@@ -99,6 +99,8 @@ def capture_program(source: CaptureRequest, matching: RuleSelection) -> Module:
         dynamic_shapes=source.dynamic_shapes,
         leaves=matching.leaves,
         infer=matching.infer,
+        # A function and not a flag: whether the program trains depends on its inputs and parameters, which capture
+        # finds.
         trains=lambda program: matching.specialise_for_program(program).rules.trains,
     )
 
@@ -108,12 +110,14 @@ def capture_program(source: CaptureRequest, matching: RuleSelection) -> Module:
 
 def plan_program(module: Module, matching: RuleSelection, policy: Policy, partial: bool = False) -> PlannedProgram:
     """Decide how each call of a program is lowered; with `partial`, blocked calls stay unchanged."""
+    # Before the planner is made: the memory that it takes is that of rules for training, or of those for inference.
     matching = matching.specialise_for_program(module)
     planner = Planner(matching.rules, matching.target, module.dialect, module.mode, policy)
     session = PlanningSession(module, matching, planner, partial)
     with planning_sizes(module.mode):
         for each in PLAN:
             module = each(module, session)
+    # The memory outlives the program; its table by node would keep the graphs, and their fake tensors, alive.
     planner.memory.signatures.forget_nodes()
     planner.close()
     graphs = tuple(module.graphs.values())
@@ -167,6 +171,8 @@ def decide_module(module: Module, session: PlanningSession) -> Module:
     return module.map(lambda own: _Decisions(own, session).decided())
 
 
+# Functional first: a write hides which value a pattern or rule would read. Types before patterns, as a match must be of
+# calls that the target has the dtypes for. Decisions last: a contracted match gets one, its calls none.
 PLAN = (functionalize_module, convert_module, fuse_module, decide_module)
 """The passes before a program is expanded, in order."""
 
@@ -186,9 +192,12 @@ class _Functionalization:
         runs."""
         own, untracked = self._functional(captured), self.session.untracked
         bodies = bodies_of(own, policy)
+        # Bodies whose casts were made explicit are new modules; the owner still has the captured ones under these
+        # names.
         own = replace(own, bodies={key: body for key, (body, _) in bodies.items()})
         found = {own.owner: own}
         for key, (body, policy) in bodies.items():
+            # Two calls may share a body, and so may a call in the main graph and one in another body.
             if body not in self.begun:
                 self.begun.add(body)
                 if own.owner in untracked or runs_untracked(own.graph, key):
@@ -199,11 +208,14 @@ class _Functionalization:
     def _functional(self, captured: ProgramGraph) -> ProgramGraph:
         """A graph without mutation, with metadata that has the strides of kernels' results."""
         kernel_strides = self.session.planner.kernel_strides
+        # Strides are corrected before writes are removed: they decide which calls are views, and so what a write
+        # changes.
         own = self._without_mutation(correct_strides(captured, kernel_strides))
         if known := {node: self.stale_strides[node] for node in captured.graph.nodes if node in self.stale_strides}:
             values = own.since(captured).values if own is not captured else {}
             now = {values.get(node, node): meta for node, meta in known.items()}
             own = replace(own, stale_strides={**own.stale_strides, **now})
+        # And once more afterwards: the functional form of a write has a kernel of its own, with strides of its own.
         return with_kernel_strides(own, kernel_strides)
 
     def _without_mutation(self, own: ProgramGraph) -> ProgramGraph:
@@ -219,10 +231,14 @@ class _Functionalization:
                 stale_strides=found.stale_strides,
                 bodies={**own.bodies, **found.submodules},
             )
+        # Inlining replaces the region by `detach` of its inputs. A target that lacks it could run the region, and not
+        # these.
         detaches = not matching.rules.trains or matching.target.surely_legal(op_of("detach"), "default")
         if exported is None or matching.everywhere or not detaches:
             return own
         signature = exported.graph_signature
+        # torch.export makes buffers and constants inputs of the graph. They never require a gradient, so no detach is
+        # needed.
         frozen = {*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants}
         rewrite = inline_regions(own.graph, lambda body: body_named(body, own), owner, frozen)
         return own if rewrite is None else own.rewritten(rewrite, "inline regions")
@@ -259,12 +275,15 @@ class _Decisions:
         """The graph with a decision for each call, and metadata that is true under these decisions. `held`: calls that
         must stay, as a call that stays reads their memory by strides."""
         own, owner = self.own, self.own.owner
+        # A signature says which results are used, and a value that is only written back has no user in the graph.
         self.planner.memory.signatures.written.update(write.value for write in own.writes)
         propagation = StridePropagation(own.graph, own.stale_strides)
         decisions: dict[fx.Node, Decision] = {}
         at_border, complex_calls = {node.name for node in conversions_at_border(own)}, left_complex(own)
         depth = 0
         for node in propagation.nodes():
+            # In a symbolic trace autocast is a pair of calls, `_enter_autocast` and `_exit_autocast`, with no body to
+            # cast in.
             marker = autocast.region_marker(node)
             depth += marker
             if depth and not marker and node.op.startswith("call"):
@@ -273,17 +292,22 @@ class _Decisions:
                 decisions[node] = self._module(owner, node)
             elif node in propagation.lost or node.name in held:
                 decisions[node] = Blocked.because(spell_target(node.target), propagation.lost.get(node, PINNED))
+            # Casts at the border are in dtypes that the target lacks by definition: they are for the host.
             elif node.name in at_border:
                 decisions[node] = LEGAL
             elif node.op in ("call_function", "call_method"):
+                # Both only turn a decision into Blocked, and need the one that the rules made: reasons are added to it.
                 decision = require_whole_operand(self.planner.decide(node), node)
                 decisions[node] = decide_left_complex(decision, node, complex_calls.get(node.name))
                 self.planner.propagate(propagation, node, decisions[node])
         # Blocked calls stay in a partial lowering, and read memory by strides: calls before them whose strides changed
         # are kept as well, and everything is decided again.
+        # It ends, as each round holds at least one more call.
         if self.session.partial and (more := propagation.changed_before_lost()):
             return self.decided(held | more)
         own, decisions = _with_true_metadata(own, decisions, propagation)
+        # Copies and detaches come before the connection: a copy has a gradient like its operand, a detached value has
+        # none, and `connect_results` looks at what the expansion then returns.
         own_memory.separate_results(own.graph, decisions, self.planner)
         recorded = owner not in self.session.untracked
         own_memory.detach_results(own.graph, decisions, self.planner, recorded)
@@ -295,11 +319,13 @@ class _Decisions:
 
     def _module(self, owner: nn.Module, node: fx.Node) -> Decision:
         module = owner.get_submodule(str(node.target))
+        # Before the reasons: a module is kept for being legal, also if it could not have been captured.
         if self.matching.keeps_module(module, node):
             return LEGAL
         program = self.session.program
         refused = program.refused_leaves.get(str(node.target)) or program.refused
         reason = describe_kept_leaf(module, refused)
+        # `decompose` promises that no call is left which a rule matches, and has no way to report a blocked one.
         if self.matching.everywhere:
             raise CaptureError(f"a rule matches inside module {str(node.target)!r}, but {reason}")
         name = type(module).__name__
@@ -339,11 +365,15 @@ def _expanded(module: Module, own: ProgramGraph, aliases: set[torch._ops.OpOverl
     gone = frozenset(node for node, decision in decisions.items() if decision is ERASED_GUARD)
     made = inline_expansions(own.graph, derived, module.mode, own.attribute_names, gone)
     graph, origin, chains = made.rewrite.graph, made.rewrite.origin, made.chains
+    # Earlier passes made these. What is no longer read must not become an input of the exported program.
     if own.constants:
         used = {str(node.target) for node in graph.find_nodes(op="get_attr")}
         made.constants.update({name: tensor for name, tensor in own.constants.items() if name in used})
+    # Backends dispatch on an op's own overload: `aten.__and__` is copied as `aten.bitwise_and`.
     respell(graph, aliases)
     for node in graph.nodes if own.bodies else ():
+        # The region stays as a call with bodies that cast explicitly; with its autocast on, it would cast a second
+        # time.
         if autocast.is_region(node):
             autocast.disable_region(node)  # casts were made explicit in its body
     if own.chains:
@@ -361,6 +391,7 @@ def _appended(module: Module, own: ProgramGraph) -> tuple[Write, ...]:
     ]
     copied = [write for write in writes if not write.signed]
     if copied:
+        # A module has no signature: it writes by `copy_`, after everything was read.
         append_writes(own.graph, copied, module.dialect == "aten")
     return (*(write for write in writes if write.signed), *copied)
 
@@ -379,16 +410,19 @@ def rebuild_program(module: Module, training: bool | None = None) -> ReturnedPro
 def _check_inputs(result: Any, module: Module, source: fx.Graph, training: bool | None) -> None:
     """Make the lowered program refuse inputs that it was not lowered for."""
     planned = module.main.planned
+    # A write makes every input matter: which of them share memory was decided by the metadata of the examples.
     if module.by_example and (module.opened or mutates(source, module.root)):
         check_inputs(result, source, None)
     elif module.by_example:
         derived = {node for node, decision in (planned.decisions or {}).items() if isinstance(decision, Derived)}
         check_inputs(result, planned.graph, derived)
     checks: list[Callable[[fx.GraphModule], None]] = [disable_gradients] if training is False else []
+    # In the source's own graph writes are where the model makes them; only moved ones may meet a changed input.
     if planned.graph is not source:
         checks.append(check_writes)
     if (narrowed := planned.record(NARROW)) is not None:
         checks.append(IntegerRangeCheck(narrowed).added)
+    # An ExportedProgram is no module and has no hooks: its checks are applied to each module that is made of it.
     if isinstance(result, LoweredProgram):
         result._more_checks = (*result._more_checks, *checks)
         return
@@ -406,11 +440,13 @@ def prove_program(program: ReturnedProgram, target: Target, full: bool) -> Proof
     sources = program.module.sources
     proof = check_program([correspondence(own, target) for own in sources], program, full)
     phrases: list[str] = []
+    # Conversions and composites were checked against their own records, as the replay of expansions knows neither.
     proof = proof.also([phrase for own in sources for phrase in check_conversions(own)])
     proof = proof.also([phrase for own in sources for phrase in _check_composites(own, program.module)])
     for own in graphs:
         found = own.record("simplify")
         if found is not None:
+            # A constant is an attribute of a module, and a lifted input of an exported program, with another name.
             added = rebuild_exported.input_names([*own.expanded.constants, *found.constants])
             phrases += check_simplified(found, added, sum(write.signed for write in own.writes), full)
     # Bodies would repeat the phrase of the main graph.
@@ -423,6 +459,7 @@ def _check_composites(final: ProgramGraph, module: Module) -> Iterator[str]:
     if own is None:
         return
     bodies = {name: module.graphs[owner].outlined.graph for name, owner in own.bodies.items()}
+    # Writes and lifted constants were added after this stage, so that there are none to compare yet.
     if own is not final:
         yield check_outlined(own, bodies, {}, 0)
         return
@@ -443,6 +480,7 @@ def correspondence(final: ProgramGraph, target: Target) -> Correspondence:
         origin=edges.origin,
         values=edges.values,
         expansions=tuple(stamp.graph for stamp in dict.fromkeys(stamps.values())),
+        # All other calls must be legal. Excluded is what was reported as blocked, or what no target is asked for.
         illegal=why_illegal_in(target, {*blocked, *_write_backs(own), *conversions_at_border(own)}),
         added=frozenset(rebuild_exported.input_names(own.constants)),
         writes=tuple(write.value for write in own.writes),

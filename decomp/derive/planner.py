@@ -86,16 +86,20 @@ class Planner:
         """Whether rules apply wherever one matches, not only to calls that are illegal on the target."""
         self.cost = policy.cost or target.costs
         # Choices made by a user-defined cost function are valid for this program only: the next one may pass another.
+        # An expansion depends on the default dtype: a rule that writes `torch.full(shape, 0.5)` gets it from there.
         how = dialect, target.narrower.get(torch.int64), torch.get_default_dtype()
+        # By value: equal targets share decisions. A cost that is not a frozen value may answer otherwise the next time.
         key = (target, how, rules.trains, self.cost, policy.cost is not None) if is_value(self.cost) else None
         self.memory = PlanningMemory.within(rules.memory, how, key)
         if self.memory.origins is None:
             self.memory.origins = Origins.of(rules, target)
         self.origins = self.memory.origins
+        # In `decompose` a composite kernel would expand every op that no rule matches, which nobody asked for.
         composites = rules.composites and not self.everywhere
         self.candidates = Candidates(rules, target, dialect, mode, self.memory, composites)
         own_rules = len(rules.origins.own) if rules.origins is not None else 0
         env = mode.shape_env if mode is not None else None
+        # Without a backed symbol there is no example to take sizes from; unbacked ones have no value before run time.
         self._example = ExampleSizes(env, self.memory.mode) if env is not None and env.backed_var_to_val else None
         self._watch = StateWatch(self.origins.own, own_rules, (self.memory, self.candidates.symbolic))
         self.pairs = PairRecorder(ComplexCalls(self.candidates))
@@ -117,10 +121,13 @@ class Planner:
         of the call for which the expansion was recorded."""
         if node.op not in ("call_function", "call_method"):
             return LEGAL
+        # Most calls of a lowered program are legal whatever their arguments: no signature is computed for these.
         if node.target not in self.memory.sure:
             self.memory.sure[node.target] = self._surely_kept(node)
         if self._is_sure(node):
             return LEGAL
+        # Calls of an expansion inherit the level of the rule, not that of their own op: accuracy={"exp": "fast"} is
+        # about the program's own `exp`, and not about one inside of an exact softmax.
         level = context[-1].level if context else self._level(node)
         request = Request(node, self.memory.signatures.of(node), level, context, limit=limit)
         return self._decide(request, basis or DecisionDependencies())
@@ -157,11 +164,13 @@ class Planner:
             return None
         # A changed dependency that the fingerprint misses would otherwise go unnoticed: samples are decided again and
         # compared.
+        # The place where a wrong fingerprint would show; `SHARE` in cache/expansions.py says how many are drawn.
         if self.kept.is_drawn():
             runs, decision = self.candidates.runs, self._decide_anew(request, DecisionDependencies())
             if not self.kept.confirm(found, *request.place, record_of(decision)):
                 return decision
             self.candidates.runs = runs
+        # Respelling needs the aliases that this process has not seen, as it did not run the rule.
         self.memory.met(found.stamp.graph)
         return decision_of(found, str(request.level))
 
@@ -172,6 +181,7 @@ class Planner:
             return decision.why()
         if isinstance(decision, Derived):
             return price_of_template(self.cost, decision.stamp, [each in frozen for each in node.all_input_nodes])
+        # In `decompose` LEGAL means that no rule applied. A pattern cannot stay: no backend has it.
         if isinstance(node.target, Pattern):
             return "its rule declines"
         return price_of_node(self.cost, node) if node.op.startswith("call") else 0.0
@@ -187,6 +197,7 @@ class Planner:
     def _level(self, node: fx.Node) -> Level:
         """The accuracy required for a node of the program itself."""
         accuracy = self.policy.accuracy
+        # A match replaces calls of several ops, and must be at least as accurate as each was to be.
         if isinstance(node.target, Pattern) and not accuracy.uniform:
             return self._strictest(node.target)
         own = None if accuracy.uniform else op_of_node(node)
@@ -197,6 +208,7 @@ class Planner:
         ops = [op for node in pattern.calls if (op := op_of_node(node)) is not None]
         levels = [self.policy.accuracy.level(op) for op in ops]
         known = [level for level in levels if isinstance(level, str)]
+        # One of the calls has a limit in ULP instead of a level, and the two cannot be compared.
         if len(known) < len(levels) or not known:
             return self.policy.accuracy.default
         return min(known, key=LEVELS.index)
@@ -209,10 +221,13 @@ class Planner:
         """Whether every call of this target stays, regardless of its arguments, or the dtypes for which it does;
         computed once per target."""
         target = node.target
+        # Control flow and regions only run their bodies, which are lowered; flex_attention computes, and is asked
+        # about.
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self.everywhere or is_structure(target)
         if not isinstance(target, OpOverload):
             return node.op == "call_function" and self._surely_kept_function(target)
+        # An assertion that metadata proves is erased, which needs a decision for each call.
         if is_free(target):
             return self.everywhere or Effect.ASSERTION not in of_callable(target).kinds
         spelling = of_function(target)
@@ -227,6 +242,8 @@ class Planner:
         if not of_callable(function).kinds.isdisjoint(MARKS):
             return True
         spelling = of_function(function)
+        # Without an ATen op there is no schema by which the target could say that all calls are legal; an in-place
+        # spelling does more than its op.
         if self.everywhere or spelling.op.packet is None or spelling.inplace:
             return False
         return self.target.surely_legal(spelling.op, spelling.overload)
@@ -236,6 +253,7 @@ class Planner:
         decision = self._decision(request)
         # A failure caused by a cycle through an outer call is only valid in this context, as is the cheapest of the
         # alternatives that the cycle left.
+        # A derivation found without comparing prices is the first that reaches the target, and is one in any context.
         matters = isinstance(decision, Blocked) or self._by_cost(request.level)
         cut = request.basis.cycle_depth < depth and matters
         if not request.basis.depends_on_context and not cut:
@@ -246,12 +264,15 @@ class Planner:
     def _remember(self, request: Request, decision: Decision) -> None:
         """Memoise the decision for a call, and note it for other processes if it is valid there."""
         memory, key = self.candidates.memory_for(request.signature.symbolic), (request.signature.key, request.level)
+        # Kept apart, so that a change of what the user's functions read drops these and no others.
         known = memory.own if request.basis.is_own else memory
+        # Not a decision: with a higher limit there may be one. That the limit was too low is worth keeping.
         if request.basis.beyond_limit:
             known.at_least[key] = max(request.limit, known.at_least.get(key, 0.0))
             return
         known.decisions[key] = decision
         record = record_of(decision)
+        # Never a decision in which a user's function had a part: its source says nothing of what it reads.
         if self.kept and record and known is memory and request.may_be_kept(self.kept.depth):
             self.kept.note(*request.place, record)
 
@@ -269,6 +290,7 @@ class Planner:
             return LEGAL
         if self.everywhere:
             return self._wherever_a_rule_matches(request, call)
+        # Legality before rules: a call that the target has is kept even if a rule for it is cheaper by the cost model.
         why = self._why_illegal(call, request)
         return LEGAL if why is None else self._choose(replace(request, call=call, condition=why))
 
@@ -283,6 +305,7 @@ class Planner:
         """A call that matches no schema: PyTorch itself may still run it."""
         if self.everywhere:
             return LEGAL
+        # With `call=None` no rule is tried, as arguments have no names; only PyTorch's composite kernel is.
         derived = self._choose(request)
         name = str(request.op)
         needs_metadata = isinstance(error, ShapeUnknown)
@@ -292,6 +315,7 @@ class Planner:
         request = replace(request, call=call)
         if not self.candidates.serving(request):
             return LEGAL
+        # In `decompose` a rule that emits its own op keeps that call; a longer cycle has no such natural end.
         if any(derivation.op == call.op for derivation in request.context):
             self._refuse_cycle(call, request.context)
         decision = self._choose(request)
@@ -329,6 +353,8 @@ class Planner:
             if isinstance(found, Derived):
                 return found
             blocked = found
+            # The earlier group failed only for the limit. With a higher one it would come first, so that a later group
+            # must not be chosen in its place.
             if request.basis.beyond_limit:
                 break
         return blocked
@@ -336,9 +362,11 @@ class Planner:
     def _chosen_at_example(self, request: Request) -> Derived | None:
         """The derivation of a call with symbolic sizes by the rule that is chosen at the sizes of the example, if that
         rule reaches the target here, too; the other rules are then not recorded under symbolic sizes."""
+        # `first` is set inside a cycle, where the decision at fixed sizes would start at the first alternative again.
         if self._example is None or not request.signature.symbolic or request.first or request.call is None:
             return None
         rules = self.candidates.serving(request)
+        # With one rule there is nothing to choose, and the detour would record it twice.
         compete = len(rules) > 1 and self._competes(rules[0], request)
         node = self._example.call(request.node, request.signature) if compete else None
         if node is None:
@@ -346,18 +374,23 @@ class Planner:
         basis = DecisionDependencies()
         fixed = self._decide(Request(node, self.memory.signatures.of(node), request.level), basis)
         request.basis.is_own |= basis.is_own
+        # At fixed sizes PyTorch's composite kernel was chosen, or nothing was.
         if not isinstance(fixed, Derived) or fixed.rule not in rules:
             return None
         own = DecisionDependencies()
         candidate = self.candidates.by_rule(rules.index(fixed.rule), request)
         found = self._derive(candidate, replace(request, basis=own))
+        # It holds at the sizes of the example only: all rules compete under symbols, as without an example.
         if not isinstance(found, Derived):
             return None
+        # Only now: what a rule that was not taken depended on must not keep the decision from being memoised.
         request.basis.add(own, len(request.context) + 1)
         return replace(found, passed_over=fixed.passed_over)
 
     def _rivals(self, request: Request) -> Iterator[list[Candidate]]:
         """The candidates, in order of registration, in groups that compete by cost."""
+        # Rules without a level stand where they were registered: one cannot be passed over for being dearer, nor can a
+        # levelled rule behind it be taken before it.
         group: list[Candidate] = []
         for candidate in self.candidates.of_rules(request):
             if self._competes(candidate.rule, request):
@@ -381,6 +414,7 @@ class Planner:
     def _cheapest(self, rivals: list[Candidate], request: Request, blocked: Blocked) -> Derived | Blocked:
         """The cheapest of some candidates; of equal prices the most accurate, then the first. The most promising is
         tried first, and those that cannot be cheaper are pruned."""
+        # A peak of memory, for instance, is no sum: the parts of an expansion may cost more than the whole.
         prunes = len(rivals) > 1 and is_additive(self.cost)
         race = BranchAndBound(rivals, functools.partial(self._least_price, request.basis) if prunes else None, request)
         beyond = False
@@ -392,6 +426,7 @@ class Planner:
             race.result(candidate, found)
             beyond |= own.beyond_limit
             request.basis.is_own |= own.is_own
+            # A rival that failed although its bound was below the winner's price would have won without its failure.
             if isinstance(found, Derived) or race.winner is None or least < race.price:
                 request.basis.add(own, len(request.context) + 1)
         request.basis.beyond_limit = race.winner is None and (beyond or race.left_out)
@@ -409,10 +444,12 @@ class Planner:
             if isinstance(found, Declined):
                 blocked = blocked.after(candidate.name, found)
                 continue
+            # `_derive` leaves it 0 at level "exact", at which nothing competes; here derivations of all levels do.
             found = replace(found, price=price_of_template(self.cost, found.stamp))
             best = found if best is None or found.price < best.price else best
         if best is not None:
             return best
+        # A rule exists, and is not accurate enough. PyTorch's kernel has no certificate: taking it would hide that.
         for candidate in self.candidates.of_composite(request) if nearest == math.inf else ():
             found = self._derive(candidate, request)
             if isinstance(found, Derived):
@@ -431,6 +468,7 @@ class Planner:
         if isinstance(stamp, Declined):
             return stamp
         price = price_of_template(self.cost, stamp) if self._by_cost(request.level) else 0.0
+        # `Candidates.within` yields the limit itself as the level of a rule without a certificate.
         level = LEVELS[0] if isinstance(request.level, Within) else request.level
         return Derived(expansion.rule, stamp, (), changed_strides(stamp.graph, request.expected), price, level)
 
@@ -453,6 +491,7 @@ class Planner:
         basis.is_own |= key in memory.own.decisions or key in memory.own.at_least
         if decision is not None:
             return self._price_of(decision, node)
+        # Not 0: a bound from an abandoned search prunes this candidate before it is derived at all.
         return memory.own.at_least.get(key, memory.at_least.get(key))
 
     def _price_of(self, decision: Decision, node: fx.Node) -> float:
@@ -475,6 +514,7 @@ class Planner:
         the limit."""
         if len(request.context) > DEPTH_LIMIT:
             return Declined(f"leads into a recursion deeper than {DEPTH_LIMIT} rules")
+        # The key is what ends cycles: the same op at other sizes is progress, as in a product that is split in halves.
         context = (*request.context, Derivation(request.signature.key, request.op, place, request.level))
         spent = 0.0
         propagation = StridePropagation(
@@ -489,12 +529,14 @@ class Planner:
                 return decision.as_declined(request.op)
             if request.limit < math.inf:
                 spent += self._price_of(decision, node)
+                # Equal prices go on: of these the more accurate rule wins, then the first.
                 if spent > request.limit:
                     request.basis.beyond_limit = True
                     return Declined(f"costlier: at least {spent:g}, not {request.limit:g}", applicable=False)
             self.propagate(propagation, node, decision)
         # Decisions were made for nodes of the source; stride propagation may have replaced these by copies.
         derived = {propagation.current(node): each for node, each in decisions.items() if isinstance(each, Derived)}
+        # Flattening computes metadata of symbolic sizes; a guard that it added would narrow the user's program.
         with without_guards(self.mode):
             return flatten(replace(expansion, graph=propagation.graph), derived)
 
@@ -528,6 +570,8 @@ class Planner:
             return LEGAL
         if self.everywhere:
             own = None if is_host(node) or is_projection(node) else op_of_node(node)
+            # A rule of `decompose` that emits its own op, such as `gelu` by `gelu(approximate="tanh")`, meant that
+            # call.
             return LEGAL if own == context[-1].op else self.decide(node, context, basis, limit)
         signature = self.memory.signatures.of(node)
         for depth, derivation in enumerate(context):
@@ -545,8 +589,11 @@ class Planner:
         why = self._why_illegal(call, request) if call is not None else ""
         if why is None:
             return LEGAL
+        # Only the rule that made the call directly is passed over. Further out, starting again behind an outer rule
+        # would choose for a call that is still being derived.
         if call is not None and depth == len(context) - 1 and context[-1].place < AFTER_ALL_RULES:
             return self._choose(replace(request, condition=why, first=context[-1].place + 1))
+        # The least depth: a failure is valid in every context that contains the outermost derivation it came back to.
         request.basis.cycle_depth = min(request.basis.cycle_depth, depth)
         circle = " → ".join([*(str(derivation.op) for derivation in context[depth:]), str(request.op)])
         return Blocked.because(str(request.op), f"leads back to itself: {circle}")

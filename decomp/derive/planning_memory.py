@@ -167,11 +167,14 @@ class PlanningMemory:
         own, renewed, *lengths, signatures, entered = mark
         self.own = own
         if self.recorded.renewed != renewed:
+            # Entries were dropped in between, so that a length says nothing of what is new.
             self.recorded.forget(None)
         for found, length in zip(self._grown(), lengths):
             while len(found) > length:
+                # Dicts keep their order of insertion: what is newest goes first.
                 found.popitem()
         self.signatures.rewind(signatures)
+        # An exception between two lines of `FakeTensorMode.__enter__` and `__exit__` leaves entries on this stack.
         del self.mode.enter_stack[entered:]
 
     def _grown(self) -> tuple[dict[Any, Any], ...]:
@@ -202,6 +205,7 @@ class StateWatch:
 
     def close(self) -> None:
         """Planning has ended."""
+        # Reading the state of a user's functions hashes what they close over; only new entries are worth it.
         if self._known() != self._size:
             state = state_of(self._functions)
             for memory in self._memories:
@@ -228,6 +232,7 @@ def keep_symbolic_memory(mode: FakeTensorMode | None) -> Iterator[None]:
     try:
         yield
     except BaseException:
+        # Unequal to any set of symbols, so that the comparison below drops the memory.
         known = None
         raise
     finally:

@@ -37,6 +37,7 @@ from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.modes import set_grad_enabled
 from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
 
+# What a call may return without being a value of the graph: `x.dtype`, `x.is_floating_point()`, `x.size(0)`.
 _UNRECORDED = (torch.dtype, torch.device, torch.layout, torch.memory_format, bool, int, float, complex, str, type(None))
 
 
@@ -55,6 +56,8 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         self.closed = False
         """Whether the run of the rule is over: a proxy used afterwards has leaked into another run."""
         self._switches = context_state()
+        # Recipes are for the dispatcher of ATen and for fixed sizes; a call on symbols may take another path the next
+        # time.
         self._shortcuts = Shortcuts(tape) if dialect == "aten" and tape.kernels is not None else None
         self._modes: contextlib.ExitStack | None = None
         """The stack on which to enter the recording modes, while they are not entered yet."""
@@ -91,6 +94,8 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
             return self._as_written_with_metadata(kind, target, args, kwargs)
         self.record()
         with self._running():
+            # On fakes and not on proxies: PyTorch then decides overload, dtype and broadcasting, and what it dispatches
+            # is recorded by the mode.
             result = call_target(target, *fakes_of((args, kwargs)))
         self.learn(asked, result)
         return self.wrap(result)
@@ -102,6 +107,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
 
     def asked(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKey | None:
         """The key of a call, if it may be recorded without PyTorch's dispatcher."""
+        # Each of these is a case for `check`, which a recipe would skip.
         if self._shortcuts is None or self.busy or self.closed or context_state() != self._switches:
             return None
         return self._shortcuts.asked(target, args, kwargs)
@@ -119,6 +125,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
     def records_on(self, modes: contextlib.ExitStack) -> None:
         """Enter the modes that record dispatched calls: lazily, at the first such call, as entering takes time."""
         self._modes = modes
+        # Without recipes the first call needs the modes at once.
         if self._shortcuts is None:
             self.record()
 
@@ -150,8 +157,10 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
     def _as_written(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
         node_args, node_kwargs = self.create_arg(args), self.create_arg(kwargs)
         node = self.graph.create_node(kind, target, node_args, node_kwargs)
+        # Batch norm declares that it writes running statistics: the op itself does, so its rule may hand them on.
         if Effect.MUTATION in EffectTable().of(node).kinds and not _updates_statistics(target):
             self.refuse(target)
+        # Without metadata a size is known by what it is computed from; a tensor by a size is a tensor.
         if node.all_input_nodes and self.numbers.issuperset(node.all_input_nodes):
             self.numbers.add(node)
         return self.proxy(node)
@@ -160,10 +169,13 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         assert self.tape.mode is not None
         with self._running(), self.tape.mode:
             faked = fakes_of(tree_map(self._faked, (args, kwargs)))
+            # Calls are recorded as written here, and functions have no schema that says what they write: version
+            # counters do.
             written = watch_writes(faked)
             out = call_target(target, *faked)
         if written() and not _updates_statistics(target):
             self.refuse(target)
+        # A number or a dtype is handed to the rule as it is: it computes on in Python.
         if not tensors_in(out) and all(isinstance(leaf, (*_UNRECORDED, *SYMBOLIC)) for leaf in tree_leaves(out)):
             return out
         node_args, node_kwargs = self.tape.arguments(args), self.tape.arguments(kwargs)
@@ -182,6 +194,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         if isinstance(a, torch.Tensor) and not isinstance(a, fx.Proxy):
             self.tape.constant(a)
             return self.tape.node_of(a)
+        # A proxy kept in a global or a cache from an earlier run.
         if isinstance(a, fx.Node) and a.graph is not self.graph:
             self.fail(*LEAKED)
         return super().create_arg(a)
@@ -223,6 +236,7 @@ class ValueProxy(fx.Proxy):
     def _layout(self, what: str) -> Any:
         """An object with the shape, dtype and device of the value."""
         value, kernels = self._value(what), self.tracer.tape.kernels
+        # Asked of the tensor itself, its shape would go through the function mode that is on while a rule runs.
         known = kernels.layout(value) if kernels is not None and type(value) is FakeTensor else None
         return value if known is None else known
 
@@ -248,18 +262,21 @@ class ValueProxy(fx.Proxy):
 
     @property
     def requires_grad(self) -> bool:
+        # It is not part of a signature: the branch taken first would be used for all later calls.
         self.tracer.fail("reads requires_grad", "a rule is recorded once for values with and without gradients")
 
     @property
     def is_cuda(self) -> bool:
         return bool(self.device.type == "cuda")
 
+    # `fx.Proxy` has neither of these: `copy.copy` recursed without end, and `deepcopy` gave a proxy of no tape.
     def __copy__(self) -> Any:
         return self.detach()
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
 
+    # Otherwise Python would index from the end, and return an iterator.
     def __reversed__(self) -> Any:
         return self.flip(0) if self.ndim else self
 
@@ -293,8 +310,10 @@ class ValueProxy(fx.Proxy):
 
     def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
         value = self._value("is_contiguous()")
+        # Most operands are contiguous in their order of dimensions, which the kernels know without asking PyTorch.
         if memory_format is torch.contiguous_format and getattr(self._layout("is_contiguous()"), "in_order", False):
             return True
+        # `FakeTensor.is_contiguous` compares symbolic sizes, and adds a guard.
         if memory_format is torch.contiguous_format and is_symbolic(value):
             return is_surely_contiguous(value)
         return bool(value.is_contiguous(memory_format=memory_format))
@@ -309,10 +328,12 @@ class ValueProxy(fx.Proxy):
         value = self._value("len()")
         return len(value) if isinstance(value, (tuple, list)) else int(value.shape[0])
 
+    # fx reads bytecode to find how many items are unpacked; here the number is known.
     def __iter__(self) -> Iterator[Any]:
         value = self._value("the number of items")
         return iter([self[i] for i in range(len(value) if isinstance(value, (tuple, list)) else value.shape[0])])
 
+    # fx also fails, with advice about tracers; this names the rule and what to write.
     def __bool__(self) -> bool:
         self.tracer.fail("branches on data", "use torch.where, or branch on shapes and dtypes")
 
@@ -321,6 +342,7 @@ class ValueProxy(fx.Proxy):
             self.tracer.missing("a size as a number")
         self.tracer.fail("reads data as a Python number", "a rule is recorded once for all data: compute with tensors")
 
+    # Python tries all four of them: `range(x)` by `__index__`, `math.sqrt(x)` by `__float__`.
     __int__ = __float__ = __index__ = __complex__ = _no_number
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -338,6 +360,7 @@ class ValueProxy(fx.Proxy):
         self.tracer.fail(f"deletes an attribute of a tensor (del x.{name})", "compute a new tensor instead")
 
     @classmethod
+    # fx raises an error of its own for proxies of two tracers, and uses a tracer whose run is over; both are leaks.
     def __torch_function__(cls, orig_method: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         used = list(proxies_in((args, kwargs or {})))
         current = next((proxy.tracer for proxy in used if not getattr(proxy.tracer, "closed", False)), None)
@@ -347,12 +370,14 @@ class ValueProxy(fx.Proxy):
 
     def __getattr__(self, name: str) -> Any:
         value = self.node.meta.get("val")
+        # https://github.com/pytorch/pytorch/pull/93263 would have added them; torch 2.13 has none.
         # Fields of torch.return_types: struct sequences have no `_fields`.
         fields = type(value).__match_args__ if isinstance(value, tuple) and hasattr(value, "__match_args__") else ()
         if name in fields:
             return self[fields.index(name)]
         if name in _OF_MEMORY:
             self.tracer.fail(f"reads where a tensor is stored ({name})", "a rule is recorded once for all tensors")
+        # fx makes a node of any attribute, and a misspelt method would fail in a lowered program.
         if not hasattr(torch.Tensor, name):
             self.tracer.fail(f"uses the unknown attribute {name!r}", "tensors have no such attribute or method")
         if callable(getattr(torch.Tensor, name)):
@@ -362,6 +387,7 @@ class ValueProxy(fx.Proxy):
     def _attribute(self, name: str) -> Any:
         if name in ("data", "grad", "grad_fn", "is_leaf"):
             self.tracer.fail(f"uses .{name}", "use .detach(); rules do not see gradients")
+        # These are views, recorded as such; what else there is to read has no value without metadata.
         if not self.tracer.knows and name not in ("T", "mT", "H", "mH", "real", "imag"):
             self.tracer.missing(name)
         return self.tracer.create_proxy("call_function", getattr, (self, name), {})
@@ -403,6 +429,7 @@ class FactoryRecorder(torch.overrides.TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, tracer = kwargs or {}, self.tracer
+        # What runs inside of a call on fakes is PyTorch's; functions of dtypes are not asked for tensors.
         if tracer.busy or func in _OF_DTYPES:
             return func(*args, **kwargs)
         asked = tracer.asked(func, args, kwargs)
@@ -411,6 +438,7 @@ class FactoryRecorder(torch.overrides.TorchFunctionMode):
         if shortcut is not None:
             return tracer.wrap(shortcut) if on_proxies else shortcut
         self._refuse(func, args, kwargs)
+        # Before the recording mode sees it: there the numbers of `torch.tensor` would be gone.
         made = made_on_meta(func, args, kwargs)
         if made is not None:
             return tracer.tape.constant(made) if tracer.dialect == "aten" and tracer.knows else made
@@ -445,7 +473,7 @@ _OF_DTYPES = frozenset({torch.promote_types, torch.can_cast})
 def _is_factory(func: Any) -> bool:
     if isinstance(func, torch._ops.OpOverload):
         return func._overloadpacket.__name__ in FACTORIES
-    return getattr(func, "__name__", "") in FACTORIES and not isinstance(func, type(torch.Tensor.add))
+    return getattr(func, "__name__", "") in FACTORIES
 
 
 def _updates_statistics(target: Any) -> bool:
@@ -460,6 +488,7 @@ def fakes_of(value: Any) -> Any:
 
 def run_on_proxies(function: Callable[..., Any], tracer: RuleTracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Run a rule on proxies and return its results, with tensors as nodes of the tape."""
+    # As a signature does not say which operands require a gradient, expansions are recorded without.
     with torch.no_grad(), contextlib.ExitStack() as stack, FactoryRecorder(tracer):
         if tracer.knows and tracer.dialect == "aten":
             tracer.records_on(stack)
@@ -473,6 +502,7 @@ def _as_nodes(tracer: RuleTracer, value: Any) -> Any:
         return value.node
     if isinstance(value, (list, tuple)):
         return tuple(_as_nodes(tracer, item) for item in value)
+    # A rule may return a concrete tensor that it made of numbers: it becomes a constant.
     if isinstance(value, torch.Tensor):
         return tracer.tape.node_of(value) or tracer.tape.node_of(tracer.tape.constant(value))
     return value

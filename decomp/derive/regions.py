@@ -46,6 +46,7 @@ def _inlinable(node: fx.Node, body_of: Callable[[str], fx.GraphModule | None]) -
     if _switches_gradients_off(node):
         place = 1
     elif name == "wrap_with_autocast":
+        # The body comes after the arguments of `torch.autocast`: device_type, dtype, enabled, cache_enabled.
         place = 4
     else:
         return None
@@ -53,6 +54,7 @@ def _inlinable(node: fx.Node, body_of: Callable[[str], fx.GraphModule | None]) -
     body = body_of(str(attr.target)) if isinstance(attr, fx.Node) else None
     if body is None or not _is_plain(node, body.graph):
         return None
+    # Casts are made explicit before the body loses its region, which is what says where they are.
     policy = autocast.region_policy(node) if place == 4 else None
     graph = (autocast.make_casts_explicit(body, lambda _: policy) if policy is not None else body).graph
     return _Region(graph, tuple(node.args[place + 1 :]), place == 1)
@@ -62,6 +64,7 @@ def _is_plain(region: fx.Node, body: fx.Graph) -> bool:
     # Data-dependent sizes are bound by the region's node, for which an inlined body has no counterpart.
     if region.kwargs or "unbacked_bindings" in region.meta:
         return False
+    # Users take results by number; anything else would read the tuple as a value.
     if any(user.target is not operator.getitem or not isinstance(user.args[1], int) for user in region.users):
         return False
     return all(
@@ -83,11 +86,13 @@ class _RegionWalk:
         self.detached: dict[fx.Node, fx.Node] = {}
         self.tracked: set[fx.Node] = set()
         """Nodes of the copy that may require a gradient."""
+        # Their names are free for the nodes of the bodies, so that users find the results by the names that they had.
         gone = {user for region in regions for user in (region, *region.users)}
         self.rewrite = Rewrite.of(source, without=gone)
         for node in source.nodes:
             if node in regions:
                 self.rewrite.replace(node, self._inlined(node, regions[node]))
+            # The attribute with the body: nothing reads it once its calls are inlined.
             elif not (node.op == "get_attr" and node.users and regions.keys() >= node.users.keys()):
                 self._copy_node(node)
 
@@ -98,6 +103,7 @@ class _RegionWalk:
             self.tracked.add(new)
 
     def _may_require_grad(self, node: fx.Node, new: fx.Node) -> bool:
+        # Only parameters, and constants that say so themselves.
         if node.op == "get_attr":
             value = attribute(self.root, str(node.target))
             return isinstance(value, nn.Parameter) or bool(getattr(value, "requires_grad", False))
@@ -115,12 +121,15 @@ class _RegionWalk:
         def make(node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
             new = self.rewrite.add(node.op, node.target, args, kwargs, self._name(node.name, call), at=node)
             new.meta = dict(node.meta)
+            # With detached operands nothing inside can require a gradient.
             if not region.detached and can_require_grad(metadata(node)) and not self._is_untracked(new):
                 self.tracked.add(new)
             return new
 
         values = self.rewrite.inline(region.body, given, make)
+        # Recorded as well for the proof, which follows each node of a body to its copy.
         self.rewrite.values.update(values)
+        # In PyTorch a tensor that a no_grad region only hands on is the tensor itself, with its gradient.
         values.update(_passed_through(region.body, operands))
         results = region.body.output_node().args[0]
         return tuple(fx.map_arg(list(results) if isinstance(results, (list, tuple)) else [results], values.__getitem__))
@@ -137,6 +146,7 @@ class _RegionWalk:
         new = self.rewrite.add("call_function", aten.detach.default, (value,), {}, name, at=call)
         self.detached[value] = new
         known = metadata(value)
+        # Metadata of the region's call describes its results, not this operand.
         new.meta = {key: item for key, item in call.meta.items() if key in ("stack_trace", "nn_module_stack")}
         if isinstance(known, torch.Tensor):
             with known.fake_mode:
@@ -174,8 +184,10 @@ def bodies_of(
     for node in own.graph.find_nodes(op="get_attr"):
         name = str(node.target)
         # An unused region has been erased, and with it the autocast under which its body runs.
+        # A body without users would be lowered for nothing, and its autocast is no longer known.
         body = body_named(name, own) if name not in found and node.users else None
         if body is not None:
+            # A region's attribute may also be an operand of another higher-order op.
             regions = [user for user in node.users if autocast.is_region(user) and user.args[4] is node]
             inner = autocast.region_policy(regions[0]) if regions else policy
             found[name] = _with_explicit_casts(body, inner), inner

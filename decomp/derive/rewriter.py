@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from decomp.derive.expansion import Expansion, drop_dead
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.template import ExpansionTemplate, compile_stamp, make_value
 from decomp.ir.call import inherited_meta, metadata
@@ -19,7 +20,6 @@ from decomp.torch_internals.fakes import FakeTensorMode
 
 if TYPE_CHECKING:
     from decomp.derive.decisions import Derived
-    from decomp.derive.expansion import Expansion
 
 
 def inline_expansions(
@@ -60,6 +60,8 @@ class Inlining:
         """Inline an expansion in place of `node`."""
         rewrite, fakes = self.rewrite, self.fakes
         values = [rewrite.values[slot] for slot in node.all_input_nodes]
+        # Without a mode nothing is computed: this loop runs once a recorded call, which is most of the time of a
+        # rewrite.
         metas = [metadata(v) if type(v) is fx.Node else None for v in values] if fakes is not None else []
         kept = inherited_meta(node)
         for i, entry in enumerate(stamp.entries):
@@ -67,9 +69,11 @@ class Inlining:
                 new = self._attribute(stamp.constants[entry.target], entry.spec)
                 values.append(new)
                 metas.append(new.meta.get("val"))
+                # A constant that several expansions share belongs to the first of them, which creates the node.
                 rewrite.origin.setdefault(new, node)
                 continue
             args, kwargs = entry.arguments(values)
+            # An item of several results that were given to the call: the node is known, no call is needed to take it.
             if entry.target is operator.getitem and type(args[0]) is tuple:
                 values.append(args[0][args[1]])
                 metas.append(metadata(values[-1]) if fakes is not None else None)
@@ -78,6 +82,8 @@ class Inlining:
             name = node.name if i == stamp.result else rewrite.free(f"{node.name}_{entry.suffix}")
             new = rewrite.create(entry.op, entry.target, args, kwargs, name)
             if kept:
+                # `nn_module_stack`, `stack_trace` and their like, by which costs are summed by layer and errors name
+                # the user's line.
                 new.meta.update(kept)
             if fakes is not None:
                 value = None if entry.spec is None else make_value(entry.spec, fakes, metas)
@@ -91,6 +97,7 @@ class Inlining:
 
     def _attribute(self, tensor: torch.Tensor, spec: Any) -> fx.Node:
         """The node of a constant, one for each tensor in the graph."""
+        # By identity: equal tensors of different rules may be replaced apart, and comparing values would read the data.
         found = self.attributes.get(id(tensor))
         if found is None:
             name = next(f"_constant{i}" for i in range(len(self.taken) + 1) if f"_constant{i}" not in self.taken)
@@ -120,7 +127,5 @@ def flatten(expansion: Expansion, decisions: Mapping[fx.Node, Derived]) -> Expan
     for node in graph.nodes:
         if node.op not in ("placeholder", "output"):
             node.meta.setdefault("chain", (expansion.rule,))
-    from decomp.derive.expansion import drop_dead
-
     drop_dead(graph)
     return compile_stamp(graph, constants)

@@ -43,8 +43,10 @@ class RuleSelection:
     def specialise_for_program(self, program: Module) -> RuleSelection:
         """A copy with the rules for inference, if `program` does not train."""
         training = self.training
+        # `decompose` runs the rules that were passed, whatever the program does.
         if self.everywhere or not self.rules.trains:
             return self
+        # Asked last, as it walks all inputs and the state.
         if training is None:
             state = lifted_state(program.exported) if program.exported is not None else {}
             training = bool(gradient_inputs(program.graph, program.root, state))
@@ -62,6 +64,7 @@ class RuleSelection:
 
     def keeps_module(self, module: nn.Module, call: fx.Node) -> bool:
         """Whether a leaf module left by capture may stay a call."""
+        # The module of guards that torch.export adds: its calls are assertions on inputs, no ops.
         if is_guards(module) or not self.everywhere and self._is_legal(module):
             return True
         return self.everywhere and not self._hides_match(module, call)
@@ -70,6 +73,7 @@ class RuleSelection:
         """Whether a graph that mutates must be functionalized before it is lowered."""
         if not mutates(graph, root):
             return False
+        # Targets have functional ops. In `decompose` a program that no rule touches is to stay as its author wrote it.
         if not self.everywhere or self.target.narrower or self.rules.patterns:
             return True
         if any(self._rule_for_inplace(node) for node in graph.nodes):
@@ -87,6 +91,7 @@ class RuleSelection:
             return None
         bound: Any = call
         # Rules run directly on fake tensors here, not on proxies: only the metadata of the result is needed.
+        # In order of registration, as without a level or a cost. Any other would give the same shape.
         for rule in self.rules.of(call.op):
             accepted = rule.accept(bound)
             if isinstance(accepted, Declined) or missing_ops(rule.needs, self.target) is not None:
@@ -96,6 +101,7 @@ class RuleSelection:
             if not isinstance(result, Declined):
                 return result
         limitation = self.rules.limitation(call, self.target)
+        # Raised here, as capture would fail a moment later for the missing metadata, and say less.
         if limitation is not None:
             raise NotLowered(self.target.name, [Blocker(str(call.op), (node.name,), None, (), None, limitation)])
         return None
@@ -103,8 +109,10 @@ class RuleSelection:
     def _body_of_module(self, module: nn.Module, call: fx.Node) -> InlinedBody | None:
         """The graph of a leaf module's forward, if it must be lowered. The effect of hooks cannot be put into a
         graph."""
+        # A hook is Python that runs around the call; it would be lost.
         if hooks_of(module) or is_guards(module) or not self.everywhere and self._is_legal(module):
             return None
+        # Its graph is its forward, unless a subclass has one of its own: no trace is needed.
         if isinstance(module, fx.GraphModule) and not has_own_forward(module):
             return self._inlined_within(module, body_of_graph_module(module, call))
         body = trace_forward(module, call)
@@ -120,6 +128,7 @@ class RuleSelection:
 
     def _is_legal(self, module: nn.Module) -> bool:
         """Whether a leaf module is a legal call of the target. One that writes its input does more than its op."""
+        # A subclass may have another forward, and the name of its class then says nothing.
         if is_customised(module) or getattr(module, "inplace", False) or isinstance(module, fx.GraphModule):
             return False
         op = of_module_class(type(module))
@@ -133,6 +142,7 @@ class RuleSelection:
 
     def _wants(self, module: nn.Module, call: fx.Node) -> bool:
         """Whether a leaf module that could not be traced is to be captured by torch.export."""
+        # A target refuses what it does not know, so that all else must be captured; `decompose` only looks for matches.
         if is_guards(module) or not self.everywhere:
             return not is_guards(module) and not self._is_legal(module)
         return self._hides_match(module, call) or trace_forward(module, call) is None
@@ -158,9 +168,11 @@ class RuleSelection:
     def _rule_for_inplace(self, node: fx.Node) -> bool:
         if node.op not in ("call_function", "call_method"):
             return False
+        # A call with `out=` binds to no functional schema, and is looked up by its name.
         if node.op == "call_function" and node.kwargs.get("out") is not None:
             return bool(self.rules.of(of_function(node.target).op))
         call = call_if_bound(node)
         if call is None or not self.rules.of(call.op):
             return False
+        # It writes running statistics without being spelled in place.
         return call.inplace or call.op.short == "batch_norm"

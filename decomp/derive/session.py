@@ -35,8 +35,11 @@ def lowering_session(rules: Rules, model: Any, captures: bool) -> Iterator[Snaps
         forget_if_full(rules.memory)
         before, sizes = _SessionState(rules), Snapshot(shape_env_of(model))
         try:
+            # A fork in another thread copies the process in the middle of a lowering: the child puts back what is half
+            # done.
             with undone_in_child(before.restore), undone_in_child(sizes.restore):
                 yield sizes
+        # KeyboardInterrupt and SystemExit too: half of a memory would poison every lowering after it.
         except BaseException:
             before.restore()
             raise
@@ -49,6 +52,7 @@ def capture_session(source: CaptureRequest, matching: RuleSelection) -> Iterator
     """The graph of a model, for planning inside this context, without other threads and the caller's modes interfering.
     Raises `CaptureError`."""
     captures = source.args is not None
+    # Planning makes many objects and frees few: collections would walk the whole program again and again.
     with lowering_session(matching.rules, source.model, captures), without_ambient_modes(), collector_paused():
         program = capture_program(source, matching)
         with planning(program):
@@ -84,6 +88,7 @@ class _SessionState:
 
     def restore(self) -> None:
         """Undo changes since the snapshot."""
+        # Memories that were made by the failed lowering go as a whole.
         for key in [key for key in self.rules.memory if key not in self.remembered]:
             self.rules.memory.pop(key, None)
         for memory, mark in self.remembered.values():

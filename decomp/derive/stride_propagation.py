@@ -36,6 +36,7 @@ def changed_strides(graph: fx.Graph, expected: Any) -> Any:
     """The metadata of the results of `graph`, if any of them has strides other than `expected`; else None. A result
     that it omits, as it is not used, counts as expected."""
     output: Any = graph.output_node().args[0]
+    # The usual case by itself: this is asked of every expansion.
     if isinstance(output, fx.Node) and isinstance(expected, torch.Tensor):
         value = metadata(output)
         return value if isinstance(value, torch.Tensor) and _differ([value], [expected]) else None
@@ -55,6 +56,8 @@ class StridePropagation:
         """`stale_strides`: nodes whose metadata is true but differs from that with which their users were captured,
         mapped to the latter. `expected`: metadata of the results, if it is not that of the output."""
         self.source = source
+        # With stale strides the first node may need a copy of its operand, so that the copy of the graph begins at
+        # once.
         self.emit = Emitter(source) if stale_strides else None
         self.lost: dict[fx.Node, str] = {}
         """Calls that need the captured strides and cannot get them, and why."""
@@ -85,6 +88,7 @@ class StridePropagation:
     def strides_changed(self, node: fx.Node, results: Any) -> None:
         """The replacement of the call `node` has `results`, with strides other than captured."""
         if self.emit is None:
+            # Most graphs never come here: copying each of them would cost as much as planning it.
             self.emit = Emitter(self.source)
             # The copy begins with everything decided so far, which has captured strides.
             for earlier in self.source.nodes:
@@ -98,6 +102,7 @@ class StridePropagation:
     def changed_before_lost(self) -> frozenset[str]:
         """The names of calls whose changed strides make a later call lose its captured ones."""
         before = dict.fromkeys(self.lost)
+        # The list grows while it is walked: a breadth-first search.
         for node in (waiting := list(before)):
             new = [given for given in node.all_input_nodes if given not in before]
             before.update(dict.fromkeys(new))
@@ -107,13 +112,18 @@ class StridePropagation:
     def _visit_node(self, emit: Emitter, node: fx.Node) -> list[fx.Node]:
         value_map = {n: self.current(n) for n in node.all_input_nodes}
         moved = self._moved(emit, value_map)
+        # A call that is not run keeps the captured metadata. Sizes that depend on data cannot be computed again: the
+        # new run would make new symbols for them.
         if not moved or not self._can_be_run(node):
             return [self._copy_node(emit, node, value_map)]
+        # Bodies were traced for the captured strides, and `as_strided` means them: neither would fail on others, but
+        # compute something else.
         if isinstance(node.target, torch._ops.HigherOrderOperator) or spelling_of(node).op.short == "as_strided":
             return self._as_captured(emit, node, moved, value_map)
         value, before = _run(emit, node, value_map), []
         # The call does not work on these strides (a view, for instance): give it contiguous copies.
         if value is None:
+            # All of them, as the failure does not say which operand it was.
             tensors = [n for n in moved if isinstance(metadata(n), torch.Tensor)]
             before = _in_order(emit, value_map, {n: list(range(metadata(n).dim())) for n in tensors}, node)
             value = _run(emit, node, value_map)
@@ -129,8 +139,10 @@ class StridePropagation:
         """Dense copies of results whose strides differ from the expected ones."""
         nodes = [leaf for leaf in tree_leaves(output.args[0]) if isinstance(leaf, fx.Node)]
         wanted = [metadata(n) for n in nodes] if self._expected is None else tensors_in(self._expected)
+        # After the calls: a result that is also an operand keeps its own strides inside of the graph.
         value_map = {n: self.current(n) for n in output.all_input_nodes}
         orders = {}
+        # An expansion omits unused results, and then says by position no more which is which.
         for node, want in zip(nodes, wanted) if len(nodes) == len(wanted) else ():
             found = metadata(value_map[node])
             if isinstance(want, torch.Tensor) and isinstance(found, torch.Tensor) and not same_layout(found, want):
@@ -167,6 +179,7 @@ def _run(emit: Emitter, node: fx.Node, value_map: Mapping[fx.Node, fx.Node]) -> 
     args, kwargs = fx.map_arg((node.args, node.kwargs), value_map.__getitem__)
     try:
         return emit.computed(node.op, node.target, args, kwargs)
+    # Whatever PyTorch raises here means that the call does not take these strides; there is no narrower class.
     except Exception:
         return None
 
@@ -184,6 +197,7 @@ def _update_meta(emit: Emitter, node: fx.Node, value: Any) -> None:
             now.requires_grad_()
     following = iter(new)
     node.meta[emit.key] = tree_map(lambda x: next(following) if isinstance(x, torch.Tensor) else x, before)
+    # The captured one stays if the strides change twice: users were captured with it.
     emit.stale_strides.setdefault(node, before)
 
 
@@ -203,6 +217,7 @@ def _in_order(
 def dense_copy(emit: Emitter, node: fx.Node, order: list[int], at: fx.Node) -> list[fx.Node]:
     """Calls that copy `node` so that its dimensions are laid out in `order`, the slowest first; the last one is the
     copy."""
+    # `contiguous()` would return its operand if sizes of one make both layouts the same.
     keep = {"memory_format": torch.contiguous_format}
     if order == sorted(order):
         return [emit.call("clone", (node,), keep, at=at)]
@@ -213,6 +228,7 @@ def dense_copy(emit: Emitter, node: fx.Node, order: list[int], at: fx.Node) -> l
 
 def _differ(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
     """Whether any of them has different strides. (Unused results may have any shape.)"""
+    # An expansion may leave an unused result out, or give it another rank.
     pairs = [pair for pair in zip(found, expected) if pair[0].dim() == pair[1].dim()]
     return len(found) == len(expected) and not all(same_layout(*pair) for pair in pairs)
 
@@ -226,6 +242,7 @@ TrueResults = Callable[[fx.Node], Any]
 def with_kernel_strides(own: ProgramGraph, kernel_strides: TrueResults) -> ProgramGraph:
     """A functional graph with metadata that has the strides its kernels return. A call that does not work on these
     gets a copy."""
+    # The output is not brought to its captured strides: what a functional graph returns is compared later, by the plan.
     propagation = StridePropagation(own.graph, own.stale_strides, expected=())
     for node in propagation.nodes():
         results = kernel_strides(propagation.current(node))
@@ -251,6 +268,7 @@ def owner_of_bodies(own: ProgramGraph) -> nn.Module:
         return own.owner
     found = nn.Module()
     found.__dict__.update(own.owner.__dict__)
+    # A shallow copy that shares parameters: only bodies are looked up in it.
     found._modules = {**own.owner._modules, **own.bodies}
     return found
 
@@ -265,8 +283,11 @@ class _StridesOnly(StridePropagation):
     def _visit_node(self, emit: Emitter, node: fx.Node) -> list[fx.Node]:
         value_map = {n: self.current(n) for n in node.all_input_nodes}
         new = self._copy_node(emit, node, value_map)
+        # Regions are corrected from inside, by `_region_results`.
         if not self._moved(emit, value_map) or _is_region(node) or not tensors_in(metadata(node)):
             return [new]
+        # `transpose_` and its like change the metadata of their operand: running one on a fake would change it for all
+        # earlier calls.
         value = None if changes_metadata(node) or not self._can_be_run(node) else _run(emit, node, value_map)
         if value is None or isinstance(node.target, torch._ops.HigherOrderOperator):
             raise _CannotBeRun
@@ -310,6 +331,7 @@ def _region_results(
     """The results of a region, if they differ from the captured ones; its body is added to `regions` if it was
     corrected."""
     found = bodies(node, owner)
+    # A region runs one body. Anything else is not understood here, and keeps its metadata.
     if len(found) != 1:
         return None
     name, body = found[0]
@@ -321,6 +343,7 @@ def _region_results(
     if own is None:
         return None
     rewrite, inner = own
+    # One body has one graph, so it cannot be right for both.
     if str(name.target) in regions:
         raise _CannotBeRun  # one body, called with two layouts
     regions[str(name.target)] = as_module(body, rewrite.graph, inner)

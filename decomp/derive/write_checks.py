@@ -33,12 +33,14 @@ class Writes:
         if torch.compiler.is_compiling():
             return  # while it is compiled or exported there are no addresses
         for name in self.inputs:
+            # fx writes `*args` as the target of its placeholder.
             _refuse_unwritable(name.lstrip("*"), given.get(name), name in self.recorded)
         inputs = {name: tuple(_places(given.get(name))) for name in (*self.inputs, *self.read_inputs)}
         for i, one in enumerate(self.inputs):
             for other in (*self.inputs[i + 1 :], *self.read_inputs):
                 if _meet(inputs[one], inputs[other]):
                     raise InputsOverlap(_input(one), _input(other))
+            # State is looked up at each call: `load_state_dict(assign=True)` and `.to()` replace it.
             for name in (*self.state, *self.read_state):
                 if _meet(inputs[one], tuple(_places(attribute(module, name)))):
                     raise InputsOverlap(_input(one), repr(name))
@@ -53,8 +55,10 @@ class Writes:
 def _refuse_unwritable(name: str, value: Any, recorded: bool) -> None:
     for leaf in tree_leaves(value):
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            # Expanded: PyTorch refuses an in-place write to it as well, in its own words and later.
             if any(size > 1 and not stride for size, stride in zip(leaf.shape, leaf.stride())):
                 raise NotWritable(name, "has elements that share memory", "")
+            # Autograd refuses to record a write to a leaf; the check comes before anything is computed.
             if recorded and leaf.is_leaf and leaf.requires_grad and torch.is_grad_enabled():
                 raise NotWritable(name, "is a leaf that requires a gradient", ", or under torch.no_grad()")
 
@@ -78,6 +82,7 @@ def check_writes(module: fx.GraphModule) -> None:
     """Add a check of memory overlap to the module of a lowered program that writes. All its writes must be at its
     end."""
     writes = _writes(module.graph)
+    # Buffers of a module overlap one another as in the source, and nobody else can pass them.
     if not writes.inputs and not (writes.state and writes.read_inputs):
         return
     add_input_check(module, writes)
