@@ -365,8 +365,10 @@ def _check_without_metadata(tracer: RuleTracer, result: Any) -> Any:
     packet = tracer.rule.op.packet if isinstance(tracer.rule, Rule) else None
     if packet is None or isinstance(result, fx.Node):
         return result
-    returns = [str(r.type) for r in getattr(packet, packet.overloads()[0])._schema.returns]
-    if returns == ["Tensor"]:
+    # All of them, as `max(x)` returns one tensor and `max(x, dim)` two. Those without a tensor are TorchScript's own.
+    schemas = [getattr(packet, name)._schema for name in packet.overloads()]
+    on_tensors = [each for each in schemas if any(str(given.type) == "Tensor" for given in each.arguments)]
+    if all([str(result.type) for result in each.returns] == ["Tensor"] for each in on_tensors or schemas):
         tracer.fail(f"returned {result!r}, the op returns a tensor", "return torch.full(shape, value, ...)")
     return result
 

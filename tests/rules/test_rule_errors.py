@@ -111,6 +111,29 @@ def test_what_a_rule_may_not_do(rule, problem, remedy, form):
     assert message(rule, form) == expected(rule, problem, remedy, form, not problem.startswith("returned"))
 
 
+class Extremes(torch.nn.Module):
+    def forward(self, x):
+        return torch.max(x, 1)[0], torch.median(x, 1)[1]
+
+
+def sorted_max(x, dim, keepdim=False):
+    found = torch.sort(x, dim, descending=True)
+    return found[0].select(dim, 0), found[1].select(dim, 0)
+
+
+def sorted_median(x, dim, keepdim=False):
+    found, middle = torch.sort(x, dim), 1  # of three elements
+    return found[0].select(dim, middle), found[1].select(dim, middle)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_rule_may_return_two_tensors_if_only_some_overloads_return_one(form):
+    x = torch.tensor([[3.0, 1.0, 2.0], [4.0, 6.0, 5.0]])
+    rules = {torch.max: sorted_max, torch.median: sorted_median}
+    found = decomposed(Extremes(), rules, (x,), form)
+    assert "sort" in str(found.graph) and "median" not in str([node.target for node in found.graph.nodes])
+
+
 AUGMENTED = "+= -= *= /= //= %= **= @= &= |= ^= <<= >>=".split()
 
 
