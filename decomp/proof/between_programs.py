@@ -19,6 +19,7 @@ def as_many_effects(work: Correspondence) -> str:
     if all(effects.known for effects in before):
         for kind in (Effect.ASSERTION, Effect.COLLECTIVE, Effect.REGION, Effect.OTHER):
             _require_as_many(kind.value, *(sum(kind in e.kinds for e in side) for side in (before, after)))
+        # A dropout with an unknown probability draws once or not at all, so counts are ranges, which must overlap.
         if sum(e.fewest for e in after) > sum(e.most for e in before) or sum(e.most for e in after) < sum(
             e.fewest for e in before
         ):
@@ -30,6 +31,7 @@ def same_collectives(work: Correspondence) -> str:
     """The same collectives in the same order on each group. Empty if there are none."""
     before, after = sequence_of(work.source_place), sequence_of(work.place)
     for group in before | after:
+        # Group by group: processes that are in one group only do not see the order of collectives of another.
         if before.get(group, []) != after.get(group, []):
             problem = f"the collectives of group {group!r} are others, or in another order"
             raise EffectsChanged(problem, expected=_listed(before, group), found=_listed(after, group))
@@ -54,6 +56,7 @@ def _same_dependencies(work: Correspondence) -> str:
         results_of_draws(graph, lambda node: bool(table.of(node).most))
         for graph, table in ((work.source, work.source_effects), (work.lowered, work.effects))
     )
+    # Where the numbers differ, a derivation draws more or less often, which `as_many_effects` judges.
     if len(expected) == len(drawn) and expected != drawn:
         problem = "other results depend on the random draws, or they are in another order"
         raise EffectsChanged(problem, expected=expected, found=drawn)

@@ -17,6 +17,7 @@ def check_program(correspondences: Sequence[Correspondence], program: ReturnedPr
     verified graph."""
     began = time.perf_counter()
     proofs = [check(each, full) for each in correspondences]
+    # The phrases of the main graph; those of bodies are the same.
     checks = (*proofs[0].checks, *check_returned_program(program))
     nodes, expansions = sum(p.nodes for p in proofs), sum(p.expansions for p in proofs)
     return Proof(checks, nodes, expansions, time.perf_counter() - began)

@@ -18,6 +18,7 @@ from decomp.proof.correspondence import Correspondence, EffectsChanged
 def merged_kinds(source: fx.Node, kinds: Sequence[Effect]) -> list[Effect]:
     """The kinds of the effects of the calls that replace a node: those of the collectives of a derivation, which
     `collectives_kept` compares, count once."""
+    # An all_reduce may be derived as a reduce_scatter and an all_gather: two effects for one.
     if not is_collective(source) or is_wait(source) or Effect.COLLECTIVE not in kinds:
         return list(kinds)
     return [Effect.COLLECTIVE, *(kind for kind in kinds if kind is not Effect.COLLECTIVE)]
@@ -49,6 +50,7 @@ def _made(work: Correspondence) -> dict[fx.Node, list[fx.Node]]:
     latest = -1
     for node in filter(is_collective, work.place):
         source = work.origin.get(node)
+        # A call with unknown effects may communicate inside, as a custom op does.
         if source is None or not is_collective(source) and work.source_effects.of(source).known:
             raise EffectsChanged(f"the collective {node.name!r} comes from no collective of the source", node, source)
         place = work.source_place[source]
@@ -69,6 +71,7 @@ def _require_kept_or_derived(work: Correspondence, source: fx.Node, done: Sequen
     same = [node for node in done if node.target is source.target]
     stamped = work.stamps is not None and source in work.stamps
     if not same or stamped:
+        # Waiting for nothing: the communication itself was dropped.
         if all(map(is_wait, done)):
             raise EffectsChanged(f"the collective {source.name!r} is lost", done[0], source)
         return False

@@ -57,6 +57,7 @@ class _ContractionCheck:
         self.owner: dict[fx.Node, Match] = {}
         for match in matches.values():
             for node in match.nodes:
+                # Else one call could justify two patterns, of which each removes it.
                 if node in self.owner:
                     raise NotAsThePattern(f"{node.name!r} is part of two patterns", None, node)
                 self.owner[node] = match
@@ -65,6 +66,7 @@ class _ContractionCheck:
         """Nodes outside of matches must have one copy each, and all other new nodes must be calls of patterns."""
         made = sum(1 if match.pattern.single else 1 + len(match.outputs) for match in self.owned())
         expected = len(self.source.nodes) - len(self.owner) + made
+        # Counting finds what was added; the loop below only visits what the source has.
         if len(self.graph.nodes) != expected:
             found = len(self.graph.nodes)
             raise NotAsRecorded(f"there are {found} nodes, but {expected} are accounted for")
@@ -90,12 +92,14 @@ class _ContractionCheck:
             raise NotAsThePattern(problem, call, match.root)
         for i, (wanted, output) in enumerate(zip(pattern.outputs, match.outputs)):
             value = self.values.get(output)
+            # Several results are taken from the call by getitem, in the pattern's order.
             item = isinstance(value, fx.Node) and value.target is operator.getitem and value.args == (call, i)
             if match.placed[wanted] is not output or not (value is call if pattern.single else item):
                 raise NotAsThePattern(f"the value of {output.name!r} is not a result of {call.name!r}", call, output)
         for wanted, found in match.placed.items():
             if not self._is(wanted, found, match):
                 self._differs(wanted, found, match)
+        # The same rule by which the matcher decides whether inner values are used outside; asked again of the source.
         reason = self.host.why_not(match)
         if reason is not None:
             raise NotAsThePattern(f"{pattern} may not be replaced: {reason}", call, match.root)
@@ -107,9 +111,11 @@ class _ContractionCheck:
     def _is(self, wanted: fx.Node, found: fx.Node, match: Match) -> bool:
         """Whether a call of the source equals a call of the pattern, in some reading of both."""
         own, others = match.pattern.terms.of(wanted), self.host.terms.of(found)
+        # An op that the tables of readings do not know: compared as it is written.
         if not own:
             same_target = wanted.target is found.target and len(wanted.args) == len(found.args)
             return same_target and all(self._agrees(a, b, "", None, match) for a, b in zip(wanted.args, found.args))
+        # A call has several readings, such as `x * 2` and `x + x`; any pair that agrees will do.
         return any(one.op == other.op and self._same(one, other, match) for one in own for other in others)
 
     def _same(self, one: NodeReading, other: NodeReading, match: Match) -> bool:
@@ -134,6 +140,7 @@ class _ContractionCheck:
         if wanted.op == "placeholder":
             return self.host.same_value(match.bound.get(str(wanted.target)), found)
         if not isinstance(found, fx.Node):
+            # A number in a pattern may be computed from others, such as `1 / math.sqrt(d)`.
             return bool(compute_number(wanted, match.bound, match.placed) == found)
         placed, below = match.placed.get(wanted), found
         # The matcher looks through calls that pass a value on unchanged, so the operand may be further up.

@@ -19,6 +19,8 @@ def inputs_of_results(graph: fx.Graph, *, sure: bool) -> list[frozenset[str]]:
     names = {n: str(n.target) for n in graph.nodes if n.op in ("placeholder", "get_attr")}
     # Sets of inputs as bit masks: one integer operation per edge, for any number of inputs.
     bits = {name: 1 << i for i, name in enumerate(dict.fromkeys(names.values()))}
+    # Two bounds: "may" for the lowered program and "must" for the source, so that neither an op with unknown semantics
+    # nor a fold of constants is reported by mistake.
     passes: Callable[[fx.Node], bool] = _must_depend if sure else _may_depend
     masks: dict[fx.Node, int] = {}
     for node in graph.nodes:
@@ -38,6 +40,7 @@ def _may_depend(node: fx.Node) -> bool:
 
 def _must_depend(node: fx.Node) -> bool:
     overload = node.target
+    # Of several results, which one depends on which operand is in no table.
     if not isinstance(overload, torch._ops.OpOverload) or len(overload._schema.returns) != 1:
         return False
     name = overload._overloadpacket.__name__
@@ -57,6 +60,7 @@ def changed_dependency(source: fx.Graph, lowered: fx.Graph) -> tuple[int, str, f
     inputs = {str(n.target) for n in source.nodes if n.op in ("placeholder", "get_attr")}
     after = inputs_of_results(lowered, sure=False)
     may, must = inputs_of_results(source, sure=False), inputs_of_results(source, sure=True)
+    # Values that an exported program writes back may come after those that both return.
     for i, found in enumerate(after[: len(may)]):
         invented = (found & inputs) - may[i]
         if invented:

@@ -46,6 +46,7 @@ def _in_order(work: Correspondence) -> str:
     place = work.place
     for node, i in place.items():
         for user in node.users:
+            # A user that is in no graph is left to `_no_dangling_reference`.
             if place.get(user, i + 1) <= i:
                 raise OutOfOrder(f"{user.name!r} comes before its input {node.name!r}", user, work.origin.get(user))
     return "every node comes after its inputs, so there is no cycle"
@@ -66,6 +67,7 @@ def _no_dangling_reference(work: Correspondence) -> str:
 
 
 def _names_distinct(work: Correspondence) -> str:
+    # A set first: the search for the pair runs only if there is one.
     if len({node.name for node in work.place}) < len(work.place):
         seen: set[str] = set()
         for node in work.place:
@@ -94,6 +96,7 @@ def _stray_user(work: Correspondence) -> Dangling:
 def same_placeholders(work: Correspondence) -> str:
     before = [str(node.target) for node in work.source.nodes if node.op == "placeholder"]
     added = work.added
+    # Constants of rules are inputs of an exported program; they have no counterpart.
     after = [str(node.target) for node in work.lowered.nodes if node.op == "placeholder" and node.target not in added]
     if before != after:
         raise PlaceholdersChanged("the placeholders changed", expected=", ".join(before), found=", ".join(after))
@@ -117,6 +120,7 @@ def _without_writes(work: Correspondence) -> Any:
         return after[len(signed) :] if isinstance(after, (tuple, list)) and signed else after
     if not writes or not isinstance(before, (tuple, list)) or not isinstance(after, (tuple, list)):
         return after
+    # Without a record of the writes: leading results that the source lacks must be values that are written.
     leading = len(after) - len(before)
     return after[leading:] if leading > 0 and all(value in writes for value in after[:leading]) else after
 
@@ -155,6 +159,7 @@ def _copies_back(work: Correspondence, node: fx.Node) -> bool:
 def _target_and_value(node: fx.Node) -> tuple[Any, Any]:
     """The target of a `copy_` (below the `detach` of writes hidden from autograd), and the value."""
     place, value = node.args[0], node.args[1]
+    # A write that is hidden from autograd goes through `detach()`, in any spelling.
     while isinstance(place, fx.Node) and "detach" in str(getattr(place.target, "__name__", place.target)):
         place = place.args[0]
     return place, value
@@ -194,6 +199,8 @@ def _no_invented_dependency(work: Correspondence) -> str:
     indirect: list[tuple[fx.Node, fx.Node]] = []
     # An expansion may only use values of its own source node's operands. So contracting each expansion to its source
     # node must give no edge that the source does not have, at least as a path.
+    # Contracting parts of an acyclic graph gives a cycle where two parts read from each other: each expansion alone
+    # would be acyclic.
     quotient = networkx().DiGraph()
     quotient.add_edges_from(_crossing_edges(work, indirect))
     if not networkx().is_directed_acyclic_graph(quotient):
@@ -216,8 +223,10 @@ def _crossing_edges(work: Correspondence, indirect: list[tuple[fx.Node, fx.Node]
             raise WithoutOrigin(f"{node.name!r} comes from {source.name!r}, which is not in the source", node)
         for user in node.users:
             target = origin.get(user)
+            # Inside one expansion; `_expansions_sound` and the replay are about these.
             if target is source or target is None:
                 continue
+            # Direct edges are the usual case and need no search.
             if target not in source.users:
                 indirect.append((node, user))
             yield source, target
@@ -226,6 +235,7 @@ def _crossing_edges(work: Correspondence, indirect: list[tuple[fx.Node, fx.Node]
 def _require_no_origin_needed(work: Correspondence, node: fx.Node) -> None:
     if node.op == "output" or (node.op == "placeholder" and node.target in work.added):
         return
+    # A constant that a rule made.
     if node.op == "get_attr" and node.target not in work.attributes:
         return
     if not _reads_sizes(node) and not _writes_back(work, node):
@@ -239,6 +249,7 @@ def _reads_sizes(node: fx.Node) -> bool:
         if _reads_a_size(current):
             continue
         inputs = current.all_input_nodes
+        # Arithmetic on sizes: `operator`, `math` and `torch.sym_*`.
         if not inputs or getattr(current.target, "__module__", None) not in ("_operator", "math", "torch"):
             return False
         waiting += [operand for operand in inputs if operand not in seen]
@@ -263,14 +274,17 @@ def _writes_back(work: Correspondence, node: fx.Node) -> bool:
 def _may_read(work: Correspondence, node: fx.Node, user: fx.Node) -> bool:
     """Whether `user` may read `node` although its source node does not read that of `node`: `node` is a constant or a
     size, or is also the value of another operand, because a rule returned its input."""
+    # What is written back is an output of the lowered graph only.
     if user.op == "output" and node in work.writes:
         return True
+    # A constant is shared by all expansions that use it, and belongs to the first.
     if node.op == "get_attr" and work.origin[node].op != "get_attr":
         return True
     values = (work.images.get(operand) for operand in work.origin[user].all_input_nodes)
     return any(node is found for value in values for found in nodes_in(value)) or _reads_sizes(node)
 
 
+# Eight machine words a mask.
 def _require_paths(work: Correspondence, edges: list[tuple[fx.Node, fx.Node]], batch: int = 512) -> None:
     """Raise unless the source has a path for every edge; each batch takes one pass over the source."""
     origin, place = work.origin, work.source_place
@@ -322,6 +336,7 @@ def _same_effects(work: Correspondence) -> str:
     total = 0
     for source in work.source_place:
         effects = work.source_effects.of(source)
+        # Where PyTorch does not say what an op does, there is nothing to hold a derivation to.
         if effects.known and (effects or source in done):
             total += bool(effects)
             _require_same_effects(source, effects, done.get(source, []))
@@ -340,6 +355,7 @@ def _effects_by_origin(work: Correspondence) -> dict[fx.Node, list[tuple[fx.Node
             if _writes_back(work, node):
                 continue
             raise EffectsChanged(f"{node.name!r} ({effects}) comes from no node of the source", node)
+        # Not <=: the effects of one expansion have the same source.
         if work.source_place[source] < latest:
             raise EffectsChanged(
                 f"{node.name!r} ({effects}) comes after an effect of a later source node", node, source
@@ -366,6 +382,7 @@ def _require_same_effects(source: fx.Node, expected: Effects, done: list[tuple[f
     fewest, most = sum(e.fewest for _, e in done), sum(e.most for _, e in done)
     kinds = merged_kinds(source, [kind for _, effects in done for kind in effects.kinds])
     same_kinds = sorted(kind.name for kind in kinds) == sorted(kind.name for kind in expected.kinds)
+    # Ranges, as an op may draw or not depending on an argument: they must overlap.
     if not same_kinds or fewest > expected.most or most < expected.fewest:
         shown = ", ".join(f"{effects} by {node.name!r}" for node, effects in done) or "no effect"
         node = done[0][0] if done else None
@@ -381,8 +398,10 @@ def _no_dead_code_added(work: Correspondence) -> str:
 
 def _require_not_added(work: Correspondence, node: fx.Node) -> None:
     effects, source = work.effects.of(node), work.origin.get(node)
+    # A call that may do something is not dead.
     if effects or not effects.known:
         return
+    # A result of an expansion that nobody uses was made for an op whose result is unused as well.
     if source is None or not any(node is found for found in nodes_in(work.images.get(source))):
         raise DeadCodeAdded(f"{node.name!r} is not used", node, source)
 
@@ -403,6 +422,7 @@ def _require_sound(expansion: fx.Graph, table: EffectTable) -> None:
     foreign = next((node for node in graph if node.graph is not expansion), None)
     if foreign is not None:
         raise MalformedExpansion(f"an expansion reads {foreign.name!r} of another graph", foreign)
+    # networkx and not our own walk: a second implementation, for what the first may have wrong.
     needed = networkx().ancestors(graph, outputs[0]) | {outputs[0]}
     for node in expansion.nodes:
         if node not in needed and node.op != "placeholder" and not table.of(node) and table.of(node).known:
@@ -427,6 +447,8 @@ def _lints(work: Correspondence) -> str:
 Invariant = Callable[[Correspondence], str]
 """Returns a phrase stating what holds, empty if not applicable; raises a `VerificationError`."""
 INVARIANTS: tuple[Invariant, ...] = (
+    # Each relies on those before it: order on references, values on order, metadata on values. Legality is last, as an
+    # illegal call is often a consequence of what the others find and explain better.
     _no_dangling_reference,
     _in_order,
     _names_distinct,

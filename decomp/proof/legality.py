@@ -19,6 +19,7 @@ from decomp.rules.target import MatchAllTarget, Target
 def why_illegal_in(target: Target, excepted: Collection[fx.Node]) -> Callable[[fx.Node], str | None]:
     """A function that returns why a lowered node is illegal on the target, decided from the node alone; None if it is
     legal or `excepted`."""
+    # `decompose` has no target: a call that no rule matches is legal by definition.
     if isinstance(target, MatchAllTarget):
         return lambda node: None
     sure: dict[Any, bool | frozenset[torch.dtype]] = {}

@@ -46,6 +46,7 @@ def require_said(graph: fx.Graph, record: Outlined) -> None:
 def inline_composites(graph: fx.Graph, record: Outlined, bodies: Mapping[str, fx.Graph]) -> fx.Graph:
     """A graph with the bodies of its composite calls in their place."""
     rewrite = Rewrite.of(graph)
+    # Attributes with the bodies are new, and read by composite calls alone.
     attributes = {node.args[0] for node in record.calls}
     for node in graph.nodes:
         if node in record.calls:
@@ -81,6 +82,7 @@ def _require_same_calls(before: fx.Graph, after: fx.Graph, lifted: Mapping[str, 
         if wanted.op == "output":
             _require_results(wanted, after.output_node(), values, signed)
         elif wanted.op.startswith("call"):
+            # In order and not by name: inlining gives the nodes of bodies new names.
             node = next(calls, None)
             compared += 1
             if node is None or node.op != wanted.op or not _same_call(node, wanted, values):
@@ -95,6 +97,7 @@ def _require_same_calls(before: fx.Graph, after: fx.Graph, lifted: Mapping[str, 
 
 
 def _same_call(node: fx.Node, wanted: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
+    # `canonical` is for overloads; another higher-order op with equal operands would pass `same_call`.
     if isinstance(wanted.target, torch._ops.HigherOrderOperator) and node.target is not wanted.target:
         return False
     return same_call(node, wanted.target, wanted.args, wanted.kwargs, values)
@@ -114,6 +117,7 @@ def _leaves(before: fx.Graph, after: fx.Graph, lifted: Mapping[str, str]) -> Ite
 def _require_results(wanted: fx.Node, found: fx.Node, values: Mapping[fx.Node, Any], signed: int) -> None:
     results, expected = (each.args[0] for each in (found, wanted))
     if isinstance(results, (tuple, list)) and isinstance(expected, (tuple, list)):
+        # The signature's writes lead the outputs, and were added after outlining.
         results, expected = list(results[signed:]), list(expected)
     if not same(results, expected, values):
         raise OutputsChanged("the outputs changed", found, wanted, expected=shown(expected), found=shown(results))

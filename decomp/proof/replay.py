@@ -43,6 +43,7 @@ class _ExpansionReplay:
         self.work, self.stamps = work, stamps
         self.compared = 0
         self.constants = _nodes_of_constants(work)
+        # Most programs have no constants of rules: nothing is copied for these.
         self.values = self._with_lifted_constants() if self.constants else work.images
         self.lowered: dict[fx.Node, list[fx.Node]] = {}
         # Several expansions may share a constant, so its node belongs to none of them.
@@ -67,6 +68,7 @@ class _ExpansionReplay:
         lowered = self.lowered.pop(source, ())
         stamp = self.stamps.get(source)
         own = self.work.constants.get(str(source.target)) if source.op == "get_attr" else None
+        # Before the others: it is in the source graph, but was added by a pass, so it has no decision.
         if own is not None:
             self._require_kept_constant(source, own)
         elif stamp is not None:
@@ -80,6 +82,7 @@ class _ExpansionReplay:
             return
         if not lowered and not source.users and found is None:
             return  # an assertion that the lowering discharged
+        # Two copies of a random call, say, would each be legal.
         if len(lowered) != 1 or lowered[0] is not found or found is None:
             problem = f"{source.name!r} was kept, so it must have one copy, which is its value"
             raise NotAsRecorded(problem, lowered[0] if lowered else None, source)
@@ -110,6 +113,7 @@ class _ExpansionReplay:
         if isinstance(source.target, torch._ops.HigherOrderOperator):
             # The flags of an autocast region differ after its casts were made explicit.
             found, wanted = (tree_leaves((each.args, each.kwargs)) for each in (node, source))
+            # Flags are not compared, nodes are, including those of the bodies.
             pairs = [(f, w) for f, w in zip(found, wanted) if isinstance(f, fx.Node) or isinstance(w, fx.Node)]
             return (
                 node.target is source.target
@@ -119,6 +123,7 @@ class _ExpansionReplay:
         return same_call(node, source.target, source.args, source.kwargs, self.values)
 
     def _require_stamped(self, source: fx.Node, stamp: ExpansionTemplate, lowered: Iterator[fx.Node]) -> None:
+        # The values and not the nodes: an operand may itself have been replaced by an expansion.
         given = [self.values[operand] for operand in source.all_input_nodes]
         result, made = replay_expansion(source, stamp, given, lowered, self.constants)
         self.compared += len(made)
@@ -155,6 +160,7 @@ def replay_expansion(
     values, made = list(given), list[fx.Node]()
     for entry in stamp.entries:
         if entry.op == "get_attr":
+            # By identity: an equal tensor of another rule has a node of its own.
             constant = constants.get(id(stamp.constants[entry.target]))
             if constant is None:
                 problem = f"the constant {entry.target!r} of the expansion of {source.name!r} is missing"
@@ -162,6 +168,7 @@ def replay_expansion(
             values.append(constant)
             continue
         args, kwargs = entry.arguments(values)
+        # The inliner makes no node where the item is known; see `Inlining.stamp`.
         if entry.target is operator.getitem and type(args[0]) is tuple:
             values.append(args[0][args[1]])
             continue
@@ -183,6 +190,7 @@ def replay_expansion(
 
 def same_call(node: fx.Node, target: Any, args: Any, kwargs: Any, values: Mapping[fx.Node, Any] | None = None) -> bool:
     """Whether a node makes this call; overloads with the same meaning (`respelled`) are equal."""
+    # `!=` as well: names of methods are strings, and equal ones need not be one object.
     if node.target is not target and node.target != target:
         if not isinstance(target, torch._ops.OpOverload) or node.target is not canonical(target):
             return False

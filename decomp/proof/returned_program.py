@@ -68,6 +68,7 @@ def check_returned_program(program: ReturnedProgram) -> list[str]:
     if isinstance(program.result, ExportedProgram):
         phrases = [_same_graph(program, program.result.graph), _signature_kept(program, program.result)]
     elif program.exported is not None:
+        # First the exported program that it was made from: the module's inputs are compared by its signature.
         phrases = [_signature_kept(program, program.exported), _same_unlifted_graph(program)]
     else:
         phrases = [_same_graph(program, program.result.graph)]
@@ -92,6 +93,7 @@ def _composites_kept(program: ReturnedProgram) -> Iterator[str]:
 
 def _same_graph(program: ReturnedProgram, graph: fx.Graph) -> str:
     """The graph must be the verified one, or a copy of it."""
+    # A module that was not rebuilt holds the verified graph itself. A rebuilt one may have other names.
     if graph is not program.module.graph:
         require_same_graph(program.module.graph, graph, NotAsRecorded, "the lowered graph")
     return "the returned program has the verified graph"
@@ -120,6 +122,7 @@ def require_same_graph(expected: fx.Graph, found: fx.Graph, error: type[Verifica
 
 
 def _same_node(node: fx.Node, wanted: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
+    # Overloads are unique objects; two with equal names from different libraries are not the same.
     target = node.target is wanted.target or (isinstance(node.target, str) and node.target == wanted.target)
     return (
         node.op == wanted.op
@@ -144,6 +147,7 @@ def _signature_kept(program: ReturnedProgram, lowered: ExportedProgram) -> str:
     kept = [_input(spec) for spec in after.input_specs if spec.target not in added]
     if kept != [_input(spec) for spec in before.input_specs]:
         raise PlaceholdersChanged("the input specs of the signature changed", expected=before.input_specs, found=kept)
+    # A signature that is off by one would feed each weight to the next op, without any error when shapes agree.
     names = [node.name for node in lowered.graph.nodes if node.op == "placeholder"]
     if names != [spec.arg.name for spec in after.input_specs]:
         raise PlaceholdersChanged("the signature does not name the inputs of the graph", found=names)
@@ -171,6 +175,7 @@ def signatures_agree(source: Any, lowered: Any) -> list[str]:
     Returns a phrase, or none if one of them has no signature."""
     if not (isinstance(source, ExportedProgram) and isinstance(lowered, ExportedProgram)):
         return []
+    # No record here: the source may have been exported by another version, with names of its own.
     _require_outputs_named(lowered)
     before, after = (_state_of_signature(program) for program in (source, lowered))
     if before - after:
@@ -221,6 +226,7 @@ def _same_unlifted_graph(program: ReturnedProgram) -> str:
     exported, graph = program.exported, program.result.graph
     assert exported is not None
     values = inputs_of_module(exported, graph)
+    # Attributes that replace inputs of the exported program are no calls of its graph.
     lifted = set(values.values())
     nodes = (node for node in graph.nodes if node not in lifted and node.op not in ("placeholder", "output"))
     for wanted in exported.graph.nodes:
@@ -248,6 +254,7 @@ def inputs_of_module(exported: ExportedProgram, graph: fx.Graph) -> dict[fx.Node
                 raise PlaceholdersChanged(
                     f"the module does not take {node.target!r} at this position", placeholder, node
                 )
+        # An unused weight has no node in the module.
         elif str(spec.target) in attributes:
             values[node] = attributes[str(spec.target)]
     extra = next(given, None)
@@ -272,6 +279,7 @@ def _require_written(
         node, wanted = next(rest, None), (values.get(place), values.get(value, value))
         if node is None or node.target is not aten.copy_.default or not same(node.args, wanted):
             raise WritesChanged(f"the new value of {spec.target!r} is not written back", node, place, expected=wanted)
+        # The module may return the written tensor itself where the program returns the new value.
         copies.setdefault(value, node)
     extra = next(rest, None)
     if extra is not None:
@@ -285,6 +293,7 @@ def _require_results(
     """The module must return the results of the exported program, possibly in the containers of the model."""
     specs, results = exported.graph_signature.output_specs, exported.graph.output_node().args[0]
     wanted = [value for spec, value in zip(specs, results) if spec.kind == OutputKind.USER_OUTPUT]
+    # None is a result like any other; pytree takes it for an empty container.
     found = pytree.tree_leaves(graph.output_node().args[0], is_leaf=lambda value: value is None)
     if len(wanted) != len(found):
         raise OutputsChanged("the module has another number of results", expected=len(wanted), found=len(found))
@@ -314,6 +323,7 @@ def _state(program: ReturnedProgram) -> Iterator[tuple[str, Any, Any]]:
     own, source = program.module.main, program.module.exported
     names = {str(node.target) for node in program.result.graph.nodes if node.op in ("get_attr", "call_module")}
     for name in sorted(names):
+        # Bodies are modules, verified as graphs of their own.
         if name in own.bodies:
             continue
         expected = own.constants.get(name)
@@ -335,6 +345,7 @@ def _state_of_exported(program: ReturnedProgram, result: ExportedProgram) -> Ite
 
 
 def _same_tensor(expected: Any, found: Any) -> bool:
+    # Script objects and the like are compared by identity only.
     if expected is found or not isinstance(expected, torch.Tensor):
         return expected is found or not isinstance(found, torch.Tensor)
     if not isinstance(found, torch.Tensor) or expected.shape != found.shape or expected.dtype != found.dtype:
@@ -345,6 +356,7 @@ def _same_tensor(expected: Any, found: Any) -> bool:
     same_memory = expected.untyped_storage().data_ptr() == found.untyped_storage().data_ptr()
     if same_memory and expected.stride() == found.stride() and expected.storage_offset() == found.storage_offset():
         return True
+    # `equal` is fast and enough but for NaN, which equals itself here.
     return bool(torch.equal(expected, found) or torch.allclose(expected, found, rtol=0, atol=0, equal_nan=True))
 
 
@@ -364,6 +376,7 @@ def _hooks_kept(program: ReturnedProgram) -> str:
 
 def require_no_more_hooks(result: Any, known: Iterable[Any]) -> None:
     """Raise `HooksChanged` if a module, or a body that it runs, has a hook besides the known ones."""
+    # Modules that are kept as leaves have hooks of their own, which are the source's.
     graphs = [(name, inner) for name, inner in _modules(result) if not name or isinstance(inner, fx.GraphModule)]
     for name, module in graphs:
         for hook in added_hooks(module, known if not name else ()):
@@ -377,6 +390,7 @@ def _modules(result: Any) -> Iterator[tuple[str, nn.Module]]:
 
 def _same_hook(expected: Any, found: Any) -> bool:
     """Whether two hooks are the same; copying a program copies hooks that are objects, and shares functions."""
+    # An object of the same class may be a copy; two functions of one class (`function`) are two functions.
     return found is expected or (type(found) is type(expected) and not hasattr(found, "__code__"))
 
 
