@@ -29,13 +29,16 @@ RESHAPING_WHERE_POSSIBLE = (aten.reshape.default, aten.flatten.using_ints, aten.
 @law("chains", *RESHAPING, *RESHAPING_WHERE_POSSIBLE)
 def view_of_a_view(call: TermCall) -> TermCall | None:
     inner = call.operand(0, *RESHAPING, *RESHAPING_WHERE_POSSIBLE)
+    # That case is another law's, which gives the operand itself.
     if inner is None or not isinstance(call.value, torch.Tensor) or same_sizes(inner.value, call.value):
         return None
     given, outer = inner.args[0], call.target
     copies = outer in RESHAPING_WHERE_POSSIBLE or inner.target in RESHAPING_WHERE_POSSIBLE
+    # A copy in between may have made the outer view possible, so that `view` on the original strides would fail.
     reshapes = outer is aten.reshape.default or copies and not is_surely_contiguous(given.value)
     target = aten.reshape.default if reshapes else aten.view.default
     shape = list(call.value.shape)
+    # Symbolic sizes are values of the graph: those of the outer call are used, if it is spelled by sizes.
     if all(type(size) is int for size in shape):
         return call.made(target, given, shape)
     return call.made(target, given, call.args[1]) if outer in (aten.view.default, aten.reshape.default) else None
@@ -45,6 +48,7 @@ def view_of_a_view(call: TermCall) -> TermCall | None:
 def permutation_of_a_permutation(call: TermCall) -> TermCall | None:
     inner, order = call.operand(0, *PERMUTATIONS), order_of(call)
     first = order_of(inner) if inner is not None else None
+    # Left to the law of no-ops, as above.
     if inner is None or order is None or first is None or order == sorted(order):
         return None
     return call.made(aten.permute.default, inner.args[0], [first[dim] for dim in order])
@@ -124,6 +128,7 @@ def holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
     low, high = torch.iinfo(narrow).min, torch.iinfo(narrow).max
     if not wide.is_floating_point:
         return bool(torch.iinfo(wide).min <= low and high <= torch.iinfo(wide).max)
+    # The smallest integer of a signed dtype is a power of two, so both limits matter.
     return bool(max(high, -low) <= _WHOLE_NUMBERS.get(wide, 0))
 
 
@@ -131,6 +136,7 @@ _NARROWER = {
     torch.float64: (torch.float32, torch.float16, torch.bfloat16),
     torch.float32: (torch.float16, torch.bfloat16),
 }
+# 2^p for a significand of p bits (IEEE 754-2019, table 3.5; bfloat16 has 8).
 _WHOLE_NUMBERS = {torch.float64: 2**53, torch.float32: 2**24, torch.float16: 2**11, torch.bfloat16: 2**8}
 """The number up to which a dtype represents all integers."""
 
@@ -142,9 +148,11 @@ def slice_of_a_slice(call: TermCall) -> TermCall | None:
     if inner is None or dim is None or dim_of(inner) != dim or not isinstance(call.value, torch.Tensor):
         return None
     outer, first = _range(call, dim), _range(inner, dim)
+    # An empty slice has no first element to compute from.
     if outer is None or first is None or not len(outer):
         return None
     start, step = first[outer[0]], first.step * outer.step
+    # Just past the last element that is taken, so that equal slices are spelled alike.
     end = start + step * (len(outer) - 1) + 1
     return call.made(aten.slice.Tensor, inner.args[0], dim, start, end, *([step] if step != 1 else []))
 
@@ -165,6 +173,7 @@ def padding_of_a_padding(call: TermCall) -> TermCall | None:
         return None
     outer_pad, inner_pad = list(call.args[1]), list(inner.args[1])
     values = [each.args[2] if len(each.args) > 2 else 0 for each in (call, inner)]
+    # A negative padding crops, and crop and pad do not add up.
     if any(type(n) is not int or n < 0 for n in outer_pad + inner_pad) or repr(values[0]) != repr(values[1]):
         return None
     length = max(len(outer_pad), len(inner_pad))
@@ -178,6 +187,7 @@ _NOT = (aten.ne.Scalar, aten.eq.Scalar, aten.logical_not.default, aten.bitwise_n
 def _negated(call: TermCall | Term | None) -> Term | None:
     """The term of which a call is the logical negation."""
     given = call.args[0] if call is not None and call.target in _NOT else None
+    # `bitwise_not` of an integer is no negation.
     if call is None or type(given) is not Term or not is_bool(given.value) or not is_bool(call.value):
         return None
     if call.target in (aten.ne.Scalar, aten.bitwise_xor.Scalar):

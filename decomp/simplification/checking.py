@@ -44,6 +44,7 @@ def check_simplified(found: Simplified, added: Iterable[str] = (), signed: int =
         invariant(work)
     same_codegen(work)
     replay = _SimplificationReplay(found, work, frozenset(added), signed)
+    # In the order of the original, whose operands come first: each image is known when it is needed.
     for node in found.subject.graph.nodes:
         replay.visit(node)
     replay.require_the_same_order()
@@ -98,11 +99,14 @@ class _SimplificationReplay:
         if name is not None:
             self._require_constant(node, image, value, name)
             return
+        # A constant that an exported program made an input of.
         if node.op == "get_attr" and value.op == "placeholder" and value.target in self.added:
             return
         if node.op == "output":
             self._require_results(node, value)
             return
+        # Without a law the node itself is compared and not its term: a term has its arguments in the order of the
+        # schema.
         if node in self.found.applied:
             args, kwargs = substituted((image.args, image.kwargs), self._node_of, Term)
             alike = value.target is image.target and same(value.args, args) and same(value.kwargs, kwargs)
@@ -124,6 +128,7 @@ class _SimplificationReplay:
         if value.op not in ("get_attr", "placeholder") or value.target not in (name, lifted_name(name)):
             raise NotAsRecorded(f"{value.name!r} is not the constant {name!r}", value, node)
         kept = self.found.constants[name]
+        # Freezing keeps whole weights: computing them again would double the time of a lowering.
         if kept.numel() <= LARGEST and not same_bits(known_value(kept), self.constants.value(image)):
             raise NotAsRecorded(f"the constant {name!r} is not what {node.name!r} computes", value, node)
 
@@ -148,6 +153,7 @@ class _SimplificationReplay:
 
     def _require_same(self, before: Any, node: fx.Node, value: fx.Node) -> None:
         after = metadata(value)
+        # The short way; the long one also compares what has no strides.
         if before is after or before is None or same_value(before, after):
             return
         if not same_metadata(before, after) or _is_strided(before) and not same_layout(before, after):
@@ -169,6 +175,7 @@ class _SimplificationReplay:
         if not self.around.place:
             return
         subject = self.found.subject
+        # Constraints of the new graph, computed from it alone.
         after: RewriteConstraints = RewriteConstraints.of(self.found.graph, subject.root, (), ())
         for value, term in self.bound.items():
             (region, writes), found = self.around.place.get(term.owner, (0, 0)), after.place.get(value, (0, 0))

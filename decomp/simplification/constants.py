@@ -13,6 +13,7 @@ from decomp.simplification.chains import RESHAPING
 from decomp.simplification.laws import Law, constant_of, law
 from decomp.simplification.terms import Term, TermCall
 
+# Not `exp` and its like: their vector kernels give other bits than the scalar one by which one element is computed.
 _EXACT = (
     aten.add.Tensor,
     aten.sub.Tensor,
@@ -42,8 +43,10 @@ _EXACT = (
 @law("constants", *_EXACT, copies=True)
 def of_full_tensors(call: TermCall) -> TermCall | None:
     terms = [arg for arg in call.args if type(arg) is Term]
+    # A number for any size needs no sizes, but `full` takes them as numbers here.
     if not terms or not all(constant_of(term) is not None for term in terms) or not has_fixed_sizes(call.value):
         return None
+    # `alpha` and rounding modes are left alone.
     if any(key != "dtype" for key in call.kwargs):
         return None
     number = _computed(call)
@@ -62,6 +65,7 @@ def of_full_tensors(call: TermCall) -> TermCall | None:
 def view_of_a_full_tensor(call: TermCall) -> TermCall | None:
     given = call.operand(0, aten.full.default)
     number = constant_of(given)
+    # `full` makes contiguous memory, and views that follow were traced for these strides.
     if given is None or number is None or not isinstance(call.value, torch.Tensor) or not call.value.is_contiguous():
         return None
     return _full(call, given, number)
@@ -71,6 +75,7 @@ def _full(call: TermCall, like: Term, number: Any) -> TermCall | None:
     shape = list(call.value.shape)
     if not all(type(size) is int for size in shape):
         return None
+    # Device and layout are those of the operand; the dtype is the result's, as a comparison gives booleans.
     kwargs = {name: value for name, value in like.kwargs.items() if name != "dtype"}
     return call.made(aten.full.default, shape, number, dtype=call.value.dtype, **kwargs)
 

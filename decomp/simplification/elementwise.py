@@ -39,6 +39,7 @@ _BINARY = (
 _BROADCASTING = (*_BINARY, aten.where.self)
 
 
+# The gradient of `expand` sums over the new dimensions before it is added to others, that of broadcasting afterwards.
 @law("broadcasting", *_BROADCASTING, gradients=False)
 def operand_that_was_expanded(call: TermCall) -> TermCall | None:
     return _without(call, lambda term: term.target is aten.expand.default)
@@ -60,6 +61,7 @@ def _without(call: TermCall, is_needless: Any) -> TermCall | None:
 def _has_leading_ones(term: Term) -> bool:
     if term.target not in (aten.view.default, aten.unsqueeze.default) or not has_fixed_sizes(term.args[0].value):
         return False
+    # Only leading ones: one in the middle moves other dimensions, and broadcasting aligns from the right.
     shape, given = tuple(term.value.shape), tuple(term.args[0].value.shape)
     more = len(shape) - len(given)
     return more > 0 and bool(given) and shape == (1,) * more + given
@@ -74,6 +76,7 @@ def _broadcast_gives(call: TermCall, place: int, given: Any) -> bool:
     return bool(torch.broadcast_shapes(*[value.shape for value in values]) == call.value.shape)
 
 
+# Not `div`: on CUDA it multiplies by the reciprocal of a number (`div_true_kernel_cuda`), which rounds twice.
 _WITH_NUMBER: dict[Any, Any] = {
     aten.add.Tensor: aten.add.Tensor,
     aten.sub.Tensor: aten.sub.Tensor,
@@ -94,8 +97,10 @@ _COMMUTES = frozenset(target for target in _WITH_NUMBER if short_name(target) in
 
 @law("scalars", *_WITH_NUMBER)
 def number_for_a_full_tensor(call: TermCall) -> TermCall | None:
+    # Second operand first, which is the place of a number in every overload.
     for place, other in ((1, 0), (0, 1)):
         term, tensor = call.operand(place, aten.full.default), call.operand(other)
+        # `alpha` scales the second operand, so that the two cannot change places.
         if term is None or tensor is None or place == 0 and (call.target not in _COMMUTES or call.kwargs):
             continue
         number = constant_of(term)
@@ -106,6 +111,7 @@ def number_for_a_full_tensor(call: TermCall) -> TermCall | None:
 
 def _means_the_same(number: Any, own: torch.dtype, other: torch.dtype) -> bool:
     """Whether an element of dtype `own` and a Python number have the same effect next to a tensor of dtype `other`."""
+    # NaN is equal to no number, so what follows could not compare it.
     if isinstance(number, complex) or number != number:
         return False
     if own is other:

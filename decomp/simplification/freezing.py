@@ -43,6 +43,7 @@ class Constants:
 
     def is_constant(self, term: Term) -> bool:
         """Whether a term is the same in every run of the program."""
+        # A stack and not recursion: a chain of constants may be longer than Python's limit of frames.
         waiting = [term]
         while waiting:
             current = waiting[-1]
@@ -62,6 +63,7 @@ class Constants:
     def _decided(self, term: Term) -> bool:
         if self._computes(term):
             return all(map(self._constant.__getitem__, term.operands)) and self._fits(term.value)
+        # A buffer that the program updates is another one in the next run.
         known = term.op in ("placeholder", "get_attr") and term.owner not in self._around.written
         return known and self._known(term.owner) is not None
 
@@ -84,6 +86,7 @@ class Constants:
     def value(self, term: Term) -> Any:
         """The value of a constant, on the host if it is a meta tensor with known numbers. Raises what a kernel
         raises."""
+        # A lowering may run inside of torch.compile, whose fake mode would make fakes of these.
         with without_ambient_modes(), unset_fake_temporarily(), torch.no_grad():
             return self._computed(term)
 
@@ -103,6 +106,7 @@ class Constants:
     def _evaluated(self, term: Term) -> Any:
         if term.op in ("placeholder", "get_attr"):
             known = self._known(term.owner)
+            # Without a graph of autograd that leads from the constant to the parameter.
             return known.detach() if known is not None else None
         args, kwargs = substituted((term.args, term.kwargs), self._values.__getitem__, Term)
         args, kwargs = on_host(args, kwargs)
@@ -111,6 +115,7 @@ class Constants:
 
 def _depends_on_operands(target: Any) -> bool:
     """Whether calls of this target are determined by their operands, if they have no effects."""
+    # A Python function may read anything.
     return isinstance(target, torch._ops.OpOverload) or target is operator.getitem
 
 
@@ -118,6 +123,7 @@ def _tensor_of(node: fx.Node, root: nn.Module | None, state: Mapping[str, Any]) 
     """The tensor of an input or an attribute, if it is known."""
     name = node.name if node.op == "placeholder" else str(node.target)
     value = state.get(name)
+    # The state of an exported program comes first: its attributes are lifted inputs.
     if value is None and node.op == "get_attr" and root is not None:
         value = attribute(root, name)
     return known_value(value) if isinstance(value, torch.Tensor) else None
@@ -151,6 +157,7 @@ def as_frozen(graph: fx.Graph, constants: Sequence[bool]) -> fx.Graph:
     known = _computed_from({*own, *graph.find_nodes(op="get_attr")}, graph)
     rewrite = Rewrite.of(graph)
     for node in graph.nodes:
+        # A factory call that only constants read disappears with them; one that others read stays a call.
         if node in known and node.op == "call_function" and (node.all_input_nodes or known.issuperset(node.users)):
             new = rewrite.create("placeholder", node.name, (), {}, node.name)
             new.meta.update(node.meta)
@@ -191,6 +198,7 @@ def find_constants(
     for term in reversed(terms):
         if term in known and term not in asked and term.owner not in around.effectful:
             continue  # unused, or used only by other constants
+        # Its memory would be that of the module: a caller could write the constant.
         inside = term in asked and term not in exposed and term.owner not in around.effectful
         value = _value(term, constants) if inside else None
         if value is not None:
@@ -201,6 +209,7 @@ def find_constants(
 
 
 def _value(term: Term, constants: Constants) -> torch.Tensor | None:
+    # A factory call is as cheap as reading an attribute, and takes no memory in the file.
     if not term.operands or not isinstance(term.value, torch.Tensor):
         return None
     try:

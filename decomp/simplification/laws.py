@@ -120,7 +120,9 @@ def constant_of(value: Any) -> Any:
     """The value of a number, or of all elements of a constant-filled tensor; None otherwise."""
     if type(value) is not Term:
         return value if isinstance(value, (bool, int, float, complex)) else None
+    # A size may be the fill value: then it is a term, and no number.
     if value.target is _FULL and not isinstance(value.args[1], Term):
+        # `full` rounds to its dtype: 0.1 in float32 is not Python's 0.1.
         return number_in(value.args[1], value.value.dtype)
     return None
 

@@ -39,6 +39,7 @@ class NewCalls:
 
     def placed(self, call: TermCall, owner: fx.Node) -> Term | None:
         """The term for a call whose metadata is yet unknown; None if it is illegal, or has symbolic sizes."""
+        # By metadata of operands and not by identity: a model repeats its blocks.
         key = key_of(call, of=_metadata)
         if key not in self._values:
             call.value = self._value(call)
@@ -49,6 +50,7 @@ class NewCalls:
         return Term(owner, call.op, call.target, call.args, call.kwargs, call.value)
 
     def _value(self, call: TermCall) -> Any:
+        # The fake mode takes a millisecond for a call on symbolic sizes, and its answer may hold at the example's only.
         if self._kernels is None or any(is_symbolic(term.value) for term in operands_of(call)):
             return None
         args, kwargs = substituted((call.args, call.kwargs), lambda term: term.value, Term)
@@ -96,8 +98,10 @@ class NewCalls:
 
     def _is_legal(self, call: TermCall) -> bool:
         spelling = of_function(call.target)
+        # Nearly all calls end here, without a node to bind.
         if self._target.surely_legal(spelling.op, spelling.overload):
             return True
+        # Conditions of targets are asked of a node, which a new call does not have yet.
         node, _ = alone(call)
         try:
             bound = bound_call(node)
@@ -137,6 +141,8 @@ def _fits_at_every_size(call: TermCall) -> bool:
     given = call.args[0].value if type(call.args[0]) is Term else None
     if not isinstance(given, torch.Tensor) or given.dtype is not call.value.dtype or call.target not in NEW_VIEWS:
         return False
+    # A reshape between contiguous layouts is a view at every size; of others it may copy at one size and not at
+    # another.
     if call.target is not aten.permute.default:
         return is_surely_contiguous(given) and is_surely_contiguous(call.value)
     order = [dim % given.dim() for dim in call.args[1]]

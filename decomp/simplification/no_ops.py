@@ -37,6 +37,7 @@ _CONVERTING = (aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.othe
 def view_to_the_same_shape(call: TermCall) -> Term | None:
     # A slice of the same shape is the whole tensor.
     given = call.operand(0)
+    # `split` returns a list, also of one part.
     whole = call.target is not aten.split.Tensor
     return given if given is not None and whole and same_sizes(given.value, call.value) else None
 
@@ -63,6 +64,7 @@ def _asks(call: TermCall, *names: str, but: Any = None) -> bool:
     if call.target.overloadpacket is but:
         return False
     parameters = call.target._schema.arguments
+    # By position in the schema, as `aten.to` has overloads with the same arguments at other places.
     given = {**{each.name: value for each, value in zip(parameters, call.args)}, **call.kwargs}
     return any(given.get(name) not in (None, False) for name in names)
 
@@ -85,6 +87,7 @@ def cast_to_the_same_dtype(call: TermCall) -> Term | None:
 
 @law("no_ops", aten.constant_pad_nd.default, copies=True)
 def padding_by_nothing(call: TermCall) -> Term | None:
+    # A padding by a symbolic size may be zero at one size only.
     return call.operand(0) if all(type(n) is int and n == 0 for n in call.args[1]) else None
 
 
@@ -118,6 +121,7 @@ def plus_zero_of_either_sign(call: TermCall) -> Term | None:
     return None
 
 
+# -1 has all bits set; for booleans that is True.
 _NEUTRAL: dict[Any, int] = {
     aten.bitwise_and.Tensor: -1, aten.bitwise_and.Scalar: -1, aten.bitwise_or.Tensor: 0, aten.bitwise_or.Scalar: 0,
     aten.bitwise_xor.Tensor: 0, aten.bitwise_xor.Scalar: 0, aten.logical_or.default: 0, aten.logical_and.default: -1,
@@ -127,6 +131,7 @@ _NEUTRAL: dict[Any, int] = {
 
 @law("no_ops", *_NEUTRAL, copies=True)
 def bits_that_change_nothing(call: TermCall) -> Term | None:
+    # `logical_or(x, 0)` of numbers is a boolean, not `x`.
     if "logical" in str(call.target) and not all(is_bool(term.value) for term in call.args if type(term) is Term):
         return None
     neutral = _NEUTRAL[call.target]
@@ -145,11 +150,13 @@ def truth_of_a_truth(call: TermCall) -> Term | None:
     return given if given is not None and is_bool(given.value) and is_number(call.args[1], neutral) else None
 
 
+# The gradient of `where` is split into two, of which one is zero: the sum of the two may turn −0 into +0.
 @law("no_ops", aten.where.self, copies=True, gradients=False)
 def choice_between_equals(call: TermCall) -> Term | None:
     return call.operand(1) if call.args[1] is call.args[2] else None
 
 
+# `maximum(x, x)` gives each operand half of the gradient: the halves of an odd subnormal number do not add up.
 @law(
     "no_ops",
     aten.maximum.default,

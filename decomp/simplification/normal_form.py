@@ -50,8 +50,10 @@ class NormalForm:
     def _bases(self, term: Term, around: RewriteConstraints) -> Iterator[Term]:
         """The terms of which a term may be a view."""
         owner = term.owner
+        # The term is the node's own call, so its bases are known from the graph.
         if owner not in self.applied and owner not in self.inner:
             return map(self.terms.__getitem__, around.bases.get(owner, ()))
+        # A law changed what it is a view of: asked of the new call.
         node, inputs = alone(term)
         return (inputs[base] for base in view_bases(node) if is_view(node, base) is not False)
 
@@ -82,6 +84,7 @@ class Conditions:
         around = self._around
         if not each.exact and self._exact or not each.gradients and self.keep_gradients(node):
             return False
+        # Dropping a copy changes strides, and whether these copy is decided by strides known only at run time.
         if around.uncertain and call.target in _BY_STRIDES and not around.uncertain.isdisjoint(node.all_input_nodes):
             return False
         # Whoever gets this memory may write to it, so a result with memory of its own must stay one.
@@ -89,6 +92,7 @@ class Conditions:
             return False
         if isinstance(found, TermCall):
             return self._new.allowed(found)
+        # A program must not return one tensor twice, or its input, where it returned two: callers may write to one.
         if node in around.returned and (found.returned or found.op in ("placeholder", "get_attr")):
             return False
         # The replacement would give gradients to a value that has none.
@@ -115,6 +119,7 @@ class Conditions:
         if written:
             read = operands_of(found) if isinstance(found, TermCall) else (found,)
             if any(term.owner in written for term in read):
+                # Even before the write: the memory is read at the place of the user.
                 return False
         if not place:
             return True
@@ -131,6 +136,8 @@ class Conditions:
             # The term may already represent calls with memory of their own, one of which is visible outside.
             if term.returned and node in around.returned or term.leaves is not around.memory.of(node):
                 return False
+        # Two uses of one value add their gradients before the backward of the op, two values after it; for other ops
+        # the sum rounds differently.
         return not self.keep_gradients(node) or term.target in _LINEAR
 
 
@@ -214,10 +221,12 @@ class Normalizer:
     def _rewritten(self, node: fx.Node, call: TermCall, sinks: int) -> tuple[Term, list[str], fx.Node | None]:
         """The term for a call, the laws applied to reach it, and the earlier node that makes it, if any."""
         names: list[str] = []
+        # Laws shorten a call, or move it towards one spelling, so that this ends.
         while True:
             lower = self._sunk(node, call) if sinks else None
             if lower is not None:
                 names.append(SINKING.name)
+                # Further sinking is done on the upper call, the lower one has no more views above it.
                 call, sinks = self._on_inner(node, lower, sinks - 1), 0
                 continue
             found = step(node, call, self._laws, self._conditions)
@@ -244,12 +253,14 @@ class Normalizer:
     def _interned_term(self, node: fx.Node, call: TermCall) -> tuple[Term, fx.Node | None]:
         if not self._shares or not _is_deterministic(call.target):
             return Term(node, call.op, call.target, call.args, call.kwargs, call.value), None
+        # Part of the key: a call in another region, or after a write, is another call.
         place = self._around.place.get(node) if self._around.place else None
         key = key_of(call, place) if place is not None else key_of(call)
         found = self._interned.get(key)
         if found is not None and self._conditions.may_cse(node, found):
             return found, found.owner
         term = Term(node, call.op, call.target, call.args, call.kwargs, call.value)
+        # The earlier term stays if the two may not be merged: later nodes may still be equal to it.
         self._interned.setdefault(key, term)
         return term, None
 
@@ -260,6 +271,7 @@ def step(node: fx.Node, call: TermCall, laws: Laws, conditions: Conditions) -> t
     found: list[tuple[Law, Term | TermCall]] = []
     keeps_gradients = conditions.keep_gradients(node)
     for each in laws.of(call.target):
+        # Asked before the law is tried, which costs more.
         result = each.rewrite(call) if each.gradients or not keeps_gradients else None
         if (
             result is not None

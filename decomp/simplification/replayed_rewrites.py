@@ -20,6 +20,7 @@ class ReplayedRewrites:
 
     def __init__(self, found: Simplified) -> None:
         self._found = found
+        # Computed again from the graph: the record says what was done, not that it was allowed.
         self.around: RewriteConstraints = found.subject.around(found.settings)
         new = NewCalls(found.subject.target, mode_of(found.subject.graph))
         self._conditions, self._laws = Conditions(self.around, new, found.settings.exact), found.settings.laws
@@ -36,6 +37,7 @@ class ReplayedRewrites:
 
     def _image(self, node: fx.Node) -> Term:
         call = TermCall.of(node, self.of)
+        # No law applies to a call with an effect, whatever the record says.
         if node in self.around.effectful:
             return Term(node, node.op, None, call.args, call.kwargs, call.value)
         above = list(self._found.inner.get(node, ()))
@@ -60,6 +62,7 @@ class ReplayedRewrites:
         result, conditions = each.rewrite(call), self._conditions
         if isinstance(result, ViewSinking):
             lower = conditions.placed(each, node, call, result)
+            # The record has the uppermost call first, and the replay begins with the lowest.
             return self._on_inner(node, lower, above.pop(), above) if lower is not None and above else None
         return result if result is not None and conditions.may_apply(each, node, call, result) else None
 
@@ -73,6 +76,7 @@ class ReplayedRewrites:
         if owner is None:
             return Term(node, call.op, call.target, call.args, call.kwargs, call.value)
         # The equal call may be the owner's own, or one that sinking moved above it.
+        # Not by the table of equal calls that the search used; a linear search through the few calls of the owner.
         made = ([self.of[owner]] if owner in self.of else []) + self.inner.get(owner, [])
         image = next((each for each in made if key_of(each) == key_of(call)), None)
         if image is None or not self._conditions.may_cse(node, image):

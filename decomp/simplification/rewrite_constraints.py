@@ -108,6 +108,7 @@ def _look_around(
         if bases:
             found.note_view(node, bases)
         effects = table.of(node)
+        # Whatever a module does is unknown here.
         if node.op in ("placeholder", "output", "call_module") or effects or not effects.known:
             found.effectful.add(node)
         if Effect.REGION in effects.kinds:
@@ -115,7 +116,9 @@ def _look_around(
             regions[node] = region
         if node in found.effectful and node.op != "output":
             changed = _written_by(node, effects, root)
+            # What is written at the end is not read any more, so that nothing inside depends on when.
             (to if node in trailing else within).extend(changed)
+        # After the write itself, which belongs to what follows.
         writes[node] = len(within)
     _add_leaving(found, graph)
     # Only now are the memory sets complete: views after a write belong to them as well.
@@ -125,6 +128,7 @@ def _look_around(
         if group in inside or group in outside:
             found.written.add(node)
         reads = inside and any(memory.of(operand) in inside for operand in node.all_input_nodes)
+        # Kept small: most graphs have no regions and no writes, and need no table.
         if reads or node in regions:
             found.place[node] = regions.get(node, 0), writes.get(node, 0) if reads else 0
 
@@ -180,6 +184,7 @@ def _written_by(node: fx.Node, effects: Effects, root: nn.Module | None) -> Iter
 
 
 def _add_leaving(found: RewriteConstraints, graph: fx.Graph) -> None:
+    # From users to operands, as bases of what leaves the program leave it, too.
     for node in reversed(graph.nodes):
         if node.op == "output":
             found.returned.update(node.all_input_nodes)
@@ -192,6 +197,7 @@ def _add_leaving(found: RewriteConstraints, graph: fx.Graph) -> None:
 def _passes_gradients(node: fx.Node, tracked: set[fx.Node]) -> bool:
     if not node.op.startswith("call") or not _has_gradient(node, tracked):
         return False
+    # An op with several results may pass gradients to one of them.
     several = isinstance(metadata(node), (tuple, list))
     return several or node.op == "call_module" or spelling_of(node).op.short not in WITHOUT_GRADIENT
 

@@ -60,6 +60,7 @@ class Settings:
     @property
     def without_constants(self) -> Settings:
         """The same for a graph that cannot have constants."""
+        # A body with constants cannot be traced again (`is_retraced`), but freezing also says that nothing is trained.
         training = False if self.freeze else self.training
         return replace(self, passes=self.passes - {FREEZING}, training=training, freeze=False)
 
@@ -106,6 +107,7 @@ class Subject:
         """The values that are the same in every run: those computed from factories, and if frozen from parameters."""
         if settings.freeze:
             return Constants(self.root, self.state, around)
+        # Without an owner and state no attribute is a constant: values from factories alone.
         return Constants(None, {}, around, LARGEST)
 
     def frozen_nodes(self) -> set[fx.Node]:
@@ -114,6 +116,7 @@ class Subject:
 
     def around(self, settings: Settings) -> RewriteConstraints:
         """The facts that restrict its simplification."""
+        # Constants have no gradient.
         training = settings.training is not False and not settings.freeze
         tracks: Collection[fx.Node] = gradient_inputs(self.graph, self.root, self.state) if training else ()
         found = RewriteConstraints.of(self.graph, self.root, tracks, self.written, self.results)
@@ -159,10 +162,12 @@ class Simplified:
 
 def simplify_module(module: Module, target: Target, settings: Settings) -> Module:
     """The program with its graphs simplified; one that cannot be simplified is left as it is."""
+    # Decided for the whole program, as a body may be nested in one that is traced.
     retraced = bodies_retraced(module)
 
     def simplified(own: ProgramGraph) -> ProgramGraph:
         exported = module.exported if own is module.main else None
+        # Composites of one signature share a body, which is a function of its operands alone.
         is_body = own.owner in retraced or own.composite is not None
         chosen = settings.without_constants if is_body else settings
         found = simplify_graph(Subject.of(own, target, exported), chosen)
@@ -181,6 +186,7 @@ def simplify_graph(subject: Subject, settings: Settings, laws: Laws | None = Non
     search = _FormSearch(subject, settings, laws)
     found = search.found()
     form, needed, fixed = found.form, found.needed, found.fixed
+    # Nothing to do is the common case in a second run, and costs no new graph.
     if len(needed) == len(subject.graph.nodes) and not form.applied and not fixed:
         return None
     names = dict(zip(fixed, _attributes(subject)))
@@ -235,6 +241,7 @@ class _FormSearch:
             sinks = sinks + more
             # Sinking changes which terms are equal further down, so the whole form is recomputed.
             other = self._normal_form(sinks)
+            # The estimate of regions does not know which terms become equal; the number of calls decides.
             if len(other.needed) >= len(best.needed):
                 break
             best = other
@@ -244,6 +251,7 @@ class _FormSearch:
         form, order = best.form, best.order
         barred = form.exposed(order, self.around, self.subject.results)
         if self._constants is not None:
+            # Constants are computed once, wherever their views are.
             barred.update(self._constants.among(order))
         regions = Regions(order)
         chosen = regions.paying(barred)
@@ -292,6 +300,7 @@ class _FormSearch:
         needed = {terms[node] for node in self.subject.results}
         for node in reversed(self.subject.graph.nodes):
             term = terms[node]
+            # Without the pass for dead code, unused calls are results.
             if node in around.effectful or keeps_dead and not node.users:
                 needed.add(term)
             if term in needed and term.owner is node and term not in fixed:
@@ -308,6 +317,7 @@ def _ordered(graph: fx.Graph, form: NormalForm, needed: Collection[Term]) -> lis
     for node in graph.nodes:
         terms = [form.terms[node]]
         if node in form.inner:
+            # The same term may be both an inner call and the node's own, and is emitted once.
             terms = list(dict.fromkeys([*(each.term for each in form.inner[node]), *terms]))
         found += [term for term in terms if term.owner is node and term in needed]
     return found
@@ -324,6 +334,7 @@ def _counted(
     """The number of calls removed, by pass; `fixed`: the terms folded to constants."""
     counts: Counter[str] = Counter()
     chained: dict[fx.Node, str] = {}
+    # A call that is dead only because a law bypassed it counts for the law that did so.
     for node, names in form.applied.items():
         for operand in node.all_input_nodes:
             chained.setdefault(operand, laws.by_name[names[0]].family)
@@ -373,6 +384,7 @@ class _Emission:
         """Emit a call that was moved above that of a node, named after the node."""
         new = self._nodes[term] = self._put(term, self.rewrite.free(f"{term.owner.name}_inner"))
         if term not in self._frozen:
+            # Metadata of the search is shared by equal signatures, and so would be the memory of two values.
             new.meta["val"] = self._new.own_memory(term.value)
             self._share_memory(new)
         return new
@@ -388,6 +400,7 @@ class _Emission:
             args, kwargs = substituted((term.args, term.kwargs), nodes.__getitem__, Term)
             new = self.rewrite.create(term.op, term.target, tuple(args), kwargs, name, old.type)
         else:
+            # Copied from the node and not from the term, which keeps the author's spelling of arguments.
             value_of = self.rewrite.values.__getitem__
             args, kwargs = fx.map_arg(old.args, value_of), fx.map_arg(old.kwargs, value_of) if old.kwargs else {}
             new = self.rewrite.create(old.op, old.target, args, kwargs, name, old.type)
@@ -409,6 +422,7 @@ class _Emission:
                 node.meta["val"] = whole[node.args[1]]
             return
         bases: Sequence[Any] = node.args[:1] if call is not None else view_bases(node)
+        # The memory is right already for most views: their base kept its metadata.
         if not any([_is_apart(value, base.meta.get("val")) for base in bases]):
             return
         moved = self._moved(node, bases[0]) if len(bases) == 1 else None
@@ -429,6 +443,7 @@ class _Emission:
             return None
         surely_view = node.target in NEW_VIEWS and (old in self._applied or node.target is not aten.reshape.default)
         if surely_view and is_symbolic(value):
+            # These views begin where their base does, so that no offset is needed.
             return self._new.on_memory_of(base, value, 0)
         bases = view_bases(old) if old not in self._applied else ()
         was = bases[0].meta.get("val") if len(bases) == 1 else None
@@ -442,6 +457,7 @@ def _is_apart(value: Any, base: Any) -> bool:
     view = value[0] if isinstance(value, (tuple, list)) and value else value
     if not all(isinstance(each, torch.Tensor) and each.layout is torch.strided for each in (view, base)):
         return False
+    # Fake tensors have no addresses; the identity of their storage is what views share.
     return bool(view.untyped_storage()._cdata != base.untyped_storage()._cdata)
 
 

@@ -52,6 +52,7 @@ def as_view(term: Term) -> ViewOf | None:
         return None
     base: Term = term.args[0]
     given, shape = shape_of(base), shape_of(term)
+    # With no elements, `-1` and divisions of sizes are not defined.
     if given is None or shape is None or not given or not shape or 0 in shape:
         return None
     order = order_of(term)
@@ -77,6 +78,7 @@ def sink_view(
 ) -> tuple[ShapeChange, ViewSinking] | None:
     """A call on views as a view of the same call on their bases; `known` returns the base of a term."""
     views = [known(arg) if type(arg) is Term else None for arg in call.args]
+    # The first view decides: others must be equal, or the operand must broadcast the same on either side.
     turn = next((view.turn for view in views if view is not None), None)
     kind, shape = _kind(call) if turn is not None else None, shape_of(call)
     if turn is None or kind is None or shape is None or turn.before(shape) is None:
@@ -98,6 +100,7 @@ def sink_view(
 
 def _fits(turn: ShapeChange, shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
     """Whether dimensions of an operand are broadcast only where the view does not change them."""
+    # A permutation changes every dimension, so all operands must have the result's shape.
     return turn.leading is not None or shape == result
 
 
@@ -127,6 +130,7 @@ _ALONG = {
 
 def _kind(call: TermCall | Term) -> str | None:
     """How a call treats dimensions; None if it may not be moved above a view."""
+    # Its tag is not pointwise, as it may also move to another device.
     if call.target is aten._to_copy.default or call.target is aten.detach.default:
         return _POINTWISE if set(call.kwargs) <= {"dtype"} else None
     if not isinstance(call.target, torch._ops.OpOverload) or call.kwargs and terms_in(call.kwargs.values()):
@@ -138,15 +142,18 @@ def _kind(call: TermCall | Term) -> str | None:
 def _kind_of_op(target: torch._ops.OpOverload) -> str | None:
     if target in _ALONG:
         return _ALONG[target]
+    # Random numbers are drawn in the order of memory, so that another layout gives other ones.
     plain = torch.Tag.pointwise in target.tags and torch.Tag.nondeterministic_seeded not in target.tags
     # The strides of a clone are specified by its memory format.
     if not plain or target is aten.clone.default or target._schema.is_mutable or len(target._schema.returns) != 1:
         return None
+    # A pointwise op that may return its operand would make a view of a view.
     return None if view_arguments("call_function", target) else _POINTWISE
 
 
 def _along(turn: ShapeChange, args: list[Any], kind: str, rank: int) -> bool:
     """Whether the view leaves alone the dimensions along which a call works; they are renumbered in `args`."""
+    # A reduction over permuted memory adds in another order.
     if turn.leading is None or len(args) < 2:
         return False
     dims = args[1] if kind is _DIMS else [args[1]]

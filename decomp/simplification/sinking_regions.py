@@ -38,6 +38,7 @@ class Regions:
         inside: dict[Term, ViewOf] = {}
         known = dict(self._views)
         for term in self._order:
+            # Term by term in order, so that a view reaches as far down as laws let it.
             if term.op == _CALL and not known.keys().isdisjoint(term.operands) and term not in barred:
                 found = sink_view(term, known.get)
                 if found is not None:
@@ -68,16 +69,20 @@ class _Gains:
         turn = self.inside[given].turn
         if _undoes(turn, given, user):
             self._undone[given] += 1
+        # A user of the same kind merges with the new view, as a reshape of a reshape is one call.
         elif id(user.target) not in (_RESHAPES if turn.leading is not None else _PERMUTES):
             self._needing[given] += 1
 
     def prune(self) -> None:
         """Drop terms without a saving, from last to first."""
+        # From the end: whether a term pays depends on its users, which have been decided by then.
         for term in reversed(self.order):
+            # It has a user inside, which would lose its operand.
             if term not in self.inside or self._outside[term] < len(self._uses[term]):
                 continue
             given = [each for each in term.operands if each in self.inside or each in self._views]
             newly = sum(self._needing[each] == 0 if each in self.inside else not self._outside[each] for each in given)
+            # A tie is dropped: it would change the program for nothing.
             if bool(self._needing[term]) >= self._undone[term] + newly:
                 del self.inside[term]
                 for each in given:
@@ -86,6 +91,7 @@ class _Gains:
 
     def chosen(self) -> Iterator[Term]:
         """The calls of the regions that reduce the number of calls."""
+        # Terms that share a view save it only together, so the sum is that of a connected region.
         regions = DisjointSets[Term]()
         for term in self.inside:
             for given in term.operands:
@@ -101,6 +107,7 @@ class _Gains:
 
 
 _CALL = "call_function"
+# By id, as hashing an overload calls Python; overloads are never freed.
 _RESHAPES = frozenset(map(id, (*RESHAPING, *RESHAPING_WHERE_POSSIBLE)))
 _PERMUTES = frozenset(map(id, PERMUTATIONS))
 

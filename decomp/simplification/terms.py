@@ -17,6 +17,7 @@ from decomp.ir.call import metadata
 class Term:
     """A value of the program: a call of an op on other terms, or an opaque node (an input, a call with an effect)."""
 
+    # One for each call of the graph in each round of the search.
     __slots__ = ("_operands", "args", "kwargs", "leaves", "op", "owner", "returned", "target", "value")
 
     def __init__(
@@ -61,6 +62,7 @@ class TermCall:
     @classmethod
     def of(cls, node: fx.Node, terms: Mapping[fx.Node, Term]) -> TermCall:
         """The call of a node on the terms of its operands; arguments are positional where the schema allows it."""
+        # In C++, and so several times faster than a walk in Python.
         args: Any = fx.map_arg(node.args, terms.__getitem__)
         if not node.kwargs:
             return cls(node.op, node.target, args, {}, metadata(node))
@@ -86,6 +88,7 @@ def _by_place(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         return args, kwargs
     places = _places(target)[len(args) :]
     last = max((i for i, (name, _) in enumerate(places) if name in kwargs), default=-1)
+    # A default that was left out and one that was written make the same call, and must have one key.
     moved = tuple([kwargs.get(name, default) for name, default in places[: last + 1]])
     rest = {name: value for name, value in kwargs.items() if all(name != each for each, _ in places[: last + 1])}
     return (*args, *moved), rest
@@ -117,6 +120,8 @@ def terms_in(values: Iterable[Any]) -> tuple[Term, ...]:
     return tuple(dict.fromkeys([leaf for leaf in leaves(tuple(values)) if type(leaf) is Term]))
 
 
+# Hash consing (Ershov, "On programming of arithmetic operations", 1958; as value numbering in Aho and others,
+# "Compilers", 6.1): a call is looked up by its op and the identity of its operands.
 def key_of(call: TermCall | Term, *more: Any, of: Callable[[Term], Any] | None = None) -> Any:
     """A key that is equal if and only if two calls are the same: 1, 1.0 and True differ, as do 0.0 and -0.0; NaN equals
     itself. `more` distinguishes calls that must not be merged; `of` maps a term to what matters of it, if not its
@@ -135,5 +140,6 @@ def _pattern(value: Any, of: Callable[[Term], Any] | None) -> Any:
     if kind is int or kind is str or value is None:
         return value
     if kind is float or isinstance(value, complex):
+        # `0.0 == -0.0` and `nan != nan` in Python: both would be wrong here.
         return (kind, repr(value))
     return key(value, lambda item: _pattern(item, of))
