@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from decomp.graphs.disjoint_sets import DisjointSets
 from decomp.patterns.found import Match
 
+# 2^12 choices at most, and far fewer in practice, as a taken match excludes those that overlap it.
 MAX_EXACT_GROUP = 12
 """The largest group of connected overlapping matches for which all choices are compared. Larger groups are chosen from
 greedily, the largest saving first, because the number of choices is exponential."""
@@ -40,23 +42,14 @@ def choose_disjoint(candidates: Sequence[PatternCandidate]) -> list[PatternCandi
 
 
 def _groups(candidates: Sequence[PatternCandidate]) -> list[list[PatternCandidate]]:
-    """The candidates, grouped by overlap, direct or through others (union-find)."""
-    leader = list(range(len(candidates)))
-
-    def leader_of(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = leader[leader[i]]
-            i = leader[i]
-        return i
-
-    first: dict[fx.Node, int] = {}
-    for i, candidate in enumerate(candidates):
+    """The candidates, grouped by overlap, direct or through others."""
+    sets = DisjointSets[fx.Node]()
+    for candidate in candidates:
         for node in candidate.match.nodes:
-            one, other = sorted((leader_of(first.setdefault(node, i)), leader_of(i)))
-            leader[other] = one
-    groups: dict[int, list[PatternCandidate]] = {}
-    for i, candidate in enumerate(candidates):
-        groups.setdefault(leader_of(i), []).append(candidate)
+            sets.join(candidate.match.nodes[0], node)
+    groups: dict[fx.Node, list[PatternCandidate]] = {}
+    for candidate in candidates:
+        groups.setdefault(sets.of(candidate.match.nodes[0]), []).append(candidate)
     return list(groups.values())
 
 
@@ -71,12 +64,14 @@ def _best(group: list[PatternCandidate]) -> list[PatternCandidate]:
     first, rest = group[0], group[1:]
     with_first = [first, *_best([each for each in rest if not _overlap(first, each)])]
     if all(not _overlap(first, each) for each in rest):
+        # Nothing is lost by taking it: no need to try without.
         return with_first
     without = _best(rest)
     return without if _worth(without) > _worth(with_first) else with_first
 
 
 def _worth(chosen: list[PatternCandidate]) -> tuple[float, int, int]:
+    # Fewer matches at equal worth: each is one call, so larger ones win.
     return sum(each.saving for each in chosen), sum(len(each.match.nodes) for each in chosen), -len(chosen)
 
 

@@ -13,6 +13,7 @@ from decomp.graphs.rewrite import Rewrite
 from decomp.ir.call import metadata
 from decomp.patterns.found import Match
 
+# Metadata of one result, which the call of several does not have.
 _OF_ONE_VALUE = ("val", "example_value", "tensor_meta")
 
 
@@ -21,6 +22,7 @@ def contract(graph: fx.Graph, matches: Sequence[Match]) -> tuple[Rewrite, dict[f
     nodes and the outputs of matches keep their names. Returns the rewrite, and for each call of a pattern in the new
     graph the match that it replaces."""
     matches = list(matches)
+    # Removing one may make room for another, so places are computed again.
     while isinstance(before := _places(graph, matches), Match):
         matches.remove(before)
     rewrite = Rewrite.of(graph)
@@ -44,11 +46,15 @@ def _places(graph: fx.Graph, matches: Sequence[Match]) -> dict[fx.Node, list[Mat
     for match in matches:
         users = [place[user] for node in match.outputs for user in node.users if owner.get(user) is not match]
         several = len(match.outputs) > 1
+        # Several outputs are known together, so the call comes before the first use of any; its inputs must be known by
+        # then.
         first = min([place[match.nodes[-1]], *users]) if several else place[match.root]
         wanted.setdefault(first, []).append(match)
     order: dict[Match, int] = {}
     nodes = list(place)
     for at in sorted(wanted):
+        # A topological sort by depth-first search, with a stack: `before` are matches whose outputs are inputs of this
+        # one.
         waiting = list(reversed(wanted[at]))
         while waiting:
             match = waiting[-1]
@@ -58,6 +64,7 @@ def _places(graph: fx.Graph, matches: Sequence[Match]) -> dict[fx.Node, list[Mat
             before = [owner[node] for node in match.inputs if node in owner and owner[node] not in order]
             if any(place[node] >= at for node in match.inputs if node not in owner):
                 return match
+            # Two matches that need each other's outputs.
             if any(each in waiting for each in before):
                 return match
             if before:
@@ -74,6 +81,7 @@ def _call(rewrite: Rewrite, match: Match) -> fx.Node:
     """Insert the call of the pattern that replaces a match."""
     pattern, values = match.pattern, rewrite.values
     args = fx.node.map_arg(tuple(match.bound.get(name) for name in pattern.variables), values.__getitem__)
+    # The user finds the result under the name that it had.
     name = match.root.name if pattern.single else rewrite.free(pattern.name)
     new: fx.Node = rewrite.create("call_function", pattern, args, {}, name)
     rewrite.origin[new], rewrite.several[new] = match.root, match.nodes
@@ -114,5 +122,6 @@ def price_call(graph: fx.Graph, match: Match, inputs: dict[fx.Node, fx.Node]) ->
             item = graph.call_function(operator.getitem, (call, i))
             item.meta.update(node.meta)
             if any(user not in match.nodes for user in node.users):
+                # Marks the result as read outside: which results are read decides about the price.
                 graph.call_function(operator.pos, (item,))
     return call

@@ -108,6 +108,7 @@ def choose_matches(
     candidates: list[PatternCandidate] = []
     costs = _Savings(pricing, constants, freeze)
     for match in find_matches(graph, by_pattern, owner=owner, kept=kept, missed=missed):
+        # The rule's own condition first: pricing plans the rule, which takes longer.
         saving = by_pattern[match.pattern].why_not(match) or costs.saving(match)
         if isinstance(saving, str):
             missed.append(_not_taken(match, saving))
@@ -152,6 +153,7 @@ class _Savings:
     def __init__(self, pricing: FusionPricing, constants: Callable[[], Collection[fx.Node]], freeze: bool) -> None:
         self.everywhere, self.freeze = pricing.everywhere, freeze
         self._as_given = _Costs(pricing, ())
+        # Only if a program is frozen, or if a match is not worth it: finding constants walks the graph.
         self._frozen = functools.cache(lambda: _Costs(pricing, constants()))
 
     def saving(self, match: Match) -> float | str:
@@ -161,14 +163,17 @@ class _Savings:
         if isinstance(own, str):
             return own
         if self.everywhere:
+            # `decompose` has no costs; the match that replaces most calls is taken.
             return float(len(match.nodes))
         whole = costs.of_calls(match)
+        # A tie keeps the program as its author wrote it.
         if own >= whole:
             return f"costs {own:g}, the calls that it replaces {whole:g}{self._if_frozen(match, whole)}"
         return min(whole - own, _UNREACHABLE)
 
     def _if_frozen(self, match: Match, before: float) -> str:
         """The cost of a match in a frozen program, if it would be replaced there; else an empty text."""
+        # It was priced as frozen already.
         own = math.inf if self.freeze else self._frozen().of_match(match)
         whole = self._frozen().of_calls(match)
         if isinstance(own, str) or own >= whole:
@@ -190,6 +195,7 @@ class _Costs:
         """The cost of the call of a pattern, or why it does not reach the target."""
         key = self._key(match)
         if key not in self._of_matches:
+            # By key, as a model of forty layers has forty equal matches.
             self._of_matches[key] = self._price(match)
         return self._of_matches[key]
 
@@ -202,6 +208,7 @@ class _Costs:
         call = price_call(self.graph, match, self.inputs)
         for node in match.inputs:
             if kind_of(node) == "host":
+                # Programs without metadata have no other sign of an input that is a number.
                 self.inputs[node].meta[NUMBER] = True
         return self.pricing.price(call, {self.inputs[node] for node in match.inputs if node in self.frozen})
 
@@ -225,5 +232,6 @@ class _Costs:
         return match.pattern, given, read
 
 
+# Finite: sums of infinities could not tell one such match from two.
 _UNREACHABLE = 1e18
 """The saving if a call would not reach the target otherwise."""

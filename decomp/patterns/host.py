@@ -68,6 +68,7 @@ class SearchGraph:
                 covered.add(node)
         for node in [*covered]:
             if node not in outputs:
+                # A read of the shape of an inner value goes with it; the value is known from metadata.
                 covered.update(user for user in node.users if looks_only(user))
         return covered
 
@@ -96,6 +97,8 @@ class SearchGraph:
         own = {match.placed[node]: node for node in match.placed}
         for node in match.nodes:
             effects = self._effects.of(node)
+            # An op of a user's library has unknown effects. If the pattern calls the very same, its author has said
+            # that it may be replaced.
             stated = node in own and own[node].target is node.target
             if effects or not effects.known and not stated:
                 return f"{node.name} has effects ({effects})"
@@ -104,6 +107,7 @@ class SearchGraph:
     def _why_between(self, match: Match) -> str | None:
         """Why the nodes of a match cannot be moved to one place, or None."""
         first, last = self.place[match.nodes[0]], self.place[match.nodes[-1]]
+        # A replacement is one call, which is in one region only.
         if self._regions[first] != self._regions[last]:
             ends = f"{match.nodes[0].name} and {match.nodes[-1].name}"
             return f"a no_grad or autocast region begins or ends between {ends}"
@@ -119,6 +123,7 @@ class SearchGraph:
         """Why there is no place after all inputs and before all uses of the outputs, or None."""
         if len(set(match.outputs)) < len(match.outputs):
             return "two of its outputs are one value"
+        # A match is where its last call is: what uses an output before that would read a later value.
         users = [self.place[user] for node in match.outputs for user in node.users if user not in covered]
         known = max((self.place[node] for node in match.inputs), default=-1)
         if users and min(users) <= known:
@@ -129,5 +134,6 @@ class SearchGraph:
 
 def _is_same(a: Any, b: Any) -> bool:
     if isinstance(a, fx.Node) and isinstance(b, fx.Node):
+        # Traces read a weight once for each use.
         return a is b or a.op == b.op == "get_attr" and a.target == b.target
     return not isinstance(a, fx.Node) and not isinstance(b, fx.Node) and same_constant(a, b)

@@ -31,8 +31,10 @@ def _is_same_leaf(wanted: Any, found: Any, name: str, host: NodeReading) -> bool
     kinds = type(wanted), type(found)
     if name in _DIMS and kinds == (int, int):
         rank = _rank(host)
+        # A pattern says `dim=-1` and the program `dim=3`, as exporters write either.
         return rank is not None and rank > 0 and wanted % rank == found % rank
     if set(kinds) == {int, float}:
+        # `x + 1` and `x + 1.0` differ for integers, which the second makes float.
         return bool(wanted == found) and (name in _FLOATS or _is_floating(host))
     if {str, torch.device} == set(kinds):
         return str(wanted) == str(found)
@@ -41,6 +43,7 @@ def _is_same_leaf(wanted: Any, found: Any, name: str, host: NodeReading) -> bool
 
 def _operand(host: NodeReading) -> Any:
     first = next(iter(host.arguments.values()), None)
+    # `cat` and `stack` take a list first.
     first = first[0] if isinstance(first, (list, tuple)) and first else first
     return metadata(first) if isinstance(first, fx.Node) else None
 

@@ -18,6 +18,7 @@ from decomp.patterns.literals import is_same_literal
 from decomp.patterns.pattern import Pattern
 from decomp.patterns.terms import PASSES_OPERAND, NodeReading, list_readings, op_name
 
+# A chain of n additions has 2^n orders. Patterns in use need a few comparisons a call.
 MAX_COMPARISONS = 64
 """The maximum number of comparisons at one place for each call of a pattern. The search backtracks over the operand
 order of commutative ops, which is exponential in the worst case."""
@@ -50,9 +51,11 @@ def find_matches(
         if node.op not in ("call_function", "call_method"):
             continue
         here = ends.get((node.op, node.target))
+        # By target: binding arguments at each node would take most of the search.
         if here is None:
             ops = list_readings(op_name(node))
             here = ends[node.op, node.target] = list(dict.fromkeys(p for op in ops for p in by_root.get(op, ())))
+            # In order of registration, whichever of its ops led here.
             here.sort(key=list(dict.fromkeys(p for each in by_root.values() for p in each)).index)
         for pattern in here:
             if not everywhere and not _is_likely(pattern, node):
@@ -71,6 +74,7 @@ def _is_likely(pattern: Pattern, node: fx.Node) -> bool:
             if not ops.isdisjoint(list_readings(op_name(given))) or op_name(given) in PASSES_OPERAND:
                 break
         else:
+            # A root with several readings may have other operands than the call itself.
             return not pattern.root_is_plain
     return True
 
@@ -82,6 +86,8 @@ def match_at(host: SearchGraph, pattern: Pattern, node: fx.Node) -> Match | Near
     start = _MatchState(goals=[(pattern.root, node, "", None)])
     for i, state in enumerate(search.solutions(start)):
         found = Match(pattern, node, *search.covered(state), state.bound, state.placed)
+        # Only for whole solutions. One that may not be replaced need not be the only one: the other order of operands
+        # may leave an inner value unshared.
         reason = host.why_not(found, state.through)
         if reason is None:
             return found
@@ -115,6 +121,7 @@ class _MatchState:
     def with_call(self, choice: _Choice) -> _MatchState:
         """Match a call, and add the comparisons of its operands; returns the state itself."""
         self.placed[choice.p] = choice.h
+        # A stack: the first operand is compared first.
         self.goals += choice.goals[::-1]
         for node in choice.through:
             self.through[node] = None
@@ -149,6 +156,7 @@ class _PatternSearch:
     def solutions(self, state: _MatchState) -> Iterator[_MatchState]:
         """All solutions that extend a state; the first one keeps operands in the order given."""
         while state.goals:
+            # Counted over all branches, so that the bound holds for the place.
             self.steps -= 1
             if self.steps < 0:
                 self._miss(state, "its operands can be ordered in too many ways")
@@ -158,11 +166,13 @@ class _PatternSearch:
             if choices is None:
                 continue
             if len(choices) == 1:
+                # No copy where there is no choice, which is nearly always.
                 state.with_call(choices[0])
                 continue
             for choice in choices:
                 yield from self.solutions(state.copy().with_call(choice))
             return
+        # An output that the root does not depend on is not reached from it.
         if not all(node in state.placed for node in self.pattern.outputs):
             for choice in self._beside(state):
                 yield from self.solutions(state.copy().with_call(choice))
@@ -197,6 +207,7 @@ class _PatternSearch:
 
     def _variable(self, state: _MatchState, name: str, h: Any) -> list[_Choice] | None:
         if name in state.bound:
+            # A variable that occurs twice must have one value.
             if self.host.same_value(state.bound[name], h):
                 return None
             return self._miss(state, f"{name} would be both {_shown(state.bound[name])} and {_shown(h)}")
@@ -208,6 +219,7 @@ class _PatternSearch:
     def _call(self, state: _MatchState, p: fx.Node, h: Any) -> list[_Choice] | None:
         if not isinstance(h, fx.Node):
             if isinstance(h, (int, float)) and kind_of(p) == "host":
+                # Shapes may be bound only later, so the number is compared at the end.
                 state.later.append((p, h))
                 return None
             return self._miss(state, f"the program has {_shown(h)} where the pattern calls {op_name(p)}")
@@ -215,6 +227,7 @@ class _PatternSearch:
             same = state.placed[p] is h
             return None if same else self._miss(state, f"{h.name} is not the same value as {state.placed[p].name}")
         choices = list(self._readings(state, p, h))
+        # Only if the call itself does not match: a pattern may contain dropout.
         below = self.host.terms.passed_on(h)
         if not choices and below is not None:
             state.through[h] = None
@@ -231,6 +244,7 @@ class _PatternSearch:
 
     def _readings(self, state: _MatchState, p: fx.Node, h: fx.Node) -> Iterator[_Choice]:
         """The ways to match the call `h` with the call `p`."""
+        # Python functions such as `operator.getitem` or `math.sqrt`, which no schema describes.
         if p.op == h.op == "call_function" and self.pattern.terms.raw(p) is None and p.target is h.target:
             pairs = zip((*p.args, *p.kwargs.values()), (*h.args, *h.kwargs.values()))
             goals: list[Goal] = [(a, b, "", None) for a, b in pairs]
@@ -238,6 +252,7 @@ class _PatternSearch:
                 yield _Choice(goals, (), p, h)
         for own in self.pattern.terms.of(p):
             for other in self.host.terms.of(h):
+                # An in-place call also writes, which the replacement would not.
                 if own.op == other.op and not other.inplace:
                     yield from self._arguments(state, p, h, own, other)
 
@@ -256,8 +271,10 @@ class _PatternSearch:
         orders = [goals]
         if own.op.removeprefix("aten.") in COMMUTATIVE and len(goals) > 1 and own.arguments.get("alpha", 1) == 1:
             (a, b, *_), (c, d, *_) = goals[:2]
+            # Twice the same operand has one order.
             if b is not d:
                 orders.append([(a, d, "self", other), (c, b, "other", other), *goals[2:]])
+                # Keep one, to have a reason to report.
                 orders = [order for order in orders if all(self._may_be(p, h) for p, h, *_ in order[:2])] or orders[:1]
         for order in orders:
             yield _Choice(order, other.through, p, h)
@@ -283,6 +300,7 @@ class _PatternSearch:
                 continue
             taken = {*state.placed.values()}
             self._miss(state, f"{anchor.name} has no other user that matches the {op_name(p)} of the pattern")
+            # A weight may have thousands of users.
             for user in [*anchor.users][:MAX_COMPARISONS]:
                 if user not in taken and user in self.host.place:
                     yield from self._readings(state, p, user)
@@ -296,6 +314,7 @@ class _PatternSearch:
         """Whether the numbers that the pattern computes from shapes equal the constants of the program."""
         for p, number in state.later:
             found = compute_number(p, state.bound, state.placed)
+            # A symbolic size equals no number without a guard.
             if type(found) not in (int, float) or found != number:
                 self._miss(state, f"the pattern computes {found} for {p.name}, but the program has {number}")
                 return False

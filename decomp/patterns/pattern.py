@@ -44,6 +44,7 @@ class Pattern:
         self.graph, self.name, self.location, self.optional, self.source = graph, name, location, optional, source
         self.variables = tuple(str(node.target) for node in graph.nodes if node.op == "placeholder")
         self.parameters = dict(shape) if shape is not None else dict.fromkeys(self.variables)
+        # `fx.Graph` names a call after these, and its printed code qualifies them.
         self.__name__, self.__qualname__, self.__module__ = name, f"pattern {name}", ""
         self.terms = Terms(of_pattern=True)
         returned = graph.output_node().args[0]
@@ -52,6 +53,7 @@ class Pattern:
         self.outputs = tuple(nodes_in(returned))
         self.calls = tuple(node for node in graph.nodes if node.op.startswith("call"))
         self._check(returned)
+        # The last one depends on most: fewer places can be it than an earlier one.
         self.root = max(self.outputs, key=self.calls.index)
         """The output from which a match is searched backwards: the last one."""
 
@@ -129,6 +131,7 @@ class Pattern:
         """Raise `ArgumentError` for a pattern that can never match, or whose matches could not be replaced."""
         if not self.outputs or not all(node.op.startswith("call") for node in self.outputs):
             raise self._refused("returns one of its variables or a constant", "return the result of a call")
+        # A constant among the outputs would be in no program.
         if any(not isinstance(item, fx.Node) for item in _leaves(returned)):
             raise self._refused("returns a constant", "return the result of a call")
         effects = EffectTable()
@@ -142,6 +145,7 @@ class Pattern:
                 raise self._refused(f"draws random numbers ({node.target})", "a match would draw others")
         used = self._used()
         for node in self.graph.nodes:
+            # What nothing uses leaves no trace in a program, so that anything would match it.
             if node not in used and node.op.startswith("call"):
                 raise self._refused(f"does not use the result of {node.target}", "return it, or leave the call out")
             if node not in used and node.op == "placeholder" and str(node.target) not in self.optional:
@@ -195,6 +199,7 @@ class _PatternRecorder(fx.Tracer):
     """Records a function whose arguments are free variables."""
 
     def __init__(self, function: Any, modules: Mapping[str, type[nn.Module]], name: str) -> None:
+        # `math.sqrt(x.shape[-1])` is to be recorded, and not to fail on a proxy.
         super().__init__(autowrap_modules=(math,))
         self.function, self.modules, self.name = function, modules, name
         self.parameters: dict[str, tuple[str, ...] | None] = {}
@@ -203,6 +208,7 @@ class _PatternRecorder(fx.Tracer):
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
         args: list[Any] = []
         for parameter in inspect.signature(self.function).parameters.values():
+            # fx gives `*args` one proxy, which has no number of values.
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
                 raise ArgumentError(f"the pattern {self.name} takes {parameter}: name each free variable, by position")
             cls = self.modules.get(parameter.name)
@@ -230,10 +236,12 @@ class _PatternRecorder(fx.Tracer):
         overload = getattr(packet, packet.overloads()[0])
         params = parameters(overload)
         data = next(p.name for p in params if p.name in _DATA)
+        # Patterns are of inference: in training the op does something else.
         fixed: dict[str, Any] = {"training": False, "train": False}
         free = [p.name for p in params if p.name != data and p.name not in fixed and p.name not in spellings.IGNORED]
         proxies = {each: self.create_proxy("placeholder", f"{name}.{each}", (), {}) for each in free}
         self.parameters[name] = tuple(free)
+        # A module without bias passes None.
         self.optional.update(f"{name}.{each}" for each in free)
         settings = {p.name: fixed.get(p.name, p.name in ("cudnn_enabled", "cudnn_enable")) for p in params}
         given = {p.name: proxies.get(p.name, settings[p.name]) for p in params if p.name != data}
@@ -267,6 +275,7 @@ def _traced(function: Any, name: str, modules: Mapping[str, type[nn.Module]]) ->
 
 def _modules_of(function: Any) -> dict[str, type[nn.Module]]:
     try:
+        # With `from __future__ import annotations` the hints are strings.
         hints = inspect.get_annotations(function, eval_str=True)
     except Exception:  # names that only type checkers resolve
         return {}

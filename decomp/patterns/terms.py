@@ -111,6 +111,7 @@ def _other_overloads(node: fx.Node, raw: NodeReading | None) -> Iterator[NodeRea
     `x.to(d)` takes a tensor or a dtype, under different argument names."""
     if node.op not in ("call_function", "call_method"):
         return
+    # If the result is used whole, an overload that returns a tuple is not meant.
     known, single = [raw], not node.users or not all(user.target in (operator.getitem, getattr) for user in node.users)
     try:
         found = all_bindings(node.target, node.args, node.kwargs, _kind_or_any)
@@ -132,6 +133,7 @@ def _term(call: Bound | Call) -> NodeReading:
     params = next((params for name, params in overloads(call.op) if name == call.overload), ())
     lists = {p.name: p.length or 1 for p in params if p.type in ("int[]", "SymInt[]")}
     arguments = {
+        # PyTorch takes `stride=2` for `[2, 2]`; programs have either.
         name: [value] * lists[name] if name in lists and isinstance(value, (int, torch.SymInt)) else value
         for name, value in call.arguments.items()
         if name not in spellings.IGNORED
@@ -174,6 +176,7 @@ def _matrix_product(node: Any, terms: Terms) -> tuple[Any, Any, Any] | None:
     given = term.arguments
     if term.op == "aten.mm":
         return given["self"], given["mat2"], None
+    # `addmm` scales by alpha and beta; linear layers do not.
     plain = term.op == "aten.addmm" and given.get("alpha", 1) == 1 and given.get("beta", 1) == 1
     return (given["mat1"], given["mat2"], given["self"]) if plain else None
 
@@ -182,6 +185,7 @@ def _linear(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | Non
     """`addmm(b, x, t(w))` and `mm(x, t(w))` as `linear(x, w, b)`, if the bias is a vector."""
     product = _matrix_product(node, terms)
     transposed = _transposed(product[1], terms) if product is not None else None
+    # A matrix is added by `addmm` too, and is no bias.
     if product is None or transposed is None or product[2] is not None and _rank(product[2]) != 1:
         return None
     arguments = {"input": product[0], "weight": transposed[0], "bias": product[2]}
@@ -198,6 +202,7 @@ def _linear_of_more(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReadi
     if linear is None or below is None or below.op not in _RESHAPES or not linear.through:
         return None
     given, shape, whole = below.arguments["self"], _shape(node), _shape(below.arguments["self"])
+    # Two dimensions are the simple case above.
     if shape is None or whole is None or len(whole) < 3 or not _same_sizes(shape[:-1], whole[:-1]):
         return None
     flat_shape = _shape(flat)
@@ -233,6 +238,7 @@ def _above_views(node: fx.Node, terms: Terms) -> tuple[fx.Node, tuple[fx.Node, .
     """The x of `view(expand(x))`, if neither view broadcasts or changes the matrices, and the nodes of these views: the
     decomposition of `matmul` adds them."""
     through: list[fx.Node] = []
+    # In the order in which PyTorch's `matmul` adds them: expand, clone, view, read backwards.
     for ops in (_RESHAPES, ("aten.clone",), ("aten.expand",)):
         term = terms.raw(node)
         if term is None or term.op not in ops:
@@ -251,6 +257,7 @@ def _convolution(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading 
     """`convolution` as `conv1d`, `conv2d` or `conv3d`, by the length of its stride."""
     given = term.arguments
     stride = given["stride"]
+    # A transposed convolution is another op, with `output_padding`.
     if given["transposed"] is not False or not isinstance(stride, (list, tuple)) or len(stride) not in (1, 2, 3):
         return None
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -261,6 +268,7 @@ def _softmax(name: str) -> Any:
     def read(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
         """`_softmax(x, dim, False)` as `softmax(x, dim)`."""
         given = term.arguments
+        # It casts as well, on CUDA.
         if given.get("half_to_float") is not False:
             return None
         return NodeReading(name, {"self": given["self"], "dim": given["dim"], "dtype": None})
@@ -281,6 +289,7 @@ def _first_of_several(term: NodeReading, node: fx.Node, terms: Terms) -> NodeRea
         names = {"input": "input", "num_groups": "group", "weight": "weight", "bias": "bias", "eps": "eps"}
         return NodeReading("aten.group_norm", {name: given[own] for name, own in names.items()}, through)
     trains = given.get("training", False)
+    # In training it computes statistics of the batch, which are further results.
     if below.op in _BATCH_NORMS and trains is False:
         names = {name: name for name in ("input", "weight", "bias", "running_mean", "running_var", "momentum", "eps")}
         return NodeReading("aten.batch_norm", {**{n: given[n] for n in names}, "training": False}, through)
@@ -323,6 +332,7 @@ def _exchange(turned: bool) -> Any:
         pair = _exchanged(term)
         if pair is None:
             return None
+        # One reading for each order of the two, since a pattern may have written either.
         first, second = sorted(pair, reverse=turned)
         return NodeReading("aten.transpose", {"self": term.arguments["self"], "dim0": first, "dim1": second})
 
@@ -371,6 +381,7 @@ def _relu6(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None
 def _cast(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
     """`_to_copy(x, dtype=...)` as `x.to(...)`: the same values."""
     others = {key: value for key, value in term.arguments.items() if key not in ("self", "dtype")}
+    # `device`, `layout` and `memory_format` would be lost.
     if term.arguments.get("dtype") is None or any(value not in (None, False) for value in others.values()):
         return None
     return NodeReading("aten.to", {"self": term.arguments["self"], "dtype": term.arguments["dtype"]})
@@ -379,6 +390,8 @@ def _cast(term: NodeReading, node: fx.Node, terms: Terms) -> NodeReading | None:
 _RESHAPES = ("aten.view", "aten.reshape", "aten._unsafe_view")
 _NORMS = ("aten.layer_norm", "aten.group_norm", "aten.batch_norm")
 
+# A row only undoes what PyTorch's own decompositions do (`torch/_decomp`, and kernels that are CompositeImplicit): both
+# sides compute one function, if not with one rounding.
 _TABLE: tuple[tuple[tuple[str, ...], Any, tuple[str, ...]], ...] = (
     (("aten.addmm", "aten.mm"), _linear, ("aten.linear",)),
     (("aten.mm", "aten.bmm"), _matmul, ("aten.matmul",)),
