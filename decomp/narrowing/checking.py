@@ -28,6 +28,7 @@ def check_narrow(own: ProgramGraph) -> str:
     replay = _NarrowingReplay(own)
     calls = sum(replay.visit(node) for node in own.before.graph.nodes)
     casts = replay.require_casts()
+    # References and order: the walk looks at each node by itself.
     own.graph.lint()
     return f"{calls} calls in narrow dtypes are those of the source, on the same values, {casts} casts between them"
 
@@ -38,6 +39,7 @@ class _NarrowingReplay:
     def __init__(self, own: ProgramGraph) -> None:
         assert own.edges is not None
         self.graph, self.dtypes = own.graph, own.why
+        # Names are the link here, as the origin of a cast is the node that it was made for as well.
         self.images = {source: new for new, source in own.edges.origin.items() if new.name == source.name}
         """Maps each source node to the new node of the same name. Other new nodes of the same origin are casts."""
         self.sources = {new: source for source, new in self.images.items()}
@@ -71,6 +73,7 @@ class _NarrowingReplay:
         dtype: Any = getattr(metadata(node), "dtype", None)
         narrow = self.dtypes.get(dtype)
         asked = more in ({}, {"out_int32": True}) or narrow is not None and more == {"dtype": narrow}
+        # Written dtypes become narrow as well, as in `x.to(torch.int64)`.
         wide = substituted((node.args, dict(node.kwargs)), lambda each: self.dtypes.get(each, each), torch.dtype)
         alike = self._makes(new, node, (args, fewer)) or same((args, fewer), wide)
         return asked and alike and _same_target(node, new)
@@ -85,6 +88,7 @@ class _NarrowingReplay:
     def _source(self, given: fx.Node, user: fx.Node) -> fx.Node:
         """The source node of an argument, looking through a cast."""
         if given not in self.sources and self._is_cast(given):
+            # A cast in a no_grad region has no gradient, and one outside of it has.
             if self.regions[given] != self.regions[user]:
                 raise EffectsChanged(f"{given.name!r} is cast in another region than its user {user.name!r}", given)
             given = given.all_input_nodes[0]

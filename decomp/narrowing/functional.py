@@ -40,6 +40,7 @@ def narrow_program(own: ProgramGraph, target: Target, state: Mapping[str, Any]) 
         return own
     for call, (what, dtype) in found.refused.items():
         raise OutOfRange(f"{spell_target(call.target)} (at {call.name}) takes", what, dtype)
+    # Weights and constants are known now, so that they are checked here and not in each run.
     for node in graph.nodes:
         tensor = state.get(node.name) if node.op == "placeholder" else None
         tensor = attribute(own.owner, str(node.target)) if node.op == "get_attr" else tensor
@@ -55,11 +56,14 @@ def require_fits(name: str, tensor: torch.Tensor, dtypes: Dtypes) -> None:
     value = known_value(tensor) if narrow is not None else None
     if narrow is None or value is None or not value.numel():
         return
+    # A complex number fits if its parts do; comparing needs an order.
     parts = torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value.detach()
+    # Infinities and NaN exist in narrow floats, too.
     parts = parts[parts.isfinite()] if parts.is_floating_point() else parts
     if not parts.numel():
         return
     low, high = (float(end) if parts.is_floating_point() else int(end) for end in parts.aminmax())
+    # `finfo` of a complex dtype is that of its parts.
     info = torch.finfo(narrow) if narrow.is_floating_point or narrow.is_complex else torch.iinfo(narrow)
     wrong = next((end for end in (low, high) if not info.min <= end <= info.max), None)
     if wrong is not None:
@@ -95,6 +99,7 @@ def require_integers_fit(given: Mapping[str, Any], dtypes: Dtypes) -> None:
     narrow = dtypes.get(torch.int64)
     for name, value in given.items() if narrow is not None else ():
         for leaf in tree_leaves(value):
+            # Not `bool`, which is an int to `isinstance`.
             if type(leaf) is int and not fits_dtype(narrow, leaf):
                 raise OutOfRange(f"input {name!r} is", leaf, name_of(narrow))
             if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.int64:

@@ -88,7 +88,9 @@ class Narrowing:
         elif is_discharged_assertion(node):
             self.rewrite.replace(node, None)
         elif is_host(node):
+            # Host calls only read sizes, which the narrow tensor has as well: no cast is needed for them.
             self.rewrite.copy(node, lambda given: self.narrow.get(given) or self.rewrite.values[given])
+        # Bodies are narrowed as graphs of their own, with wide inputs and results.
         elif isinstance(node.target, torch._ops.HigherOrderOperator) or _is_handed_on_whole(node):
             self._copy(node)
         else:
@@ -109,6 +111,7 @@ class Narrowing:
             return
         if is_projection(node):
             new.meta = {**inherited_meta(node), "val": projected(node, metadata(new.args[0]))}
+        # By what PyTorch returned: some ops give int64 whatever they are given.
         known = self.wide if metadata(new).dtype == metadata(node).dtype else self.narrow
         known[node] = new
 
@@ -146,11 +149,13 @@ class Narrowing:
         if node.meta.get("unbacked_bindings"):
             self._of_sizes_by_data(node)
             return
+        # As few wide operands as possible first.
         for stay in _left_wide(node, self.dtypes):
             found = self._tried(node, stay)
             if found is not None:
                 self._put(node, stay, *found)
                 return
+        # PyTorch takes none of the combinations: the call stays wide, between casts.
         self._copy(node)
 
     def _of_sizes_by_data(self, node: fx.Node) -> None:
@@ -187,11 +192,13 @@ class Narrowing:
                 return None
             if _agree(metadata(node), value, self.dtypes, several=isinstance(value, (tuple, list))):
                 return args, {**kwargs, **more}, value
+        # Several results may differ in dtype, as values and indices of `topk` do.
         return (args, kwargs, value) if _agree(metadata(node), value, self.dtypes, several=True) else None
 
     def _fake(self, given: fx.Node, stays: bool) -> Any:
         """The metadata that an argument will have, wide or narrow."""
         if not _is(given, self.dtypes):
+            # With the strides that it has now, as a cast may have changed those of an operand.
             return metadata(self.rewrite.values[given]) if given in self.rewrite.values else metadata(given)
         known = self.wide if stays else self.narrow
         value = metadata(given)
@@ -212,6 +219,7 @@ def _left_wide(node: fx.Node, dtypes: Dtypes) -> Iterator[set[fx.Node]]:
     """The sets of arguments to leave wide, in the order to try them: those that PyTorch only takes as int64, then all
     int64 arguments."""
     call = call_if_bound(node)
+    # `take` and `index_copy`, for instance, have kernels for int64 indices only.
     names = TAKES_INT64.get(call.op.short, ()) if call is not None else ()
     integers = {each for each in node.all_input_nodes if _is(each, dtypes) and metadata(each).dtype == torch.int64}
     yield {given for given in integers if call is not None and any(call.arguments.get(name) is given for name in names)}
@@ -225,8 +233,10 @@ def _asking(node: fx.Node, dtypes: Dtypes) -> Iterator[dict[str, Any]]:
     if call is None or not isinstance(expected, torch.Tensor) or expected.dtype not in dtypes:
         return
     narrow = dtypes[expected.dtype]
+    # `sum` and `cumsum` make int64 of integers unless they are given a dtype.
     if "dtype" in call.arguments and call.arguments["dtype"] is None:
         yield {"dtype": narrow}
+    # `searchsorted` and `bucketize` have this flag in the place of a dtype.
     if "out_int32" in call.arguments and narrow == torch.int32:
         yield {"out_int32": True}
 
@@ -258,10 +268,12 @@ def why_not_narrow(node: fx.Node, dtypes: Dtypes) -> tuple[str, str] | None:
     if call.op.short in _BITS and call.overload == "dtype":
         read = min(wide, key=str)
         return f"the bits of a {name_of(read)}", name_of(dtypes[read])
+    # The number that is shifted is not known, so only shifts that leave no bit of an int32 are refused.
     count = call.arguments.get("other") if call.op.short in SHIFT_OPS else None
     if torch.int64 in wide and isinstance(count, int) and count >= torch.iinfo(dtypes[torch.int64]).bits - 1:
         return f"numbers shifted by {count}", name_of(dtypes[torch.int64])
     for parameter in parameters(getattr(packet, call.overload or "default")):
+        # Bounds of `randint` are numbers, though their type is a size.
         if parameter.type in ("number", "Tensor") or parameter.name in ("low", "high"):
             for number in tree_leaves(call.arguments.get(parameter.name)):
                 outside = next((dtypes[dtype] for dtype in wide if not fits_dtype(dtypes[dtype], number)), None)
