@@ -72,6 +72,7 @@ class _PairsReplay:
         self.copies: dict[fx.Node, fx.Node] = {}
         self.made: dict[fx.Node, list[fx.Node]] = {}
         self.constants = {
+            # By identity, as in the replay of expansions.
             id(found.constants[str(node.target)]): node
             for node in found.graph.find_nodes(op="get_attr")
             if str(node.target) in found.constants
@@ -79,6 +80,7 @@ class _PairsReplay:
         self.border = set(border_conversions(found.graph))
         at_border: set[fx.Node] = set()
         for node in found.graph.nodes:
+            # Only nodes of expansions have a chain of rules.
             if node in found.chains:
                 self.made.setdefault(origin[node], []).append(node)
             elif node.target is TAKEN_APART and node in self.border and node.name not in self.names:
@@ -90,6 +92,7 @@ class _PairsReplay:
                 at_border.add(node)
         for node in found.graph.nodes:
             if node not in found.chains and node not in at_border and node not in self.constants.values():
+                # The first: later ones of the same origin are projections.
                 self.copies.setdefault(origin[node], node)
 
     def _taken_apart(self, pair: fx.Node) -> set[fx.Node]:
@@ -115,6 +118,7 @@ class _PairsReplay:
         at_border.add(pair)
         if order is not None:
             before = [part.args[1] for part in parts]
+            # The permutation after the stack must undo the one before it.
             if any([*inverse(list(each)), len(each)] != list(order) for each in before):
                 raise NotAsRecorded(f"{whole.name!r} has its dimensions in another order", whole)
             at_border |= set(parts)
@@ -179,6 +183,7 @@ class _PairsReplay:
         """The operand of a call that was merged from these parts."""
         at = self.regions[user]
         made = [each for each in user.all_input_nodes if each in self.whole and self.regions[each] == at]
+        # Two complex inputs may have been made of the same parts; operands then differ by identity only.
         alike = [each for each in made if same(self.whole[each], pair)]
         return next((each for each in alike if each not in taken), alike[0] if alike else None)
 
@@ -197,8 +202,10 @@ class _PairsReplay:
         if isinstance(result, (tuple, list)):
             return tuple(self._of_its_region(node, each) for each in result)
         at = self.regions[node]
+        # The main region (0) has no markers, so that everything is in it.
         if not isinstance(result, fx.Node) or not isinstance(metadata(result), torch.Tensor) or not at:
             return result
+        # Inputs exist before every region.
         made_at = 0 if result.op in ("placeholder", "get_attr") else self.regions[result]
         copied = result if made_at == at else self.own.get((result, node, at))
         if copied is None:

@@ -25,6 +25,7 @@ def split_complex_program(own: ProgramGraph, recorder: PairRecorder, target: Tar
     """A graph with pairs of real numbers instead of complex ones; itself if `target` knows every complex dtype in
     it."""
     graph = own.graph
+    # A target that says nothing of dtypes is taken to know all.
     if target.dtypes is None or mode_of(graph) is None or not any(_unknown(node, target) for node in graph.nodes):
         return own
     kept = {node for node in graph.nodes if is_complex_call(node) and _may_stay(node, target)}
@@ -37,6 +38,7 @@ def split_complex_program(own: ProgramGraph, recorder: PairRecorder, target: Tar
 def _unknown(node: fx.Node, target: Target) -> bool:
     dtypes = {each.dtype for each in tensors_in(metadata(node)) if isinstance(each, torch.Tensor)}
     if is_complex_inside(node):
+        # `irfft` of real numbers is complex in between, although no tensor is.
         dtypes = {dtype.to_complex() for dtype in dtypes}
     return any(dtype.is_complex and not target.knows_dtype(dtype) for dtype in dtypes)
 

@@ -27,6 +27,7 @@ class Pair:
     """A complex tensor, by its parts."""
 
     re: Tensor
+    # Products and sums with a real tensor then cost what they cost on real numbers.
     im: Tensor | None = None
     """None where it is zero everywhere."""
 
@@ -113,13 +114,17 @@ def _whole(re: Any, im: Any, like: Any = None) -> Pair:
     if not isinstance(re, Tensor):
         re = torch.full_like(im, re)
     if tuple(re.shape) != tuple(im.shape):
+        # `complex + real` broadcasts the real operand alone, whose imaginary part has the smaller shape.
         re, im = torch.broadcast_tensors(re, im)
     return Pair(re, im.to(re.dtype) if im.dtype != re.dtype else im)
 
 
+# The textbook formula and not the one of three products (Gauss, Karatsuba), which cancels; PyTorch's kernel computes
+# the former.
 def mul(self: Any, other: Any) -> Pair:
     """(a + ib)·(c + id) = (ac − bd) + i(ad + bc)."""
     (a, b), (c, d) = parts(self), parts(other)
+    # `1j * z` is a swap and a sign; 0·inf would make it NaN.
     if isinstance(c, float) and c == 0 and d is not None:
         c = None  # a number without a real part
     first, second = times(a, c), times(b, d)
@@ -159,6 +164,7 @@ def bilinear(function: Callable[..., Tensor]) -> Callable[..., Pair]:
         def product(x: Any, y: Any) -> Any:
             if x is None or y is None:
                 return None
+            # Matrix products take one dtype, unlike elementwise ops.
             dtype = torch.promote_types(x.dtype, y.dtype)
             return function(x.to(dtype), y.to(dtype))
 
@@ -269,12 +275,14 @@ def sqrt(self: Any) -> Pair:
     if not isinstance(self, Pair):
         raise NotAsPairs("is the complex root of real numbers")
     a, b = self.re, self.imag
+    # Both have a gradient or a quotient that is NaN in the general formula, and are chosen at the end.
     origin, endless = (a == 0) & (b == 0), torch.isinf(b)
     safe = torch.where(origin | endless, 1.0, a)
     right, sign = safe >= 0, torch.copysign(torch.ones_like(b), b.detach())
     half, rest = torch.where(right, safe, -safe) * 0.25, torch.where(endless, 0.0, b) * 0.25
     t = torch.sqrt((half + torch.hypot(half, rest)) * 0.5) * 2
     other = torch.where(endless, 0.0, b) / (2 * t)
+    # inf / inf in the quotient above; the limit is a zero of the sign of b (C99, Annex G.6.4.2).
     other = torch.where(torch.isinf(a) & (b == b), torch.copysign(torch.zeros_like(b), b), other)
     first, second = torch.where(right, t, other * sign), torch.where(right, other, t * sign)
     edge = torch.where(endless, torch.abs(b), 0.0)
@@ -328,6 +336,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "full_like": full_like,
     "zeros": lambda size, dtype=None, device=None: full(size, 0, dtype, device),
     "ones": lambda size, dtype=None, device=None: full(size, 1, dtype, device),
+    # Zeros: uninitialised memory would differ between the parts that are computed together.
     "empty": lambda size, dtype=None, device=None: full(size, 0, dtype, device),
     "zeros_like": lambda self, dtype=None: full_like(self, 0, dtype),
     "ones_like": lambda self, dtype=None: full_like(self, 1, dtype),

@@ -23,6 +23,7 @@ from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.ops import aten
 from decomp.pairs.recording import PairRecorder, is_complex_call, reads_sizes
 
+# Views where memory allows it, so that the border costs no copy of an input.
 TAKEN_APART, PUT_TOGETHER = aten.view_as_real.default, aten.view_as_complex.default
 
 
@@ -74,6 +75,7 @@ class ComplexAsReal:
             self._copy(node)
         elif is_projection(node):
             self._projected(node)
+        # It asserts the complex dtype, which no value here has.
         elif is_complex_call(node) and is_discharged_assertion(node):
             self.rewrite.replace(node, None)
         elif node.op == "output":
@@ -122,6 +124,7 @@ class ComplexAsReal:
         leaves = {leaf: leaf for leaf in flatten_image((result,)) if isinstance(leaf, fx.Node)}
         for leaf in leaves:
             if leaf not in self.here and isinstance(metadata(leaf), torch.Tensor):
+                # A view that is taken under no_grad still reports requires_grad; a clone does not.
                 leaves[leaf] = self._call(aten.clone.default, (leaf,), node, "own")
         return fx.node.map_arg(result, leaves.__getitem__)
 
@@ -134,6 +137,7 @@ class ComplexAsReal:
         value = self._whole(node)
         if not isinstance(value, fx.Node) or _is(node):
             return value
+        # By name, as one set is of new nodes and the other of source nodes.
         shared = {given.name for given in _inputs_under(value)} - {given.name for given in _inputs_under(node)}
         return self._call(aten.clone.default, (value,), node, "own") if shared else value
 
@@ -165,6 +169,7 @@ class ComplexAsReal:
 
     def _together(self, parts: tuple[fx.Node, ...], value: torch.Tensor, at: fx.Node) -> fx.Node:
         """Merge two parts into a complex tensor with the strides of `value`."""
+        # `view_as_complex` requires the two parts of each number side by side, so dimensions are permuted around it.
         order = dense_order(value)
         order = order if order is not None and order != sorted(order) else None
         if order is not None:
@@ -178,6 +183,7 @@ class ComplexAsReal:
         """The parts of a complex value, which is split if it is not yet."""
         if node not in self.pairs:
             whole = self.whole[node]
+            # `view_as_real` refuses it: "view_as_real doesn't work on unresolved conjugated tensors".
             if metadata(whole).is_conj():
                 raise CaptureError(
                     f"{node.name} has the conjugate bit set, and PyTorch has no real view of such a tensor\n"
@@ -185,6 +191,7 @@ class ComplexAsReal:
                 )
             pair = self._call(TAKEN_APART, (whole,), node, "pair")
             self.pairs[node] = (
+                # Views of one real tensor: an input is read once.
                 self._call(aten.select.int, (pair, -1, 0), node, "real"),
                 self._call(aten.select.int, (pair, -1, 1), node, "imag"),
             )
@@ -232,6 +239,7 @@ class ComplexAsReal:
                 new = self._constant(stamp.constants[entry.target], entry.spec, node)
             else:
                 args, kwargs = entry.arguments(values)
+                # A name of its own, as the value of the source node is a pair of which this is one part.
                 name = None if i == stamp.result else f"{node.name}_{entry.suffix}"
                 new = self.rewrite.add(entry.op, entry.target, args, kwargs, name, at=node)
                 new.meta.update(kept)

@@ -106,6 +106,7 @@ class PairRecorder:
         nodes among the arguments, a pair of nodes for each complex tensor; these are the inputs of the expansion. It
         returns the results of the call, with a pair for each complex one."""
         key, symbolic = self.alternatives.key(node)
+        # Strides of the parts are not part of the complex call's signature, and decide whether a view is one.
         layouts = tuple(map(_layout, operands))
         if (key, layouts) not in self.stamps:
             self.stamps[key, layouts] = self._stamp(node, operands, symbolic)
@@ -115,9 +116,11 @@ class PairRecorder:
         mode, fakes = self.alternatives.recorded_in(symbolic)
         tape = Tape(fx.Graph(), mode, fakes)
         try:
+            # Before the tape is on: rules run on tapes of their own.
             way = self._way(node, ())
             inputs = zip(node.all_input_nodes, operands)
             values = {given: _input(tape, each, metadata(given)) for given, each in inputs}
+            # Operations on pairs are PyTorch calls; what they dispatch is recorded like the calls of a rule.
             with refusing_guards(mode) as asked, torch.no_grad(), recording(tape, _refuse):
                 result = _agreeing(_PairRun(tape).call(node, way, values), metadata(node))
             if asked:
@@ -147,6 +150,7 @@ class PairRecorder:
         if key in outer or len(outer) > MAX_DEPTH:
             raise NotAsPairs(f"{call.op} recurses on itself")
         reason = f"{call.op} has no rule that computes it from real numbers"
+        # The first that works. Prices are compared later, by the planner, of what the real calls become.
         for recorded in self.alternatives.of(node):
             try:
                 return _Inlined(recorded, self._steps(recorded, (*outer, key)))
@@ -195,6 +199,7 @@ def _input(tape: Tape, operand: Any, stands_for: Any) -> Any:
             return Pair(*(_input(tape, part, metadata(part)) for part in operand))
         return tuple(_input(tape, part, each) for part, each in zip(operand, stands_for, strict=True))
     if not isinstance(operand, fx.Node):  # a known size
+        # Placeholders count the operands, so that a number needs one although no node reads it.
         tape.placeholder("number", operand)
         return operand
     value = metadata(operand)
@@ -259,6 +264,7 @@ class _PairRun:
             with disable_current_modes():
                 parts = [convert_constant(part, tensor) for part in (_real_part, _imaginary_part)]
                 imaginary = known_value(parts[1])
+                # A constant without imaginary part, such as one made by a rule for real weights, is a real tensor here.
                 real = imaginary is not None and not bool(imaginary.ne(0).any())
             fakes = [self.tape.constant(part) for part in (parts[:1] if real else parts)]
             self._constants[id(tensor)] = Pair(*fakes)
@@ -266,6 +272,7 @@ class _PairRun:
 
 
 def _real_part(tensor: torch.Tensor) -> torch.Tensor:
+    # A part of a view of the whole would keep the whole alive, and have its strides.
     return torch.view_as_real(tensor.resolve_conj())[..., 0].clone()
 
 
@@ -305,6 +312,7 @@ def _part_by_part(name: str, node: fx.Node, args: Any, kwargs: Any) -> Any:
     places = LINEAR[name]
 
     def of(part: Callable[[Any], Any]) -> Any:
+        # Arguments that are no operands of the linear map, such as indices and dims, are the same for both parts.
         own = [part(arg) if i in places else take_real_part(arg) for i, arg in enumerate(args)]
         named = {key: part(arg) if key in places else take_real_part(arg) for key, arg in kwargs.items()}
         return _reshaped(own, named) if name in _VIEWS else call_target(node.target, own, named)
