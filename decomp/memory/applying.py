@@ -39,6 +39,7 @@ class PlanRewriter:
     def __init__(self, graph: fx.Graph, root: nn.Module | None, placement: Placement) -> None:
         self.graph, self.root, self.placement = graph, root, placement
         self.rewrite = Rewrite.of(graph)
+        # An input that the program writes must stay the caller's tensor.
         self.written = {written for node in graph.nodes for written in mutated_args(node, root)}
         self.pieces: dict[Any, fx.Node] = {}
         self.early: dict[int, list[Buffer]] = {}
@@ -50,11 +51,13 @@ class PlanRewriter:
 
     def rewritten(self) -> fx.Graph:
         inputs = self.graph.find_nodes(op="placeholder")
+        # All placeholders come first, as fx requires.
         for node in inputs:
             self.rewrite.copy(node)
         for node in inputs:
             self._input(node)
         inside = self.placement.in_arena()
+        # Allocated as late as possible, which the profile counts on.
         first = min((buffer.birth for buffer in inside), default=None)
         for step, node in enumerate(self.graph.nodes):
             if node.op == "placeholder":
@@ -82,6 +85,7 @@ class PlanRewriter:
             self.rewrite.replace(node, checked)
 
     def _arena(self, buffer: Buffer, node: fx.Node) -> None:
+        # Only buffers of one device are in the arena (`_commonest_device`).
         device = buffer.head.value.device
         args = (self.placement.arena, *self._place(device))
         made = self.rewrite.add("call_function", running.arena, args, {}, "arena", at=node)
@@ -118,6 +122,7 @@ class PlanRewriter:
     def _state(self, node: fx.Node) -> None:
         copied = self.rewrite.copy(node)
         tensor = attribute(self.root, str(node.target))
+        # Integers have no gradient, and are not converted by `model.half()`.
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and isinstance(metadata(node), torch.Tensor):
             self._stand_in(node, running.check_state, (str(node.target), copied, tensor.dtype), tensor)
 
@@ -126,6 +131,7 @@ class PlanRewriter:
         value = storage.value
         form = value.dtype, tuple(value.shape), tuple(value.stride())
         key = buffer.memory, buffer.offset, form
+        # Making a piece takes a microsecond or two in each run.
         if key not in self.pieces:
             self.pieces[key] = self._piece_of(buffer, form, storage.node)
             self.pieces[key].meta["val"] = value
@@ -153,6 +159,7 @@ class PlanRewriter:
 
     def _in_place(self, node: fx.Node, operand: fx.Node) -> None:
         form, there = find_form(node), self.rewrite.values[operand]
+        # A copy of a value that dies is the value itself.
         if form.copies:
             self.rewrite.replace(node, there)
         elif form.out is not None:

@@ -20,10 +20,12 @@ from decomp.memory.bodies import BlockBody, build_body
 from decomp.memory.rows import VECTOR, count_row_dims, is_view, needs_whole_vectors
 from decomp.ops import aten
 
+# 256 KiB in float32: a few of them fit a second-level cache of a core.
 MAX_BLOCK_ELEMENTS = 1 << 16
 """The maximum number of elements of the widest tensor in a block."""
 MAX_BLOCK_GROWTH = 16
 """A block may be this many times larger if it has to end with a whole vector; there must then be this many blocks."""
+# 2 MiB in float32.
 MIN_BLOCKED_ELEMENTS = 1 << 19
 """The minimum number of elements for which blocks pay off: smaller tensors fit the caches anyway."""
 
@@ -79,6 +81,7 @@ def _runs(graph: fx.Graph) -> list[RowwiseCalls]:
     for node in graph.nodes:
         if node.op == "placeholder":
             continue
+        # Otherwise a mask or an attribute in the middle would end a run.
         if _is_made_of_nothing(node):
             run.before.append(node)
         elif not _joins(run, node):
@@ -105,8 +108,10 @@ def _joins(run: RowwiseCalls, node: fx.Node) -> bool:
     inside = [used for used in node.all_input_nodes if used in run.members]
     kept = min(kept, run.kept, made.dim())
     shapes = [tuple(metadata(used).shape) for used in (node, *inside)]
+    # Rows must be the same ones in all calls: the run has the dimensions that all share.
     while kept and any(shape[:kept] != run.rows[:kept] for shape in shapes):
         kept -= 1
+    # One row alone would be larger than a block.
     if kept == 0 or math.prod(run.rows[:kept]) < 2 or math.prod(run.rows[:kept]) * MAX_BLOCK_ELEMENTS < run.widest:
         return False
     run.add(node, kept)
@@ -117,6 +122,7 @@ def _block(run: RowwiseCalls) -> tuple[int, ...] | None:
     """The sizes of a block in the dimensions of the rows: several rows of one dimension, and size 1 in the dimensions
     before it. None if the run is not worth it, or its rows do not divide into equal blocks."""
     computed = [node for node in run.nodes if not is_view(node)]
+    # One call has no intermediate result.
     if len(computed) < 2 or run.widest < MIN_BLOCKED_ELEMENTS:
         return None
     for j in range(run.kept):
@@ -124,9 +130,11 @@ def _block(run: RowwiseCalls) -> tuple[int, ...] | None:
         if unit > MAX_BLOCK_ELEMENTS:
             continue
         fits = MAX_BLOCK_ELEMENTS // unit
+        # Equal blocks, so that one body with fixed sizes serves all.
         sizes = [n for n in range(1, fits + 1) if run.rows[j] % n == 0 and _ends_with_vectors(run, j, n)]
         if sizes:
             return (
+                # Blocks of less than an eighth of the size spend their time in calls.
                 (*(1,) * j, sizes[-1]) if sizes[-1] * unit * 8 >= min(MAX_BLOCK_ELEMENTS, run.rows[j] * unit) else None
             )
         # A tensor with one element per row needs many rows to fill a vector.
@@ -139,6 +147,7 @@ def _block(run: RowwiseCalls) -> tuple[int, ...] | None:
 def _ends_with_vectors(run: RowwiseCalls, j: int, n: int) -> bool:
     """Whether a block of `n` rows ends with a whole vector in every call that needs it, also if the elements are split
     between threads."""
+    # `at::parallel_for` splits elements evenly between threads, and each piece has a remainder of its own.
     share = VECTOR * torch.get_num_threads()
     for node in run.nodes:
         made = metadata(node)

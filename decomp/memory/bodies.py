@@ -53,6 +53,7 @@ def build_body(nodes: Sequence[fx.Node], rows: tuple[int, ...], block: tuple[int
     sliced = {used: mask for used, mask in operands.items() if mask}
     whole = [used for used in operands if used not in sliced]
     results = _results(nodes)
+    # The memory of a view is that of a call, which is the result then.
     if not sliced or not results or any(is_view(result) for result in results):
         return None
     graph, copies = _graph(nodes, sliced, whole, results, rows, block)
@@ -73,6 +74,7 @@ def _operands(nodes: Sequence[fx.Node], rows: tuple[int, ...]) -> dict[fx.Node, 
             given = metadata(used)
             same = is_view(node) or given.dim() != made.dim() or tuple(given.shape) == tuple(made.shape)
             prefix = tuple(given.shape[: len(rows)]) == rows
+            # The same sizes may be at other places: broadcasting aligns at the last dimension, and rows are the first.
             mask = (True,) * len(rows) if prefix and same and not _aligns_right(node) else row_mask(given, made, rows)
             if mask is None or used in inside and mask != (True,) * len(rows) or found.get(used, mask) != mask:
                 return None
@@ -103,6 +105,7 @@ def _results(nodes: Sequence[fx.Node]) -> list[fx.Node]:
 def _is_aligned(results: Iterable[fx.Node], rows: tuple[int, ...], block: tuple[int, ...]) -> bool:
     """Whether all blocks of the results begin at multiples of the alignment."""
     share = math.prod(block) / math.prod(rows)
+    # Only then may other results use their memory meanwhile: offsets count from the start of a block.
     return all(metadata(result).nbytes * share % ALIGNMENT == 0 for result in results)
 
 
@@ -123,6 +126,7 @@ def _graph(
         if is_view(node):
             _resize(new, metadata(node), block)
             args, kwargs = fx.node.map_arg((new.args, new.kwargs), metadata)
+            # On the meta device, as its strides follow from those of the block.
             new.meta = {"val": new.target(*args, **kwargs)}
         else:
             new.meta = {"val": _of_block(metadata(node), (True,) * len(rows), block)}
@@ -134,6 +138,7 @@ def _of_block(value: torch.Tensor, mask: tuple[bool, ...], block: tuple[int, ...
     """The metadata of a block of a tensor: contiguous if the tensor is, else with the strides of the tensor."""
     sizes = [n if has else size for size, n, has in zip(value.shape, block, mask)] + list(value.shape[len(mask) :])
     if value.is_contiguous():
+        # No device is asked: a body is planned once for whatever runs it.
         return torch.empty(sizes, dtype=value.dtype, device="meta")
     return torch.empty_strided(sizes, value.stride(), dtype=value.dtype, device="meta")
 

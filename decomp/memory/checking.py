@@ -34,8 +34,10 @@ class _Memory:
 
     def put(self, owner: fx.Node, start: int, stop: int) -> list[fx.Node]:
         """Write a result to an interval; returns the results that it overwrites."""
+        # Intervals that only touch do not overlap: their ends are exclusive.
         first = bisect.bisect_right(self.stops, start)
         last = bisect.bisect_left(self.starts, stop)
+        # A tensor without elements overwrites nothing.
         gone = self.owners[first:last] if stop > start else []
         if stop > start:
             self.starts[first:last], self.stops[first:last], self.owners[first:last] = [start], [stop], [owner]
@@ -77,6 +79,7 @@ class _MemoryCheck:
         over = self.placement.over.get(node)
         if over is not None:
             self._over(node, over, buffer)
+        # All storages that the operands may be in, as a view may be of one of several.
         read = {home for value in node.all_input_nodes for home in self.homes[value]}
         for owner in gone:
             if owner in read and not (over is not None and self.homes[over] == (owner,)):

@@ -60,10 +60,12 @@ def _form(overload: torch._ops.OpOverload) -> Form:
     namespace, _, name = schema.name.partition("::")
     single = len(schema.returns) == 1 and str(schema.returns[0].type) == "Tensor"
     viewing = any(argument.alias_info is not None for argument in schema.arguments)
+    # A draw into other memory is another draw.
     if namespace != "aten" or not single or viewing or torch.Tag.nondeterministic_seeded in tags:
         return NO_FORM
     if overload.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT):  # its `out=` overload may be composed of other calls
         return NO_FORM
+    # `clone` has a generated `out=`, which copies twice; `copy_` is the kernel itself.
     if name in COPIES:
         return Form(aten.copy_.default, None, True)
     if name in NOT_INTO_MEMORY:
@@ -85,6 +87,7 @@ def _out_overload(overload: torch._ops.OpOverload) -> torch._ops.OpOverload | No
 
 
 def _inplace_overload(overload: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    # Nothing in a schema links an op to its in-place form: the name does.
     packet = getattr(aten, f"{overload._schema.name.partition('::')[2]}_", None)
     for name in packet.overloads() if packet is not None else ():
         candidate = getattr(packet, name)
@@ -106,6 +109,7 @@ def operands_written_over(node: fx.Node) -> Iterator[fx.Node]:
     if not form.elementwise or not isinstance(made, torch.Tensor) or not is_dense(made):
         return
     operands = list(dict.fromkeys(nodes_in((node.args, node.kwargs))))
+    # Without `out=` only the in-place form is left, which overwrites its first operand.
     if form.out is None:
         operands = [a for a in node.args[:1] if isinstance(a, fx.Node)] if form.inplace is not None else []
     wanted = storage_layout(made)
@@ -120,6 +124,7 @@ def is_dense(value: torch.Tensor) -> bool:
     plain = value.layout is torch.strided and not (value.is_conj() or value.is_neg() or value.is_quantized)
     if not plain or expression(value.storage_offset()) != 0:
         return False
+    # Contiguous is the common case, and cheaper to ask than an order of strides.
     return is_static(value) and value.is_contiguous() or dense_order(value) is not None
 
 

@@ -82,6 +82,7 @@ def memory_profile(spans: Iterator[tuple[int, int, int]], lifetimes: Lifetimes) 
     """Bytes held at each step, given spans (birth, death, bytes), plus the bytes that steps need while they run."""
     change = [0] * (len(lifetimes.nodes) + 1)
     for birth, death, size in spans:
+        # Differences and one running sum: linear in the number of steps, however long storages live.
         change[birth] += size
         change[death + 1] -= size
     held, found = 0, []
@@ -120,6 +121,7 @@ def _holds_memory(node: fx.Node) -> bool:
         return False
     if node.op in ("placeholder", "get_attr"):
         return isinstance(metadata(node), torch.Tensor)
+    # A call without result, such as an assertion.
     return not is_host(node) and not (not node.users and metadata(node) is None)
 
 
@@ -162,11 +164,13 @@ def find_shared_memory(node: fx.Node, root: nn.Module | None) -> list[fx.Node]:
         return [outs[node.args[1]]]
     if node.target in _OWN:
         return []
+    # It may return its operands, or memory of its own.
     if is_opaque(node):
         return [*node.all_input_nodes, node]
     shared = shared_with(node)
     if is_projection(node):
         return shared
+    # A reshape of unknown strides is a view or a copy: it keeps its operand alive and takes memory, to be safe.
     unsure = [base for base in view_bases(node, root) if is_view(node, base) is None or _varies(node)]
     return [*shared, *unsure, node] if unsure else shared
 

@@ -48,12 +48,14 @@ def align(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+# Dynamic storage allocation: NP-complete (Garey and Johnson, "Computers and Intractability", 1979, problem SR2).
 def pack(spans: Sequence[Span], rooms: Sequence[Room] = ()) -> Packing:
     """The better of packing by size, largest first, and in order of time. Only the first uses rooms."""
     by_time = _by_time(spans)
     if not spans or _meetings(spans) > MAX_MEAN_OVERLAP * len(spans):
         return by_time
     by_size = _by_size(spans, rooms)
+    # Equal sizes go to the packing that uses the memory of results, as the arena may be smaller than its spans.
     return by_size if by_size.nbytes <= by_time.nbytes else by_time
 
 
@@ -62,6 +64,7 @@ def peak_bytes(spans: Sequence[Span]) -> int:
     born = [(span.birth, 1, align(span.nbytes)) for span in spans]
     events = sorted(born + [(span.death + 1, 0, -align(span.nbytes)) for span in spans])
     now = most = 0
+    # Ends sort before births at the same step, as memory that is freed there is free.
     for _, _, change in events:
         now += change
         most = max(most, now)
@@ -99,6 +102,8 @@ def _by_size(spans: Sequence[Span], rooms: Sequence[Room]) -> Packing:
     places: list[tuple[int, int] | None] = [None] * len(spans)
     most = 0
     in_order = sorted(range(len(rooms)), key=lambda r: rooms[r].nbytes)
+    # "Greedy by size" of Pisarchyk and Lee, "Efficient memory management for deep neural net inference"
+    # (arXiv:2001.03288), with the tightest gap in place of the first.
     for i in sorted(range(len(spans)), key=lambda i: (-spans[i].nbytes, spans[i].birth)):
         size = align(spans[i].nbytes)
         taken: dict[int, list[tuple[int, int]]] = {}
@@ -106,6 +111,7 @@ def _by_size(spans: Sequence[Span], rooms: Sequence[Room]) -> Packing:
             there = places[j]
             if there is not None:
                 taken.setdefault(there[0], []).append((there[1], there[1] + align(spans[j].nbytes)))
+        # Rooms first, the smallest first: they cost nothing, and larger ones stay free for larger spans.
         for r in in_order:
             if spans[i].death < rooms[r].until and size <= align(rooms[r].nbytes):
                 offset = _gap(taken.get(r, []), size, align(rooms[r].nbytes))
@@ -156,6 +162,7 @@ class _FreeBlocks:
 
     def take(self, size: int) -> int:
         """Allocate from the smallest block that fits; returns its start. If no block fits, the memory grows."""
+        # Best fit with merging of neighbours: Knuth, "The Art of Computer Programming", volume 1, section 2.5.
         at = bisect.bisect_left(self._sizes, (size, -1))
         if at < len(self._sizes):
             there, start = self._sizes[at]

@@ -19,6 +19,7 @@ ARENA = "arena"
 MIN_ARENA_BYTES = ALIGNMENT
 """The minimum size in bytes of a result in the arena: alignment would make a smaller one larger than it is on its
 own."""
+# An arena saves calls of the allocator, and keeps memory in one piece; a tenth is what that may cost.
 MAX_ARENA_FACTOR = 1.1
 """An arena, which is held from its first use to its last, is used if the peak grows by at most this factor over memory
 that is freed result by result."""
@@ -120,6 +121,7 @@ def _in_place(lifetimes: Lifetimes) -> Iterator[tuple[fx.Node, fx.Node]]:
         made = lifetimes.storages.get(node)
         if made is None or not made.owned or find_form(node).out is None and find_form(node).inplace is None:
             continue
+        # The first that dies: which one makes no difference to the peak, as only one memory is taken over.
         for operand in operands_written_over(node):
             if _dies(lifetimes, node, operand, made):
                 yield node, operand
@@ -137,6 +139,8 @@ def _dies(lifetimes: Lifetimes, node: fx.Node, operand: fx.Node, made: LiveStora
     if not isinstance(there.value, torch.Tensor) or not there.nbytes or not _is_whole(there, made):
         return False
     wanted = storage_layout(metadata(operand))
+    # The call may read the operand twice, through a view with other strides: elements would be overwritten before they
+    # are read.
     sharing = [used for used in node.all_input_nodes if homes[0] in lifetimes.homes[used]]
     return all(lifetimes.homes[used] == homes and storage_layout(metadata(used)) == wanted for used in sharing)
 

@@ -208,6 +208,7 @@ def _planned(root: fx.GraphModule, found: Lifetimes, in_place: bool, arena: bool
     other = PlannedMemory(
         blocked.root, place(compute_lifetimes(blocked.root.graph, blocked.root), in_place, arena), blocked
     )
+    # Blocks also save traffic to memory, so equal peaks go to them.
     return other if other.placement.peak <= plain.placement.peak else plain
 
 
@@ -254,6 +255,7 @@ def memory_plan(
         loaded = load(program, args, kwargs, dynamic_shapes)
         found = compute_lifetimes(loaded.graph, loaded.root)
         planned = _planned(loaded.root, found, in_place, arena, blocks)
+        # Before anybody runs it: an unsound plan gives wrong numbers without an error.
         planned.check()
     before, placement = found.profile(), planned.placement
     return MemoryPlan(

@@ -15,6 +15,7 @@ from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.op_facts import EXACTLY_ROUNDED, ROW_REDUCTIONS, ROW_VIEWS, SUMS
 from decomp.memory.forms import find_form, is_static
 
+# 64 elements of int8 in an AVX-512 register, in loops unrolled by two; all wider elements divide it.
 VECTOR = 128
 """Elements: a multiple of the width of any vector unit, in loops unrolled by two."""
 ROW_DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -30,6 +31,7 @@ def count_row_dims(node: fx.Node) -> int:
     name = short_name(overload)
     if name in ROW_VIEWS:
         return _kept_by_view(node, name)
+    # Blocks of other layouts are laid out otherwise than the whole, and kernels follow strides.
     if find_form(node).out is None or not value.is_contiguous():
         return 0
     if name in ROW_REDUCTIONS:
@@ -69,12 +71,14 @@ def _kept_by_view(node: fx.Node, name: str) -> int:
         return min((int(dim) % among for dim in dims), default=int(given.dim()))
     if name == "view" and "dtype" in arguments:
         return int(given.dim()) if given.element_size() == made.element_size() else 0
+    # A reshape of other memory may copy, and regroup rows.
     if name in ("view", "reshape", "_unsafe_view") and not given.is_contiguous():
         return 0
     if name == "squeeze":
         return 0
     same = (i for i, (a, b) in enumerate(zip(given.shape, made.shape)) if a != b)
     kept = next(same, min(given.dim(), made.dim()))
+    # New leading dimensions push the old ones back.
     return kept if name != "expand" or given.dim() == made.dim() else 0
 
 
@@ -83,6 +87,7 @@ def _kept_by_reduction(node: fx.Node) -> int:
     given, call = _operand(node), call_if_bound(node)
     dims = call.arguments.get("dim") if call is not None else None
     dims = [dims] if isinstance(dims, int) else dims
+    # Without `dim` all elements are added, in an order that depends on their number.
     if not dims or not given.dim() or not given.is_contiguous():
         return 0
     reduced = sorted(int(dim) % given.dim() for dim in dims)
@@ -93,6 +98,8 @@ def needs_whole_vectors(node: fx.Node) -> bool:
     """Whether the blocks of a call must end at a whole vector."""
     name = short_name(node.target)
     scaled = "alpha" in node.kwargs or len(node.args) > 2 and name in SUMS
+    # The vector kernel fuses alpha·b + a to one rounding (`vec::fmadd` in BinaryOpsKernel.cpp), the scalar one need
+    # not.
     return find_form(node).elementwise and (name not in EXACTLY_ROUNDED or scaled)
 
 

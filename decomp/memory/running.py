@@ -25,6 +25,7 @@ def check_input(name: str, x: torch.Tensor, dtype: torch.dtype, shape: Sequence[
         raise InputMismatch(name, dtype, x.dtype, "dtype")
     if x.dim() != len(shape) or any(size not in (None, n) for size, n in zip(shape, x.shape)):
         raise InputMismatch(name, tuple("any" if n is None else n for n in shape), tuple(x.shape))
+    # Without it autograd records nothing, and overwriting is safe.
     if x.requires_grad and torch.is_grad_enabled():
         raise PlanMismatch(
             f"input {name} requires a gradient, but a planned program overwrites what backward needs\n"
@@ -40,6 +41,7 @@ def check_state(name: str, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
             f"{name} has dtype {x.dtype}, but the program was planned for {dtype}\n"
             "  to do: convert the model before planning it"
         )
+    # A parameter requires a gradient, and `out=` refuses operands that do.
     return x.detach()
 
 
@@ -63,6 +65,7 @@ def piece(
     memory: torch.Tensor, offset: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]
 ) -> torch.Tensor:
     """A tensor in the memory of another, `offset` bytes after its start."""
+    # `set_` gives dtype, offset and strides in one call; `view(dtype)` needs sizes that divide.
     made = torch.empty(0, dtype=dtype, device=memory.device)
     start = (memory.storage_offset() * memory.element_size() + offset) // dtype.itemsize
     return made.set_(memory.untyped_storage(), start, shape, strides)
@@ -79,8 +82,10 @@ def in_blocks(
     """Run `body` on one block of rows after the other; fills and returns `outs`."""
     rows, block, masks, pieces = spec
     made = [piece(scratch, *each) for each in pieces if scratch is not None]
+    # Not `body(...)`: hooks of nn.Module cost as much as a small block.
     run, last = body.forward, len(rows) - 1
     tensors = [*zip(sliced, masks), *((out, (True,) * len(rows)) for out in outs)]
+    # One index at a time in all dimensions but the last, which is split.
     for place in itertools.product(*map(range, rows[:-1])):
         parts = [_blocks(x, mask, place, block[last], rows[last] // block[last]) for x, mask in tensors]
         for each in zip(*parts):
@@ -95,4 +100,5 @@ def _blocks(
     for dim, index in enumerate(place):
         if mask[dim]:
             x = x.narrow(dim, index, 1)
+    # One call for all blocks of a row, in place of a slice for each.
     return x.split(size, len(place)) if mask[-1] else [x] * count
