@@ -75,6 +75,7 @@ class AssignmentProblem:
         if None in found:
             return math.inf
         transfers = (value.price for value in self.values if crosses(value, on_chip) is not None)
+        # Equal sets of prices give equal sums, in whatever order.
         return math.fsum([*(price for price in found if price is not None), *transfers])
 
 
@@ -105,6 +106,7 @@ class Assignment:
     @property
     def exact(self) -> bool:
         """Whether no assignment is cheaper."""
+        # The bound of an integer program is a float.
         return self.price <= self.at_least * (1 + 1e-9)
 
     @property
@@ -113,6 +115,7 @@ class Assignment:
         return len({self.levels[i] for i in self.chip})
 
 
+# Longest paths, counted in entries of the chip: each level is as early as it can be.
 def levels_of(problem: AssignmentProblem, chip: Collection[int]) -> tuple[int, ...]:
     """For each call, how often the paths up to it enter the chip, at most. The calls of one side and one level are a
     part: host 0, chip 1, host 1, chip 2, … is an order in which they can run. So parts are convex, and no other split
@@ -127,6 +130,8 @@ def levels_of(problem: AssignmentProblem, chip: Collection[int]) -> tuple[int, .
     return tuple(levels)
 
 
+# Stone, "Multiprocessor scheduling with the aid of network flow algorithms", IEEE Transactions on Software Engineering,
+# 1977: assigning modules to two processors is a minimum cut.
 def cheapest(problem: AssignmentProblem) -> Assignment:
     """The cheapest assignment, exactly; of several, the one with most calls on the chip."""
     chip = _minimum_cut(problem)
@@ -156,6 +161,8 @@ def _minimum_cut(problem: AssignmentProblem) -> frozenset[int]:
     for one, other in problem.together:
         _edge(graph, one, other, None)
         _edge(graph, other, one, None)
+    # Of equal cuts the one with most calls on the chip: networkx leaves to the sink only what still reaches it.
+    # (Goldberg and Tarjan, "A new approach to the maximum-flow problem", 1988.)
     _, (chip, _) = nx.minimum_cut(graph, CHIP, HOST, flow_func=nx.algorithms.flow.preflow_push)
     return frozenset(node for node in chip if isinstance(node, int))
 
@@ -169,6 +176,8 @@ def _add_value(graph: nx.DiGraph, number: int, producer: int | str, users: Seque
         _edge(graph, producer, users[0], price)
         _edge(graph, users[0], producer, price)
         return
+    # Edges of one value to several users are a hyperedge, which is paid once: two nodes with infinite edges (Lawler,
+    # "Cutsets and partitions of hypergraphs", 1973).
     to_host, to_chip = ("to host", number), ("to chip", number)
     _edge(graph, producer, to_host, price)
     _edge(graph, to_chip, producer, price)
@@ -194,6 +203,7 @@ class _Scale:
     def __init__(self, problem: AssignmentProblem) -> None:
         prices = [price for call in problem.calls for price in (call.chip, call.host) if price is not None]
         prices += [value.price for value in problem.values]
+        # Denominators of floats are powers of two, so that the largest is a multiple of all.
         self.factor = max((float(price).as_integer_ratio()[1] for price in prices), default=1)
 
     def __call__(self, price: float) -> int:

@@ -96,9 +96,11 @@ class Choices:
         values = tuple(self._value(node, transfer) for node in (*inputs_of(self.program), *self.calls))
         named = {node.name: i for node, i in number.items()}
         groups = [[named[name] for name in group if name in named] for group in self.groups]
+        # A tuple cannot be transferred: its parts are taken where it is computed.
         projections = [[number[node.args[0]], i] for node, i in number.items() if _is_projection_of(node, number)]
         together = tuple((one, other) for group in (*groups, *projections) for one, other in pairwise(group))
         effects = EffectTable(self.program)
+        # Effects keep their order, also where parts are cut between them.
         ordered = [i for node, i in number.items() if effects.of(node)]
         return AssignmentProblem(calls, values, together, tuple(pairwise(ordered)))
 
@@ -106,12 +108,14 @@ class Choices:
         number = self.number
         users = tuple(sorted(number[user] for user in self.readers(node) if user in number))
         moved = bytes_of(metadata(node))
+        # Sizes and numbers are free, even if a transfer has a fixed price.
         price = float(transfer(moved)) if moved else 0.0
         return CrossingValue(number.get(node), users, price, any(user not in number for user in self.readers(node)))
 
 
 def inputs_of(program: fx.GraphModule) -> list[fx.Node]:
     """The values that are on the host when the program starts: its inputs, and the buffers that it writes."""
+    # A buffer that is written at the end is the host's, and crosses like an input.
     state = {write.args[0] for write in writes_of(program)}
     return [node for node in program.graph.nodes if node.op == "placeholder" or node.op == "get_attr" and node in state]
 
@@ -178,8 +182,10 @@ def _pinned(program: fx.GraphModule, calls: Collection[fx.Node], blocked: Mappin
     effects, found = EffectTable(program), dict[fx.Node, str]()
     for node in calls:
         of = effects.of(node)
+        # Two generators on two devices would give other numbers than one.
         if of.most:
             found[node] = RANDOM
+        # Ranks could cut their programs differently, and wait for each other.
         elif Effect.COLLECTIVE in of.kinds:
             found[node] = COLLECTIVE
         elif Effect.ASSERTION in of.kinds or Effect.OTHER in of.kinds:
@@ -216,6 +222,7 @@ class _Decided:
         self._by_name: dict[str, list[tuple[fx.Node, Decision, ProgramGraph]]] = {}
         groups: list[tuple[str, ...]] = []
         for node, decision in (own.decisions or {}).items():
+            # More than one if a pattern replaced several calls: they are on one side, or the pattern is not used.
             names = tuple(source.name for source in own.sources_of(node))
             if len(names) > 1:
                 groups.append(names)

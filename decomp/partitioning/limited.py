@@ -20,13 +20,16 @@ def cheapest_with(problem: AssignmentProblem, most: int, seconds: float = SECOND
     best = cheapest(problem)
     if best.parts <= most:
         return best
+    # A greedy start: it is the answer without scipy, and the one to beat with it.
     found = Assignment.of(problem, fewer_parts(problem, best, most), best.price)
+    # All calls are on the host, and there is nothing to choose.
     if most == 0:
         return Assignment.of(problem, found.chip, found.price)
     if importlib.util.find_spec("scipy") is None:
         return found
     chip, at_least = _IntegerProgram(problem, most).solved(seconds)
     chosen = chip if chip is not None and problem.price(chip) <= found.price else found.chip
+    # The cheapest without a limit is a bound as well, and sometimes the better one.
     return Assignment.of(problem, chosen, min(max(best.price, at_least), problem.price(chosen)))
 
 
@@ -92,8 +95,10 @@ class _IntegerProgram:
 
     def constrain(self) -> None:
         """Make `rows`."""
+        # A call that is at a later position is past all earlier ones: the variables of one call do not rise.
         for call in range(len(self.problem.calls)):
             self.rows += [{one: 1.0, next_: -1.0} for one, next_ in zip(self.later(call), self.later(call)[1:])]
+        # Nor do positions fall along an edge, which makes parts convex (see `levels_of`).
         for first, second in self.problem.edges():
             self.rows += [{after: 1.0, before: -1.0} for before, after in zip(self.later(first), self.later(second))]
         for one, other in self.problem.together:
@@ -104,6 +109,8 @@ class _IntegerProgram:
         for call, priced in enumerate(self.problem.calls):
             if priced.chip is None:
                 self.rows.append(_minus({}, self.on_chip(call)))
+        # A transfer is at least each difference between producer and user, and its price pushes it down to the largest:
+        # so it is whole at the optimum without being declared.
         for number, value in enumerate(self.problem.values):
             self.rows += [_minus({self.crossing + number: 1.0}, each) for each in self._differences(value)]
 
@@ -132,6 +139,7 @@ class _IntegerProgram:
 
         self.constrain()
         prices = np.array(self.prices())
+        # Solvers work with absolute tolerances of about 1e-6, and prices may be billions.
         scale = float(np.abs(prices).max()) or 1.0
         places = [(i, variable, factor) for i, row in enumerate(self.rows) for variable, factor in row.items()]
         at, variables, factors = zip(*places)
@@ -142,6 +150,7 @@ class _IntegerProgram:
             integrality=whole,
             bounds=optimize.Bounds(0, 1),
             constraints=optimize.LinearConstraint(matrix, lb=0),
+            # HiGHS would stop at 0.01 % otherwise.
             options={"time_limit": seconds, "mip_rel_gap": 0},
         )
         on_host = sum(call.host for call in self.problem.calls)
@@ -150,7 +159,9 @@ class _IntegerProgram:
         if found.x is None:
             return None, at_least
         calls = range(len(self.problem.calls))
+        # Whole up to the tolerance of the solver.
         chip = frozenset(i for i in calls if sum(f * found.x[v] for v, f in self.on_chip(i).items()) > 0.5)
+        # Its own bound is rounded, and at status 0 the price itself is known to be the least.
         return chip, self.problem.price(chip) if found.status == 0 else at_least
 
 

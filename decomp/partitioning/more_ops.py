@@ -11,6 +11,7 @@ from decomp.advice.suggestions import Suggestion, join_names
 from decomp.partitioning.assignment import Assignment, cheapest
 from decomp.partitioning.choices import Choices
 
+# Each is a plan of the whole program.
 MOST = 6
 """How many sets of ops are tried, those first that unblock most calls."""
 
@@ -56,6 +57,7 @@ def more_ops(choices: Choices, now: Assignment, again: Callable[[tuple[str, ...]
 def _candidates(suggestion: Suggestion) -> Iterator[tuple[str, ...]]:
     """For each blocked op, the smallest set of ops that is enough, or the op itself."""
     for way in suggestion.ways:
+        # A target that has the op on some calls is asked about the op itself.
         yield tuple(op.removesuffix(" on more calls") for op in way.needs[0]) if way.needs else (_itself(way.op),)
 
 

@@ -107,6 +107,7 @@ class Partition:
     def advice(self) -> tuple[MoreOps, ...]:
         """Which more ops on the target would leave fewer parts on the chip or cost less, the best first; the program is
         planned again for each, on first access."""
+        # Without a blocked call no op would change anything.
         return self.advising() if self.choices.blocked else ()
 
     def load(self, backend: Any) -> fx.GraphModule:

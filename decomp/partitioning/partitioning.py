@@ -111,6 +111,7 @@ def partition(
 def _prices(to: Target, options: Options, transfer: Transfer | None, host_cost: HostCost | None) -> Prices:
     chip = options.policy.cost or to.costs or BYTES
     unit = unit_of(chip) or "the unit of cost="
+    # Prices in two units have no sum.
     if chip is not BYTES and (transfer is None or host_cost is None):
         missing = " and ".join(n for n, v in (("transfer=", transfer), ("host_cost=", host_cost)) if v is None)
         raise ArgumentError(
@@ -151,6 +152,7 @@ def _functional(source: CaptureRequest, options: Options) -> fx.GraphModule:
     """The program without mutation but for writes at its end, with parameters as attributes: lowered by no rules to a
     target without ops."""
     nothing = Target("no ops", [])
+    # `lower` itself makes programs functional, with all that it knows of writes and state; no second way is needed.
     how = Options(rules=Rules(), partial=True, simplify=False, training=options.training)
     lowering = lower(
         source.model,
@@ -173,6 +175,7 @@ def _require_parts_possible(program: fx.GraphModule, host: torch.device) -> None
             "  to do: pass example inputs, args=(x,), or an ExportedProgram"
         )
     devices = {tensor.device.type for node in program.graph.nodes for tensor in tensors_in(metadata(node))}
+    # On the meta device a partition can be planned, and not run.
     if devices - {host.type, "meta"}:
         found = " and ".join(sorted(devices))
         raise ArgumentError(
@@ -193,6 +196,7 @@ class _Search:
     limit: int | None
 
     def partition(self) -> Partition:
+        # It ends: each round takes calls from the chip.
         while True:
             problem = self.choices.problem(self.prices.transfer)
             assignment = self.assign(problem)
@@ -220,6 +224,7 @@ class _Search:
         """The lowerings of the parts on the chip, by name; and the calls that could not be lowered, with the reason."""
         # What trains as a whole has gradients in each part, which the metadata of its inputs does not show.
         training = True if self.choices.trains else self.options.training
+        # A lock is of a whole program.
         options = replace(self.options, training=training, partial=False, lock=None)
         found: dict[str, Lowering] = {}
         refused: dict[str, str] = {}
@@ -265,4 +270,5 @@ def _refused(error: NotLowered, cut: Cut) -> dict[str, str]:
         for name in blocker.nodes
         if name in names
     }
+    # What is blocked may have been made by a pass, with a name of its own: the whole part goes then.
     return found or dict.fromkeys(names, "cannot be lowered as a part")

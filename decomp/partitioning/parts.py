@@ -42,6 +42,7 @@ def cuts_of(choices: Choices, assignment: Assignment) -> list[Cut]:
     """The parts of an assignment, in the order in which they run."""
     members: dict[tuple[int, bool], list[fx.Node]] = {}
     for node, i in choices.number.items():
+        # Sorted, this is the order host 0, chip 1, host 1, …: on one level the chip runs first.
         members.setdefault((assignment.levels[i], i not in assignment.chip), []).append(node)
     found, counts = [], {CHIP: 0, HOST: 0}
     for key in sorted(members):
@@ -55,6 +56,7 @@ def cuts_of(choices: Choices, assignment: Assignment) -> list[Cut]:
 def _cut(choices: Choices, name: str, side: str, nodes: Sequence[fx.Node]) -> Cut:
     inside, given = set(nodes), set(inputs_of(choices.program))
     read = dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in inside)
+    # Parameters are on the side that uses them and are no inputs, so that they are not transferred in each call.
     attributes = [each for each in read if each.op == "get_attr" and each not in given]
     inputs = tuple(each for each in read if each not in attributes)
     outputs = tuple(node for node in nodes if any(user not in inside for user in choices.readers(node)))
@@ -65,6 +67,7 @@ def _cut(choices: Choices, name: str, side: str, nodes: Sequence[fx.Node]) -> Cu
     for each in (*attributes, *nodes):
         copies[each] = graph.node_copy(each, copies.__getitem__)
     results = tuple(copies[each] for each in outputs)
+    # As `CapabilityBasedPartitioner` returns one result, so that its users need not tell the two apart.
     graph.output(results[0] if len(results) == 1 else results)
     return Cut(name, side, tuple(nodes), inputs, outputs, graph_module(choices.program, graph))
 
@@ -79,6 +82,7 @@ def program_of_parts(
     assigned = {node for cut in cuts for node in cut.nodes}
     outside = [node for node in program.graph.nodes if node not in assigned and node.name not in choices.erased]
     writes_and_output = [node for node in outside if node.op not in ("placeholder", "get_attr")]
+    # Parameters that only parts read belong to these now.
     needed = {*inputs_of(program), *(each for node in writes_and_output for each in node.all_input_nodes)}
     for node in outside:
         if node in needed and node not in writes_and_output:
@@ -87,6 +91,7 @@ def program_of_parts(
         _call(graph, cut, modules[cut.name], values)
     for node in writes_and_output:
         values[node] = graph.node_copy(node, values.__getitem__)
+    # The pytree of inputs and outputs, which a new graph has not.
     graph.set_codegen(program.graph._codegen)
     made = graph_module(program, graph, bodies=modules)
     carry_hooks(program, made)
@@ -131,6 +136,7 @@ def _as_laid_out(graph: fx.Graph, node: fx.Node, expected: Any, actual: Any) -> 
         return graph.call_function(aten.contiguous.default, (node,))
     turned = graph.call_function(aten.permute.default, (node, list(order)))
     dense = graph.call_function(aten.contiguous.default, (turned,))
+    # The inverse of the permutation before it.
     return graph.call_function(aten.permute.default, (dense, [order.index(dim) for dim in range(len(order))]))
 
 
@@ -152,6 +158,7 @@ class OnBackend(nn.Module):
 
 
 def _ordered(value: Any, order: tuple[int, ...] | None) -> Any:
+    # A backend has layouts of its own, and what comes after was traced for the program's.
     if order is None or not isinstance(value, torch.Tensor) or order_of(value) == order:
         return value
     return value.permute(order).contiguous().permute([order.index(dim) for dim in range(len(order))])
