@@ -35,6 +35,7 @@ def arguments_of(call: Call, dtypes: Mapping[torch.dtype, Any] | None) -> Argume
     for parameter in parameters(getattr(packet, call.overload or "default")):
         if parameter.name in OF_MEMORY:
             continue
+        # By schema and not as written, so that all spellings of a call reach the function alike.
         value = call.arguments.get(parameter.name, parameter.default)
         if parameter.default is MISSING:
             args.append(_mapped(value, dtypes))
@@ -49,6 +50,7 @@ def _is_default(parameter: Parameter, value: Any) -> bool:
         return list(value) == list(default)
     if isinstance(value, fx.Node):
         return False
+    # `True == 1`, and a function may treat them differently.
     return value is default or type(value) is type(default) and bool(value == default)
 
 
@@ -69,6 +71,7 @@ def why_not_callable(function: Any, arguments: Arguments) -> str | None:
     """Why a Python function cannot take these arguments; None if it can, or has no signature."""
     try:
         signature = inspect.signature(function)
+    # Functions in C have no signature: such a call is tried.
     except (TypeError, ValueError):
         return None
     try:

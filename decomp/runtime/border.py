@@ -36,6 +36,7 @@ class ComplexBoundary:
         for node in graph.nodes:
             if node.op in ("placeholder", "get_attr") and is_complex(metadata(node)):
                 views = [user for user in node.users if user.target is TAKEN_APART and _lacks(backend, user)]
+                # One use as a complex tensor inside, and the backend would need it complex.
                 if views and all(user in views or user in outside for user in node.users):
                     leaves[node] = views[0]
         apart = (user for node in leaves for user in node.users if user.target is TAKEN_APART)

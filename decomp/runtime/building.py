@@ -56,6 +56,7 @@ class Problems:
             return
         ops = [name for name in self.missing if not name.startswith("higher_order.")]
         remedies = []
+        # Lowering helps for ops that the target would not have accepted; for the others only a function does.
         if self.modules or not self.listed.issuperset(ops):
             remedies.append("lower the program to backend.target: decomp.lower(model, to=backend.target, args=...)")
         if self.missing:
@@ -94,6 +95,7 @@ class CodeBuilder:
         """`narrower`: maps each dtype that the backend lacks to the dtype that it uses instead."""
         self.backend, self.root, self.problems, self.narrower = backend, root, problems, narrower
         known = backend.dtypes
+        # None stays None: such a backend takes PyTorch's dtypes.
         self.dtypes = known and {**known, **{wide: known[narrow] for wide, narrow in narrower.items()}}
         self.now: dict[fx.Node, Any] = {}
         """The current value of a node if it is not the node itself: a body, or the value written to an input."""
@@ -125,6 +127,7 @@ class CodeBuilder:
                 self.results = substituted(node.args[0], lambda n: n if self._leaves(n) else self.now.get(n, n))
             elif node.op == "call_module":
                 self.problems.modules.setdefault(f"the module {node.target}", []).append(node)
+            # The backend has one array for both dtypes, so that a cast between them is nothing to it.
             elif node in self.border.apart or node in self.border.together or self._is_cast(node):
                 self.now[node] = self._current(node.args[0])
             elif node in effects and effects[node] != "control flow" and not _is_region(node):
@@ -175,6 +178,7 @@ class CodeBuilder:
             self.now[node] = value
 
     def _body(self, module: fx.GraphModule) -> GeneratedProgram:
+        # One collection for the whole program: an error lists what bodies lack, too.
         inner = CodeBuilder(self.backend, module, self.problems, self.narrower).build(module.graph)
         for node in inner.written:
             self._problem("a body of a higher-order op that writes to its inputs", node)
@@ -200,6 +204,7 @@ class CodeBuilder:
         while isinstance(to, fx.Node) and to.op not in ("placeholder", "get_attr"):
             to = to.args[0]
         assert isinstance(to, fx.Node)
+        # Later reads get the new array: arrays of a backend are not written in place.
         self.written[to] = self.now[node] = self.now[to] = self._current(value)
 
     def _call(self, node: fx.Node) -> None:
@@ -221,6 +226,7 @@ class CodeBuilder:
         made = CompositeCall.of(node)
         if made is not None and self._composite(node, made, args):
             return
+        # The operands follow the body, whatever settings precede it (`wrap_with_autocast` has four).
         place = next(i for i, each in enumerate(args) if isinstance(each, GeneratedBody))
         self._host(node, args[place], args[place + 1 :], {})
 
@@ -228,6 +234,7 @@ class CodeBuilder:
         """A composite call by the backend's function for its op, or by that for `wrap`, which takes the composite, its
         body and its operands. Returns whether there is one."""
         call = made.source_call(node)
+        # A function for the op itself comes before one that emits the composite with its body.
         found = self.backend.implementation(call) if call is not None else None
         if call is not None and found is not None and not call.op.name.startswith("higher_order."):
             return self._native(node, made, call, found.function)
@@ -242,6 +249,7 @@ class CodeBuilder:
             args, kwargs = arguments_of(call, self.dtypes)
         except UnknownDtype:
             return False
+        # The decomposition is there, so that a function that does not take this call is no error.
         if why_not_callable(function, (args, kwargs)) is not None:
             return False
         single = made.single(node)
@@ -267,6 +275,7 @@ class CodeBuilder:
         if call is None:
             return self._problem(f"{spell_target(node.target)}: its arguments match no overload", node)
         found = self.backend.implementation(NarrowCall.of(call, self.narrower) if self.narrower else call)
+        # A table is of functional ops. What is left in place here was kept by partial=True or by a target's own op.
         if found is None or call.inplace:
             name = f"{call.op}.{call.overload}" if call.overload not in (None, "default") else str(call.op)
             name += "_" if call.inplace else ""

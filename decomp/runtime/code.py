@@ -53,7 +53,9 @@ class GeneratedProgram:
     def function(self) -> Callable[..., Any]:
         """The code as one Python function of its inputs."""
         text, names, _ = self.source
+        # Tracebacks then show the line of the generated code, and `step_at` finds the call.
         linecache.cache[self.filename] = (len(text), None, text.splitlines(True), self.filename)
+        # One generated function is called several times faster than a loop over steps: no lookups of arguments.
         exec(compile(text, self.filename, "exec"), names)  # our own text; values are passed by name
         made: Callable[..., Any] = names["run"]
         return made
@@ -71,6 +73,7 @@ class GeneratedProgram:
     def walk(self, values: Sequence[Any], visit: Visit | None = None) -> Any:
         """Run call by call; `visit(node, args, kwargs, result)` is called after each call of a primitive."""
         env: dict[fx.Node, Any] = {**self.constants, **dict(zip(self.inputs, values, strict=True))}
+        # Arrays are freed as in the generated code, so that both need the same memory.
         last = self.last_uses()
         for i, step in enumerate(self.steps):
             args = tuple(substituted(arg, env.__getitem__) for arg in step.args)
@@ -103,6 +106,7 @@ class GeneratedBody:
         self.code, self.__name__ = code, name
 
     def __call__(self, *operands: Any) -> Any:
+        # A body within a walk is walked, too, so that `node_now` is the inner call.
         return self.code.walk(operands) if is_walking() else self.code.function(*operands)
 
     def __repr__(self) -> str:
@@ -117,6 +121,7 @@ class _Writer:
         self.names: dict[str, Any] = {}
         self._by_identity: dict[int, str] = {}
         values = itertools.chain(code.inputs, (step.node for step in code.steps))
+        # Names of nodes may be keywords of Python, or names of the globals below.
         self.locals = {node: f"v{i}" for i, node in enumerate(values)}
         for node, value in code.constants.items():
             self.locals[node] = self._named("c", value)
@@ -130,11 +135,13 @@ class _Writer:
             given += [f"{key}={self._text(value)}" for key, value in step.kwargs.items()]
             gone = ", ".join(self.locals[node] for node in last.get(i, ()))
             call = f"{self._named('f', step.function)}({', '.join(given)})"
+            # Python frees a local at the end of the function otherwise.
             lines.append(f"    {self.locals[step.node]} = {call}{f'; del {gone}' if gone else ''}")
         lines.append(f"    return {self._text(self.code.results)}")
         return "\n".join(lines) + "\n", self.names, self.code.steps
 
     def _named(self, letter: str, value: Any) -> str:
+        # The values are kept in `names`, so that their ids are not reused.
         name = self._by_identity.get(id(value))
         if name is None:
             name = self._by_identity[id(value)] = f"{letter}{len(self.names)}"
@@ -147,6 +154,7 @@ class _Writer:
     def _leaf(self, value: Any) -> str:
         if isinstance(value, fx.Node):
             return self.locals[value]
+        # `inf` and `nan` are no literals.
         if value is None or type(value) in (bool, int, str) or type(value) is float and math.isfinite(value):
             return repr(value)
         return self._named("k", value)

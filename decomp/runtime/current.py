@@ -8,6 +8,7 @@ import contextvars
 
 from torch import fx
 
+# A context variable and no global: threads and coroutines may run programs at once.
 _NODE: contextvars.ContextVar[fx.Node | None] = contextvars.ContextVar("decomp_node", default=None)
 
 

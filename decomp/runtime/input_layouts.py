@@ -22,6 +22,7 @@ def for_every_layout(
     """The function that `made` returns for a graph with metadata and its example inputs. When it is called with inputs
     whose sizes or strides differ from the static ones in the metadata, `made` is called again for the layout of
     these."""
+    # The graph of before: `made` may change the one that it is given.
     graph = copy_graph(module.graph).graph
     recorded = [_Recorded(metadata(node)) for node in graph.find_nodes(op="placeholder")]
     first, others = made(module, examples), dict[Any, Function]()
@@ -29,12 +30,15 @@ def for_every_layout(
     def called(arguments: list[Any]) -> Any:
         if all(of_input.allows(value) for of_input, value in zip(recorded, arguments)):
             return first(arguments)
+        # One program for each layout, as a guard would cause one recompilation each; for those guards see
+        # https://github.com/pytorch/pytorch/pull/184481.
         key = tuple(map(_layout, arguments))
         if key not in others:
             again = propagate_metadata(graph, module, arguments, None)[0].graph
             others[key] = made(fx.GraphModule(module, again), list(map(metadata, again.find_nodes(op="placeholder"))))
         return others[key](arguments)
 
+    # AOTAutograd then passes a list that the callee may clear, which frees inputs early.
     called._boxed_call = True  # type: ignore[attr-defined]
     return called
 

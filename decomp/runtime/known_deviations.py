@@ -36,5 +36,6 @@ class KnownDeviation:
         if (self.epsilons or self.ulp) and (own.is_floating_point() or own.is_complex()):
             wide = torch.complex128 if own.is_complex() else torch.float64
             off = (found.to(wide) - own.to(wide)).abs()
+            # Whichever bound allows more: ULPs shrink with the result, epsilons do not.
             meant &= off <= torch.clamp(self.ulp * unit.double(), min=self.epsilons * torch.finfo(own.dtype).eps)
         return meant

@@ -75,12 +75,14 @@ class Loaded:
         `OutOfRange` for a tensor whose values do not fit."""
         problems = Problems()
         known = backend.dtypes or {}
+        # A backend that has the wide dtype runs the program in it, casts and all.
         self.narrower = {wide: dtype for wide, dtype in narrower.items() if wide not in known and dtype in known}
         built = CodeBuilder(backend, root, problems, self.narrower).build(root.graph)
         problems.raise_any(backend)
         self.backend, self.source = backend, root.graph
         self.root, self._results = root, built.results
         """The program, with parameters as attributes."""
+        # State first: generated code takes inputs last, and a caller passes only these.
         self.leaves: tuple[Leaf, ...] = (
             *_state(backend, root, built.state, built.border, self.narrower),
             *(_input(node, built.border) for node in built.inputs),
@@ -95,6 +97,7 @@ class Loaded:
         self.returned: tuple[fx.Node, ...] = tuple(dict.fromkeys(nodes_in(built.results)))
         """The nodes whose values `walk` and `function` return, after those of `writes`."""
         self._complex = frozenset(built.border)
+        # Writes first, so that their number cuts the tuple.
         flat = (*built.written.values(), *map(built.array_of, self.returned))
         self._code = GeneratedProgram(tuple(leaf.node for leaf in self.leaves), tuple(built.steps), flat)
 
@@ -220,6 +223,7 @@ class Loaded:
             return value
         if isinstance(leaf.meta, torch.Tensor) and value.layout is not leaf.meta.layout:
             raise InputMismatch(leaf.name, leaf.meta.layout, value.layout, "layout")
+        # Conjugation is a bit of the tensor that other libraries do not see.
         plain = value.detach().resolve_conj().resolve_neg()
         found = as_real(plain) if leaf.as_real else plain
         return _on(
@@ -243,6 +247,7 @@ class Loaded:
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The values of the inputs, in order, checked as the lowered module checks them."""
+        # Hooks of the root are run here, as the graph is not run as a module.
         hooks, check = self.root._forward_pre_hooks, check_of(self.root)
         placed, by_name = tree_map_only(torch.Tensor, _on_meta, (args, kwargs)) if self._is_of_meta else (args, kwargs)
         try:
@@ -278,6 +283,7 @@ class Loaded:
             step = self._failed(error)
             if step is None:
                 raise
+            # Only after a failure: walking call by call takes several times as long.
             before = self._first_misfit(values)
             raise PrimitiveError(self.backend.name, step.function, step.node, error, before) from error
         return found
@@ -289,6 +295,7 @@ class Loaded:
         """The step that raised an error."""
         frames = traceback.extract_tb(error.__traceback__)
         line = next((frame.lineno for frame in frames if frame.filename == self._code.filename), None)
+        # Not one of the program's calls, such as an error of `jit`.
         return None if line is None else self._code.step_at(line)
 
     def _write(self, values: Mapping[str, Any], given: Sequence[Any]) -> None:
@@ -297,6 +304,7 @@ class Loaded:
             if leaf.name not in values:
                 continue
             if leaf.kind == "input":
+                # An input may be a leaf that requires a gradient.
                 with torch.no_grad():
                     inputs[leaf.name].copy_(self._tensor(values[leaf.name], leaf.as_real, leaf.name, leaf.meta))
             else:
@@ -358,11 +366,13 @@ def _state(
     leaves = []
     for node, tensor in state.items():
         kind = "parameter" if id(tensor) in parameters else "buffer" if id(tensor) in buffers else "constant"
+        # Tied weights stay one array.
         if id(tensor) not in moved:
             value = known_value(tensor)
             given = tensor.detach() if value is None else value.detach()
             found = as_real(given) if node in border else given
             held = narrow_tensor(f"{kind} {str(node.target)!r}", found, narrower)
+            # `from_torch` may share memory (`x.numpy()`), and training the model must not change a loaded program.
             array = None if value is None else _on(backend, held.clone(), kind, str(node.target))
             moved[id(tensor)] = array, held if value is None else found
         leaves.append(Leaf(str(node.target), kind, *moved[id(tensor)], node, node in border))

@@ -103,6 +103,7 @@ def record_of(
         program=str(final_stage(internals.pieces, internals.composites)),
         seconds={**seconds, "lower": sum(internals.times.values())},
         called=None,
+        # A record must not keep parameters alive after the compiled function is gone.
         _module=weakref.ref(lowering.result),
     )
 
@@ -118,6 +119,7 @@ def log(record: LoweredGraph) -> None:
     _LOG.info("%s", record)
 
 
+# Tests and notebooks replace `sys.stderr` after this module was imported.
 class _ToStderr(logging.StreamHandler[TextIO]):
     """Writes to what `sys.stderr` is at that time."""
 

@@ -37,16 +37,20 @@ class _Layout:
     def put(self, tensor: torch.Tensor, with_values: bool) -> torch.Tensor:
         """A tensor of this layout, with the values of `tensor` if `with_values`."""
         last = sum((size - 1) * stride for size, stride in zip(self.size, self.stride))
+        # The memory begins at 0, so that the offset is the recorded one as well.
         memory = tensor.new_empty(self.offset + last + 1 if tensor.numel() else self.offset)
         found = memory.as_strided(self.size, self.stride, self.offset)
+        # An expanded output has no elements of its own to copy to.
         return found.copy_(tensor) if with_values and not overlaps_itself(found) else found
 
     def seen_in(self, base: torch.Tensor, dtype: torch.dtype, recorded: _Layout) -> torch.Tensor:
         """The tensor of this layout and dtype in the memory of `base`. Offsets are relative to the recorded layout of
         `base`, as an input may have another storage offset than when it was recorded."""
+        # All of the storage, as a view may begin before its base does.
         every = base.untyped_storage().nbytes() // base.element_size()
         memory = base.as_strided((every,), (1,), 0)
         memory = memory if dtype == base.dtype else memory.view(dtype)
+        # The offset of the input now, less that of the example, in elements of the view's dtype.
         later = (base.storage_offset() - recorded.offset) * base.element_size() // memory.element_size()
         return memory.as_strided(self.size, self.stride, self.offset + later)
 
@@ -66,6 +70,7 @@ def with_layouts(
     inputs = {i for i in shown.values() if i < 0}
 
     def called(arguments: list[Any]) -> Sequence[Any]:
+        # With dynamic sizes AOTAutograd passes each symbol as an input of the graph.
         sizes = {symbol: int(arguments[place]) for symbol, place in symbols.items()}
         bases = {i: arguments[-1 - i] for i in inputs}
         results = list(function(arguments))
@@ -76,6 +81,7 @@ def with_layouts(
                 results[i] = found[i].put(results[i], i in copied)
         for i, place in shown.items():
             base = bases[place] if place in bases else results[place]
+            # A result that already is a view needs nothing; one that is the base itself is no view.
             shares = storage_of(results[i]) == storage_of(base) and results[i] is not base
             if i in found and place in found and not shares:
                 results[i] = found[i].seen_in(base, results[i].dtype, found[place])
@@ -101,6 +107,7 @@ def _recorded_layout(graph: fx.Graph, index: int) -> _Layout | None:
     size, stride = (tuple(map(expression, parts)) for parts in (value.shape, value.stride()))
     found = _Layout(size, stride, expression(value.storage_offset()))
     free = set().union(*(getattr(part, "free_symbols", ()) for part in (*size, *stride, found.offset)))
+    # A symbol that no input gives has no number here, and the layout is left as it is.
     return found if free <= _symbols(graph).keys() else None
 
 

@@ -28,11 +28,13 @@ def shared_pairs(graph: fx.Graph) -> frozenset[Pair]:
     for number, node in _numbered(graph):
         found = memory_range_of(metadata(node))
         if found is not None:
+            # By storage first: pairs are only compared within one.
             by_memory[found.memory].append((number, found))
     return frozenset(
         (min(i, j), max(i, j))
         for group in by_memory.values()
         for (i, one), (j, two) in combinations(group, 2)
+        # Two inputs that overlap are the caller's business.
         if max(i, j) >= 0 and overlap(one, two)
     )
 
@@ -50,6 +52,7 @@ def separate_merged_outputs(source: fx.Graph, lowered: fx.Graph) -> None:
     with lowered.inserting_before(lowered.output_node()):
         for _, i in sorted(merged_pairs(source, lowered)):
             if results[i] not in views:
+                # A tensor object of its own on the same memory.
                 views[results[i]] = lowered.call_function(aten.alias.default, (own[i],))
                 views[results[i]].meta = dict(own[i].meta)
             own[i] = views[results[i]]
@@ -68,6 +71,8 @@ def view_bases(graph: fx.Graph, outputs: Collection[int]) -> dict[int, int]:
         if base.op == "placeholder":
             shown[i] = -1 - inputs.index(base)
             continue
+        # Its memory must be seen in the result of the compiled function, so it is returned, and cut off after the views
+        # are made.
         if base not in results:
             results.append(base)
         shown[i] = results.index(base)

@@ -187,6 +187,7 @@ class Backend:
 
     def implementation(self, call: Call) -> BackendFunction | None:
         """The function for a call, or None."""
+        # The overload's own function is more specific than one for the whole op.
         for key in ((call.op, call.overload), (call.op, None)):
             for each in self._table.get(key, ()):
                 if each.when is None or each.when(call):
