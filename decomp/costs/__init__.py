@@ -30,6 +30,7 @@ NAMED = ("calls", "flops", "bytes", "peak_memory", "fused", "measured")
 """The cost models that need no file."""
 
 
+# Lazily, as measuring and tables import much that a plan by calls does not need.
 def __getattr__(name: str) -> Any:
     if name in ("calls", "flops", "bytes"):
         from decomp.costs import counting

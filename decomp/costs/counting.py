@@ -43,6 +43,7 @@ class Bytes(CostModel):
             return 0.0
         written = 0 if call.op.short in _UNWRITTEN else sum(map(nbytes, results(call)))
         read = [nbytes(tensor) for tensor in operands(call)] if call.op.short not in _UNREAD else []
+        # The table is the first operand; indices are read whole.
         if call.op.short in _GATHERS and read:
             read[0] = min(read[0], written)
         return float(sum(read) + written)
@@ -94,6 +95,7 @@ _MOVES = (
 
 
 def _elementwise(call: Call) -> int:
+    # A reduction reads more than it returns, a broadcast returns more than it reads.
     return max(map(numel, (*operands(call), *results(call))), default=0)
 
 
@@ -131,6 +133,8 @@ def _convolution(call: Call) -> int | None:
     if moved is None or weight is None:
         return None
     transposed = call.op.short.startswith("conv_transpose") or call.arguments.get("transposed") is True
+    # Multiplications for one element of the result: input channels of a group times the kernel. A transposed one has
+    # input channels first, and as many for one element of its operand.
     a_channel = numel(weight) // max(size(weight.shape[0]), 1)
     return 2 * a_channel * (numel(moved) if transposed else _written(call))
 
@@ -139,6 +143,7 @@ def _attention(call: Call) -> int | None:
     query, key, value = (_tensor(call, name) for name in ("query", "key", "value"))
     if query is None or key is None or value is None:
         return None
+    # One product for the scores and one with the values; softmax in between is not counted, as is usual.
     scores = numel(query) // max(size(query.shape[-1]), 1) * size(key.shape[-2])
     return 2 * scores * (size(query.shape[-1]) + size(value.shape[-1]))
 
@@ -147,6 +152,7 @@ def _pooling(call: Call) -> int | None:
     kernel = call.arguments.get("kernel_size")
     if kernel is None or next(nodes_in(kernel), None) is not None:
         return None
+    # `avg_pool2d` with kernel_size=3 has 3 × 3.
     spatial = int("".join(c for c in call.op.short if c.isdigit())[:1] or 1)
     edges = [size(k) for k in kernel] if isinstance(kernel, (list, tuple)) else [size(kernel)]
     return _written(call) * math.prod(edges if len(edges) > 1 else edges * spatial)

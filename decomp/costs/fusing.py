@@ -74,6 +74,7 @@ class FusedCost(CostModel):
             return 0.0
         if short in _GATHERS:
             return float(_GATHERED * sum(map(numel, results(call))))
+        # Casts, `where` and the like are free by FLOPS, and are vector code here.
         return _ADDITIONS.get(short, 1) * (FLOPS(call) or sum(map(numel, results(call))))
 
     def __repr__(self) -> str:

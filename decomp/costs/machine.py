@@ -26,6 +26,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 def _processor() -> str:
     """The processor's name."""
+    # `platform.processor()` is empty on most distributions of Linux.
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(errors="replace").splitlines():

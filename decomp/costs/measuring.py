@@ -28,8 +28,10 @@ from decomp.ir.call import Call, metadata
 from decomp.ir.dtypes import name_of
 from decomp.metadata.ambient_modes import without_ambient_modes
 
+# Warm-up fills caches and starts the thread pool; the median of an odd number is one of the measurements.
 WARM_UP, SAMPLES, LEAST = 3, 15, 5
 """Warm-up calls; measurements of a call; the least number of measurements, however long they take."""
+# Clocks and calls of Python have an overhead of about a microsecond: half a percent of this.
 SAMPLE = 2e-4
 """The least time of a measurement in seconds: shorter calls are repeated."""
 PATIENCE = 1.0
@@ -66,6 +68,7 @@ MEASURED = Measured()
 
 @functools.cache
 def _times(directory: Path | None, device: torch.device, threads: int) -> _Times:
+    # Everything that a time depends on, so that another machine or version has another file.
     machine = json.dumps(describe_machine(device), sort_keys=True)
     name = hashlib.sha256(machine.encode()).hexdigest()[:16]
     return _Times(directory / f"measured-{name}.jsonl" if directory is not None else None, machine, device)
@@ -82,6 +85,7 @@ class _Times:
     def of(self, call: Call) -> float:
         """Microseconds."""
         key = call_as_text(call)
+        # Two measurements at once would slow each other.
         with self.lock:
             if key not in self.known:
                 self.known[key] = round(1e6 * _seconds(call, self.device), 3)
@@ -94,6 +98,7 @@ class _Times:
             return
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            # The first line says whose times these are; it is no entry.
             lines = [json.dumps(entry)] if self.path.exists() else [self.machine, json.dumps(entry)]
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("".join(f"{line}\n" for line in lines))
@@ -125,6 +130,7 @@ def call_as_text(call: Call) -> str:
 class _Text(str):
     """The text of a node."""
 
+    # So that it is written without quotes within a list.
     __repr__ = str.__str__
 
 
@@ -155,6 +161,7 @@ def _running(call: Call, device: torch.device) -> Callable[[], Any]:
     """A function that runs the call, after a first successful run."""
     assert call.place is not None
     node, failed = call.place, CostError("")
+    # A one is in range for most indices and divides; where a dimension has one element, only zero is.
     for integer in (1, 0):
         try:
             made = {
@@ -186,6 +193,7 @@ def _make_value(value: Any, integer: int, device: torch.device) -> Any:
         [size(s) for s in value.shape], [size(s) for s in value.stride()], dtype=value.dtype, device=device
     )
     if made.is_floating_point() or made.is_complex():
+        # Away from 0, where divisions and logarithms make infinities, and from subnormal numbers, which are slow.
         drawn = torch.rand(made.numel() or 1, generator=torch.Generator().manual_seed(0)) + 0.5
     else:
         drawn = torch.full((made.numel() or 1,), integer)
@@ -194,6 +202,7 @@ def _make_value(value: Any, integer: int, device: torch.device) -> Any:
 
 def _fill(made: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
     """`made` filled with these numbers; elements that share memory get the same."""
+    # `copy_` refuses a tensor whose elements share memory.
     if 0 in made.stride():
         index = tuple(slice(None) if stride else slice(1) for stride in made.stride())
         shown = made[index]
@@ -221,6 +230,7 @@ def _median(run: Callable[[], Any], device: torch.device) -> float:
 
 def _time_call(run: Callable[[], Any], repeats: int, device: torch.device) -> float:
     """Seconds per call, the mean of `repeats`."""
+    # Kernels on a GPU run after the call returns.
     _wait(device)
     began = time.perf_counter()
     for _ in range(repeats):

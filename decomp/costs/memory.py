@@ -55,11 +55,14 @@ def peak(graph: fx.Graph) -> int:
         if node in sizes or node.op in ("placeholder", "get_attr", "output"):
             continue
         checks = not node.users and metadata(node) is None
+        # A view lives in its base, and costs nothing of its own.
         if homes[node] == (node,) and not is_host(node) and not checks:
             sizes[node] = sum(map(nbytes, tensors_of(node)))
             alive += sizes[node]
+        # Bodies of `cond` run one at a time.
         inner = max((peak(body.graph) for _, body in bodies(node, graph.owning_module)), default=0)
         widest = max(widest, alive + inner)
+        # After the call: its operands are alive while it runs.
         alive -= sum(sizes.pop(home) for home in dies.get(node, ()) if home in sizes)
     return widest
 
@@ -86,6 +89,7 @@ def last_uses(graph: fx.Graph, homes: dict[fx.Node, tuple[fx.Node, ...]]) -> dic
     """By node, the values whose memory is used there for the last time. Returned values are never freed."""
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
+        # The node itself: a result that nobody reads dies at once.
         used: Iterable[fx.Node] = (node, *node.all_input_nodes)
         last.update({home: node for each in used for home in homes[each]})
     found: dict[fx.Node, list[fx.Node]] = {}

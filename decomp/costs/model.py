@@ -80,6 +80,7 @@ def _price_of(cost: Cost, call: Call) -> float:
         raise
     except Exception as error:
         raise CostError(f"cost= failed on {call.op} with {type(error).__name__}: {first_line(error)}") from error
+    # NumPy's floats are Real, and no subclass of float in all dtypes.
     if not isinstance(found, numbers.Real) or not math.isfinite(found) or found < 0:
         raise CostError(
             f"cost= returned {found!r} for a call of {call.op}\n  to do: return a finite number that is not negative"

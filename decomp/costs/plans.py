@@ -33,6 +33,7 @@ def spell_price(price: float) -> str:
 def spell_bytes(nbytes: float) -> str:
     """`16.8 MB`"""
     for unit in ("B", "kB", "MB", "GB"):
+        # 999.6 would be shown as 1000.
         if nbytes < 999.5 or unit == "GB":
             break
         nbytes /= 1000

@@ -15,6 +15,7 @@ from decomp.ir.call import Call, metadata
 from decomp.metadata.symbolic_sizes import size_hint
 from decomp.torch_internals.pytree import tensors_in
 
+# Any number will do that is not so small that a rule for small sizes wins.
 ASSUMED_DATA_SIZE = 64
 """The assumed value of a size that is known only at run time."""
 
@@ -34,6 +35,7 @@ def nbytes(tensor: torch.Tensor) -> int:
     if tensor.layout is not torch.strided:
         return numel(tensor) * int(tensor.element_size())
     apart = (
+        # A dimension of size 0 has no element, also if expanded.
         size(n) if type(stride) is not int or stride != 0 else min(size(n), 1)
         for n, stride in zip(tensor.shape, tensor.stride())
     )
