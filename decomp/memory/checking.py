@@ -95,7 +95,7 @@ class _MemoryCheck:
         limit = self.placement.arena
         if buffer.memory != ARENA:
             room: Any = buffer.memory
-            limit = -(-sum(map(nbytes, tensors_of(room))) // ALIGNMENT) * ALIGNMENT
+            limit = sum(map(nbytes, tensors_of(room)))
             if self.placement.of[room].memory:
                 raise _unsound(node, f"is in the memory of {room.name}, which has no memory of its own")
         size = sum(map(nbytes, tensors_of(node)))

@@ -113,11 +113,13 @@ def _by_size(spans: Sequence[Span], rooms: Sequence[Room]) -> Packing:
                 taken.setdefault(there[0], []).append((there[1], there[1] + align(spans[j].nbytes)))
         # Rooms first, the smallest first: they cost nothing, and larger ones stay free for larger spans.
         for r in in_order:
-            if spans[i].death < rooms[r].until and size <= align(rooms[r].nbytes):
-                offset = _gap(taken.get(r, []), size, align(rooms[r].nbytes))
-                if offset is not None:
-                    places[i] = r, offset
-                    break
+            # What aligns the next span may end past the room, and the span itself may not: PyTorch would allocate the
+            # room's memory again, larger (`Tensor.set_`).
+            room = rooms[r].nbytes + size - spans[i].nbytes
+            offset = _gap(taken.get(r, []), size, room) if spans[i].death < rooms[r].until else None
+            if offset is not None:
+                places[i] = r, offset
+                break
         else:
             offset = _gap(taken.get(-1, []), size, None)
             assert offset is not None

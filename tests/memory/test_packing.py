@@ -63,6 +63,13 @@ def test_memory_that_is_there_anyway_is_used_until_it_is_needed():
     assert packing.places == ((0, 0), (-1, 0)) and packing.nbytes == 4096
 
 
+def test_a_span_does_not_end_past_the_memory_of_a_result():
+    rooms = [Room(4, 100)]
+    assert pack([Span(0, 3, 120)], rooms).places == ((-1, 0),)
+    assert pack([Span(0, 3, 100)], rooms).places == ((0, 0),)
+    assert pack([Span(0, 3, 64), Span(0, 3, 36)], rooms).places == ((0, 0), (0, 64))
+
+
 def test_so_many_at_once_that_pairs_are_not_looked_at_are_packed_too():
     spans = list(drawn(0, 20 * MAX_MEAN_OVERLAP, long=60))
     packing = pack(spans)

@@ -87,6 +87,16 @@ def test_what_the_program_holds_when_it_runs_is_what_was_planned():
         assert held(lowering.result, args) == plan.unplanned_peak
 
 
+def test_the_memory_of_a_result_does_not_grow_while_others_use_it():
+    def function(x):
+        wide = torch.cumsum(torch.cumsum(nn.functional.pad(x, (0, 5)), 0), 0)
+        return torch.cumsum(wide[:25].clone(), 0)
+
+    x = torch.rand(25)
+    result = memory_plan(exported(function, x), arena=True).apply()(x)
+    assert torch.equal(result, function(x)) and result.untyped_storage().nbytes() == 25 * 4
+
+
 def test_rows_of_the_table_are_the_ops_of_the_source():
     args = (torch.randn(64, 64),)
     plan = memory_plan(decomp.lower(nn.Sequential(nn.GELU(), nn.Softmax(-1)), to=targets.tinygrad, args=args))
