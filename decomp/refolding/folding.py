@@ -79,10 +79,12 @@ class _Folding:
         self.needed = self._needed(graph, effects)
         kept = [node for node in graph.nodes if node in self.needed]
         self.rewrite = Rewrite.of(graph)
+        # Names of nodes that disappear are free for the folds.
         self.rewrite.names = {node.name for node in kept}
         self.calls: dict[Fold, fx.Node] = {}
         self.taken: dict[tuple[Fold, Path], fx.Node] = {}
         for node in graph.nodes:
+            # A draw keeps its place in the order of draws, or other random numbers would be drawn.
             item: Item = self.drawn.get(node) or self.giver.get(node) or node
             if item in self.needed and not (node in dropped and not self.uses.get(node)):
                 self._make(item)
@@ -106,6 +108,7 @@ class _Folding:
         """The item that has to be in the new graph for a node even if its value is unused, or None."""
         if node in self.drawn or node in self.gone:
             return self.drawn.get(node)
+        # What was unused before stays: deleting it is no business of folding.
         if node.op in ("placeholder", "output") or not node.users and node not in self.giver:
             return node
         found = effects.of(node)
@@ -130,6 +133,7 @@ class _Folding:
     def _make(self, item: Item) -> None:
         """Add an item to the new graph, after everything that it needs (depth first, without recursion)."""
         values = self.rewrite.values
+        # The usual case, without the stack.
         if isinstance(item, fx.Node) and item not in values and all(n in values for n in item.all_input_nodes):
             self.rewrite.copy(item)
             return
@@ -137,6 +141,7 @@ class _Folding:
         while waiting:
             current = waiting[-1]
             missing = [] if self._made(current) else [o for o in self._operands(current) if not self._made(o)]
+            # Met again below itself: its operands need its own result.
             if missing and current in open_:
                 raise Circular(next(each for each in (current, *open_) if isinstance(each, Fold)))
             if missing:

@@ -114,6 +114,7 @@ class RegionSearch:
         if verdict.fault is not None:
             return None
         more = sum(arg.calls for arg in args if isinstance(arg, PreparedOperand))
+        # The call itself and those that prepare its operands are new.
         return FoundCall(region, spelling, name, args, verdict.error, len(region) - 1 - more)
 
     def take(self, found: FoundCall) -> bool:
@@ -122,6 +123,7 @@ class RegionSearch:
         stays = self.wanted.stays(*call)
         if not stays and found.spelling.target not in self.wanted.stones:
             return False
+        # After wanting it, as misses of unwanted ops are not reported.
         fault = self.around.why_open(found.region)
         if fault is not None:
             if stays:
@@ -141,6 +143,7 @@ class Findings:
     def chosen(self, around: GraphIndex) -> Iterator[FoundCall]:
         """A disjoint choice, made greedily by largest gain, then by graph order."""
         taken: set[fx.Node] = set()
+        # Candidates are mostly nested, and the largest contains the others.
         order = sorted(self.found, key=lambda each: (-each.gain, around.place[each.region.root]))
         for each in order:
             if taken.isdisjoint(each.region.nodes):
@@ -164,6 +167,7 @@ class ResultMetadata:
         if key not in self._known:
             self._known[key] = _result(found)
         value = self._known[key]
+        # Views that follow keep their metadata then, and need not be computed again.
         return fixed if _is_same(value, fixed, found.region.root) else fx.node.map_aggregate(value, own_memory)
 
 
@@ -214,6 +218,7 @@ def make_fold(
         parts,
     )
     inside = [earlier[node.name] for node in found.region.nodes if node.name in earlier]
+    # A call that an earlier search made counts as the nodes that it replaced.
     nodes = len(found.region) + sum(each.nodes - 1 for each in inside)
     error = max(found.error, *(each.error or 0.0 for each in inside)) if inside else found.error
     return fold, RestoredCall(spell_target(spelling.target), name, nodes, found.name, error)

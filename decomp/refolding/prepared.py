@@ -85,6 +85,7 @@ def meta_of(arg: Any) -> Any:
 
 def shape_of(operand: Operand) -> list[Any]:
     """The shape of an operand."""
+    # Known without running the call in the fake mode, which is asked for each of many candidates.
     if isinstance(operand, PreparedOperand) and operand.target is aten.view.default:
         return list(operand.args[1])
     return list(meta_of(operand).shape)
@@ -107,6 +108,7 @@ def reshape_operand(node: fx.Node, shape: Sequence[Any]) -> PreparedOperand | No
     if not all(type(size) is int for size in (*sizes, *shape)) or math.prod(sizes) != math.prod(shape):
         return None
     found = PreparedOperand(aten.view.default, (node, list(shape)))
+    # A view costs nothing. A reshape may be no op of the target, and copies here anyway.
     return found if _has_view(found) else PreparedOperand(aten.reshape.default, (node, list(shape)))
 
 

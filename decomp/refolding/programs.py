@@ -51,6 +51,7 @@ def constants_of(program: Module) -> dict[str, torch.Tensor]:
     constants that look like weights are left out."""
     exported, root = program.exported, program.root
     if exported is not None:
+        # A lifted constant is what no parameter or buffer is: a tensor in the model's Python.
         names = exported.graph_signature.inputs_to_lifted_tensor_constants
         found = {name: exported.constants[target] for name, target in names.items() if target in exported.constants}
     else:
@@ -67,6 +68,7 @@ def _is_no_weight(value: torch.Tensor) -> bool:
     if not value.is_floating_point():
         return True
     low, high = value.aminmax() if value.numel() else (value, value)
+    # A vector of zeros and ones may be a bias before training.
     return value.dim() > 1 and bool(((value == low) | (value == high)).all())
 
 
@@ -84,6 +86,7 @@ def fold_graph(own: ProgramGraph, folds: Iterable[Fold], constants: Iterable[str
         try:
             rewrite = apply_folds(own.graph, left, EffectTable(own.owner), given)
         except Circular as circular:
+            # Any of a cycle will do; which one is unknown before the graph is sorted.
             left.remove(circular.fold)
             continue
         return own.rewritten(

@@ -37,6 +37,7 @@ def verify_refolding(
     checks: list[str] = []
     for refolded in graphs:
         checks = _graph_checks(refolded, full=level == "full")
+    # An input that is no longer needed is not in the new signature.
     if not any(refolded.dropped for refolded in graphs):
         checks += signatures_agree(source, result)
     if level == "values":

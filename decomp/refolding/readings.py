@@ -100,6 +100,7 @@ def along_dimensions(x: fx.Node, region: list[fx.Node]) -> Iterator[Reading]:
     """The functions that reduce, to be tried on `x`: softmax along each dimension, and normalizations with each epsilon
     that occurs in the region."""
     rank = metadata(x).dim()
+    # The last dimension first, as in nearly every model.
     for dim in range(rank - 1, -1, -1):
         for name in ("softmax", "log_softmax"):
             packet = getattr(aten, name)
@@ -107,6 +108,7 @@ def along_dimensions(x: fx.Node, region: list[fx.Node]) -> Iterator[Reading]:
             yield Reading(
                 f"{name}",
                 (
+                    # -1 for the last one, as people write it.
                     CallReading(packet.int, (dim - rank if dim == rank - 1 else dim,)),
                     CallReading(core, (dim - rank if dim == rank - 1 else dim, False)),
                 ),
@@ -130,6 +132,7 @@ def _group_norms(x: fx.Node, region: list[fx.Node], eps: float) -> Iterator[Read
     shape = metadata(x).shape
     if len(shape) < 3 or type(shape[1]) is not int:
         return
+    # The number of groups is a size of some reshaped value, if the spelling computes them by a reshape.
     seen = {metadata(n).shape[1] for n in region if getattr(metadata(n), "ndim", 0) > 1}
     for groups in sorted(size for size in seen if type(size) is int and size and shape[1] % size == 0):
         spellings = [CallReading(aten.group_norm.default, (groups, None, None, eps))]
@@ -150,4 +153,5 @@ def find_epsilons(region: list[fx.Node]) -> list[float]:
 
 
 def _small(value: Any) -> bool:
+    # Models use 1e-3 and less; larger numbers are factors.
     return type(value) is float and 0 < value < 0.1

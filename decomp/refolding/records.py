@@ -75,6 +75,7 @@ class _RecordWalk:
         self.found = RecordedFindings()
         self.wanted = _wanted_in(to)
         for source, decision in (piece.planned.decisions or {}).items():
+            # A value that has no image was dead, and has nothing to restore.
             if isinstance(decision, Derived) and source in self.rewrite.values:
                 self._visit(source)
 
@@ -114,6 +115,7 @@ class _RecordWalk:
     def _fold(self, source: fx.Node) -> tuple[Fold, int]:
         """The fold that restores a source node, and how many nodes it replaces. Raises `_Broken`."""
         gives = self._results(source)
+        # An unchanged graph needs no look at regions, which would cost as much as all the rest.
         renamed, region = self._region(source, gives) if self._is_suspect() else ({}, ())
         args, kwargs = fx.map_arg((source.args, source.kwargs), lambda node: self._operand(node, renamed))
         self._refuse_strangers(source, gives, region)
@@ -229,6 +231,7 @@ class _RecordWalk:
         """A source call that simplification removed, restored because another call needs it. Raises `_Broken`."""
         if is_projection(operand) and operand.args[0] in self.calls and isinstance(operand.args[1], int):
             return self._spare_call(operand)
+        # A call with an effect must not be made again.
         if operand.op not in ("call_function", "call_method") or self.effects.of(operand):
             raise _Broken(f"its operand {operand.name!r} is no longer computed")
         return self._spare_call(operand)

@@ -141,6 +141,7 @@ def refold(
             return _of_lowering(program, wanted, check, times)
     backwards = as_rules(rules) if rules is not None else None
     name = wanted.name if wanted is not None else "ops"
+    # Searching runs PyTorch's fake mode like a lowering does, and must not run beside one.
     with lowering_session(Rules(), program, args is not None) as sizes, without_ambient_modes(), collector_paused():
         found = _of_program(program, WantedCalls(wanted, prepared), name, backwards, check, times)
         sizes.keep(found.result)
@@ -180,12 +181,14 @@ def _timed(times: dict[str, float], stage: str) -> Iterator[None]:
 def _of_lowering(lowering: Lowering, to: Target | None, check: _RefoldCheck, times: dict[str, float]) -> Refolding:
     found: dict[nn.Module, RecordedFindings] = {}
     with _timed(times, "find"):
+        # Simplification merges nodes of different calls, so that fewer calls could be restored.
         lowering = _unsimplified(lowering)
         internals = lowering.internals
         given = module_of_result(lowering.result)
         records = zip(lowered_modules(internals.pieces, lowering.result), internals.pieces, internals.snapshots)
         for i, (module, piece, before) in enumerate(records):
             if module is not None:
+                # Only the main graph has inputs that were lifted.
                 inputs = _inputs(lowering, module) if not i else {}
                 found[module] = find_recorded_folds(piece, module.graph, before, inputs, to)
     constants = tuple(input_names(internals.returned_program.module.main.constants))
@@ -226,6 +229,7 @@ def _unsimplified(lowering: Lowering) -> Lowering:
         known = all(node.name in before and is_as_recorded(node, before[node.name]) for node in nodes)
         if len(nodes) != len(before) or not known:
             return lowering
+    # It was verified when it was made.
     return without_composites(lowering, None, verify=False)
 
 

@@ -15,6 +15,7 @@ from decomp.ir.effects import Effect, EffectTable, looks_only
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 from decomp.refolding.structures import StructureNumbers
 
+# An erf by polynomials has several dozen nodes; searches are linear in this.
 MAX_REGION_NODES = 96
 """The maximum number of nodes in a region."""
 
@@ -120,6 +121,8 @@ class GraphIndex:
         inside = [node for node in region.nodes if node is not region.root]
         return tuple(dict.fromkeys(user for node in inside for user in node.users if looks_only(user)))
 
+    # Nodes leave the heap in reverse order of the graph, so that an empty heap means that every path went through the
+    # current one: a dominator (Lengauer and Tarjan, 1979), found here in one walk since the order is topological.
     def above(self, node: fx.Node, steps: int) -> Iterator[fx.Node]:
         """The float values that dominate a node: it can be computed from each of them and constants. Nearest first."""
         heap = [(-self.place[node], node)]

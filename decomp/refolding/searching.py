@@ -31,6 +31,8 @@ from decomp.refolding.searches.weights import Weights
 from decomp.refolding.trials import Runner, TrialCache
 from decomp.rules.rules import Rules
 
+# Softmax before attention, which is found around it; normalizations before their weights; products after attention,
+# whose products are no linear layers; other names of what was found come last.
 SEARCHES = (Functions, Weights, BatchNorms, Attentions, Products, Names)
 """The searches, in order: later ones build on the calls that earlier ones find."""
 
@@ -59,6 +61,7 @@ def search(
     missed = rounds.missed
     if any(node.name in rounds.stones for node in rounds.around.graph.nodes):
         on_stones = functools.partial(IntermediateMatches, steps=rounds.steps)
+        # From the original graph: what led to nothing is not folded there, so that nothing has to be taken back.
         rounds = _Rounds(whole, wanted, known)
         rounds.run([(on_stones, ()), *_kinds(wanted, rules, stones=False)])
         missed += rounds.missed
@@ -73,6 +76,7 @@ _Kind = tuple[Callable[[GraphIndex, Runner, WantedCalls], Any], Container[Any]]
 def _kinds(wanted: WantedCalls, rules: Rules | None, stones: bool = True) -> list[_Kind]:
     """The searches that can find a wanted call, or intermediate matches for such a search."""
     found, needed = list[_Kind](), set[Any]()
+    # From the last to the first, as a search is needed by later ones.
     for kind in reversed(SEARCHES):
         own = needed.intersection(kind.finds) if stones else set[Any]()
         useful = [overload for overload in kind.finds if overload in own or wanted.may((overload,))]
@@ -138,6 +142,8 @@ def _folded(graph: fx.Graph, owner: nn.Module, folds: list[Fold]) -> Rewrite:
     assert rewrite is not None
     given = [(node, rewrite.values.get(node)) for fold in folds if fold.target in ATTENTION for node in fold.gives]
     own = {old: new.meta.get("val") for old, new in given if new is not None}
+    # Which kernel attention uses is decided at run time, and the kernels lay out results differently. What follows must
+    # work on either layout, so it is propagated once with each.
     for old, value in own.items():
         rewrite.values[old].meta["val"] = other_strides(value)
     rewrite = _with_strides(rewrite, dict(_changed(rewrite, folds)))

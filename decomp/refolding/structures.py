@@ -26,12 +26,14 @@ class StructureNumbers:
     def of(self, inputs: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> tuple[int, ...]:
         """A key for the computation of nodes from inputs: equal for the same calls, wiring, shapes and dtypes."""
         places = {node: i for i, node in enumerate(inputs)}
+        # Numbers alone could be split between inputs and nodes in two ways.
         found = [len(inputs), *map(self._kind, inputs)]
         for node in nodes:
             called, operands = self._call(node)
             found.append(called)
             for operand in operands:
                 place = places.get(operand)
+                # Negative, as places are not.
                 found.append(place if place is not None else -1 - self._constant(operand))
             places[node] = len(places)
         return tuple(found)
@@ -55,6 +57,7 @@ class StructureNumbers:
         found = self._constants.get(node)
         if found is None:
             value = metadata(node)
+            # A size that both read is one constant, however it was computed.
             if isinstance(value, SYMBOLIC):
                 key: Any = str(value)
             else:
@@ -69,6 +72,7 @@ class StructureNumbers:
             value = metadata(node)
             tensor = isinstance(value, torch.Tensor)
             shape = value.shape if tensor else ()
+            # The usual case without text, which takes most of the time of a search.
             if tensor and all([type(size) is int for size in shape]):
                 key: Any = (shape, value.dtype)
             else:

@@ -24,6 +24,7 @@ GRADIENT_TOLERANCE = 64 * VALUE_TOLERANCE
 """The tolerance for gradients."""
 TIMES, ULPS = 4.0, 4.0
 """The error of a region in its own dtype may be `TIMES` that of the op, plus `ULPS` ULP of the largest value."""
+# At 1 most functions are not saturated, at 4 their tails are reached.
 OPERAND_SCALES = (1.0, 4.0)
 """Standard deviations of random operands."""
 
@@ -65,6 +66,7 @@ class Runner:
             return value
         expr = value.node.expr
         for symbol in sorted(expr.free_symbols, key=str):
+            # The example's size plus a different even number each; 5 where there is no example.
             self.sizes.setdefault(
                 symbol, (value.node.shape_env.backed_var_to_val.get(symbol, 5) or 1) + 2 * len(self.sizes) + 2
             )
@@ -80,6 +82,7 @@ class Runner:
         draw = torch.Generator().manual_seed(seed)
         shape = self.shape(node)
         if metadata(node).dtype is torch.bool:
+            # A mask of a whole row would give NaN on both sides, and show nothing.
             return torch.rand(shape, generator=draw) > 0.2
         return scale * torch.randn(shape, generator=draw, dtype=torch.float64)
 
@@ -130,6 +133,7 @@ class Runner:
         variances, fixed = region.statistics[1:], [node in region.statistics for node in region.inputs]
         try:
             for seed, scale in enumerate(OPERAND_SCALES):
+                # Operands of one trial differ, and no two trials share one.
                 operands = [self.random(node, scale, 7 * seed + i) for i, node in enumerate(region.inputs)]
                 operands = [t.abs() if node in variances else t for node, t in zip(region.inputs, operands)]
                 operands = [~t if node in region.rare else t for node, t in zip(region.inputs, operands)]
@@ -150,6 +154,7 @@ class Runner:
         """Whether a region of one input agrees with a call if the input has −∞, also in whole rows (masked softmax)."""
         x = self.random(region.inputs[0], 1.0, 11)
         x[torch.rand(x.shape, generator=torch.Generator().manual_seed(2)) < 0.3] = float("-inf")
+        # A whole row without a finite score: libraries differ in giving NaN or zeros there.
         x[..., :1, :] = float("-inf")
         try:
             with torch.no_grad():
@@ -195,6 +200,7 @@ def _with_slopes(
         if not result.requires_grad or not wanted:
             return result.detach(), []
         draw = torch.Generator().manual_seed(1)
+        # A random combination of the results: gradients of the sum alone are zero for softmax and normalizations.
         weights = torch.randn(result.shape, generator=draw, dtype=torch.float64)
         slopes = torch.autograd.grad((result * weights).sum(), wanted, allow_unused=True)
     return result.detach(), list(slopes)
@@ -204,6 +210,7 @@ def _narrow(region: Function, call: Function, operands: Tensors, dtypes: Sequenc
     """Why a region is too inaccurate in its own dtype, compared with the op; None if it is about as accurate."""
     given = [t.to(dtype) for t, dtype in zip(operands, dtypes)]
     with torch.no_grad():
+        # The op in float64 on operands that were rounded first, so that only what is computed counts as error.
         truth = call(*(t.double() if t.is_floating_point() else t for t in given))
         mine, theirs = region(*given), call(*given)
     if mine.dtype != theirs.dtype:

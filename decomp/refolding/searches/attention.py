@@ -99,6 +99,7 @@ class Attentions(RegionSearch):
                 scale *= number if called == "aten::mul" else 1 / number
                 node = given[0]
             elif called == "aten::add" and len(node.all_input_nodes) == 2:
+                # The product is nearer to one operand; the mask is the other.
                 operands = sorted(node.all_input_nodes, key=lambda each: self._distance(each))
                 node, mask = operands
                 if self._depends(mask, node):
@@ -139,6 +140,8 @@ class Attentions(RegionSearch):
         waiting, seen = [peak], {peak}
         for node in waiting:
             pair = product_operands(node) if node is not peak else None
+            # One operand comes from the softmax and the other does not: products within the softmax itself do not
+            # count.
             if pair is not None and len({self._depends(each, peak) for each in pair}) == 2:
                 value = next(each for each in pair if not self._depends(each, peak))
                 for root in self._after(node, peak):
@@ -185,6 +188,7 @@ class Attentions(RegionSearch):
     def _keys(self, node: fx.Node, shape: Sequence[Any]) -> list[Operand]:
         """The keys in the given shape under the views of a factor; without such keys, transposed ones."""
         found = [each for each in self._shown(node, shape) if shape_of(each) == shape]
+        # With square keys the shape does not tell which is which.
         if found or shape[-2] == shape[-1]:
             return found
         across = [*shape[:-2], shape[-1], shape[-2]]
@@ -223,6 +227,7 @@ class Attentions(RegionSearch):
             kwargs: tuple[tuple[str, Any], ...] = (("scale", scale),) if scale is not None else ()
             kwargs += (("enable_gqa", True),) if grouped else ()
             spelling = CallReading(aten.scaled_dot_product_attention.default, (), kwargs)
+            # A causal mask is often a constant that is as good as `is_causal=True`.
             constant = all(mask.node in self.around.constant for mask in scores.masks)
             if constant and scores.masks:
                 yield (q, k, v, None, 0.0, True), spelling
@@ -239,6 +244,7 @@ class Attentions(RegionSearch):
         width, query, key = shape_of(q)[-1], next(nodes_in(q)), next(nodes_in(k))
         usual = 1 / math.sqrt(width) if type(width) is int else None
         product = scores.scale * self._scale_above(scores.query, query) * self._scale_above(scores.key, key)
+        # 1/√d rounded to float32 differs by less.
         if usual is not None and abs(product / usual - 1) < 1e-6:
             return [None]
         return [product]

@@ -44,6 +44,7 @@ class BatchNorms(RegionSearch):
 
     def _native(self, node: fx.Node) -> FoundCall | None:
         """The call that replaces a `_native_batch_norm_legit_no_training` of which only the first result is used."""
+        # Results that nobody uses were left by a decomposition.
         taken = [user for user in node.users if user.users]
         if len(taken) != 1 or taken[0].args[1:] != (0,):
             return None
@@ -55,6 +56,7 @@ class BatchNorms(RegionSearch):
         node = root
         for _ in range(STEPS):
             if self._is_parameter(node):
+                # A variance is a statistic and never trained; a weight would be.
                 return node if not metadata(node).requires_grad else None
             given = self.around.data_inputs(node)
             if len(given) != 1 or self.around.is_leaf(node):
@@ -95,12 +97,14 @@ class BatchNorms(RegionSearch):
                 return list(self._chain(node))
             fresh = [user for user in node.users if user not in seen and user.op == "call_function"]
             seen.update(fresh)
+            # Graphs of training use statistics in many places.
             waiting += fresh if len(waiting) < STEPS else []
         return []
 
     def _chain(self, node: fx.Node) -> Iterator[fx.Node]:
         """A node and the arithmetic calls that follow it."""
         current: fx.Node | None = node
+        # Subtract, divide, multiply, add.
         for _ in range(4):
             if current is None or op_schema_name(current) not in _ARITHMETIC:
                 return
@@ -131,6 +135,7 @@ class BatchNorms(RegionSearch):
 
     def _call(self, root: fx.Node, args: Sequence[Any], eps: Any) -> FoundCall | None:
         x, weight, bias, mean, variance = args
+        # The flag as PyTorch's own `F.batch_norm` passes it.
         spelling = CallReading(aten.batch_norm.default, (False, 0.1, eps, torch.backends.cudnn.enabled))
         statistics = tuple(each for each in (mean, variance) if isinstance(each, fx.Node))
         if len(statistics) < 2 or any(metadata(each).requires_grad for each in statistics):

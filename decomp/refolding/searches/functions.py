@@ -39,6 +39,7 @@ class Functions:
 
     def search(self) -> Findings:
         """Run the search; returns the findings."""
+        # Seeds share what dominates them.
         tried: set[fx.Node] = set()
         for seed in self.around.graph.nodes:
             if op_schema_name(seed) in SEED_OPS:
@@ -91,6 +92,7 @@ class Functions:
                     expected[id(reading)] = _Expected.of(reading, given)
                 apart = expected[id(reading)].distance(value)
                 if apart <= VALUE_TOLERANCE:
+                    # An exact match makes near misses of the same node worthless.
                     near = None
                     yield from self._compared(x, node, place, reading)
                     break

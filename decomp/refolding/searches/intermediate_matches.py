@@ -32,6 +32,7 @@ class IntermediateMatch:
 class IntermediateMatches(RegionSearch):
     """The search in one graph, given the `steps` of the first pass."""
 
+    # A region of the original graph has all nodes that the intermediate matches replaced.
     limit = math.inf
 
     def __init__(

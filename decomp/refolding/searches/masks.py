@@ -30,7 +30,9 @@ def combine_masks(around: GraphIndex, masks: Sequence[Mask], like: Operand, shap
     that of the scores, and `like` has their dtype."""
     nearest = masks[0]
     if not nearest.hides:
+        # Farthest up first: a mask of two dimensions broadcasts, and need not be expanded.
         yield from reversed(around.views_above(nearest.node))
+    # Attention takes a boolean mask that is true where scores are kept.
     if len(masks) == 1 and nearest.hides and number_of(nearest.hidden) == float("-inf"):
         yield PreparedOperand(aten.logical_not.default, (nearest.node,))
     elif len(masks) > 1 or nearest.hides:
@@ -46,6 +48,7 @@ def _sum(masks: Sequence[Mask], like: Operand, shape: Sequence[Any]) -> Operand 
         shown, number = _broadcasting(mask.node, shape), number_of(mask.hidden)
         if shown is None or (mask.hidden is not None and number is None):
             return None
+        # A scalar of the dtype of the scores, which broadcasts.
         rest = found if found is not None else PreparedOperand(aten.new_zeros.default, (like, []))
         if mask.hidden is None:
             found = shown if found is None else PreparedOperand(aten.add.Tensor, (found, shown))

@@ -54,6 +54,7 @@ class Names(RegionSearch):
         for argument in overload._schema.arguments:
             default = argument.default_value if argument.has_default_value() else None
             args.append(term.arguments.get(argument.name, default))
+        # Statistics that are used elsewhere must stay computed.
         if all(looks_only(user) or user is node for inner in term.through for user in inner.users):
             found = self.stands(node, term.op.removeprefix("aten."), CallReading(overload), tuple(args))
             if found is not None:

@@ -26,6 +26,7 @@ def product_operands(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
         pair = node.args[:2]
     elif called in ("aten::addmm", "aten::baddbmm"):
         pair = node.args[1:3]
+    # Targets without matrix products have them as a sum of a product.
     elif called == "aten::sum":
         (product,) = node.args[:1] or (None,)
         pair = product.args[:2] if isinstance(product, fx.Node) and op_schema_name(product) == "aten::mul" else ()
@@ -54,6 +55,7 @@ class Products(RegionSearch):
         """The largest linear layer that ends at a product, or at its sum with a bias."""
         below = self.around.views_below(node)
         end = self.around.only_user(below[-1])
+        # Largest first: the first that agrees is taken.
         for root, bias in self._ends(node, below, end):
             for x, w in _pairs(self.around.views_above(a), self.around.views_above(b)):
                 shown = _fitting(root, x, w)

@@ -62,6 +62,7 @@ class Weights(RegionSearch):
                     best, args = found, trial
                     break
             else:
+                # A cast or view in between continues the call.
                 again = best is not None and self.stands(user, best.name, spelling, tuple(args))
                 best = again or best
             current = user
@@ -76,6 +77,7 @@ class Weights(RegionSearch):
         if len(others) != 1:
             return
         shape = _weight_shape(norm)
+        # The parameter itself rather than a view of it, which would be computed for nothing.
         for node in reversed(self.around.views_above(others[0])):
             value = metadata(node)
             if is_float(node) and list(value.shape) == shape:
