@@ -30,6 +30,7 @@ from decomp.rules.requirements import Absent, Needs
 from decomp.rules.rules import Rule
 from decomp.rules.target import Target
 
+# Rules that never end would otherwise be followed forever.
 MAX_KINDS = 2_000
 """How many kinds of calls are followed; any further kind is reached only by adding its own op."""
 _MAX_RECURSION = 1
@@ -69,6 +70,7 @@ class Alternatives:
                 own[number] = self.number()
             return own[number]
 
+        # In one order, so that equal clauses of two programs are one.
         new = {(tuple(sorted(set(map(known, body)))), known(head)): None for body, head in other["clauses"]}
         for clause in new:
             if clause not in self._distinct:
@@ -130,6 +132,7 @@ class Exploration:
     def follow(self) -> Alternatives:
         """Collect the alternatives for the goals and for every call that their expansions contain."""
         while self._pending and len(self.found.kinds) <= MAX_KINDS:
+            # Breadth first: if the limit ends the search, kinds near the program have been followed.
             self._follow(self._pending.popleft())
         for each in self._pending:
             self._by_itself(each)
@@ -154,6 +157,7 @@ class Exploration:
         if condition is None:
             return None
         kind = level, condition, node.op, spell_target(node.target), _kind((node.args, node.kwargs)), _strides(call)
+        # Text, as kinds of several processes are compared.
         number, is_new = self.found.kind(repr(kind))
         if is_new:
             self._pending.append(_Open(number, node, call, condition, level, within))

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 class Derivability:
     """Clauses over numbered propositions, and the propositions that follow from the assumptions."""
 
+    # Counting what is open in each body makes deriving linear in the clauses (Dowling and Gallier, "Linear-time
+    # algorithms for testing the satisfiability of propositional Horn formulae", 1984).
     def __init__(self, size: int, clauses: Iterable[tuple[tuple[int, ...], int]]) -> None:
         self._heads: list[int] = []
         self._open: list[int] = []
@@ -19,6 +21,7 @@ class Derivability:
         self._trail: list[int] = []
         facts = []
         for body, head in clauses:
+            # A proposition that a body has twice is one condition.
             distinct = set(body)
             for each in distinct:
                 self._reads[each].append(len(self._heads))
@@ -55,6 +58,7 @@ class Derivability:
         """Undo all assumptions made since `mark`."""
         while len(self._trail) > mark:
             found = self._trail.pop()
+            # In reverse, as on the trail of a Prolog machine: only what follows is undone.
             self._holds[found] = 0
             for clause in self._reads[found]:
                 self._open[clause] += 1

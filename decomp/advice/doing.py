@@ -31,6 +31,7 @@ def run_jobs(
             report(job, before)
     left = [job for job in jobs if job.name not in found]
     away = [job for job in left if executor is not None and can_travel(job)]
+    # Lazily, so that jobs elsewhere begin before those here do.
     here = ((job, job()) for job in left if job not in away)
     for job, answer in answers(away, executor, run_job, here):
         report(job, kept.keep(job, Answer(reason=answer) if isinstance(answer, Failed) else answer))
@@ -61,6 +62,7 @@ class _AnswerFiles:
         """Store an answer and return it. Failures are not stored: they may not occur the next time."""
         if self.place is not None and (answer.calls is not None or answer.lacks is not None):
             path = self.place / job.key(self.setting)
+            # Written whole or not at all: another process may read it meanwhile.
             unfinished = path.with_suffix(f".{os.getpid()}")
             unfinished.write_text(to_json(answer))
             os.replace(unfinished, path)

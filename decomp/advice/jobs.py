@@ -92,6 +92,7 @@ class AdviceJob:
 
     def __call__(self) -> Answer:
         """Run the job. If the program cannot be captured or planned, the answer has the reason."""
+        # A program that fails is one answer of many: the others go on.
         try:
             program, setting = _held.program(self)
             return _lacking(program, setting) if self.wishes is None else self._outcome(program, setting)
@@ -106,6 +107,7 @@ class AdviceJob:
                 return Answer(reason=_reason(planned))
             calls = count_planned_calls(planned)
             tried = [op for op in _emitters(planned) if is_advisable(op, target) and not target.knows(op)]
+            # Each op alone, as savings of several do not add up.
             others = {op: _planned(program, setting, target | Target("", [op])) for op in tried[: self.savings]}
         saved = {
             str(MissingOp(op)): calls - count_planned_calls(each)
@@ -172,6 +174,7 @@ def _emitters(planned: PlannedProgram) -> list[Op]:
     for number, entry in enumerate(entries):
         for op in dict.fromkeys(rule.op for rule in entry.chain if isinstance(rule, Rule)):
             calls.setdefault(op, []).append(number)
+    # The last assignment wins: that of the outermost op, which was listed first.
     first = {tuple(numbers): op for op, numbers in reversed(calls.items())}
     return sorted(first.values(), key=lambda op: -len(calls[op]))
 
@@ -186,6 +189,7 @@ class _Held:
 
     def program(self, job: AdviceJob) -> tuple[Module, Setting]:
         """The captured program of a job, and its setting."""
+        # Not while the program is made and captured, which may take minutes and has a lock of its own.
         with self.lock:
             setting = self.settings.get(job.run) or job.setting()
             self._keep(self.settings, job.run, setting)

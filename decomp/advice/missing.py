@@ -13,6 +13,7 @@ from decomp.ir.ops import Op
 from decomp.rules.library import shipped_targets
 from decomp.rules.target import Target
 
+# Small against one, so that fewer ops always win, and large against rounding.
 _UNUSUAL = 1e-3
 """The surcharge of an op that no shipped target knows."""
 
@@ -110,6 +111,7 @@ def capability_of(row: Sequence[str | None]) -> MissingCapability:
 
 def extend_target(target: Target, wishes: Iterable[MissingCapability]) -> Target:
     """A target with these added. Dtypes are added first: an op takes every dtype that the target has."""
+    # False sorts before True: dtypes first.
     first = sorted(wishes, key=lambda wish: isinstance(wish, MissingOp))
     return functools.reduce(lambda known, wish: wish.added_to(known), first, target)
 
@@ -126,6 +128,7 @@ def is_advisable(op: Op, target: Target) -> bool:
 @functools.cache
 def count_targets_knowing(op: Op) -> int:
     """How many shipped targets know an op: a measure of how common it is."""
+    # A target of prims knows everything by definition, and says nothing of what is common.
     return sum(target.knows(op) for target in shipped_targets() if not _has_prims(target))
 
 

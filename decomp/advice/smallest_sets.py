@@ -53,6 +53,7 @@ class SmallestSets:
         """The cheapest set that derives all goals without the leaves `without`; None if no set does."""
         prices = {leaf: price for leaf, price in self.prices.items() if leaf not in without}
         least = 0
+        # It ends: each round adds a cut that the last set did not hit.
         while True:
             cuts = [cut for goal in goals for cut in self.cuts.get(goal, ())] + self.failed
             cuts = [cut.intersection(prices) for cut in cuts]
@@ -113,6 +114,7 @@ class SmallestSets:
 
 def _smallest_hitting_set(cuts: Sequence[Cut], prices: Mapping[int, float]) -> tuple[frozenset[int], bool]:
     """The cheapest set with an element of each cut, by branch and bound, and whether it is proved minimal."""
+    # Who hits the smaller cut hits the larger one.
     cuts = [cut for cut in set(cuts) if not any(other < cut for other in cuts)]
     best = _greedy(cuts, prices)
     search = _Branches(prices, best, _price(best, prices))
@@ -136,12 +138,14 @@ class _Branches:
             if price < self.price:
                 self.best, self.price = frozenset(taken), price
             return
+        # Prices are sums of floats in another order.
         if self.steps >= _MOST_STEPS or price + self._bound(cuts, barred) >= self.price - 1e-9:
             return
         cut = min(cuts, key=lambda cut: (len(cut - barred), sorted(cut)))
         for leaf in sorted(cut - barred, key=lambda leaf: (self.prices[leaf], leaf)):
             rest = [other for other in cuts if leaf not in other]
             self.follow(rest, (*taken, leaf), price + self.prices[leaf], barred)
+            # Sets with this leaf were all seen in its own branch.
             barred |= {leaf}
 
     def _bound(self, cuts: Sequence[Cut], barred: frozenset[int]) -> float:
@@ -149,11 +153,13 @@ class _Branches:
         found, seen = 0.0, set[int]()
         for cut in sorted(cuts, key=len):
             if seen.isdisjoint(cut):
+                # All its leaves are barred: this branch cannot hit it.
                 found += min((self.prices[leaf] for leaf in cut - barred), default=math.inf)
                 seen |= cut
         return found
 
 
+# Chvátal, "A greedy heuristic for the set-covering problem", 1979: within a factor of ln n of the cheapest.
 def _greedy(cuts: Sequence[Cut], prices: Mapping[int, float]) -> frozenset[int]:
     """Take the leaf that hits most cuts for its price, until all cuts are hit."""
     left, taken = list(cuts), set[int]()

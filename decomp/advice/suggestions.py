@@ -174,6 +174,7 @@ class Suggestion:
         if not self.ways:
             return [f"{self.to} has all that the program needs"]
         options = [outcome for outcome in (self.narrower, self.untrained) if outcome is not None]
+        # An option costs nothing to implement, so it comes before any op.
         enough = [f"no op need be added: {outcome}" for outcome in options if outcome.is_enough]
         fewer = [f"  {outcome}" for outcome in options if not outcome.is_enough]
         dtypes = (f"  {line}" for dtype in self.dtypes for line in dtype_remedies(dtype))
@@ -249,6 +250,7 @@ class SuggestionSearch:
         pairs = [(each, narrow) for each, narrow in target.narrower.items() if each in wide or not wide]
         if not wide:
             reasons = self._reasons()
+            # Only dtypes that block something now; others would be narrowed for nothing.
             pairs = [pair for pair in pairs if f"one is {name_of(pair[0])}" in reasons]
         if not pairs:
             return None
@@ -309,6 +311,7 @@ class _SuggestionSearch:
         reachable = [way.op for way in ways if way.needs]
         goals = [self.goals[op] for op in reachable]
         chosen, calls = self.sets.tried(goals, lambda leaves: self._calls_with(leaves, reachable))
+        # By name, so that the advice does not depend on the order of rules.
         stages, numbers = self._stages(sorted(chosen.leaves, key=lambda n: str(self.wishes[n])), goals)
         additions = tuple(self._addition(number, chosen, goals, reachable) for number in numbers)
         added = [self.wishes[number] for number in numbers]
@@ -379,6 +382,7 @@ class _SuggestionSearch:
 
     def _demand(self, number: int, goals: Sequence[int]) -> int:
         """How many goals have a cut with this op: the op that most goals need goes first."""
+        # Cuts that the search has met: a cheap measure, which only breaks ties.
         return sum(any(number in cut for cut in self.sets.cuts.get(goal, ())) for goal in goals)
 
     def _names(self, numbers: Iterable[int]) -> tuple[str, ...]:
