@@ -89,6 +89,8 @@ def account_of_lowering(lowering: Lowering) -> ProgramAccount:
 def source_calls(planned: ProgramGraph) -> Iterator[tuple[fx.Node, fx.Node]]:
     """The calls of a planned graph as they were before patterns were contracted, or complex numbers split, in it, each
     with the node of the user's program from which it comes."""
+    # The first pass that changes what is counted: a call of a pattern would count as one, and pairs of real numbers as
+    # many.
     changed = planned.at("fuse patterns") or planned.at("split complex")
     whole = changed.before if changed is not None and changed.before is not None else planned
     return ((node, whole.source_of(node)) for node in calls_for_target(whole.graph))
@@ -150,6 +152,7 @@ def _planned_calls(own: ProgramGraph, known: dict[ExpansionTemplate, list[Counte
         if not isinstance(decision, Derived):
             yield _counted(node, modules)
             continue
+        # Equal calls share a template, and its calls are priced once.
         if decision.stamp not in known:
             known[decision.stamp] = [_counted(each, ()) for each in calls_for_target(decision.stamp.graph)]
         for each in known[decision.stamp]:
@@ -168,6 +171,7 @@ def weights_of(program: Module) -> dict[str, torch.Tensor]:
         found = {**program.exported.constants, **program.exported.state_dict}
         return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
     root: nn.Module = program.root
+    # Each name of a tied weight, so that it is found in the module where it is read.
     both = (*root.named_parameters(remove_duplicate=False), *root.named_buffers(remove_duplicate=False))
     return dict(both)
 

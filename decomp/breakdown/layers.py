@@ -149,6 +149,7 @@ def _maker(root: _Part, call: CountedCall) -> _Part:
 
 def _sign(part: _Part, known: dict[Hashable, int]) -> int:
     below = tuple((name, _sign(each, known)) for name, each in part.parts.items())
+    # Bottom up: equal numbers of the parts make equal numbers of the whole, as in hash consing.
     key = part.kind, tuple(part.signatures), tuple(part.shapes), below
     part.number = known.setdefault(key, len(known))
     return part.number
@@ -166,6 +167,7 @@ def _rows(part: _Part) -> Iterator[Layer]:
         if len(group) > 1:
             path = f"{part.path}.{_numbers([*map(int, group)])}".removeprefix(".")
             yield _sum(path, first.kind, len(group), [each.whole() for each in group.values()])
+        # A block that differs from its repeated neighbours stays a row like them.
         elif (len(groups) == 1 or _repeats(first)) and first.parts and not (folds and name.isdecimal()):
             yield from _rows(first)
         else:
@@ -176,6 +178,7 @@ def _groups(parts: Mapping[str, _Part]) -> list[dict[str, _Part]]:
     """Parts that are equal, if their names are numbers; each other part alone."""
     found: dict[Any, dict[str, _Part]] = {}
     for name, part in parts.items():
+        # Only items of a list or `Sequential`: `q_proj` and `k_proj` may be equal, and are not the same layer.
         found.setdefault(part.number if name.isdecimal() else name, {})[name] = part
     return list(found.values())
 
