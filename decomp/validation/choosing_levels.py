@@ -8,9 +8,11 @@ import math
 
 from decomp.errors import AccuracyError
 from decomp.ir.ops import Op
-from decomp.rules.accuracy import LEVELS, Accuracy, Level
+from decomp.rules.accuracy import Accuracy, Level
 from decomp.validation.error_budget import LevelChoice, Levels
 
+# Squared errors add up only for errors that are independent. Those of calls on one path are correlated, so the sum can
+# come out too small. Sixteen steps reduce the target by 0.8¹⁶, a factor of 36 in the square.
 TIGHTER = 0.8
 """The factor on the limit for the next attempt, if the error exceeds the estimate from the sum of squares."""
 TRIES = 16
@@ -38,6 +40,8 @@ def cheapest_levels(levels: Levels, allowed: float, named: Accuracy = Accuracy()
     `named` keep their levels. Raises `AccuracyError` if not even the most accurate levels suffice."""
     known = {op: [str(named.level(op))] if named.names(op) else levels.levels(op) for op in levels.nodes}
     choices = {op: [levels.choice(op, level) for level in found] for op, found in known.items() if found}
+    # Dominated choices go first: the greedy search then only ever trades cost for accuracy, and its last choice of each
+    # op is the most accurate one, which the test for giving up below relies on.
     worthwhile = {op: _worthwhile(found) for op, found in choices.items()}
     bound = allowed * levels.original.size
     target = bound**2
@@ -47,15 +51,11 @@ def cheapest_levels(levels: Levels, allowed: float, named: Accuracy = Accuracy()
         if error.size <= bound:
             several = [op for op, found in choices.items() if any(_differ(found[0], each) for each in found)]
             return Picked({op: picked[op].level for op in several}, growth(error.size, levels), allowed)
+        # The most accurate levels still exceed the limit, so a smaller target would pick the same again.
         if all(choice is worthwhile[op][-1] for op, choice in picked.items()):
             break
         target *= TIGHTER
     raise AccuracyError(_too_much(levels, {op: found[-1] for op, found in worthwhile.items()}, allowed))
-
-
-def _of(levels: Levels, op: Op) -> list[Level]:
-    """The named levels at which an op can be lowered to the target."""
-    return [level for level in levels.levels(op) if level in LEVELS]
 
 
 def _differ(one: LevelChoice, other: LevelChoice) -> bool:
@@ -84,6 +84,9 @@ def _within(choices: Mapping[Op, Sequence[LevelChoice]], target: float) -> dict[
     enough."""
     picked = {op: found[0] for op, found in choices.items()}
     while not _square(picked) <= target:
+        # All later choices are candidates, not just the next: a step that gains little may be followed by one that
+        # gains a lot. This is the greedy heuristic for the multiple-choice knapsack problem (Kellerer, Pferschy and
+        # Pisinger, Knapsack Problems, 2004, chapter 11), without its skipping of choices below the convex hull.
         steps = [(op, other) for op, found in choices.items() for other in found[found.index(picked[op]) + 1 :]]
         if not steps:
             break
@@ -100,6 +103,7 @@ def _gain(now: LevelChoice, then: LevelChoice) -> tuple[float, float]:
     """The reduction of the squared error by a step, relative to its price; steps that fix NaN or infinity come
     first."""
     gained = now.error.size**2 - then.error.size**2 if math.isfinite(then.error.size) else 0.0
+    # The cost of two choices may be equal; then any gain is free, and the quotient must only be very large.
     return gained / max(then.cost - now.cost, 1e-300), -then.cost
 
 

@@ -18,10 +18,16 @@ from decomp.validation.ulp import spacing
 
 Call = Callable[[Sequence[Any]], list[torch.Tensor]]
 """Maps operands to the tensors that a call returns, flat."""
+# The float64 result is one sample of a rounding error. Another order of the same sum may be off by several times as
+# much.
 KERNEL_ERROR_FACTOR = 8.0
 """The factor on the op's own error, and on the effect of a perturbation, that a result may be off by."""
+# For example sin at 10⁸ in float32, where an operand is only known to within 4: two perturbations do not show the range
+# of its values.
 BLURRED = 1e5
 """Results that a perturbation changes by more ULP than this are not compared: they are ill-conditioned."""
+# Signs are random by element: with a single perturbation, two operands may move together and leave their difference
+# unchanged, so that a cancellation does not show.
 PERTURBATIONS = 2
 """The number of perturbations of the operands."""
 
@@ -60,16 +66,20 @@ class CallReference:
 def truth_of(call: Call, wide_call: Call, operands: Sequence[Any], *, signs: bool = False) -> CallReference:
     """Computes the reference for a call; `signs`: also with other signs of vectors. Raises what the op itself raises on
     these operands."""
+    # Outside the `try`: if the op itself rejects the operands the caller takes others, and nothing is at fault.
     own = call(operands)
     try:
         with Ties() as ties:
             wide, reals = in_float64(wide_call, operands)
     except Exception:  # the op has no float64 kernel, or mixes dtypes explicitly
         return CallReference(own, None, [])
+    # The number and shapes of results may depend on values (`unique`, `nonzero`), which float64 does not round alike.
     if [t.shape for t in wide] != [t.shape for t in own]:
         return CallReference(own, None, [])
+    # By identity, since a call may run twice in float64, and a function of a call may leave results out.
     choices = [next((choice for choice in ties.choices if choice.places is each), None) for each in wide]
     others = range(1, 1 + (ties.alternatives if ties.choices or signs else 0))
+    # Perturbed runs multiply the time of a check, and most results are close enough without any.
     return CallReference(own, wide, [], operands, choices, functools.partial(_perturbed, wide_call, reals, others))
 
 
@@ -78,8 +88,11 @@ def _perturbed(wide_call: Call, operands: Sequence[Any], others: Sequence[int]) 
     try:
         moved = [wide_call(widened(_moved(operands, seed))) for seed in range(PERTURBATIONS)]
         for other in others:
+            # The operands are not perturbed here: a perturbation would make most of the equal elements different.
             with Ties(other):
                 moved.append(wide_call(widened(operands)))
+    # A perturbed operand may leave the domain, as a probability above 1. Without perturbations the comparison is just
+    # stricter.
     except Exception:  # the kernel rejects them
         return []
     return moved
@@ -89,9 +102,11 @@ def in_float64(call: Callable[[Any], Any], operands: Any) -> tuple[Any, Any]:
     """The results of a call in float64, and its operands. If results are still narrower floats, as for integer
     operands, the integers are first converted to floats, rounded as the call rounds them."""
     found = call(widened(operands))
+    # PyTorch promotes integers to the default dtype, so that `sqrt` of integers gives float32 in the float64 run too.
     narrow = next((leaf.dtype for leaf in tensors_in(found) if leaf.dtype in _WIDER), None)
     if narrow is None or not any(map(_is_exact, tensors_in(operands))):
         return found, operands
+    # First to the narrow dtype: the call rounds a large integer to it before it computes, and a rule does the same.
     reals = tree_map(lambda leaf: leaf.to(narrow) if _is_tensor(leaf) and _is_exact(leaf) else leaf, operands)
     try:
         return call(widened(reals)), reals
@@ -125,6 +140,7 @@ def compare_with_reference(
 
 
 def _judge(found: Sequence[torch.Tensor], truth: CallReference, allowed: Allowance, pointwise: bool) -> ErrorJudgement:
+    # Checks that need no tolerance come first, so that broadcasting below cannot hide a wrong shape.
     if len(found) != len(truth.own):
         return ErrorJudgement(float("inf"), f"gives {len(found)} tensors instead of {len(truth.own)}")
     worst = error = 0.0
@@ -150,6 +166,8 @@ def _judge(found: Sequence[torch.Tensor], truth: CallReference, allowed: Allowan
                 _lost_at_zero(truth.operands, own) if pointwise else None,
             )
         )
+        # A gradient that is 0 in exact arithmetic has no relative error: both results are then rounding errors of terms
+        # that cancel.
         if one.fault is not None and not (truth.noise and truth.wide and _is_noise(mine, wide, truth.noise[i])):
             return one
         worst, error = max(worst, one.ulp), max(error, one.error)
@@ -177,6 +195,7 @@ def _exactly(
     """Compares integers and bools, which must be equal, except where they change with perturbed operands, or are
     indices of equal elements."""
     wrong = mine != own if choice is None else ~choice.allows(mine)
+    # An integer result of floats, as of `floor` or `argmax`, jumps where the operand is next to an integer or a tie.
     for other in (wide, *moved) if choice is None else ():
         if other.shape == own.shape and not other.is_complex():
             wrong &= other.to(own.dtype) == own
@@ -200,7 +219,9 @@ def _closely(
     mine64, own64 = mine.double(), own.double()
     finite = own64.isfinite() & wide.isfinite()
     # At special values PyTorch's kernels differ by instruction set and layout: float64's result is accepted too.
+    # The float64 result is rounded to the dtype first: an infinity is right where it overflows there.
     wrong = _is_other(mine64, own64) & _is_other(mine64, wide.to(real).double()) & ~(finite & mine64.isfinite())
+    # A perturbed operand that makes a finite result infinite shows that the operand is at the threshold of overflow.
     for each in moved:
         wrong &= each.to(real).isfinite() == wide.to(real).isfinite()
     if allowed.signed_zeros:
@@ -209,10 +230,14 @@ def _closely(
         at = tuple(wrong.nonzero()[0].tolist())
         return ErrorJudgement(float("inf"), f"gives {mine[at].item():g} instead of {own[at].item():g} at {list(at)}")
     sizes = torch.where(finite, wide, 0.0).abs()
+    # Relative to float64, not to the op's kernel: otherwise a rule that is more precise than the kernel would be
+    # reported.
     error, unit = _zero_unless((mine64 - wide).abs(), finite), spacing(sizes, real)
     slack = _zero_unless((own64 - wide).abs(), finite)
     for each in moved:
         slack = torch.fmax(slack, _zero_unless((each - wide).abs(), finite))
+    # A sum of products is accurate to the largest of its terms. In ULP of a small element that cancels, even PyTorch's
+    # own kernel is off by any number.
     if not pointwise:
         unit, slack = unit.max().expand_as(unit), slack.max().expand_as(slack)
     elif allowed.floor:
@@ -245,6 +270,7 @@ def _lost_at_zero(operands: Sequence[Any], own: torch.Tensor) -> torch.Tensor | 
     if own.is_complex() or not reals:
         return None
     try:
+        # NaN and infinite operands become 0: the element is then compared as special value, and 0 adds no tolerance.
         sizes = [real.nan_to_num(0.0, 0.0).expand(own.shape) for real in reals]
     except RuntimeError:
         return None
@@ -304,6 +330,7 @@ def _moved(operands: Sequence[Any], seed: int) -> Any:
         if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
             return leaf
         eps = torch.finfo(leaf.dtype).eps
+        # Relative, so that zeros keep their value and sign; and `nextafter` has no kernel for complex numbers.
         step = 1.0 + eps * (torch.randint(0, 2, leaf.shape, generator=draw) * 2 - 1).double()
         return _wide(leaf) * step.to(leaf.device)
 

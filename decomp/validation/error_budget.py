@@ -43,10 +43,16 @@ class Error:
         parts: list[torch.Tensor] = []
         broken = False
         for mine, theirs in pairs:
+            # Infinite values in the exact result have no error that could be added up; a NaN where the exact value is
+            # finite is recorded as broken.
             known = theirs.isfinite()
             right, wrong = theirs[known], (mine.double() - theirs)[known]
             broken |= not bool(wrong.isfinite().all())
+            # The root mean square and not the largest value: one outlier would make the errors of all other elements
+            # look small.
             scale = math.sqrt(float(right.square().sum()) / max(right.numel(), 1)) or 1.0
+            # Scaled such that the inner product of two parts sums to the mean over outputs, whatever their numbers of
+            # elements.
             parts.append(wrong.nan_to_num(0.0, 0.0, 0.0) / (scale * math.sqrt(max(wrong.numel(), 1) * len(pairs))))
         return cls(tuple(parts), broken)
 
@@ -169,6 +175,7 @@ class Levels:
         """The part of a run's error that is due to the calls of an op."""
         errors = {place: traced.errors.get(place, ()) for place in self.nodes[op]}
         wrong = any(each is not None for results in errors.values() for call in results for each in call)
+        # Without any error the run in float64 is the one already made, and for most ops of a program that saves a run.
         found = self.experiment.with_errors(errors) if wrong else self.experiment.exact
         return Error.of(found, self.experiment.exact)
 
@@ -179,6 +186,8 @@ class Levels:
     def _error(self, op: Op, level: Level) -> Error:
         """Measured once for all levels with the same expansions."""
         stamps = {place: decision.stamp for place, decision in self._derived(op, level).items()}
+        # Levels often share an expansion. Templates are compared by what they call and by which rules, as plans may
+        # hold equal ones as different objects.
         key = op, tuple((place, *((entry.target, entry.chain) for entry in s.entries)) for place, s in stamps.items())
         if key not in self._errors:
             self._errors[key] = self.due(op, self._at(level))

@@ -61,6 +61,8 @@ class Experiment:
         """The structure of each call's results."""
         self._number = {graph.owner: number for number, graph in enumerate(self.graphs)}
         self._effects = [EffectTable(graph.owner) for graph in self.graphs]
+        # The first run records what later runs replay. It must use PyTorch's kernels in the program's own dtypes,
+        # because random kernels draw other numbers in float64.
         self.drawn_before = False
         self._run(self._first, self.inputs)
         self.drawn_before = True
@@ -121,6 +123,8 @@ class Experiment:
         result = self._by(place, node, None, args, kwargs)
         if self._effects[place[0]].of(node).most:
             self.random.setdefault(place, []).append(result)
+        # Recorded in the first run only: in float64 the dtype of an argument no longer shows what the program computes
+        # in.
         self.given[place] = pytree.tree_map(lambda leaf: getattr(leaf, "dtype", None), (args, kwargs))
         self.containers[place] = pytree.tree_structure(result)
         return result
@@ -129,10 +133,13 @@ class Experiment:
         """Run a call by an expansion, or by its own kernel."""
         if way is None:
             return call_node(node, self.graphs[place[0]].owner, args, kwargs)
+        # The inputs of an expansion are the distinct operands of the call, so a value is found by its operand.
         pairs = zipped((node.args, node.kwargs), (args, kwargs))
         made = {given: value for given, value in pairs if isinstance(given, fx.Node)}
         found = run_graph(way.graph, way.constants, [made[given] for given in node.all_input_nodes])
         tensors, like = pytree.tensors_in(found), self.containers[place]
+        # A rule may return a tuple where the op returns a list; whatever reads a result expects the containers of the
+        # op.
         return pytree.tree_unflatten(tensors, like) if like.num_leaves == len(tensors) else found
 
     def _wide(self, place: Place, node: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -140,6 +147,7 @@ class Experiment:
         if place not in self.own_only and not _is_of_bits(node):
             try:
                 return widened(self._by(place, node, None, *widened((args, kwargs))))
+            # PyTorch raises one of these for a missing kernel, for mixed dtypes and in a failing `torch._check`.
             except (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError):
                 pass
         self.own_only.add(place)
@@ -178,6 +186,8 @@ class _ProgramRun:
         draws = self.experiment.random.get(place)
         if draws is None or not self.experiment.drawn_before:
             return self.compute(place, node, args, kwargs)
+        # The body of a loop may run more often in float64 than in the first run, as its condition is computed. Numbers
+        # are then reused.
         turn = self.drawn[place] = self.drawn.get(place, -1) + 1
         return widened(draws[turn % len(draws)]) if self.wide else draws[turn % len(draws)]
 
@@ -219,6 +229,7 @@ def _error(found: Any, exact: Any) -> torch.Tensor | None:
         return None
     if not (exact.is_floating_point() or exact.is_complex()):
         return None
+    # NaN at the same places is no error, and the difference of equal infinities would be NaN.
     same = (found == exact) | ((found != found) & (exact != exact))
     return None if bool(same.all()) else torch.where(same, 0.0, found.to(exact.dtype) - exact)
 

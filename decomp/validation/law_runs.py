@@ -58,6 +58,8 @@ class Application:
     derived: Sequence[Term] = ()
     """Operands of the image that are computed from other operands, such as views, and the calls between."""
 
+    # A program of a hundred layers applies the same law a hundred times. Names by first occurrence make those
+    # applications equal without comparing graphs up to isomorphism.
     def key(self) -> Any:
         """A key that is equal for applications that compute the same by the same laws."""
         names: dict[Term, str] = {}
@@ -67,6 +69,7 @@ class Application:
             known = operand in names
             name = names.setdefault(operand, f"%{len(names)}")
             number = constant_of(operand)
+            # A constant belongs to the key, since a law may hold for some numbers only, as x · 1 = x.
             return name if known else f"{name}: {described(operand.value)}{'' if number is None else f' of {number!r}'}"
 
         made = [*self.above, self.image]
@@ -97,6 +100,8 @@ class Application:
         """The number of turns: small operands hold few special values at a time."""
         shapes = [getattr(term.value, "shape", ()) for term in self._leaves()]
         smallest = min((math.prod(size_hint(size) or 1 for size in shape) for shape in shapes), default=ELEMENTS)
+        # At least 3 turns, since special values meet each other only by chance; at most 64, to limit the time for
+        # scalars.
         return max(3, min(64, ELEMENTS // max(smallest, 1)))
 
     def outcome(self, turn: int) -> tuple[Any, Any]:
@@ -106,6 +111,8 @@ class Application:
         for node in self.calls:
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda o: self._value(o, found))
             mine = call_node(node, self.root, args, kwargs)
+            # The value that is already known stays: an operand of the image is given, even if a call on the way
+            # computes it too.
             found.setdefault(self.images[node], mine)
         if not self.is_call:
             return mine, values[self.image]
@@ -120,6 +127,7 @@ class Application:
         inner = [operand for each in self.derived for operand in each.operands]
         for i, term in enumerate(dict.fromkeys([*self._leaves(), *inner])):
             if term not in self.derived:
+                # Operands of one turn have different seeds: with equal ones, x − y would be 0 everywhere.
                 values[term] = _operand(term, 1 + i + 7 * turn)
         for term in self.derived:
             args, kwargs = substituted((term.args, term.kwargs), values.__getitem__, Term)
@@ -215,6 +223,7 @@ def _run_laws(found: Simplified, known: dict[Any, str | None]) -> None:
     for node in found.subject.graph.nodes:
         image = images.visit(node)
         names = found.applied.get(node, ())
+        # Laws that are not exact change the last places by intent; verification compares those with the whole program.
         if names and all(laws[name].exact for name in names):
             is_call = image.owner is node or node in found.merged
             above = images.inner.get(node, ())
@@ -254,6 +263,7 @@ def _calls_between(node: fx.Node, leaves: set[Term], images: ReplayedRewrites) -
     for current in waiting:
         operands = current.all_input_nodes if len(seen) < LIMIT else ()
         for operand in operands:
+            # A call with effects is not run again: it may draw other random numbers or write to its operands.
             opaque = operand in images.around.effectful or not operand.op.startswith("call")
             known = opaque or images.of[operand] in leaves or _views_from(leaves, images.of[operand], images.inner)
             if operand not in seen and not known:
@@ -264,6 +274,8 @@ def _calls_between(node: fx.Node, leaves: set[Term], images: ReplayedRewrites) -
 
 def _run(application: Application) -> str | None:
     """Why an application could not be run; None if it was. Raises `ValuesDiffer` if results differ."""
+    # Applications come from a program with fake tensors, and a mode that is still active would make these operands fake
+    # too.
     with without_ambient_modes(), unset_fake_temporarily(), torch.no_grad():
         for turn in range(application.turns):
             try:

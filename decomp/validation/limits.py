@@ -17,8 +17,10 @@ from decomp.validation.operands import NoOperands, made_alike
 
 _OVERFLOWS = (torch.int32, torch.int64)
 """The dtypes whose overflow is undefined: narrower integers are computed in `int` and truncated, unsigned ones wrap."""
+# https://github.com/pytorch/pytorch/issues/121343
 _WITHOUT_SMALLEST = ("gcd", "lcm")
 """Ops whose kernels end the process for the smallest integer (`lcm`, torch 2.13)."""
+# A shift by the width of the dtype or more, or by a negative number, is undefined in C++.
 _SHIFTS = (0, 1, 2, 3, 7)
 """Counts by which integers of each width can be shifted."""
 
@@ -38,8 +40,14 @@ def integer_limits(node: fx.Node, turn: int = 0) -> Iterator[list[Any]]:
     values = [metadata(given) for given in node.all_input_nodes]
     name, bound = str(node.target), bound_call(node)
     numbers = [each for each in bound.arguments.values() if type(each) is int] if bound is not None else []
+    # The smallest integer divided by −1 raises SIGFPE on x86: https://github.com/pytorch/pytorch/issues/190042. A
+    # number in the call, as in `x // -1`, meets all elements.
     smallest = -1 not in numbers and not any(each in name for each in _WITHOUT_SMALLEST)
+    # Operands of different shapes are broadcast, so that any element of one may meet any of the other. Only for equal
+    # shapes does the position tell which pairs occur.
     aligned = len({leaf.shape for leaf in pytree.tensors_in(values) if is_integer(leaf)}) < 2
+    # Integer division by zero raises in PyTorch. The second set is for those ops, and is tried only if the kernel
+    # refuses the first.
     for zeros in (True, False):
         places = itertools.count()
 
@@ -72,6 +80,8 @@ def float_limits(node: fx.Node) -> Iterator[list[Any]]:
         if not like.is_floating_point():
             return torch.arange(like.numel()).reshape(like.shape) % 2 == 0
         info = torch.finfo(like.dtype)
+        # A quarter of the smallest normal number is subnormal in every dtype; its product with ε is the smallest
+        # subnormal.
         sizes = [info.tiny / 4, info.tiny * info.eps, 0.0, info.tiny, 1.0]
         return _combined(like, next(places), [sign * size for size in sizes for sign in (1.0, -1.0)], 0)
 
@@ -85,6 +95,7 @@ def _combined(like: torch.Tensor, place: int, numbers: Sequence[int | float], tu
     chosen = (count + turn * like.numel()) % len(numbers)
     if place > 0:
         rounds = torch.div(count + turn * like.numel(), len(numbers), rounding_mode="floor")
+        # A random but fixed order: in the same order for all operands, equal numbers would meet in the first round.
         other = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(place))[chosen]
         chosen = (other + place * rounds) % len(numbers)
     dtype = torch.float64 if like.is_floating_point() else like.dtype

@@ -45,6 +45,8 @@ def operand_sets(
     if seen is not None:
         yield SEEN, iter([seen])
     if pointwise or seen is None:
+        # For other ops, random operands may be outside the domain (a matrix that is not positive definite, an index),
+        # and operands of a run are known to be inside.
         yield RANDOM, random_operands(node)
     shipped = [is_shipped(rule.function) for entry in stamp.entries for rule in entry.chain if isinstance(rule, Rule)]
     if pointwise and of_integers(node):

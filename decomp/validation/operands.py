@@ -46,6 +46,8 @@ def random_operands(node: fx.Node, seed: int = 0) -> Iterator[list[Any]]:
         raise NoOperands("the valid range of its integers is not known")
     sizes = [concrete_size(size) for leaf in pytree.tensors_in(values) for size in leaf.shape]
     sizes = [size for size in sizes if size > 0] or [1]
+    # The widest first, as it tests most. An index must be below a size, but of which operand is not known: smaller
+    # ranges follow, and at last 0 alone.
     ranges = [(-8, 9), (0, max(sizes)), (0, min(sizes)), (0, 1)] if integers else [(0, 1)]
     for low, high in ranges:
         draw = torch.Generator().manual_seed(seed)
@@ -66,6 +68,7 @@ def edge_operands(node: fx.Node, numbers: Sequence[float], turn: int) -> Iterato
     call has no float operands."""
     values = _float_operands(node)
     marks = dict.fromkeys(size for n in numbers if abs(n) <= _FAR for size in (n, -n))
+    # The summand is for n = 0, whose neighbours would be 0 again.
     near = [each for n in marks for each in (n, n * (1 + 2**-9) + 2**-12, n * (1 - 2**-9) - 2**-12)]
     first = [8.5, -8.5, 1e-3, -1e-3, -0.0, 0.5, -0.5, 30.0, -30.0, 1.5, 2.5, -1.5, -2.5, 1.0, -1.0, 1e-5, -1e-5]
     pool = torch.tensor([*near, *first], dtype=torch.float64)
@@ -79,6 +82,8 @@ def edge_operands(node: fx.Node, numbers: Sequence[float], turn: int) -> Iterato
         start = torch.arange(count) + turn * count
         equal = pool[places[start % len(pool)]]
         other = pool[torch.randint(len(pool), (count,), generator=draw)]
+        # Two thirds of the positions hold the same number in all operands, so that comparisons of operands see
+        # equality.
         return torch.where(torch.arange(count) % 3 < 2, equal, other).reshape(like.shape)
 
     yield [made_alike(value, made) for value in values]
@@ -213,12 +218,15 @@ def _leaf_alike(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any
     shape, strides = [concrete_size(s) for s in value.shape], [concrete_size(s) for s in value.stride()]
     if torch.Size(shape).numel() > LARGEST:
         raise NoOperands("its operands are too large to be generated")
+    # The strides of the program, as kernels take different paths for them, and rules may have conditions on strides.
     made = torch.empty_strided(shape, strides, dtype=value.dtype, device=_device(value))
     with torch.no_grad():
         return _fill(made, make(made))
 
 
 def _fill(made: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    # An expanded tensor holds one element at several positions: `copy_` into it is refused, and values that differ are
+    # impossible. Then the strides are given up, unless one element fills it.
     if 0 in made.stride():
         return values.to(made.dtype).expand(made.shape) if values.numel() == 1 else values.to(made.dtype)
     return made.copy_(values)
@@ -243,6 +251,7 @@ def _large(like: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
     if not like.is_floating_point():
         return _random(like, draw, 0, 1)
     sizes, signs = (torch.rand(like.shape, generator=draw, dtype=torch.float64) for _ in range(2))
+    # Uniform in the exponent: uniform numbers up to 32 would hardly contain any below 1.
     return torch.exp2(6 * sizes - 1) * torch.where(signs < 0.5, -1.0, 1.0)
 
 

@@ -67,6 +67,8 @@ class PlanPricing:
             if isinstance(decision, Derived):
                 key = self._key(node, decision)
                 alike = [decided[place][1] for decided in (own, *others.values()) if place in decided]
+                # By the identity of decisions: a plan shares one among calls of equal signature, and pricing graphs is
+                # the costly part.
                 shared = *key, *map(id, alike)
                 if shared not in known:
                     known[shared] = _priced(key, {place: node}, own, others, target, self.cost)
@@ -85,6 +87,7 @@ class PlanPricing:
         return str(op or spell_target(node.target)), str(decision.rule), str(level)
 
     def _at_each_level(self) -> dict[str, Decided]:
+        # So that plans at other levels reuse the rules that were run for the first.
         with resumed_session(self.program, self.matching.rules):
             return {level: self._at(level) for level in LEVELS}
 
@@ -116,6 +119,7 @@ def _priced(
     found = [_price(other, nodes, decided, target, cost) for other, decided in others.items() if other != level]
     apart: list[Price] = []
     for each in found:
+        # Levels that lead to the same calls would be rows of a table that tell nothing.
         known = {(price.rule, price.calls, price.cost) for price in (chosen, *apart)}
         if each is not None and (each.rule, each.calls, each.cost) not in known:
             apart.append(each)
@@ -133,6 +137,7 @@ def _price(level: str, nodes: Mapping[Place, fx.Node], decided: Decided, target:
     cost_of_all = sum(price_of_graph(cost, decision.stamp.graph) for decision in derived)
     errors = [certified_error(decision, target, node) for decision, node in zip(derived, nodes.values())]
     known = [error for error in errors if error is not None]
+    # One expansion without a certificate makes the largest error unknown, not smaller.
     ulp, own = max(known) if known and len(known) == len(errors) else (None, None)
     return Price(level, ", ".join(map(str, rules)), calls, cost_of_all, ulp, own)
 

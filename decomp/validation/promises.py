@@ -52,6 +52,7 @@ class Promise:
             return UNMEASURED
         names = {name_of(result.dtype) for result in results}
         found = [self.figures[name] for name in names if name in self.figures]
+        # Twice the certified error: it is the largest of a sample of operands, not a bound.
         return max(MEASURED, 2.0 * max(found or self.figures.values()))
 
 
@@ -62,6 +63,7 @@ def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
     certificate = certificate_of(rule) if hasattr(rule, "function") else None
     right = not (hasattr(rule, "op") and shipped().has_wrong_gradients(rule.op.short))
     reach = shipped().range_of(rule.op.short, level) if hasattr(rule, "op") else (-math.inf, math.inf)
+    # It copies its operand, so values are exact, and its gradient is that of the identity where `detach` has none.
     if getattr(rule, "function", None) is identity_for_detach:
         return Promise({"float32": 0.0}, special_values=True, gradients=False)
     floor, slack = ABSOLUTE if level == "fast" else 0.0, GRADIENTS.get(level, 0.0)

@@ -16,6 +16,7 @@ _OPEN = {aten.sort, aten.topk, aten.kthvalue, aten.mode, aten.median, aten.nanme
 `argmin` it is the first."""
 
 
+# An eigenvector times −1 is an eigenvector. In a singular value decomposition, u and v of one value change together.
 _VECTORS = {aten._linalg_svd.default: (0, 2), aten._linalg_eigh.default: (1, None)}
 """Ops that return vectors with unspecified signs (or phases, if complex): the positions of the results that hold them
 in columns, and in rows."""
@@ -36,16 +37,21 @@ class TieBreak:
         inside = (0 <= places) & (places < self.x.shape[self.dim])
         found, own = (_taken(self.x, self.dim, each) for each in (torch.where(inside, places, 0), self.places))
         allowed = inside & _is_same(found, own)
+        # One index for each row cannot repeat; several must not point to the same element.
         if places.dim() < self.x.dim():
             return allowed
         return allowed & places.sort(dim=self.dim).values.diff(dim=self.dim).all(self.dim, keepdim=True)
 
     def other(self) -> torch.Tensor:
         """The index of the next equal element instead; after the last, that of the first."""
+        # Equal elements are neighbours after sorting. A stable sort makes the order of their indices known.
         ordered, order = self.x.detach().sort(dim=self.dim, stable=True)
         shape = [-1 if dim == self.dim % self.x.dim() else 1 for dim in range(self.x.dim())]
         ranks = torch.arange(self.x.shape[self.dim], device=self.x.device).view(shape).expand(self.x.shape)
+        # `roll` puts the last element before the first, where nothing precedes.
         follows = _is_same(ordered, ordered.roll(1, self.dim)) & (ranks > 0)
+        # The running maximum of the ranks at which a group of equal elements begins is the beginning of each element's
+        # own group.
         first = torch.where(follows, 0, ranks).cummax(self.dim).values
         following = torch.where(follows.roll(-1, self.dim), ranks + 1, first)
         following = torch.zeros_like(order).scatter(self.dim, order, order.gather(self.dim, following))

@@ -22,10 +22,13 @@ class Exact:
 
     def rounded(self, dtype: torch.dtype) -> torch.Tensor:
         """The nearest values of `dtype`."""
-        # float64 -> 16 bits goes through float32 in torch 2.13, which rounds twice only where float32 holds a tie.
+        # float64 -> 16 bits goes through float32 (c10::BFloat16 and c10::Half are made of a float, torch 2.13). This
+        # rounds twice, and gives another number only where float32 holds a tie: 1 + 2⁻⁸ + 2⁻³⁰ becomes 1 in bfloat16.
         return self.high.to(dtype)
 
 
+# Goldberg's definition extended to all reals, see Muller, On the definition of ulp(x), INRIA RR-5504, 2005. The
+# exponent of `frexp` is exact; that of a logarithm is not next to a power of two.
 def spacing(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The distance between neighbouring numbers of `dtype` at `x` (float64), as float64. Below the smallest normal
     number it is that of the subnormal range; beyond the largest, that of the last binade."""
@@ -45,9 +48,13 @@ def ulp_error(found: torch.Tensor, exact: torch.Tensor | Exact, unit: torch.Tens
     unit = spacing(exact.high, found.dtype) if unit is None else unit
     beyond = exact.rounded(found.dtype).isinf()
     ours, theirs = found.double(), exact.high
+    # Infinity is one step after the largest number, so that a formula that overflows a little too early is a small
+    # error.
     steps = (found.isinf().double() * ours.sign() - beyond.double() * theirs.sign()).nan_to_num(0.0)
     theirs = torch.where(beyond, theirs.sign() * largest, theirs)
     difference = ours.clamp(-largest, largest) - theirs
+    # Subtracted last: `high` alone is exact to 53 bits, and `low` matters only after the leading digits have cancelled
+    # (Dekker, A floating-point technique for extending the available precision, 1971).
     if exact.low is not None:
         difference = difference - torch.where(beyond, 0.0, exact.low)
     last = spacing(torch.full_like(theirs, largest), found.dtype)
@@ -89,6 +96,7 @@ def deviation(
     wanted = exact.rounded(found.dtype)
     ours, theirs = kinds(found), kinds(wanted)
     small = (error <= NEAR_OVERFLOW) & exact.high.isfinite()
+    # NaN on one side only is never a rounding error, whatever the ULP say.
     special = (ours != theirs) & ((ours == 1) | (theirs == 1))
     special |= ((ours == 2) | (ours == 3) | (theirs == 2) | (theirs == 3)) & (ours != theirs) & ~small
     # The sign of a zero that is a rounded nonzero value is not compared.

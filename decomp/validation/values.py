@@ -119,6 +119,8 @@ def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]]
     with forked_random_state():
         if given is not None and fresh:
             _measure_in_a_run(lowering, given, fresh)
+        # What did not occur in the run, in a branch that was not taken or because there are no inputs, is measured on
+        # random operands.
         for stamp, (_, node, decision) in fresh.items():
             if stamp not in verdicts:
                 promise = _promise(lowering, decision)
@@ -144,6 +146,8 @@ def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[ExpansionTe
 
     def visit(node: fx.Node, values: Mapping[fx.Node, Any]) -> None:
         decision = decisions.get(node)
+        # An expansion is measured once, at its first call: a model of a hundred equal layers would otherwise be checked
+        # a hundred times.
         if isinstance(decision, Derived) and decision.stamp in fresh and decision.stamp not in internals.verdicts:
             seen = [values[slot] for slot in node.all_input_nodes]
             promise = _promise(lowering, decision)
@@ -234,6 +238,7 @@ class _Measure:
         functions = own, wide, functools.partial(_stamped, self.stamp)
         self.promised = max(self.promised, self.promise.ulp(truth.own))
         judged = self._compared(functions, operands, truth, special, slopes)
+        # Only after a fault: a normal form is computed by more calls, and equal results need none.
         form = normal_form(self.node) if judged.fault is not None else None
         if form is not None:
             judged = self._in_normal_form(form, functions, operands, special, slopes) or judged
@@ -304,6 +309,8 @@ class _Measure:
         judged = self._judged(gradients[2], operands, truth, allowed)
         if judged.fault is not None and not self.promise.kinks:
             noise = truth.noise
+            # At a kink, as of `abs` at 0, a subgradient is a choice. Only `exact` promises PyTorch's choice, so others
+            # are compared beside the kink.
             smooth = off_kinks(operands)
             truth = replace(truth_of(gradients[0], gradients[1], smooth, signs=self.signs), noise=noise)
             judged = self._judged(gradients[2], smooth, truth, allowed)
@@ -344,6 +351,8 @@ def _in_domain(own: Any, operands: list[Any]) -> list[Any]:
     """The operands, mapped into the domain of the op if necessary: between 0 and 1, or above 1. Raises `NoOperands`."""
     changes: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
         lambda t: t,
+        # The operands may be outside of the domain of `log`, `acosh` or `atanh`: there, gradients are NaN on both sides
+        # and compare equal, whatever the rule does.
         lambda t: 0.1 + 0.8 * torch.sigmoid(t),
         lambda t: 1.1 + t.abs(),
     )
@@ -379,6 +388,7 @@ def _accepted(own: Any, wide: Any, choices: Iterator[list[Any]]) -> tuple[list[A
     refusal = "no operands"
     for operands in choices:
         try:
+            # Copies: operands of a run belong to the program, and a call may write to them.
             apart = from_run(operands)
             return apart, truth_of(own, wide, apart)
         except NoOperands:
@@ -407,6 +417,7 @@ def gradients_of(call: Any, which: Sequence[int], operands: Sequence[Any]) -> li
         if not pairs or not leaves:
             return []
         found = torch.autograd.grad([t for t, _ in pairs], leaves, [w for _, w in pairs], allow_unused=True)
+    # An expansion that does not depend on an operand gives None where PyTorch's formula gives zeros, and the reverse.
     return [torch.zeros_like(leaf) if g is None else g.detach() for g, leaf in zip(found, leaves)]
 
 

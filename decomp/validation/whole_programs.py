@@ -44,6 +44,7 @@ def whole_programs(
     `subnormals`: whether the rules promise anything for subnormal numbers. Raises `ValuesDiffer`, `GradientsDiffer`,
     and `ArgumentError` if the source does not run on the inputs."""
     before, after = callable_of(source), callable_of(lowered)
+    # Rules draw in another order or number than PyTorch's kernel, so equal seeds give other numbers.
     if is_random(source) or is_random(lowered):
         return "the whole program not compared, as it is random"
     plain = branches(source) or branches(lowered)
@@ -124,6 +125,7 @@ class _Truth:
     ) -> None:
         wide, self.narrow = module, narrow
         module = callable_of(narrow.source) if narrow is not None else module
+        # Tried with gradients first, since results are the same with and without and one run is then enough.
         own = self._tried(module, args, kwargs, gradients=True) if gradients else None
         self.differentiable = own is not None
         self.own = own or _of_source(module, args, kwargs)
@@ -145,6 +147,7 @@ class _Truth:
     def moved(self) -> list[ObservedRun]:
         """The results for perturbed inputs, and with other choices: needed only if a result differs."""
         dtypes, ties = self.narrow.narrower if self.narrow is not None else {}, Ties()
+        # The first run also learns which ops have ties; only then is it known which other choices exist.
         tried = [self._again(moved=nudged(seed, dtypes), mode=ties) for seed in range(2)]
         tried += [self._again(mode=Ties(other)) for other in range(1, ties.alternatives + 1)]
         return [found for found in tried if found is not None]
@@ -184,7 +187,9 @@ def _require_close(
         raise kind(f"the lowered program does not return {name}, or does not write to it")
     if truth.narrow is not None and found.dtype == own.dtype:
         own, found = truth.narrow(own), truth.narrow(found)
+    # Errors of a whole program are not local to an element, so they are measured against its largest one.
     judged = compare_with_reference([found], replace(expected, own=[own]), promise, pointwise=False)
+    # Only after a fault, since it costs a run, and since it accepts more.
     if judged.fault is not None and truth.flush():
         judged = compare_with_reference([found], replace(truth.of(name, what), own=[own]), promise, pointwise=False)
     if judged.fault is not None:
