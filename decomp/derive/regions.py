@@ -19,6 +19,8 @@ from decomp.ir.call import metadata
 from decomp.ir.module import ProgramGraph
 from decomp.ops import aten
 
+# torch.export makes regions of calls under `torch.no_grad`, https://github.com/pytorch/pytorch/pull/119915, and under
+# autocast, https://github.com/pytorch/pytorch/pull/131914.
 _WITHOUT_GRADIENT = "wrap_with_set_grad_enabled"
 
 

@@ -20,6 +20,8 @@ from decomp.metadata.shape_env import Snapshot, shape_env_of
 from decomp.rules.rules import Rules
 from decomp.torch_internals.modes import compile_lock, process_state_kept
 
+# Neither Dynamo nor the tracers of PyTorch are thread safe: https://github.com/pytorch/pytorch/issues/118260,
+# https://github.com/pytorch/pytorch/issues/105943
 _LOCK = ForkSafeLock()
 
 

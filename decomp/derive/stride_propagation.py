@@ -46,6 +46,8 @@ def changed_strides(graph: fx.Graph, expected: Any) -> Any:
     return found if _differ(tensors_in(found), tensors_in(expected)) else None
 
 
+# Two such fake kernels: https://github.com/pytorch/pytorch/issues/192668 (batch norm) and
+# https://github.com/pytorch/pytorch/issues/139312 (`_unsafe_index`).
 class StridePropagation:
     """A graph whose calls are being decided in order. It is the source itself until the first result has other strides
     than were captured; from there on it is a copy with true metadata."""

@@ -36,6 +36,8 @@ def count_row_dims(node: fx.Node) -> int:
         return 0
     if name in ROW_REDUCTIONS:
         return _kept_by_reduction(node)
+    # Matrix products are in neither set: BLAS chooses a kernel by the number of rows, and with it the bits of each row.
+    # https://github.com/pytorch/pytorch/issues/45422
     return int(value.dim()) if find_form(node).elementwise else 0
 
 

@@ -324,6 +324,8 @@ def nudged(seed: int, narrower: Mapping[torch.dtype, torch.dtype] = MappingProxy
 def branches(program: Any) -> bool:
     """Whether a program has control flow. (Under a mode, `torch.cond` fails, also in all later runs in the process;
     torch 2.13.)"""
+    # See https://github.com/pytorch/pytorch/issues/163013: PyTorch compiles no higher-order op under a mode of the
+    # user's.
     higher = torch._ops.HigherOrderOperator
     return any(isinstance(node.target, higher) for _, graph in graphs_of(program) for node in graph.nodes)
 
