@@ -23,6 +23,7 @@ def main() -> None:
     except KeyboardInterrupt:  # while modules are imported, or at the very end
         print("interrupted", file=sys.stderr)
         _leave(130)
+    # The command line turns an interrupt into this exit by itself, so that it comes here as SystemExit.
     except SystemExit as ended:
         if ended.code == 130:
             _leave(130)
@@ -31,6 +32,7 @@ def main() -> None:
 
 def _leave(code: int) -> None:
     """Exit at once: unloading PyTorch takes seconds, and the user who interrupts does not want to wait."""
+    # `os._exit` flushes nothing.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

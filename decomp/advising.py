@@ -231,6 +231,7 @@ def advise(
     """
     _require_programs(programs)
     setting = Setting.of(to, Options.of(given))
+    # A program and not a function is packed, so that a job is a call of something in either case.
     makers = {name: Constant(each) if is_program(each) else each for name, each in programs.items()}
     search = AdviceSearch(setting, Constant(setting), makers, executor, results, progress, without=without)
     return search.advice(savings)
@@ -277,6 +278,7 @@ class AdviceSearch:
             self._take_in(self._asked(self.programs, None, 0))
             return self._answered(savings)
         finally:
+            # Jobs in this process keep what they captured for the second round, under the number of this run.
             forget(self.run)
 
     def _asked(
@@ -298,6 +300,7 @@ class AdviceSearch:
         sets = self.found.sets(lambda wish: isinstance(wish, MissingOp) and self.refused.knows(wish.op))
         wishes = {number: wish for wish, number in self.found.wishes.items()}
         lowers = tuple(name for name in self.programs if name not in self.out_of_reach)
+        # Goals are derived with all ops that may be advised: what is not reachable with all is so with no part of them.
         for name in [name for name, goal in self.goals.items() if not sets.derived([goal], sets.prices)]:
             del self.goals[name]
         reachable = {name: self.goals[name] for name in self.programs if name in self.goals}
@@ -327,12 +330,14 @@ class AdviceSearch:
         """The cheapest set that planning confirms to be enough, and the answer of each program with it."""
 
         def answers(leaves: Iterable[int]) -> dict[str, Answer]:
+            # Sorted, as the wishes are part of the key under which an answer is kept, and a set has no order.
             return self._asked(names, tuple(sorted((wishes[number] for number in leaves), key=str)), savings)
 
         def attempt(leaves: Iterable[int]) -> dict[str, Answer] | None:
             found = answers(leaves)
             return found if all(answer.calls is not None for answer in found.values()) else None
 
+        # Planning can refuse a set that derivations allow, since calls that differ only in sizes count as one kind.
         chosen, found = sets.tried(list(self.goals.values()), attempt)
         return chosen, answers(chosen.leaves) if found is None else found
 
@@ -364,6 +369,7 @@ class AdviceSearch:
 def _needs(sets: SmallestSets, goal: int, among: frozenset[int], taken: set[int]) -> set[int]:
     """A minimal part of a set with which a program lowers, by dropping each element that it can do without."""
     need = set(among)
+    # In a fixed order, so that advice does not depend on hashes.
     for number in sorted(among):
         if sets.derived([goal], taken | need - {number}):
             need.discard(number)

@@ -87,6 +87,7 @@ class TorchCompileBackend:
     def __init__(self, target: Target, options: Options, compiler: str | Compiler | Backend) -> None:
         self.__name__ = f"decomp({target.name})"
         self.target, self.options, self.compiler = target, options, compiler
+        # Bounded: a model that is compiled again and again must not keep all its graphs.
         self._records: deque[LoweredGraph] = deque(maxlen=MOST)
         self._count = 0
 
@@ -102,6 +103,8 @@ class TorchCompileBackend:
         number, reason = current_compilation()
         inner, own = _inner_compiler(self.compiler, given), self.compiler in _NAMED
         if isinstance(self.compiler, Backend) and self.options.partial:
+            # Without `partial` for the inner lowering, since `partition` has already given PyTorch what the chip cannot
+            # run.
             inner = functools.partial(_in_parts, self.compiler, self.target, replace(self.options, partial=False))
         compilation = _Compilation(
             self.target,
@@ -202,6 +205,7 @@ class _Compilation:
                 _warn_of_gradients(_RETURNS_VIEW)
             return autograd(module, behind=_RETURNS_VIEW)  # AOTAutograd replays such views on the inputs
         self.keep(record_of(lowering, self.compilation, "before autograd", trace=traced))
+        # Simplification may merge two outputs into one node, and the program would return one tensor twice.
         separate_merged_outputs(spelled.graph, before_autograd.graph)
         # The graph already has the casts of autocast: under autocast the lowered calls would be cast a second time.
         casts = is_any_autocast_enabled()
@@ -236,6 +240,7 @@ class _Compilation:
         kept = shared_pairs(lowered.graph) - merged_pairs(graph, lowered.graph) if self.keeps_views else frozenset()
         shown = view_bases(graph, outputs.results.intersection(chain(*(shared_pairs(graph) - kept))))
         if len(outputs_of(graph)) > count:
+            # Outputs were added after lowering, so it is lowered once more with these.
             lowering = self._lower(module, training=False)
         record = record_of(lowering, self.compilation, "backward" if is_backward else "forward", behind_autograd=behind)
         started = time.perf_counter()
@@ -255,6 +260,8 @@ def _replace_bases_by_fakes(module: fx.GraphModule, inputs: Sequence[Any]) -> li
     """The inputs, with Dynamo's fake tensor in place of each input that is the base of another input. AOTAutograd would
     give the base the symbolic sizes with which its view was made, and no guard can use these (torch 2.13). Only for
     programs that do not write to memory shared by inputs."""
+    # AOTAutograd refers to a base as `tensor._base`, whose guards came with
+    # https://github.com/pytorch/pytorch/pull/139554.
     bases = {id(value._base) for value in inputs if isinstance(value, torch.Tensor) and value._base is not None}
     fakes = [metadata(node) for node in module.graph.find_nodes(op="placeholder")]
     pairs = zip(inputs, fakes)
@@ -299,6 +306,7 @@ def _check_integers_fit(
 
 def _name_of(node: fx.Node) -> str:
     """The argument's name in the user's program, from the name of an input of Dynamo's graph."""
+    # Dynamo names inputs `L_x_` or, for attributes and elements, `L_self_modules_…`; the name is for messages only.
     return re.sub(r"^[Ll]_(.*?)_?$", r"\1", str(node.target))
 
 
@@ -327,6 +335,7 @@ def _without_prims(module: fx.GraphModule) -> fx.GraphModule:
 
 def _spell_product(node: fx.Node) -> None:
     """Splits the call a · b + c into two calls."""
+    # The value of the product for the metadata: under fake tensors this computes shapes only.
     a, b = (each.meta["val"] if isinstance(each, fx.Node) else each for each in node.args[:2])
     with node.graph.inserting_before(node):
         product = node.graph.call_function(aten.mul.Tensor, node.args[:2])
@@ -363,6 +372,7 @@ def _in_parts(
 
 
 def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Graphs that Inductor compiles take their inputs as one list, and so do all others, so that wrappers need one form.
     from decomp.torch_internals.compiling import make_boxed_func
 
     found: Callable[..., Any] = make_boxed_func(function)
@@ -376,6 +386,7 @@ def _inductor_config(given: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(given) - {"mode", "options"})
     if unknown:
         raise ArgumentError(f"torch.compile was given {unknown[0]}=, which this backend does not take; leave it out")
+    # `torch.compile` itself checks options for its own backend "inductor" only.
     known = {option.replace("-", "_") for option in list_options()}
     config: dict[str, Any] = {}
     if given.get("mode") is not None:
@@ -417,6 +428,7 @@ def _decompose_for_inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> fx
         lift_constants(inner)
         _spell_comparisons_of_masks(inner)
     table = select_decomp_table()
+    # Most lowered graphs have no such op, and need not be traced once more.
     if not any(node.target in table for inner in graphs for node in inner.graph.nodes):
         return module
     mode = detect_fake_mode(inputs)
@@ -431,6 +443,7 @@ def _decompose_for_inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> fx
 def _spell_comparisons_of_masks(module: fx.GraphModule) -> None:
     """Rewrites `ne` of masks as `logical_xor` or `logical_not`: Inductor's bounds analysis fails on comparisons of
     Booleans with known bounds (torch 2.13)."""
+    # `ValueRanges.ne` orders Booleans, which sympy refuses: https://github.com/pytorch/pytorch/pull/191886
     for node in module.graph.nodes:
         if node.target not in (aten.ne.Scalar, aten.ne.Tensor) or not all(map(_is_mask, node.args)):
             continue

@@ -189,6 +189,7 @@ def _shares(whole: Error, errors: Mapping[Op, Error]) -> dict[Op, float]:
 
 def _loss(levels: Levels, op: Op, choice: LevelChoice, due: Error, share: float) -> Loss:
     others = [levels.choice(op, level) for level in levels.levels(op) if level != choice.level]
+    # Levels with the same expansions share one measured error, by identity, and are shown once.
     apart = {(other.calls, other.cost, other.error): other for other in others if other.error is not choice.error}
     options = tuple(Option(str(other.level), other.calls, other.cost, other.error.size) for other in apart.values())
     own = levels.own(op).size
@@ -198,6 +199,8 @@ def _loss(levels: Levels, op: Op, choice: LevelChoice, due: Error, share: float)
 def _advice(error: float, losses: Sequence[Loss]) -> Iterator[BudgetAdvice]:
     """The best other level of each op, if there is one; those that make the program more accurate come first."""
     found = [advice for loss in losses for option in loss.others if (advice := _advise_option(error, loss, option))]
+    # `False` sorts first: advice that makes the program clearly more accurate, the most accurate of it first; then what
+    # is cheaper.
     found.sort(key=lambda a: (a.error >= GAIN * error, a.error if a.error < error else a.cost))
     named: set[str] = set()
     for advice in found:
@@ -209,6 +212,8 @@ def _advice(error: float, losses: Sequence[Loss]) -> Iterator[BudgetAdvice]:
 def _advise_option(error: float, loss: Loss, option: Option) -> BudgetAdvice | None:
     if not math.isfinite(error) or not math.isfinite(option.error):
         return None
+    # Errors of ops are taken to be independent, so their squares add up. The difference may be negative by
+    # cancellation, hence the maximum.
     then = math.sqrt(max(error**2 - loss.error**2, 0.0) + option.error**2)
     helps = then < GAIN * error or option.cost < loss.cost and then <= LOSS * error
     if not helps:

@@ -1,6 +1,5 @@
 """The errors of this package. Their text is part of the interface: it names what failed, where (rule, node, the user's
-own source line) and the remedies, the easiest first.
-"""
+own source line) and the remedies, the easiest first."""
 
 from __future__ import annotations
 
@@ -29,6 +28,8 @@ class DecompError(Exception):
     attributes that cannot be (nodes of graphs, local functions) are replaced by their text."""
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # By default Python pickles an exception as its class and `args`, and calls `__init__` with the message. A pool
+        # of processes breaks on an exception that cannot be unpickled.
         carried = {name: _to_carried(value) for name, value in self.__dict__.items()}
         return _error_from, (type(self), tuple(map(_to_carried, self.args)), carried)
 
@@ -288,7 +289,7 @@ def _rule_message(rule: object, problem: str, remedy: str, node: fx.Node | None,
     if line is not None:
         lines.append(f"  at {line}")
     if node is not None:
-        lines += [f"  while lowering {describe(node)}", *_indented_source(node)]
+        lines += [f"  while lowering {describe(node)}", *_indent_line(source_line(node))]
     if remedy:
         lines.append(f"  to do: {remedy}")
     return "\n".join(lines)
@@ -432,10 +433,6 @@ def source_line(node: fx.Node) -> str | None:
     return f"{lines[last]}: {code}" if code else lines[last]
 
 
-def _indented_source(node: fx.Node) -> list[str]:
-    return _indent_line(source_line(node))
-
-
 def locate_function(function: Any) -> str:
     """`file.py:12` of a Python callable, or where it comes from if it has no source."""
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
@@ -511,6 +508,7 @@ def _to_carried(value: Any) -> _Carried:
         return _Carried(None, describe(value))
     try:
         data = pickle.dumps(value)
+        # Loaded once here: some values can be pickled and not unpickled, and the other process could not say why.
         pickle.loads(data)
         return _Carried(data, _text(value))
     except Exception:
@@ -534,9 +532,6 @@ def _error_of(kind: type[DecompError], args: tuple[Any, ...], attributes: dict[s
     error.args = args
     error.__dict__.update(attributes)
     return error
-
-
-# Errors of backends.
 
 
 class ConversionError(DecompError):

@@ -62,6 +62,7 @@ def match(
     Raises `ArgumentError` if `pattern` is not a pattern, and `CaptureError`."""
     wanted = Pattern.of(pattern, None, **modules)
     rules = Rules()
+    # Capturing inlines a leaf module that applies an op of a pattern, so it must know the pattern.
     rules.pattern(wanted, name=wanted.name)(lambda *values: wanted(*values))
     matching = RuleSelection(rules, MatchAllTarget("wherever the pattern is"))
     source = CaptureRequest(program, args, kwargs, tracer_class, dynamic_shapes)

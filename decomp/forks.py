@@ -14,6 +14,7 @@ import threading
 from types import TracebackType
 import weakref
 
+# Weak: locks of objects, as of a cache, end with them.
 _LOCKS: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 _UNDOING: dict[int, list[Callable[[], None]]] = {}
 """By thread, functions that undo its temporary changes, in the order of the changes."""
@@ -39,6 +40,7 @@ class ForkSafeLock:
         """Replace the lock by a free one, unless this thread holds it."""
         # The thread that forks goes on inside its own `with` in the child, and releases the lock there.
         if self._owner != threading.get_ident():
+            # A new object: an RLock owned by a thread that does not exist cannot be released by any other.
             self._lock, self._owner, self._depth = threading.RLock(), 0, 0
 
 
@@ -59,6 +61,7 @@ def undone_in_child(undo: Callable[[], None]) -> Iterator[None]:
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
     """Pause garbage collection: half the cost of building 10⁵ nodes is the collector walking the new nodes."""
+    # The caller may have disabled it, and then it must stay disabled.
     if not gc.isenabled():
         yield
         return
@@ -78,10 +81,13 @@ def _in_child() -> None:
             undo()
     # Lowering takes the lock of `torch.compile`, and PyTorch does not replace it after a fork.
     theirs = getattr(sys.modules.get("torch._dynamo.convert_frame"), "compile_lock", None)
+    # Not where this thread owns it: `_at_fork_reinit` clears the owner, and leaving the `with` block would raise.
+    # (https://github.com/pytorch/pytorch/pull/198246 discusses this for another lock.)
     if theirs is not None and not theirs._is_owned():
         # In place, as functions of Dynamo refer to this object. That Dynamo is not made for threads is known:
         # https://github.com/pytorch/pytorch/issues/118260.
         theirs._at_fork_reinit()
+    # https://github.com/python/cpython/pull/101890
     if sys.version_info < (3, 12):
         _renew_cached_properties()
 

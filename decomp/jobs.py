@@ -66,6 +66,7 @@ def answers(
         waiting: dict[Any, Job] = {}
         try:
             waiting.update((executor.submit(run or run_in_process, job), job) for job in jobs)
+            # After submitting, so that this process works while the others do.
             yield from here
             for future in _finished(waiting):
                 yield waiting[future], _answer(future)
@@ -101,6 +102,7 @@ class Threads(ThreadPoolExecutor):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # `ThreadPoolExecutor.__exit__` alone would wait for every pending job.
         if kind is not None:
             self.shutdown(wait=False, cancel_futures=True)
             stop(self._begun)
@@ -112,6 +114,7 @@ def stop(waiting: Iterable[Future[Any]]) -> None:
     futures = list(waiting)
     for future in futures:
         future.cancel()
+    # Again and again: a thread may just be starting its process, which is not listed yet. A second is enough for all.
     until = time.monotonic() + 1.0
     while time.monotonic() < until and not all(future.done() for future in futures):
         for process in list(_STARTED):
@@ -142,12 +145,14 @@ class _Process:
 
     def __init__(self, kind: type) -> None:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        # A file and no pipe: nobody reads while the job runs, and a full pipe would block it.
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from decomp.jobs import serve; serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
+            # One thread each: there are as many processes as cores.
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             start_new_session=True,  # an interrupt goes to the parent, which stops this one
         )
@@ -169,6 +174,7 @@ class _Process:
             hung.set()
             self.process.kill()
 
+        # A read from a pipe has no time limit (`select` takes no pipes on Windows), so a timer kills the process.
         timer = threading.Timer(timeout, give_up)
         timer.daemon = True
         timer.start()
@@ -184,6 +190,7 @@ class _Process:
         end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return Failed(f"hangs: no answer in {timeout:g} s" if hung.is_set() else f"crashes: {end}")
 
+    # A thread that ends drops its process with its thread-local state; without this it would live on.
     def __del__(self) -> None:
         process = getattr(self, "process", None)
         if process is not None:
@@ -200,6 +207,8 @@ _STARTED: weakref.WeakSet[_Process] = weakref.WeakSet()
 
 def serve() -> None:
     """In such a process: read jobs from standard input, and write their answers to standard output."""
+    # The stream of answers is moved to another file descriptor, and descriptor 1 then leads to stderr, also for C++
+    # code that prints.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of rules must not mix with answers
     jobs: queue.Queue[bytes] = queue.Queue()
@@ -226,6 +235,7 @@ def _listen(jobs: IO[bytes], received: queue.Queue[bytes]) -> None:
     """Read jobs while another is run, so that the end of the parent is noticed even if a job hangs."""
     while (message := _receive(jobs)) is not None:
         received.put(message)
+    # `sys.exit` would end this thread alone.
     os._exit(0)
 
 

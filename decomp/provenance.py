@@ -49,6 +49,7 @@ def record(
         op=spell_target(source.target),
         line=source_line(source),
         module=module_path(source.meta.get("nn_module_stack")),
+        # Names and not rules: a record must not keep rules alive, and can be pickled.
         chain=tuple((rule.name, rule.location) for rule in chain),
         sources=tuple(node.name for node in sources or (source,)),
         pattern=pattern,

@@ -200,6 +200,7 @@ def report_of(lowering: Lowering) -> Report:
         for node, source in source_calls(piece.planned):
             _count(node, source, before, modules, 0)
         found = effects_in(piece.graph)
+        # Both are counted below: composites by name, write-backs by the recorded writes.
         effects.update(kind for kind in found.values() if kind not in (WRITE_BACK, COMPOSITE))
         for node, source in lowered_calls(piece, found):
             _count(node, source, after, modules, 1)
@@ -212,6 +213,7 @@ def report_of(lowering: Lowering) -> Report:
             effects[WRITE_BACK] += len(piece.writes)
         stamped += len(derived)
         expansions += len({each.stamp for each in derived})
+    # The body of a composite is one graph, and runs once for each call of it.
     for body, calls in composite_calls(lowering):
         for node in calls_for_target(body.graph):
             for call in calls:

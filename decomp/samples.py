@@ -70,6 +70,7 @@ class Sample:
     def __reduce__(self) -> tuple[Any, ...]:
         # Overloads cannot be pickled (torch 2.13), so they travel by name.
         values = {each.name: getattr(self, each.name) for each in fields(self)}
+        # An overload cannot be pickled. It travels by its name, as `portable` spells it.
         values["overload"] = portable(self.overload)
         pickle_or_explain(values, f"sample {self}", "define its functions at the top level of a module")
         return _sample_of, (values,)
@@ -152,6 +153,7 @@ class Sample:
 
 
 def _takes_as_written(bound: Bound, args: Sequence[Any]) -> bool:
+    # By identity: `1 == True` and `1 == 1.0`, so equality would not show that a number was converted.
     return all(any(arg is value for value in bound.arguments.values()) for arg in args)
 
 

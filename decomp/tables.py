@@ -68,6 +68,7 @@ class Table:
 
 
 def _markdown_row(cells: Iterable[Any]) -> str:
+    # A vertical bar would begin a new cell.
     return f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |"
 
 

@@ -71,6 +71,7 @@ def verify(
 def _of_lowering(source: Any, lowering: Any, full: bool) -> Proof:
     internals = lowering.internals
     found = require_source(internals.model, internals.program.graph, source, internals.request.graph_of)
+    # The result is read now: users may have changed it since it was lowered, and its present state is checked.
     program = replace(internals.returned_program, result=lowering.result)
     return prove_program(program, lowering.target, full).also([found])
 
@@ -93,6 +94,7 @@ def _well_formed(program: Any, full: bool) -> list[str]:
     invariants = OF_ONE_GRAPH + (WHOLE_GRAPH if full else ())
     checks: list[str] = []
     for _, graph in graphs_of(program):
+        # Invariants of one graph take a correspondence, so the graph is paired with itself.
         work = Correspondence(graph, graph, {}, {})
         checks = [invariant(work) for invariant in invariants]
     return checks
@@ -103,8 +105,10 @@ def _own_code(program: Any) -> list[str]:
     modules = program.named_modules() if isinstance(program, nn.Module) else ()
     graphs = [(name, module) for name, module in modules if isinstance(module, fx.GraphModule)]
     for name, module in graphs:
+        # A graph that was changed without `recompile()` still runs its old code.
         if has_replaced_forward(module) or module.code != module.graph.python_code("self").src:
             raise StaleCode(f"{repr(name) if name else 'the module'} runs code that is not that of its graph")
+    # Global hooks run for every module of the process, also for the lowered one.
     for hook in global_hooks() if graphs else ():
         raise HooksChanged(f"there is {hook}, which can change what the program computes")
     return ["the code is that of the graph"] if graphs else []
@@ -112,6 +116,7 @@ def _own_code(program: Any) -> list[str]:
 
 def _pair(source: Any, lowered: Any) -> Correspondence:
     before, after = _graph(source), _graph(lowered)
+    # Lowering may add constants as inputs, so the placeholders of the two programs differ by these.
     added = _constants(lowered) - _constants(source)
     results = _returned(source, before), _returned(lowered, after)
     return Correspondence(before, after, {}, {}, added=frozenset(added), results=results)
