@@ -82,8 +82,8 @@ def edge_operands(node: fx.Node, numbers: Sequence[float], turn: int) -> Iterato
         start = torch.arange(count) + turn * count
         equal = pool[places[start % len(pool)]]
         other = pool[torch.randint(len(pool), (count,), generator=draw)]
-        # Two thirds of the positions hold the same number in all operands, so that comparisons of operands see
-        # equality.
+        # Two thirds of the positions hold the same number in all
+        # operands, so that comparisons of operands see equality.
         return torch.where(torch.arange(count) % 3 < 2, equal, other).reshape(like.shape)
 
     yield [made_alike(value, made) for value in values]
@@ -256,17 +256,22 @@ def _large(like: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
 
 
 def _specials(like: torch.Tensor, turn: int, exact: bool) -> torch.Tensor:
-    """The special values of the dtype, repeated; in a different order for each operand, so that all pairs occur. (Not
-    the negative zero unless `exact`: no rule promises the sign of the infinity that a division by it gives.)"""
+    """The special values of the dtype, repeated; in a different order for each operand, so that all pairs occur if
+    there are enough elements. (Not the negative zero unless `exact`: no rule promises the sign of the infinity that a
+    division by it gives.)"""
     if not like.is_floating_point():
         return torch.zeros(like.shape, dtype=like.dtype)
     info = torch.finfo(like.dtype)
     numbers = [float("nan"), float("inf"), -float("inf"), 0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 100.0, -100.0,
                info.tiny, -info.tiny, info.max, -info.max, 1e-4, info.eps]  # fmt: skip
     numbers += [-0.0, info.tiny / 4, -info.tiny / 4, info.tiny * info.eps] if exact else []
-    order = [numbers[(i * turn) % len(numbers)] for i in range(len(numbers))] if turn % 2 else numbers[::-1]
-    count = like.numel()
-    return torch.tensor((order * (count // len(order) + 1))[:count], dtype=torch.float64).reshape(like.shape)
+    # Position i of round r has number k·i + a·r. Two operands meet in all pairs if k·a′ − k′·a and the count of numbers
+    # (17 or 21) are coprime. With opposite k, unequal numbers meet in the first round already.
+    k, shift = (turn + 1) // 2 * (1 if turn % 2 else -1), turn - 1
+    count = torch.arange(like.numel())
+    rounds = torch.div(count, len(numbers), rounding_mode="floor")
+    places = (k * count + shift * rounds) % len(numbers)
+    return torch.tensor(numbers, dtype=torch.float64)[places].reshape(like.shape)
 
 
 def from_run(values: Sequence[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 import decomp
 from decomp.proof.correspondence import ValuesDiffer
 from decomp.validation.limits import integer_limits, of_integers
+from decomp.validation.operands import special_operands
 from decomp_rules import targets
 from tests.forms import Holder
 
@@ -130,3 +131,14 @@ def test_the_smallest_integer_is_never_divided_by_minus_one(shapes):
         assert (other != 0).all()
     largest = torch.iinfo(torch.int32).max
     assert {(smallest, largest), (largest, smallest), (-1, largest), (0, 1)} <= met and (smallest, -1) not in met
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_special_values_meet_each_other_in_all_pairs(exact):
+    x, y = torch.randn(21, 21), torch.randn(21, 21)
+    program = decomp.lower(Holder(torch.maximum), to=decomp.Target("maximum", ["maximum"]), args=(x, y)).result
+    call = next(node for node in program.graph.nodes if node.op == "call_function")
+    first, second = next(special_operands(call, exact))
+    kinds = len({repr(number) for number in first.flatten().tolist()})
+    pairs = set(zip(map(repr, first.flatten().tolist()), map(repr, second.flatten().tolist())))
+    assert len(pairs) == kinds**2
