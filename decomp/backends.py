@@ -103,8 +103,8 @@ class TorchCompileBackend:
         number, reason = current_compilation()
         inner, own = _inner_compiler(self.compiler, given), self.compiler in _NAMED
         if isinstance(self.compiler, Backend) and self.options.partial:
-            # Without `partial` for the inner lowering, since `partition` has already given PyTorch what the chip cannot
-            # run.
+            # Without `partial` for the inner lowering, since `partition`
+            # has already given PyTorch what the chip cannot run.
             inner = functools.partial(_in_parts, self.compiler, self.target, replace(self.options, partial=False))
         compilation = _Compilation(
             self.target,

@@ -199,8 +199,8 @@ def _loss(levels: Levels, op: Op, choice: LevelChoice, due: Error, share: float)
 def _advice(error: float, losses: Sequence[Loss]) -> Iterator[BudgetAdvice]:
     """The best other level of each op, if there is one; those that make the program more accurate come first."""
     found = [advice for loss in losses for option in loss.others if (advice := _advise_option(error, loss, option))]
-    # `False` sorts first: advice that makes the program clearly more accurate, the most accurate of it first; then what
-    # is cheaper.
+    # `False` sorts first: advice that makes the program clearly more
+    # accurate, the most accurate of it first; then what is cheaper.
     found.sort(key=lambda a: (a.error >= GAIN * error, a.error if a.error < error else a.cost))
     named: set[str] = set()
     for advice in found:

@@ -11,8 +11,8 @@ from pathlib import Path
 @contextlib.contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
     """A temporary path next to `path`, with its suffix, to write to; at the end it replaces `path`."""
-    # In the same directory, since `os.replace` is atomic only within a file system; with the suffix, since some writers
-    # choose the format by it.
+    # In the same directory, since `os.replace` is atomic only within a file
+    # system; with the suffix, since some writers choose the format by it.
     unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
     try:
         yield unfinished

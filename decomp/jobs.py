@@ -207,8 +207,8 @@ _STARTED: weakref.WeakSet[_Process] = weakref.WeakSet()
 
 def serve() -> None:
     """In such a process: read jobs from standard input, and write their answers to standard output."""
-    # The stream of answers is moved to another file descriptor, and descriptor 1 then leads to stderr, also for C++
-    # code that prints.
+    # The stream of answers is moved to another file descriptor, and
+    # descriptor 1 then leads to stderr, also for C++ code that prints.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of rules must not mix with answers
     jobs: queue.Queue[bytes] = queue.Queue()

@@ -82,8 +82,8 @@ def simplify(
             dynamic_shapes=dynamic_shapes,
             trains=lambda _: settings.training is not False,
         )
-        # Laws ask sizes whether they are equal. With a recording shape environment each such question would become an
-        # assumption of the program.
+        # Laws ask sizes whether they are equal. With a recording shape environment
+        # each such question would become an assumption of the program.
         with without_guards(captured.mode):
             module = simplify_module(captured.with_bodies(), to or _ANY, settings).map(_as_copy)
             result, exported = frontends.rebuild(module, captured.graph)

@@ -18,8 +18,8 @@ def torch_version() -> str:
     for."""
     if "torch" in sys.modules:
         return str(sys.modules["torch"].__version__)
-    # Reading the version must not import PyTorch, which takes seconds: the command line prints it, and `decomp` checks
-    # it first.
+    # Reading the version must not import PyTorch, which takes seconds:
+    # the command line prints it, and `decomp` checks it first.
     found = importlib.util.find_spec("torch")
     version_file = Path(found.origin).with_name("version.py") if found is not None and found.origin else None
     if version_file is None or not version_file.exists():

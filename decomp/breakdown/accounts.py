@@ -89,8 +89,8 @@ def account_of_lowering(lowering: Lowering) -> ProgramAccount:
 def source_calls(planned: ProgramGraph) -> Iterator[tuple[fx.Node, fx.Node]]:
     """The calls of a planned graph as they were before patterns were contracted, or complex numbers split, in it, each
     with the node of the user's program from which it comes."""
-    # The first pass that changes what is counted: a call of a pattern would count as one, and pairs of real numbers as
-    # many.
+    # The first pass that changes what is counted: a call of a
+    # pattern would count as one, and pairs of real numbers as many.
     changed = planned.at("fuse patterns") or planned.at("split complex")
     whole = changed.before if changed is not None and changed.before is not None else planned
     return ((node, whole.source_of(node)) for node in calls_for_target(whole.graph))

@@ -198,8 +198,8 @@ class Candidates:
         """The rules for a call at each level, with the level for the calls that they make, and their error in ULP as
         measured for the target; 0 if no larger than PyTorch's own. For a rule without a certificate the limit applies
         to the calls that it makes."""
-        # Certificates have an error for each dtype, that of the result; an integer result is exact, and any column will
-        # do.
+        # Certificates have an error for each dtype, that of the
+        # result; an integer result is exact, and any column will do.
         tensors = [t for t in pytree.tensors_in(request.expected) if t.is_floating_point() or t.is_complex()]
         dtype = name_of(tensors[0].dtype if tensors else torch.float32)
         for level in LEVELS:
@@ -239,8 +239,8 @@ class Candidates:
         return memory.recorded.expansions if rule in self.own_rules else memory.expansions
 
     def _by_rule(self, rule: Rule, request: Request) -> Expansion | Declined:
-        # First of all, as binding such a call took the tensor for a number: nothing else that is asked of it would be
-        # true.
+        # First of all, as binding such a call took the tensor for
+        # a number: nothing else that is asked of it would be true.
         if request.call is not None and request.call.reads_data:
             return Declined("takes a number, and gets a tensor, whose value is only known at run time")
         # What the target lacks comes before what the rule costs to run: declining here takes no recording.
@@ -303,8 +303,8 @@ class Candidates:
         if narrowed is None:
             return found
         calls = (node.target for node in found.graph.nodes if node.op == "call_function")
-        # Bits that int64 would keep above the 32nd are what a rule shifts them for, as in a hash or in bit patterns of
-        # float64.
+        # Bits that int64 would keep above the 32nd are what a rule
+        # shifts them for, as in a hash or in bit patterns of float64.
         if any(of_function(target).op.short in SHIFT_OPS for target in calls):
             return Declined("computes in int64 and shifts bits left, which would overflow with narrow=True")
         for call, (what, dtype) in narrowed.refused.items():
@@ -373,8 +373,8 @@ class ComplexCalls:
         # The alternatives by `where` and `cos` are shorter, and a target that lacks these as well derives them in turn:
         # claiming them only ranks the rules. `cos` in float64 has no meaning for a target that knows no float64.
         known = {"where", "convolution"} | (set() if candidates.target.knows_dtype(torch.float64) else {"cos"})
-        # As if it had none of these: a pair is two real tensors, on which a complex transform is no call of the
-        # target's.
+        # As if it had none of these: a pair is two real tensors,
+        # on which a complex transform is no call of the target's.
         target = (candidates.target | known) - {"_fft_r2c", "_fft_c2r", "_fft_c2c", "take"}
         self.candidates = Candidates(
             candidates.rules, target, candidates.dialect, candidates.mode, candidates.memory, candidates.composites
@@ -508,8 +508,8 @@ class BranchAndBound:
         if self.least is None or isinstance(expansion, Declined):
             return 0.0, candidate.place, 0.0, candidate
         least, unknown = self.least(expansion.graph, self.request.level)
-        # A rule that is being followed already is tried after all others: its estimate grows with each level of
-        # nesting.
+        # A rule that is being followed already is tried after all
+        # others: its estimate grows with each level of nesting.
         return least + unknown * _ASSUMED_CALLS ** (1 + self._nested(candidate)), candidate.place, least, candidate
 
     def result(self, candidate: Candidate, found: Derived | Declined) -> None:

@@ -180,8 +180,8 @@ class Plan:
             "a Plan cannot be pickled: it holds nodes of your program\n  to do: pickle str(plan), or plan.blockers"
         )
 
-    # Its nodes are those of the user's program. A deep copy would copy that program, and its nodes would be found in
-    # none.
+    # Its nodes are those of the user's program. A deep copy would
+    # copy that program, and its nodes would be found in none.
     def __copy__(self) -> Plan:
         return self
 

@@ -218,8 +218,8 @@ def _record(
     tracer = RuleTracer(tape, rule, site.dialect)
     values = {given: _input(tracer, given, i) for i, given in enumerate(site.tensor_args)}
     args, kwargs = substituted((args, kwargs), values.__getitem__)
-    # Everything that a rule may raise becomes a reason or a `RuleError`: it is the user's code, run in the middle of
-    # ours.
+    # Everything that a rule may raise becomes a reason or a
+    # `RuleError`: it is the user's code, run in the middle of ours.
     try:
         # A guard that a rule adds would hold for the whole program, and change what a later rule sees.
         with refusing_guards(site.mode) as asked:
@@ -402,8 +402,8 @@ def _matters(effects: Effects) -> bool:
     return bool(effects) or not effects.known
 
 
-# Not `Graph.eliminate_dead_code`: `Node.is_impure` takes every call of a method for pure, also `x.add_(1)` (torch
-# 2.13).
+# Not `Graph.eliminate_dead_code`: `Node.is_impure` takes every
+# call of a method for pure, also `x.add_(1)` (torch 2.13).
 def drop_dead(graph: fx.Graph) -> None:
     """Erase unused nodes without effects. Inputs stay."""
     effects = EffectTable()

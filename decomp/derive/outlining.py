@@ -98,8 +98,8 @@ class _Outlining:
             region = self.regions.get(self.edges.origin.get(node))
             if region is None or not node.op.startswith("call"):
                 self.rewrite.copy(node)
-            # At the last node: all operands precede it, and no user comes before it, as an expansion is inlined in one
-            # piece.
+            # At the last node: all operands precede it, and no user
+            # comes before it, as an expansion is inlined in one piece.
             elif node is region.nodes[-1]:
                 self._call(region)
         bodies = {body.name: body.owner for body in self.bodies.values()}
@@ -117,8 +117,8 @@ class _Outlining:
         """The composite call, in place of the nodes of a region."""
         source, rewrite = region.source, self.rewrite
         results = [*nodes_in(self.edges.values[source])]
-        # `wrap` runs its first operand on the others, and exported programs and torch.compile know it; no op of our own
-        # needs to be registered.
+        # `wrap` runs its first operand on the others, and exported programs
+        # and torch.compile know it; no op of our own needs to be registered.
         operands = self._operands(region)
         made = self._composite(region, operands)
         body = self._body(region, made, operands, results)

@@ -43,8 +43,8 @@ def separate_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planne
         if stamp is None or view_bases(node):
             continue
         given = _results_of_inputs(stamp.graph)
-        # Composite ops may return their operand without saying so (`aten.dropout` in evaluation); callers saw that,
-        # too.
+        # Composite ops may return their operand without saying so
+        # (`aten.dropout` in evaluation); callers saw that, too.
         if given and not _gives_argument(node):
             _call_on_results(aten.clone.default, given, node, decisions, planner)
         # If the op itself saves its result, as `exp` does, PyTorch refuses a write to it, too.
@@ -79,8 +79,8 @@ def connect_results(
         if stamp is None or not recorded:
             continue
         slots = tuple(i for i, given in enumerate(node.all_input_nodes) if tracks.may_require_grad(given))
-        # By expansion and operands: running the op on meta tensors for each of many equal calls would take longer than
-        # planning.
+        # By expansion and operands: running the op on meta tensors for
+        # each of many equal calls would take longer than planning.
         known = planner.memory.connected.get((stamp, slots))
         if known is None:
             known = planner.memory.connected[stamp, slots] = _connect_operands(node, decisions[node], slots, planner)

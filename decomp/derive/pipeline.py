@@ -99,8 +99,8 @@ def capture_program(source: CaptureRequest, matching: RuleSelection) -> Module:
         dynamic_shapes=source.dynamic_shapes,
         leaves=matching.leaves,
         infer=matching.infer,
-        # A function and not a flag: whether the program trains depends on its inputs and parameters, which capture
-        # finds.
+        # A function and not a flag: whether the program trains
+        # depends on its inputs and parameters, which capture finds.
         trains=lambda program: matching.specialise_for_program(program).rules.trains,
     )
 
@@ -192,8 +192,8 @@ class _Functionalization:
         runs."""
         own, untracked = self._functional(captured), self.session.untracked
         bodies = bodies_of(own, policy)
-        # Bodies whose casts were made explicit are new modules; the owner still has the captured ones under these
-        # names.
+        # Bodies whose casts were made explicit are new modules;
+        # the owner still has the captured ones under these names.
         own = replace(own, bodies={key: body for key, (body, _) in bodies.items()})
         found = {own.owner: own}
         for key, (body, policy) in bodies.items():
@@ -208,8 +208,8 @@ class _Functionalization:
     def _functional(self, captured: ProgramGraph) -> ProgramGraph:
         """A graph without mutation, with metadata that has the strides of kernels' results."""
         kernel_strides = self.session.planner.kernel_strides
-        # Strides are corrected before writes are removed: they decide which calls are views, and so what a write
-        # changes.
+        # Strides are corrected before writes are removed: they
+        # decide which calls are views, and so what a write changes.
         own = self._without_mutation(correct_strides(captured, kernel_strides))
         if known := {node: self.stale_strides[node] for node in captured.graph.nodes if node in self.stale_strides}:
             values = own.since(captured).values if own is not captured else {}
@@ -231,14 +231,14 @@ class _Functionalization:
                 stale_strides=found.stale_strides,
                 bodies={**own.bodies, **found.submodules},
             )
-        # Inlining replaces the region by `detach` of its inputs. A target that lacks it could run the region, and not
-        # these.
+        # Inlining replaces the region by `detach` of its inputs. A
+        # target that lacks it could run the region, and not these.
         detaches = not matching.rules.trains or matching.target.surely_legal(op_of("detach"), "default")
         if exported is None or matching.everywhere or not detaches:
             return own
         signature = exported.graph_signature
-        # torch.export makes buffers and constants inputs of the graph. They never require a gradient, so no detach is
-        # needed.
+        # torch.export makes buffers and constants inputs of the graph.
+        # They never require a gradient, so no detach is needed.
         frozen = {*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants}
         rewrite = inline_regions(own.graph, lambda body: body_named(body, own), owner, frozen)
         return own if rewrite is None else own.rewritten(rewrite, "inline regions")
@@ -282,8 +282,8 @@ class _Decisions:
         at_border, complex_calls = {node.name for node in conversions_at_border(own)}, left_complex(own)
         depth = 0
         for node in propagation.nodes():
-            # In a symbolic trace autocast is a pair of calls, `_enter_autocast` and `_exit_autocast`, with no body to
-            # cast in.
+            # In a symbolic trace autocast is a pair of calls,
+            # `_enter_autocast` and `_exit_autocast`, with no body to cast in.
             marker = autocast.region_marker(node)
             depth += marker
             if depth and not marker and node.op.startswith("call"):
@@ -372,8 +372,8 @@ def _expanded(module: Module, own: ProgramGraph, aliases: set[torch._ops.OpOverl
     # Backends dispatch on an op's own overload: `aten.__and__` is copied as `aten.bitwise_and`.
     respell(graph, aliases)
     for node in graph.nodes if own.bodies else ():
-        # The region stays as a call with bodies that cast explicitly; with its autocast on, it would cast a second
-        # time.
+        # The region stays as a call with bodies that cast explicitly;
+        # with its autocast on, it would cast a second time.
         if autocast.is_region(node):
             autocast.disable_region(node)  # casts were made explicit in its body
     if own.chains:

@@ -221,8 +221,8 @@ class Planner:
         """Whether every call of this target stays, regardless of its arguments, or the dtypes for which it does;
         computed once per target."""
         target = node.target
-        # Control flow and regions only run their bodies, which are lowered; flex_attention computes, and is asked
-        # about.
+        # Control flow and regions only run their bodies, which are
+        # lowered; flex_attention computes, and is asked about.
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self.everywhere or is_structure(target)
         if not isinstance(target, OpOverload):
@@ -242,8 +242,8 @@ class Planner:
         if not of_callable(function).kinds.isdisjoint(MARKS):
             return True
         spelling = of_function(function)
-        # Without an ATen op there is no schema by which the target could say that all calls are legal; an in-place
-        # spelling does more than its op.
+        # Without an ATen op there is no schema by which the target could say
+        # that all calls are legal; an in-place spelling does more than its op.
         if self.everywhere or spelling.op.packet is None or spelling.inplace:
             return False
         return self.target.surely_legal(spelling.op, spelling.overload)
@@ -570,8 +570,8 @@ class Planner:
             return LEGAL
         if self.everywhere:
             own = None if is_host(node) or is_projection(node) else op_of_node(node)
-            # A rule of `decompose` that emits its own op, such as `gelu` by `gelu(approximate="tanh")`, meant that
-            # call.
+            # A rule of `decompose` that emits its own op, such as
+            # `gelu` by `gelu(approximate="tanh")`, meant that call.
             return LEGAL if own == context[-1].op else self.decide(node, context, basis, limit)
         signature = self.memory.signatures.of(node)
         for depth, derivation in enumerate(context):

@@ -56,8 +56,8 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         self.closed = False
         """Whether the run of the rule is over: a proxy used afterwards has leaked into another run."""
         self._switches = context_state()
-        # Recipes are for the dispatcher of ATen and for fixed sizes; a call on symbols may take another path the next
-        # time.
+        # Recipes are for the dispatcher of ATen and for fixed sizes;
+        # a call on symbols may take another path the next time.
         self._shortcuts = Shortcuts(tape) if dialect == "aten" and tape.kernels is not None else None
         self._modes: contextlib.ExitStack | None = None
         """The stack on which to enter the recording modes, while they are not entered yet."""
@@ -94,8 +94,8 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
             return self._as_written_with_metadata(kind, target, args, kwargs)
         self.record()
         with self._running():
-            # On fakes and not on proxies: PyTorch then decides overload, dtype and broadcasting, and what it dispatches
-            # is recorded by the mode.
+            # On fakes and not on proxies: PyTorch then decides overload, dtype
+            # and broadcasting, and what it dispatches is recorded by the mode.
             result = call_target(target, *fakes_of((args, kwargs)))
         self.learn(asked, result)
         return self.wrap(result)
@@ -169,8 +169,8 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         assert self.tape.mode is not None
         with self._running(), self.tape.mode:
             faked = fakes_of(tree_map(self._faked, (args, kwargs)))
-            # Calls are recorded as written here, and functions have no schema that says what they write: version
-            # counters do.
+            # Calls are recorded as written here, and functions have no
+            # schema that says what they write: version counters do.
             written = watch_writes(faked)
             out = call_target(target, *faked)
         if written() and not _updates_statistics(target):

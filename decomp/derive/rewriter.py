@@ -60,8 +60,8 @@ class Inlining:
         """Inline an expansion in place of `node`."""
         rewrite, fakes = self.rewrite, self.fakes
         values = [rewrite.values[slot] for slot in node.all_input_nodes]
-        # Without a mode nothing is computed: this loop runs once a recorded call, which is most of the time of a
-        # rewrite.
+        # Without a mode nothing is computed: this loop runs once
+        # a recorded call, which is most of the time of a rewrite.
         metas = [metadata(v) if type(v) is fx.Node else None for v in values] if fakes is not None else []
         kept = inherited_meta(node)
         for i, entry in enumerate(stamp.entries):
@@ -82,8 +82,8 @@ class Inlining:
             name = node.name if i == stamp.result else rewrite.free(f"{node.name}_{entry.suffix}")
             new = rewrite.create(entry.op, entry.target, args, kwargs, name)
             if kept:
-                # `nn_module_stack`, `stack_trace` and their like, by which costs are summed by layer and errors name
-                # the user's line.
+                # `nn_module_stack`, `stack_trace` and their like, by which
+                # costs are summed by layer and errors name the user's line.
                 new.meta.update(kept)
             if fakes is not None:
                 value = None if entry.spec is None else make_value(entry.spec, fakes, metas)

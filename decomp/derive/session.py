@@ -37,8 +37,8 @@ def lowering_session(rules: Rules, model: Any, captures: bool) -> Iterator[Snaps
         forget_if_full(rules.memory)
         before, sizes = _SessionState(rules), Snapshot(shape_env_of(model))
         try:
-            # A fork in another thread copies the process in the middle of a lowering: the child puts back what is half
-            # done.
+            # A fork in another thread copies the process in the middle
+            # of a lowering: the child puts back what is half done.
             with undone_in_child(before.restore), undone_in_child(sizes.restore):
                 yield sizes
         # KeyboardInterrupt and SystemExit too: half of a memory would poison every lowering after it.

@@ -58,8 +58,8 @@ class StridePropagation:
         """`stale_strides`: nodes whose metadata is true but differs from that with which their users were captured,
         mapped to the latter. `expected`: metadata of the results, if it is not that of the output."""
         self.source = source
-        # With stale strides the first node may need a copy of its operand, so that the copy of the graph begins at
-        # once.
+        # With stale strides the first node may need a copy of its
+        # operand, so that the copy of the graph begins at once.
         self.emit = Emitter(source) if stale_strides else None
         self.lost: dict[fx.Node, str] = {}
         """Calls that need the captured strides and cannot get them, and why."""
@@ -118,8 +118,8 @@ class StridePropagation:
         # new run would make new symbols for them.
         if not moved or not self._can_be_run(node):
             return [self._copy_node(emit, node, value_map)]
-        # Bodies were traced for the captured strides, and `as_strided` means them: neither would fail on others, but
-        # compute something else.
+        # Bodies were traced for the captured strides, and `as_strided` means
+        # them: neither would fail on others, but compute something else.
         if isinstance(node.target, torch._ops.HigherOrderOperator) or spelling_of(node).op.short == "as_strided":
             return self._as_captured(emit, node, moved, value_map)
         value, before = _run(emit, node, value_map), []
@@ -288,8 +288,8 @@ class _StridesOnly(StridePropagation):
         # Regions are corrected from inside, by `_region_results`.
         if not self._moved(emit, value_map) or _is_region(node) or not tensors_in(metadata(node)):
             return [new]
-        # `transpose_` and its like change the metadata of their operand: running one on a fake would change it for all
-        # earlier calls.
+        # `transpose_` and its like change the metadata of their operand:
+        # running one on a fake would change it for all earlier calls.
         value = None if changes_metadata(node) or not self._can_be_run(node) else _run(emit, node, value_map)
         if value is None or isinstance(node.target, torch._ops.HigherOrderOperator):
             raise _CannotBeRun

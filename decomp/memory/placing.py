@@ -139,8 +139,8 @@ def _dies(lifetimes: Lifetimes, node: fx.Node, operand: fx.Node, made: LiveStora
     if not isinstance(there.value, torch.Tensor) or not there.nbytes or not _is_whole(there, made):
         return False
     wanted = storage_layout(metadata(operand))
-    # The call may read the operand twice, through a view with other strides: elements would be overwritten before they
-    # are read.
+    # The call may read the operand twice, through a view with other
+    # strides: elements would be overwritten before they are read.
     sharing = [used for used in node.all_input_nodes if homes[0] in lifetimes.homes[used]]
     return all(lifetimes.homes[used] == homes and storage_layout(metadata(used)) == wanted for used in sharing)
 

@@ -100,8 +100,8 @@ def needs_whole_vectors(node: fx.Node) -> bool:
     """Whether the blocks of a call must end at a whole vector."""
     name = short_name(node.target)
     scaled = "alpha" in node.kwargs or len(node.args) > 2 and name in SUMS
-    # The vector kernel fuses alpha·b + a to one rounding (`vec::fmadd` in BinaryOpsKernel.cpp), the scalar one need
-    # not.
+    # The vector kernel fuses alpha·b + a to one rounding
+    # (`vec::fmadd` in BinaryOpsKernel.cpp), the scalar one need not.
     return find_form(node).elementwise and (name not in EXACTLY_ROUNDED or scaled)
 
 

@@ -119,8 +119,8 @@ def _whole(re: Any, im: Any, like: Any = None) -> Pair:
     return Pair(re, im.to(re.dtype) if im.dtype != re.dtype else im)
 
 
-# The textbook formula and not the one of three products (Gauss, Karatsuba), which cancels; PyTorch's kernel computes
-# the former.
+# The textbook formula and not the one of three products (Gauss,
+# Karatsuba), which cancels; PyTorch's kernel computes the former.
 def mul(self: Any, other: Any) -> Pair:
     """(a + ib)·(c + id) = (ac − bd) + i(ad + bc)."""
     (a, b), (c, d) = parts(self), parts(other)
@@ -278,6 +278,7 @@ def sqrt(self: Any) -> Pair:
     # Both have a gradient or a quotient that is NaN in the general formula, and are chosen at the end.
     origin, endless = (a == 0) & (b == 0), torch.isinf(b)
     safe = torch.where(origin | endless, 1.0, a)
+    # Detached, as the derivative by the sign is zero everywhere (derivatives.yaml of PyTorch, copysign.Tensor).
     right, sign = safe >= 0, torch.copysign(torch.ones_like(b), b.detach())
     half, rest = torch.where(right, safe, -safe) * 0.25, torch.where(endless, 0.0, b) * 0.25
     t = torch.sqrt((half + torch.hypot(half, rest)) * 0.5) * 2

@@ -46,15 +46,15 @@ def _places(graph: fx.Graph, matches: Sequence[Match]) -> dict[fx.Node, list[Mat
     for match in matches:
         users = [place[user] for node in match.outputs for user in node.users if owner.get(user) is not match]
         several = len(match.outputs) > 1
-        # Several outputs are known together, so the call comes before the first use of any; its inputs must be known by
-        # then.
+        # Several outputs are known together, so the call comes before
+        # the first use of any; its inputs must be known by then.
         first = min([place[match.nodes[-1]], *users]) if several else place[match.root]
         wanted.setdefault(first, []).append(match)
     order: dict[Match, int] = {}
     nodes = list(place)
     for at in sorted(wanted):
-        # A topological sort by depth-first search, with a stack: `before` are matches whose outputs are inputs of this
-        # one.
+        # A topological sort by depth-first search, with a stack:
+        # `before` are matches whose outputs are inputs of this one.
         waiting = list(reversed(wanted[at]))
         while waiting:
             match = waiting[-1]

@@ -97,8 +97,8 @@ class SearchGraph:
         own = {match.placed[node]: node for node in match.placed}
         for node in match.nodes:
             effects = self._effects.of(node)
-            # An op of a user's library has unknown effects. If the pattern calls the very same, its author has said
-            # that it may be replaced.
+            # An op of a user's library has unknown effects. If the pattern
+            # calls the very same, its author has said that it may be replaced.
             stated = node in own and own[node].target is node.target
             if effects or not effects.known and not stated:
                 return f"{node.name} has effects ({effects})"

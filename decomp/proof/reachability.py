@@ -37,8 +37,8 @@ def reached_among(
     masks: dict[fx.Node, int] = {}
     # Nodes before the first start cannot be reached, those after the last end are not needed.
     for node in _from(order[0]):
-        # One machine word holds 64 starts, and Python's integers any number: an `or` for each edge instead of a search
-        # for each pair.
+        # One machine word holds 64 starts, and Python's integers any
+        # number: an `or` for each edge instead of a search for each pair.
         mask = bits.get(node, 0)
         for operand in node.all_input_nodes:
             mask |= masks.get(operand, 0)

@@ -71,8 +71,8 @@ def view_bases(graph: fx.Graph, outputs: Collection[int]) -> dict[int, int]:
         if base.op == "placeholder":
             shown[i] = -1 - inputs.index(base)
             continue
-        # Its memory must be seen in the result of the compiled function, so it is returned, and cut off after the views
-        # are made.
+        # Its memory must be seen in the result of the compiled function,
+        # so it is returned, and cut off after the views are made.
         if base not in results:
             results.append(base)
         shown[i] = results.index(base)

@@ -105,8 +105,8 @@ class _SimplificationReplay:
         if node.op == "output":
             self._require_results(node, value)
             return
-        # Without a law the node itself is compared and not its term: a term has its arguments in the order of the
-        # schema.
+        # Without a law the node itself is compared and not its
+        # term: a term has its arguments in the order of the schema.
         if node in self.found.applied:
             args, kwargs = substituted((image.args, image.kwargs), self._node_of, Term)
             alike = value.target is image.target and same(value.args, args) and same(value.kwargs, kwargs)

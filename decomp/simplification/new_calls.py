@@ -141,8 +141,8 @@ def _fits_at_every_size(call: TermCall) -> bool:
     given = call.args[0].value if type(call.args[0]) is Term else None
     if not isinstance(given, torch.Tensor) or given.dtype is not call.value.dtype or call.target not in NEW_VIEWS:
         return False
-    # A reshape between contiguous layouts is a view at every size; of others it may copy at one size and not at
-    # another.
+    # A reshape between contiguous layouts is a view at every
+    # size; of others it may copy at one size and not at another.
     if call.target is not aten.permute.default:
         return is_surely_contiguous(given) and is_surely_contiguous(call.value)
     order = [dim % given.dim() for dim in call.args[1]]

@@ -136,8 +136,8 @@ class Conditions:
             # The term may already represent calls with memory of their own, one of which is visible outside.
             if term.returned and node in around.returned or term.leaves is not around.memory.of(node):
                 return False
-        # Two uses of one value add their gradients before the backward of the op, two values after it; for other ops
-        # the sum rounds differently.
+        # Two uses of one value add their gradients before the backward of the
+        # op, two values after it; for other ops the sum rounds differently.
         return not self.keep_gradients(node) or term.target in _LINEAR
 
 

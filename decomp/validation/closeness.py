@@ -18,12 +18,12 @@ from decomp.validation.ulp import spacing
 
 Call = Callable[[Sequence[Any]], list[torch.Tensor]]
 """Maps operands to the tensors that a call returns, flat."""
-# The float64 result is one sample of a rounding error. Another order of the same sum may be off by several times as
-# much.
+# The float64 result is one sample of a rounding error. Another
+# order of the same sum may be off by several times as much.
 KERNEL_ERROR_FACTOR = 8.0
 """The factor on the op's own error, and on the effect of a perturbation, that a result may be off by."""
-# For example sin at 10⁸ in float32, where an operand is only known to within 4: two perturbations do not show the range
-# of its values.
+# For example sin at 10⁸ in float32, where an operand is only known
+# to within 4: two perturbations do not show the range of its values.
 BLURRED = 1e5
 """Results that a perturbation changes by more ULP than this are not compared: they are ill-conditioned."""
 # Signs are random by element: with a single perturbation, two operands may move together and leave their difference
@@ -91,8 +91,8 @@ def _perturbed(wide_call: Call, operands: Sequence[Any], others: Sequence[int]) 
             # The operands are not perturbed here: a perturbation would make most of the equal elements different.
             with Ties(other):
                 moved.append(wide_call(widened(operands)))
-    # A perturbed operand may leave the domain, as a probability above 1. Without perturbations the comparison is just
-    # stricter.
+    # A perturbed operand may leave the domain, as a probability
+    # above 1. Without perturbations the comparison is just stricter.
     except Exception:  # the kernel rejects them
         return []
     return moved
@@ -166,8 +166,8 @@ def _judge(found: Sequence[torch.Tensor], truth: CallReference, allowed: Allowan
                 _lost_at_zero(truth.operands, own) if pointwise else None,
             )
         )
-        # A gradient that is 0 in exact arithmetic has no relative error: both results are then rounding errors of terms
-        # that cancel.
+        # A gradient that is 0 in exact arithmetic has no relative error:
+        # both results are then rounding errors of terms that cancel.
         if one.fault is not None and not (truth.noise and truth.wide and _is_noise(mine, wide, truth.noise[i])):
             return one
         worst, error = max(worst, one.ulp), max(error, one.error)
@@ -230,8 +230,8 @@ def _closely(
         at = tuple(wrong.nonzero()[0].tolist())
         return ErrorJudgement(float("inf"), f"gives {mine[at].item():g} instead of {own[at].item():g} at {list(at)}")
     sizes = torch.where(finite, wide, 0.0).abs()
-    # Relative to float64, not to the op's kernel: otherwise a rule that is more precise than the kernel would be
-    # reported.
+    # Relative to float64, not to the op's kernel: otherwise a
+    # rule that is more precise than the kernel would be reported.
     error, unit = _zero_unless((mine64 - wide).abs(), finite), spacing(sizes, real)
     slack = _zero_unless((own64 - wide).abs(), finite)
     for each in moved:

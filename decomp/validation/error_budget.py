@@ -43,16 +43,16 @@ class Error:
         parts: list[torch.Tensor] = []
         broken = False
         for mine, theirs in pairs:
-            # Infinite values in the exact result have no error that could be added up; a NaN where the exact value is
-            # finite is recorded as broken.
+            # Infinite values in the exact result have no error that could be added
+            # up; a NaN where the exact value is finite is recorded as broken.
             known = theirs.isfinite()
             right, wrong = theirs[known], (mine.double() - theirs)[known]
             broken |= not bool(wrong.isfinite().all())
-            # The root mean square and not the largest value: one outlier would make the errors of all other elements
-            # look small.
+            # The root mean square and not the largest value: one outlier
+            # would make the errors of all other elements look small.
             scale = math.sqrt(float(right.square().sum()) / max(right.numel(), 1)) or 1.0
-            # Scaled such that the inner product of two parts sums to the mean over outputs, whatever their numbers of
-            # elements.
+            # Scaled such that the inner product of two parts sums to
+            # the mean over outputs, whatever their numbers of elements.
             parts.append(wrong.nan_to_num(0.0, 0.0, 0.0) / (scale * math.sqrt(max(wrong.numel(), 1) * len(pairs))))
         return cls(tuple(parts), broken)
 

@@ -123,8 +123,8 @@ class Experiment:
         result = self._by(place, node, None, args, kwargs)
         if self._effects[place[0]].of(node).most:
             self.random.setdefault(place, []).append(result)
-        # Recorded in the first run only: in float64 the dtype of an argument no longer shows what the program computes
-        # in.
+        # Recorded in the first run only: in float64 the dtype of
+        # an argument no longer shows what the program computes in.
         self.given[place] = pytree.tree_map(lambda leaf: getattr(leaf, "dtype", None), (args, kwargs))
         self.containers[place] = pytree.tree_structure(result)
         return result
@@ -138,8 +138,8 @@ class Experiment:
         made = {given: value for given, value in pairs if isinstance(given, fx.Node)}
         found = run_graph(way.graph, way.constants, [made[given] for given in node.all_input_nodes])
         tensors, like = pytree.tensors_in(found), self.containers[place]
-        # A rule may return a tuple where the op returns a list; whatever reads a result expects the containers of the
-        # op.
+        # A rule may return a tuple where the op returns a list;
+        # whatever reads a result expects the containers of the op.
         return pytree.tree_unflatten(tensors, like) if like.num_leaves == len(tensors) else found
 
     def _wide(self, place: Place, node: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -186,8 +186,8 @@ class _ProgramRun:
         draws = self.experiment.random.get(place)
         if draws is None or not self.experiment.drawn_before:
             return self.compute(place, node, args, kwargs)
-        # The body of a loop may run more often in float64 than in the first run, as its condition is computed. Numbers
-        # are then reused.
+        # The body of a loop may run more often in float64 than in the
+        # first run, as its condition is computed. Numbers are then reused.
         turn = self.drawn[place] = self.drawn.get(place, -1) + 1
         return widened(draws[turn % len(draws)]) if self.wide else draws[turn % len(draws)]
 

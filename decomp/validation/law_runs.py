@@ -100,8 +100,8 @@ class Application:
         """The number of turns: small operands hold few special values at a time."""
         shapes = [getattr(term.value, "shape", ()) for term in self._leaves()]
         smallest = min((math.prod(size_hint(size) or 1 for size in shape) for shape in shapes), default=ELEMENTS)
-        # At least 3 turns, since special values meet each other only by chance; at most 64, to limit the time for
-        # scalars.
+        # At least 3 turns, since special values meet each other
+        # only by chance; at most 64, to limit the time for scalars.
         return max(3, min(64, ELEMENTS // max(smallest, 1)))
 
     def outcome(self, turn: int) -> tuple[Any, Any]:
@@ -111,8 +111,8 @@ class Application:
         for node in self.calls:
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda o: self._value(o, found))
             mine = call_node(node, self.root, args, kwargs)
-            # The value that is already known stays: an operand of the image is given, even if a call on the way
-            # computes it too.
+            # The value that is already known stays: an operand of the
+            # image is given, even if a call on the way computes it too.
             found.setdefault(self.images[node], mine)
         if not self.is_call:
             return mine, values[self.image]
@@ -274,8 +274,8 @@ def _calls_between(node: fx.Node, leaves: set[Term], images: ReplayedRewrites) -
 
 def _run(application: Application) -> str | None:
     """Why an application could not be run; None if it was. Raises `ValuesDiffer` if results differ."""
-    # Applications come from a program with fake tensors, and a mode that is still active would make these operands fake
-    # too.
+    # Applications come from a program with fake tensors, and a
+    # mode that is still active would make these operands fake too.
     with without_ambient_modes(), unset_fake_temporarily(), torch.no_grad():
         for turn in range(application.turns):
             try:

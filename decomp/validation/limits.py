@@ -46,8 +46,8 @@ def integer_limits(node: fx.Node, turn: int = 0) -> Iterator[list[Any]]:
     # Operands of different shapes are broadcast, so that any element of one may meet any of the other. Only for equal
     # shapes does the position tell which pairs occur.
     aligned = len({leaf.shape for leaf in pytree.tensors_in(values) if is_integer(leaf)}) < 2
-    # Integer division by zero raises in PyTorch. The second set is for those ops, and is tried only if the kernel
-    # refuses the first.
+    # Integer division by zero raises in PyTorch. The second set is for
+    # those ops, and is tried only if the kernel refuses the first.
     for zeros in (True, False):
         places = itertools.count()
 
@@ -80,8 +80,8 @@ def float_limits(node: fx.Node) -> Iterator[list[Any]]:
         if not like.is_floating_point():
             return torch.arange(like.numel()).reshape(like.shape) % 2 == 0
         info = torch.finfo(like.dtype)
-        # A quarter of the smallest normal number is subnormal in every dtype; its product with ε is the smallest
-        # subnormal.
+        # A quarter of the smallest normal number is subnormal in
+        # every dtype; its product with ε is the smallest subnormal.
         sizes = [info.tiny / 4, info.tiny * info.eps, 0.0, info.tiny, 1.0]
         return _combined(like, next(places), [sign * size for size in sizes for sign in (1.0, -1.0)], 0)
 

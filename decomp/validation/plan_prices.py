@@ -67,8 +67,8 @@ class PlanPricing:
             if isinstance(decision, Derived):
                 key = self._key(node, decision)
                 alike = [decided[place][1] for decided in (own, *others.values()) if place in decided]
-                # By the identity of decisions: a plan shares one among calls of equal signature, and pricing graphs is
-                # the costly part.
+                # By the identity of decisions: a plan shares one among calls
+                # of equal signature, and pricing graphs is the costly part.
                 shared = *key, *map(id, alike)
                 if shared not in known:
                     known[shared] = _priced(key, {place: node}, own, others, target, self.cost)

@@ -50,8 +50,8 @@ class TieBreak:
         ranks = torch.arange(self.x.shape[self.dim], device=self.x.device).view(shape).expand(self.x.shape)
         # `roll` puts the last element before the first, where nothing precedes.
         follows = _is_same(ordered, ordered.roll(1, self.dim)) & (ranks > 0)
-        # The running maximum of the ranks at which a group of equal elements begins is the beginning of each element's
-        # own group.
+        # The running maximum of the ranks at which a group of equal
+        # elements begins is the beginning of each element's own group.
         first = torch.where(follows, 0, ranks).cummax(self.dim).values
         following = torch.where(follows.roll(-1, self.dim), ranks + 1, first)
         following = torch.zeros_like(order).scatter(self.dim, order, order.gather(self.dim, following))

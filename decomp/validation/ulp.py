@@ -48,8 +48,8 @@ def ulp_error(found: torch.Tensor, exact: torch.Tensor | Exact, unit: torch.Tens
     unit = spacing(exact.high, found.dtype) if unit is None else unit
     beyond = exact.rounded(found.dtype).isinf()
     ours, theirs = found.double(), exact.high
-    # Infinity is one step after the largest number, so that a formula that overflows a little too early is a small
-    # error.
+    # Infinity is one step after the largest number, so that a
+    # formula that overflows a little too early is a small error.
     steps = (found.isinf().double() * ours.sign() - beyond.double() * theirs.sign()).nan_to_num(0.0)
     theirs = torch.where(beyond, theirs.sign() * largest, theirs)
     difference = ours.clamp(-largest, largest) - theirs

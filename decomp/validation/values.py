@@ -119,8 +119,8 @@ def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]]
     with forked_random_state():
         if given is not None and fresh:
             _measure_in_a_run(lowering, given, fresh)
-        # What did not occur in the run, in a branch that was not taken or because there are no inputs, is measured on
-        # random operands.
+        # What did not occur in the run, in a branch that was not taken
+        # or because there are no inputs, is measured on random operands.
         for stamp, (_, node, decision) in fresh.items():
             if stamp not in verdicts:
                 promise = _promise(lowering, decision)
@@ -146,8 +146,8 @@ def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[ExpansionTe
 
     def visit(node: fx.Node, values: Mapping[fx.Node, Any]) -> None:
         decision = decisions.get(node)
-        # An expansion is measured once, at its first call: a model of a hundred equal layers would otherwise be checked
-        # a hundred times.
+        # An expansion is measured once, at its first call: a model of a
+        # hundred equal layers would otherwise be checked a hundred times.
         if isinstance(decision, Derived) and decision.stamp in fresh and decision.stamp not in internals.verdicts:
             seen = [values[slot] for slot in node.all_input_nodes]
             promise = _promise(lowering, decision)
@@ -309,8 +309,8 @@ class _Measure:
         judged = self._judged(gradients[2], operands, truth, allowed)
         if judged.fault is not None and not self.promise.kinks:
             noise = truth.noise
-            # At a kink, as of `abs` at 0, a subgradient is a choice. Only `exact` promises PyTorch's choice, so others
-            # are compared beside the kink.
+            # At a kink, as of `abs` at 0, a subgradient is a choice. Only `exact`
+            # promises PyTorch's choice, so others are compared beside the kink.
             smooth = off_kinks(operands)
             truth = replace(truth_of(gradients[0], gradients[1], smooth, signs=self.signs), noise=noise)
             judged = self._judged(gradients[2], smooth, truth, allowed)

@@ -140,8 +140,8 @@ class Attentions(RegionSearch):
         waiting, seen = [peak], {peak}
         for node in waiting:
             pair = product_operands(node) if node is not peak else None
-            # One operand comes from the softmax and the other does not: products within the softmax itself do not
-            # count.
+            # One operand comes from the softmax and the other does
+            # not: products within the softmax itself do not count.
             if pair is not None and len({self._depends(each, peak) for each in pair}) == 2:
                 value = next(each for each in pair if not self._depends(each, peak))
                 for root in self._after(node, peak):
