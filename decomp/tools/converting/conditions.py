@@ -77,12 +77,14 @@ def _candidates(right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> Itera
             yield FileCondition("given", False, name)
         if all(value is not None and not (isinstance(value, list) and not value) for value in values):
             yield FileCondition("given", True, name)
+        if any(_is_number(value) for value in values):
+            yield FileCondition("at_least", 0, name)  # dimensions and indices that count from the end
         plain = [value for value in values if type(value) in (*_NUMBERS, str)]
         yield from (FileCondition("equals", value, name) for value in dict.fromkeys(plain))
         lists = [value for value in values if isinstance(value, list) and value]
         yield from (FileCondition("length", size, name) for size in sorted({len(value) for value in lists}))
         if any(_is_number(value) for value in values):
-            yield from (FileCondition("at_least", least, name) for least in (0, 1))
+            yield FileCondition("at_least", 1, name)
 
 
 def _of_ranks(name: str, right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> Iterator[FileCondition]:

@@ -99,6 +99,7 @@ def call(verdict, dtype="float32", rank=2, **arguments):
         ([call("right"), call("right", "int64")], []),
         ([call("right"), call("refused", "int64")], [FileCondition("dtype", ["float32"])]),
         ([call("right", k=1), call("wrong", k=2)], [FileCondition("equals", 1, "k")]),
+        ([call("right", k=2), call("wrong", k=-1)], [FileCondition("at_least", 0, "k")]),
         ([call("right", dim=[1]), call("wrong", dim=[0, 1])], [FileCondition("length", 1, "dim")]),
         ([call("right", dim=None), call("refused", dim=1)], [FileCondition("given", False, "dim")]),
         ([call("right", rank=4), call("refused", rank=0)], [FileCondition("rank", [1, 2, 3, 4, 5, 6, 7, 8], "x")]),
