@@ -54,6 +54,7 @@ SOURCES: Mapping[str, str] = {
     "tinygrad": "what the frontend of tinygrad 0.14 emits",
     "tosa": "TOSA 1.0.2 of 2026-07-14, profiles PRO-INT and PRO-FP",
     "ttnn": "TT-NN as Tenstorrent's compiler for PyTorch calls it, 2026-02-24",
+    "tvm": "the importer of TVM, asked op by op (`decomp probe`)",
 }
 """By target: version and date of its list of ops; the files of the targets have more."""
 

@@ -119,6 +119,7 @@ def test_targets_of_the_library():
         "tinygrad",
         "tosa",
         "ttnn",
+        "tvm",
     )
     assert set(targets.names()) < set(dir(targets))
     assert targets.tinygrad is targets.get("tinygrad") and targets.tinygrad.description

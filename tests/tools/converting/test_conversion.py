@@ -118,7 +118,10 @@ def test_a_model_that_writes_to_its_state_is_refused():
     ("wrong", "text"),
     [
         ({"to": 3}, "to= must be the name of a converter or a decomp.Converter, not int"),
-        ({"to": "opnvino"}, "no converter 'opnvino'; there are executorch, litert, openvino, and any decomp.Converter"),
+        (
+            {"to": "opnvino"},
+            "no converter 'opnvino'; there are executorch, litert, openvino, tvm, and any decomp.Converter",
+        ),
         ({"args": None}, "a module is captured by running it: pass args=(...), or an ExportedProgram"),
         ({"model": len}, "a model must be an nn.Module or an ExportedProgram, not builtin_function_or_method"),
         ({"to": "onnx"}, 'to="onnx" is not a converter: the ONNX backend writes models itself'),
@@ -146,7 +149,8 @@ def test_importing_the_package_imports_no_converter():
 
     program = (
         "import sys, decomp; from decomp_rules import converters; made = [*map(converters.get, converters.names())];"
-        "print([name for each in made if (name := each.package.replace('-', '_')) in sys.modules])"
+        "modules = {'apache-tvm': 'tvm', 'litert-torch': 'litert_torch'};"
+        "print([name for each in made if (name := modules.get(each.package, each.package)) in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert shown == "[]\n"
@@ -263,3 +267,22 @@ def test_litert_refuses_a_dynamic_size_by_name():
     with pytest.raises(decomp.errors.ConversionError) as raised:
         decomp.convert(MODEL.eval(), to=litert, args=(X,), dynamic_shapes=batch, verify=False)
     assert "LiteRT is given static sizes alone, and input has " in str(raised.value)
+
+
+def test_tvm_converts_a_model_that_it_refuses_as_exported(tmp_path):
+    tvm = converter("tvm")
+    model, x = Transformed(), torch.randn(3, 8)
+    with pytest.raises(Exception, match="scatter_add"):
+        tvm.convert(torch.export.export(model, (x,)))
+    found = conversion(model, tvm, (x,), None, None, None, True, {})
+    assert "2 results within" in found.verified
+    tvm.save(found.result, tmp_path / "transformed.so")
+    assert (tmp_path / "transformed.so").stat().st_size
+
+
+def test_tvm_keeps_a_size_open():
+    tvm = converter("tvm")
+    batch = {"input": {0: torch.export.Dim.DYNAMIC}}
+    made = decomp.convert(MODEL.eval(), to=tvm, args=(X,), dynamic_shapes=batch)
+    (found,) = tvm.run(made, [torch.ones(5, 4)])
+    torch.testing.assert_close(found, MODEL(torch.ones(5, 4)).detach())

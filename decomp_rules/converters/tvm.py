@@ -1,0 +1,115 @@
+"""TVM: `tvm.relax.frontend.torch.from_exported_program` of an ExportedProgram, compiled for the CPU by LLVM and run on
+the virtual machine of Relax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from decomp import Converter
+from decomp_rules import targets
+from decomp_rules.converters import Quiet, refuse_numbers
+
+
+def convert(program: ExportedProgram) -> Any:
+    """The `tvm.IRModule` of a program, whose function `main` returns a tuple. `TRANSLATIONS` mends the importer. Raises
+    `NotImplementedError` for inputs that are numbers, and whatever TVM raises."""
+    refuse_numbers(program, "TVM")
+    with Quiet():
+        from tvm.relax.frontend.torch import from_exported_program
+
+        return from_exported_program(program, custom_convert_map=dict(TRANSLATIONS))
+
+
+def run(model: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results on the CPU."""
+    with Quiet():
+        import tvm
+
+        machine = tvm.relax.VirtualMachine(_compiled(model), tvm.cpu())
+        results = machine["main"](*(_as_tvm(tensor) for tensor in inputs))
+    return [torch.from_dlpack(result).clone() for result in results]
+
+
+def _compiled(model: Any) -> Any:
+    import tvm
+
+    return tvm.compile(model, target="llvm")
+
+
+def _as_tvm(tensor: torch.Tensor) -> Any:
+    import tvm
+
+    return tvm.runtime.from_dlpack(tensor.detach().contiguous())
+
+
+def save(model: Any, path: Path) -> None:
+    """Write the library for this machine's processor that `tvm.runtime.load_module` loads; a C compiler links it. TVM
+    (0.27) ends the process where it writes a module with weights as JSON."""
+    _compiled(model).export_library(str(path))
+
+
+def registry() -> list[str]:
+    """The overloads in the table of TVM's importer, which has Python's operators, too, and in `TRANSLATIONS`."""
+    with Quiet():
+        from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    names = {*ExportedProgramImporter().convert_map, *TRANSLATIONS}
+    return sorted(f"aten.{name}" for name in names if "." in name)
+
+
+def _amax(node: fx.Node, importer: Any) -> Any:
+    from tvm import relax
+
+    return _reduced(relax.op.max, node, importer)
+
+
+def _amin(node: fx.Node, importer: Any) -> Any:
+    from tvm import relax
+
+    return _reduced(relax.op.min, node, importer)
+
+
+def _reduced(op: Callable[..., Any], node: fx.Node, importer: Any) -> Any:
+    """A reduction of the node's operand over its dimensions, all of them if it names none."""
+    given = {"dim": [], "keepdim": False, **dict(zip(("self", "dim", "keepdim"), node.args)), **node.kwargs}
+    axis = list(given["dim"]) or None
+    return importer.block_builder.emit(op(importer.env[given["self"]], axis=axis, keepdims=given["keepdim"]))
+
+
+def _full(node: fx.Node, importer: Any) -> Any:
+    """A number, broadcast: `relax.op.full` of one that is not finite cannot be compiled."""
+    from tvm import relax
+
+    size, value = importer.retrieve_args(node)[:2]
+    if not isinstance(value, (bool, int, float)):
+        return importer._full(node)  # a size of an input, which is finite
+    number = relax.const(value, str(node.meta["val"].dtype).removeprefix("torch."))
+    return importer.block_builder.emit(relax.op.broadcast_to(number, relax.ShapeExpr(size)))
+
+
+TRANSLATIONS: Mapping[str, Callable[[fx.Node, Any], Any]] = {
+    "amax.default": _amax,
+    "amin.default": _amin,
+    "full.default": _full,
+}
+"""The `custom_convert_map` that mends TVM's importer (0.27): it has no rule for `amax` and `amin`, which Relax has, and
+what it makes of `full` cannot be compiled if the number is infinite or NaN."""
+
+CONVERTER = Converter(
+    "tvm",
+    package="apache-tvm",
+    at_least="0.27",
+    target=targets.get("tvm"),
+    convert=convert,
+    run=run,
+    save=save,
+    suffix=".so",
+    registry=registry,
+    note="what is saved is compiled for this machine's processor; tvm.compile of the module compiles it for others",
+)
