@@ -180,6 +180,14 @@ def _nearest(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @register(aten.remainder)
+def integer_remainder_by_number(x: Tensor, other: Any) -> Tensor:
+    """That by a tensor of the number, for targets that have one of two tensors alone. Exact."""
+    if not plain(other) or is_scalar(x) or promoted(x, other) not in WIDE_INTEGERS:
+        return decline(f"{WIDE}, by a number")
+    return torch.remainder(*_pair(x, other))
+
+
+@register(aten.remainder)
 def integer_remainder(x: Any, other: Any) -> Tensor:
     """fmod, plus other where the result has not the sign of other; of integers. Exact."""
     dtype = promoted(x, other) if not is_scalar(x) else promoted(other, x)
@@ -190,6 +198,16 @@ def integer_remainder(x: Any, other: Any) -> Tensor:
     if dtype == torch.uint8:
         return remainder
     return remainder + cast(_other_side(remainder, other), dtype) * other
+
+
+@register(aten.fmod, needs=("remainder",))
+def fmod_of_remainder(x: Tensor, other: Any) -> Tensor:
+    """The remainder, less other where the result has not the sign of x; of integers. Exact."""
+    if promoted(x, other) not in WIDE_INTEGERS:
+        return decline(WIDE)
+    x, other = _pair(x, other)
+    remainder = torch.remainder(x, other)
+    return remainder - cast(_other_side(remainder, x), x.dtype) * other
 
 
 def _other_side(remainder: Tensor, divisor: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Comparisons, logic and selection: everything whose inputs or results are true and false.
 
-The floor is lt, with ne, the bitwise operations and where if the target has them. A comparison with NaN is false,
-except for ne.
+The floor is lt of numbers, with ne, the bitwise operations and where if the target has them. A comparison with NaN is
+false, except for ne.
 """
 
 from __future__ import annotations
@@ -92,6 +92,15 @@ def ne(x: Tensor, other: Any) -> Tensor:
         return decline("complex numbers have no order")
     apart = _apart(x, other)
     return apart | torch.logical_not(_ordered(x, other)) if x.is_floating_point() else apart
+
+
+@register(aten.lt)
+def lt_of_booleans(x: Tensor, other: Any) -> Tensor:
+    """¬x & other, for targets that order numbers alone."""
+    if promoted(x, other) != torch.bool:
+        return decline("only booleans")
+    x, other = _pair(x, other)
+    return torch.logical_not(x) & other
 
 
 @register(aten.gt)
