@@ -13,12 +13,13 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from decomp.capture.exporting import export
-from decomp.errors import ArgumentError, ConversionError, boundary, count_noun, first_line
+from decomp.capture.exporting import export, lacks_data
+from decomp.derive.rule_selection import RuleSelection
+from decomp.errors import ArgumentError, CaptureError, ConversionError, boundary, count_noun, first_line
 from decomp.ir.ops import known_names, op as op_of
 from decomp.lowering import Lowering, lower
 from decomp.proof.correspondence import ValuesDiffer
-from decomp.rules.options import CHECKS
+from decomp.rules.options import CHECKS, Options
 from decomp.rules.target import Target
 from decomp.tools.converting.converter import Converter, failure
 from decomp.tools.converting.trial import NoTrial, try_out
@@ -83,8 +84,9 @@ def conversion(
     """The same, with how it came about."""
     converter = to if isinstance(to, Converter) else converter_named(to)
     version = converter.require()
-    program = _exported(model, args, kwargs, dynamic_shapes)
-    lowering = lower(program, to=target or converter.target, **{"training": False, **options})
+    target, options = target or converter.target, {"training": False, **options}
+    program = _exported(model, args, kwargs, dynamic_shapes, target, options)
+    lowering = lower(program, to=target, **options)
     _refuse_writes(converter, lowering.result)
     verified = _verified(converter, version, lowering, model, args, kwargs) if verify else "not verified"
     try:
@@ -110,7 +112,11 @@ def converter_named(name: Any) -> Converter:
         raise ArgumentError(f"{error.args[0]}, and any decomp.Converter") from error
 
 
-def _exported(model: Any, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
+def _exported(
+    model: Any, args: Any, kwargs: Any, dynamic_shapes: Any, target: Target, options: Mapping[str, Any]
+) -> ExportedProgram:
+    """The model as an exported program; with rules in place of calls that PyTorch cannot run on fake tensors, if it
+    makes any."""
     if isinstance(model, ExportedProgram):
         if dynamic_shapes is not None:
             raise ArgumentError(
@@ -121,7 +127,13 @@ def _exported(model: Any, args: Any, kwargs: Any, dynamic_shapes: Any) -> Export
         raise ArgumentError(f"a model must be an nn.Module or an ExportedProgram, not {type(model).__name__}")
     if args is None and kwargs is None:
         raise ArgumentError("a module is captured by running it: pass args=(...), or an ExportedProgram")
-    return export(model, tuple(args or ()), kwargs, dynamic_shapes)
+    given = (model, tuple(args or ()), kwargs, dynamic_shapes)
+    try:
+        return export(*given)
+    except CaptureError as error:
+        if not lacks_data(error.__cause__):
+            raise
+        return export(*given, RuleSelection.of(target, Options.of(options)).infer)
 
 
 def _refuse_writes(converter: Converter, program: ExportedProgram) -> None:

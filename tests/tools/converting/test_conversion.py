@@ -8,6 +8,7 @@ from torch import nn
 
 import decomp
 from decomp.tools.converting.conversion import conversion
+from decomp_rules import targets
 from tests.installed import converter
 from tests.tools.converting import fakes
 
@@ -87,6 +88,16 @@ def test_a_converter_that_is_absent_or_old_says_what_to_install():
 def test_what_cannot_be_lowered_is_named_as_in_lower():
     with pytest.raises(decomp.NotLowered, match="aten.unique_dim"):
         decomp.convert(Unique(), to=fakes.FAKE, args=(X,))
+
+
+def test_an_op_that_pytorch_cannot_export_is_converted_by_its_rule():
+    class Loss(nn.Module):
+        def forward(self, x, labels):
+            return nn.functional.ctc_loss(x.log_softmax(2), labels, (4, 4), (2, 2))
+
+    args = (torch.randn(4, 2, 5), torch.randint(1, 5, (2, 2)))
+    found = conversion(Loss(), fakes.FAKE, args, None, None, targets.executorch, True, {})
+    assert "1 result within" in found.verified
 
 
 class Unique(nn.Module):
@@ -229,6 +240,16 @@ def test_executorch_keeps_a_dynamic_size():
     for size in (2, 8):
         (found,) = executorch.run(made, [torch.ones(size, 4)])
         torch.testing.assert_close(found, MODEL(torch.ones(size, 4)).detach())
+
+
+def test_openvino_gets_rules_in_place_of_its_own_kernels_that_are_wrong():
+    openvino, x = converter("openvino"), torch.rand(3, 40) * 2 - 1
+
+    class Wrong(nn.Module):
+        def forward(self, x):
+            return torch.erfinv(x), torch.ops.aten.var.correction(x), torch.ops.aten.std.correction(x, [1])
+
+    assert "3 results within" in conversion(Wrong(), openvino, (x,), None, None, None, True, {}).verified
 
 
 def test_executorch_names_the_kernel_that_fails_and_the_check_in_it():
