@@ -68,6 +68,12 @@ def test_what_is_left_out_is_listed_with_the_reason(probed):
     assert "# erfinv.default: crashes: crashes: SIGSEGV" in left_out
 
 
+def test_an_approximation_is_wrong_that_the_comparison_of_a_whole_model_would_refuse():
+    exp, tanh = probe(fakes.APPROXIMATE, ["aten.exp.default", "aten.tanh.default"], dtypes=["float32"]).ops
+    assert tanh.legal and not tanh.conditions
+    assert not exp.legal and exp.problem.startswith("wrong: off by ")
+
+
 def test_a_target_has_no_complex_dtypes_as_few_ops_are_asked_in_them(probed):
     found, _, target = probed
     assert "float32" in found.dtypes and not any(dtype.startswith("complex") for dtype in found.dtypes)
