@@ -132,8 +132,8 @@ _OTHERS: Mapping[str, Callable[[], Sequence[tuple[Any, ...]]]] = {
     ],
     "aten.grid_sampler.default": lambda: [(torch.randn(1, 2, 3, 4, 5), torch.rand(1, 2, 2, 2, 3), 0, 0, False)],
     "aten.index_put.default": lambda: [
-        (torch.randn(5, 4), [torch.tensor([0, 2])], torch.randn(2, 4), True),
         (torch.randn(5, 4), [torch.tensor([0, 2]), torch.tensor([1, 3])], torch.randn(2)),
+        (torch.randn(5, 4), [torch.tensor([0, 2])], torch.randn(2, 4), True),
         (torch.randn(4), [torch.tensor([True, False, True, False])], torch.randn(2)),
     ],
     "aten.unfold.default": lambda: [(torch.randn(3, 9), -1, 4, 2), (torch.randn(2, 3, 9), 2, 4, 2)],

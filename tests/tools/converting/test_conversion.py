@@ -277,6 +277,17 @@ def test_litert_converts_a_model_that_it_refuses_as_exported(tmp_path):
     assert (tmp_path / "transformed.tflite").stat().st_size
 
 
+def test_litert_converts_order_and_sums_by_index_which_its_runtime_does_not_have():
+    class Ordered(nn.Module):
+        def forward(self, x, i):
+            values, places = torch.kthvalue(x, 2, dim=1)
+            return values, places, torch.cummax(x, 1).indices, x.index_put((i,), x, accumulate=True), i % 2
+
+    args = (torch.randn(3, 5), torch.tensor([2, 0, 2]))
+    found = conversion(Ordered(), converter("litert"), args, None, None, None, True, {})
+    assert "5 results within" in found.verified
+
+
 class Transformed(nn.Module):
     def forward(self, x):
         return x.scatter_add(0, torch.zeros(1, 8, dtype=torch.int64), x), x.to(torch.int64)
