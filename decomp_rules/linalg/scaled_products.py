@@ -122,6 +122,30 @@ def _scaled_grouped_mm(
     return cast(grouped_product(left, right, offs), dtype)
 
 
+@register(aten._scaled_grouped_mm_v2)
+def _scaled_grouped_mm_v2(
+    self: Tensor,
+    mat2: Tensor,
+    scale_a: Sequence[Tensor],
+    recipe_a: Sequence[int],
+    swizzle_a: Sequence[int],
+    scale_b: Sequence[Tensor],
+    recipe_b: Sequence[int],
+    swizzle_b: Sequence[int],
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+) -> Tensor | Declined:
+    """`_scaled_grouped_mm`, whose scales are of rows and columns by their recipes."""
+    if contraction_dim:
+        return decline("which dimensions are contracted is left to the kernel")
+    if [*recipe_a, *recipe_b] != [Scaling.ROW_WISE, Scaling.ROW_WISE]:
+        return decline("only scales of rows and columns are laid out alike on all devices")
+    return _scaled_grouped_mm(self, mat2, scale_a[0], scale_b[0], offs, bias, None, out_dtype)
+
+
 def _decoded(x: Tensor) -> Tensor:
     """The numbers of (…, K) in float32; of 4-bit floats, (…, K/2) bytes hold two each, the first in the low bits."""
     if x.dtype != torch.float4_e2m1fn_x2:

@@ -416,6 +416,16 @@ PRODUCTS: Mapping[str, tuple[Callable[[], Any], Documented]] = {
         ),
         _grouped,
     ),
+    "_scaled_grouped_mm_v2": (
+        lambda: (
+            (
+                *(f8(8, 16), f8(3, 16, 16).mT),
+                *([p(8)], [1], [0], [p(3, 16)], [1], [0]),
+                torch.tensor([2, 2, 8], dtype=torch.int32),
+            ),
+        ),
+        lambda left, right, rows, _, __, columns, *rest: _grouped(left, right, rows[0], columns[0], rest[-1]),
+    ),
 }
 
 

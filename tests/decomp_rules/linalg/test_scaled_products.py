@@ -153,6 +153,10 @@ def test_groups_have_scales_of_rows_and_columns() -> None:
     found = scaled_products._scaled_grouped_mm(
         left, right.transpose(1, 2), rows, columns, ends, out_dtype=torch.float32
     )
+    by_recipe = scaled_products._scaled_grouped_mm_v2(
+        *(left, right.transpose(1, 2), [rows], [1], [0], [columns], [1], [0], ends), out_dtype=torch.float32
+    )
+    assert torch.equal(by_recipe, found)
     for start, end, group in ((0, 3, 0), (3, 8, 1)):
         exact = left[start:end].double() @ right[group].double().t() * rows[start:end, None] * columns[group]
         assert close(found[start:end], exact)
@@ -162,6 +166,12 @@ def test_groups_have_scales_of_rows_and_columns() -> None:
     sides = left.double().t(), numbers(8, 4, E4M3, seed=5).double()
     exact = torch.stack([sides[0][:, a:b] @ sides[1][a:b] for a, b in ((0, 3), (3, 8))])
     assert close(summands, exact * positive(32).view(2, 16, 1) * positive(8, seed=4).view(2, 1, 4))
+
+
+def test_groups_with_scales_of_blocks_are_declined() -> None:
+    scales = [positive(8, 1, dtype=E8M0)], [3], [1]
+    found = scaled_products._scaled_grouped_mm_v2(numbers(8, 32, E4M3), numbers(8, 32, E4M3).t(), *scales, *scales)
+    assert found.reason == "only scales of rows and columns are laid out alike on all devices"
 
 
 class Product(nn.Module):
