@@ -44,7 +44,8 @@ RULES.limit(
         "_convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu "
         "_dyn_quant_matmul_4bit _dyn_quant_pack_4bit_weight"
     ),
-    reason="how 4-bit weights are packed depends on the processor that packed them, which a program does not say",
+    reason="how 4-bit weights are packed depends on the processor that packed them, which a program does not say: name "
+    "it, rules=decomp_rules.quantized.packing.rules(LAYOUT) | decomp_rules.RULES",
 )
 RULES.limit(aten.choose_qparams_optimized, reason="how long the search for the range runs is data")
 RULES.limit(
