@@ -36,10 +36,9 @@ class BringUpCase:
 
 
 def samples_for(op: Op, overload: str | None) -> tuple[Sample, ...]:
-    """The library's sample calls of an op, or of one overload of it; possibly none."""
-    if op.packet is None:
-        return ()
-    found: tuple[Sample, ...] = library_samples().calls_of(op.packet)
+    """The library's sample calls of an op, or of one overload of it; possibly none. Those of an op of another library
+    import it."""
+    found: tuple[Sample, ...] = library_samples().calls_of(op.packet or str(op))
     found = tuple(_of_values(each) for each in found if isinstance(each.overload, torch._ops.OpOverload))
     if overload is not None:
         found = tuple(each for each in found if each.overload._overloadname == overload)

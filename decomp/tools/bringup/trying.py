@@ -14,7 +14,7 @@ from torch import nn
 from decomp.errors import Blocker, DecompError, LoadError, NotLowered, first_line
 from decomp.ir.call import call_if_bound, calls, metadata
 from decomp.ir.dtypes import name_of
-from decomp.ir.ops import resolve
+from decomp.ir.ops import Op, resolve
 from decomp.loading import load as program_of_lowering
 from decomp.lowering import Lowering, lower
 from decomp.rules.library import samples as library_samples
@@ -122,8 +122,7 @@ def _first_dtype(truth: ExpectedResults) -> str:
 
 def op(backend: Backend, name: str, quick: bool, broken: Container[str], tell: Tell) -> BringUpRow:
     """The row of an op of the library, lowered to the backend's primitives."""
-    row, found = BringUpRow("op", name), resolve(name)
-    samples = samples_for(found.op, None)
+    row, samples = BringUpRow("op", name), samples_for(Op(name), None)
     for sample in samples[: QUICK_OP_SAMPLES if quick else OP_SAMPLES]:
         if takes(sample):
             tell(str(sample))

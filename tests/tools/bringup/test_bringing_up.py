@@ -2,6 +2,8 @@
 crashes is a row."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -309,3 +311,14 @@ def test_rows_are_ordered_by_gravity_and_the_error_of_a_wrong_row_is_that_of_its
     rows = sorted(faulty.of("primitive"), key=lambda row: row.gravity)
     assert [row.fine for row in rows] == sorted(row.fine for row in rows) and not rows[0].fine
     assert faulty.row("primitive", "maximum").ulp["float32"][0] == float("inf")
+
+
+def test_ops_of_another_library_are_registered_where_they_are_tried():
+    pytest.importorskip("transformers")
+    code = (
+        "from decomp.tools.bringup import trying; from decomp_rules import backends\n"
+        "row = trying.op(backends.numpy, 'transformers.grouped_mm_fallback', True, (), lambda case: None)\n"
+        "print(row.verdict, row.cases)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split()[-2:] == ["right", "1"]
