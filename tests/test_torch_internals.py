@@ -2,6 +2,8 @@
 
 import importlib
 import pkgutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -94,6 +96,17 @@ def finds_the_place_of_this_process_in_a_group_by_its_name():
         assert found == process_groups.GroupPlace(rank=1, size=3)
         assert process_groups.place_in_group(torch.distributed.group.WORLD) == found
         assert process_groups.place_in_group("no such group") is None
+
+
+@piece("process_groups.has_collectives", "process_groups.CollectiveOps")
+def finds_collectives_whose_module_was_not_imported():
+    code = (
+        "from decomp.ops import collectives_with_gradient as found\n"
+        "print(found.all_gather_into_tensor.default._schema.name)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process_groups.has_collectives()
+    assert run.stdout == "_c10d_functional_autograd::all_gather_into_tensor\n"
 
 
 @piece("modes.DisableTorchDispatch")

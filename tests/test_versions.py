@@ -121,6 +121,15 @@ def test_the_project_is_imported_by_a_pytorch_that_lacks_every_op_that_it_has_ru
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+def test_a_pytorch_without_distributed_imports_the_project_and_has_no_rules_for_collectives():
+    assert hidden("--without-distributed", "--import").returncode == 0
+    assert hidden("--without-distributed").stderr.endswith(
+        "decomp.errors.DecompError: decomp_rules.collectives.RULES needs the collectives of torch.distributed, "
+        "and this PyTorch was built without it\n"
+        "  to do: install a PyTorch that was built with USE_DISTRIBUTED=1, as those of pip are\n"
+    )
+
+
 def test_models_are_lowered_by_a_pytorch_that_lacks_ops_that_they_do_not_call():
     done = hidden(*sorted(name for name in named_by_rules() if "linalg" in name or "special" in name))
     assert done.returncode == 0, done.stderr[-2000:]

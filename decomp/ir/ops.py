@@ -86,8 +86,11 @@ def resolve(spelling: Any) -> Spelling:
         return Spelling(spelling)
     if isinstance(spelling, Spelling):
         return spelling
-    if isinstance(spelling, (str, AbsentOp)):
-        return _of_text(str(spelling))
+    if isinstance(spelling, AbsentOp):
+        namespace, name, *overload = spelling.name.split(".")
+        return Spelling(Op(f"{namespace}.{name}"), overload[0] if overload else None)
+    if isinstance(spelling, str):
+        return _of_text(spelling)
     if isinstance(spelling, type) and issubclass(spelling, nn.Module):
         return Spelling(of_module_class(spelling, strict=True))
     if callable(spelling) and not isinstance(spelling, nn.Module):

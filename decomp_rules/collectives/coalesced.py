@@ -7,17 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-import torch.distributed._functional_collectives  # which registers the ops
 
 from decomp import Rules
-from decomp.ops import collectives
+from decomp.ops import collectives, collectives_with_gradient, dtensor
 from decomp.results import Declined
 from decomp_rules.collectives.groups import exchange, place_in, wait
 
 RULES = Rules(level="exact")
 register = RULES.register
-
-_with_gradient = torch.ops._c10d_functional_autograd
 
 
 @register(collectives.all_reduce_coalesced)
@@ -43,21 +40,21 @@ def reduce_scatter_coalesced(
 # Before torch 2.13 the ops without a gradient have none, so these rules are for programs that are not trained.
 
 
-@register(_with_gradient.all_gather_into_tensor, forward_only=True)
+@register(collectives_with_gradient.all_gather_into_tensor, forward_only=True)
 def all_gather(x: Tensor, group_size: int, group_name: Any) -> Tensor:
     """The op without the gradient."""
     found: Tensor = collectives.all_gather_into_tensor(x, group_size, group_name)
     return found
 
 
-@register(_with_gradient.reduce_scatter_tensor, forward_only=True)
+@register(collectives_with_gradient.reduce_scatter_tensor, forward_only=True)
 def reduce_scatter(x: Tensor, reduce_op: str, group_size: int, group_name: Any) -> Tensor:
     """The op without the gradient."""
     found: Tensor = collectives.reduce_scatter_tensor(x, reduce_op, group_size, group_name)
     return found
 
 
-@register(_with_gradient.all_to_all_single, forward_only=True)
+@register(collectives_with_gradient.all_to_all_single, forward_only=True)
 def all_to_all(
     x: Tensor, output_split_sizes: Sequence[Any], input_split_sizes: Sequence[Any], group_name: Any
 ) -> Tensor:
@@ -66,7 +63,7 @@ def all_to_all(
     return found
 
 
-@register(torch.ops._dtensor.shard_dim_alltoall)
+@register(dtensor.shard_dim_alltoall)
 def shard_dim_all_to_all(x: Tensor, gather_dim: int, shard_dim: int, group_name: Any) -> Tensor | Declined:
     """The parts of `shard_dim` are sent to the ranks, and those that come are joined along `gather_dim`."""
     if isinstance(place := place_in(group_name), Declined):
