@@ -1,5 +1,5 @@
 """Modules and tensors that no capture can express as a graph of calls on strided tensors, refused by name: what
-`torch.jit` compiled, what is distributed over processes, nested, quantised and named tensors."""
+`torch.jit` compiled, what is distributed over processes, tensors that are nested, quantised, named or of bits."""
 
 from __future__ import annotations
 
@@ -94,6 +94,7 @@ def is_distributed(value: Any) -> bool:
     return type(value).__name__ == "DTensor" and type(value).__module__.startswith("torch.distributed")
 
 
+_SUB_BYTE = frozenset(getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in range(1, 8))
 _TENSORS: tuple[_Kind, ...] = (
     (
         lambda value: value.is_nested,
@@ -104,6 +105,11 @@ _TENSORS: tuple[_Kind, ...] = (
         lambda value: value.is_quantized,
         "a quantised tensor, whose scale is not a value of a graph\n"
         "  to do: use value.dequantize(), or keep int8 values and their scale as two tensors",
+    ),
+    (
+        lambda value: value.dtype in _SUB_BYTE,
+        "a tensor of integers of less than 8 bits, which PyTorch can neither copy nor compute with\n"
+        "  to do: keep its bytes, value.view(torch.uint8), and take them apart in forward by & and >>",
     ),
     (_has_names, "a named tensor, and export drops names\n  to do: pass value.rename(None)"),
 )

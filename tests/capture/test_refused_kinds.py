@@ -52,6 +52,19 @@ def test_quantised_tensors_are():
     assert refusal(held, X) == [f"the buffer table of Holder is {QUANTISED}", TO_DEQUANTISE]
 
 
+@pytest.mark.parametrize("dtype", [torch.uint4, torch.int3])
+def test_integers_of_less_than_a_byte_are(dtype):
+    bits = torch.zeros(2, 3, dtype=torch.uint8).view(dtype)
+    reason = "a tensor of integers of less than 8 bits, which PyTorch can neither copy nor compute with"
+    to_do = "keep its bytes, value.view(torch.uint8), and take them apart in forward by & and >>"
+    held = Holder(lambda self, x: self.table.view(torch.uint8) * x, table=bits)
+    assert refusal(held, X) == [f"the buffer table of Holder is {reason}", to_do]
+    assert refusal(Holder(lambda x: x.view(torch.uint8) * 2), bits) == [
+        f"the example input args[0] is {reason}",
+        to_do,
+    ]
+
+
 @pytest.mark.skipif(not hasattr(torch.Tensor, "rename"), reason="torch 2.13 has no named tensors any more")
 @pytest.mark.filterwarnings("ignore:Named tensors")
 def test_named_tensors_are():
