@@ -31,4 +31,10 @@ from decomp_rules.patterns.layers import (
     linear_relu as linear_relu,
     linear_silu as linear_silu,
 )
-from decomp_rules.patterns.quantised import INTEGER_PRODUCTS as INTEGER_PRODUCTS
+from decomp_rules.patterns.quantised import (
+    INTEGER_PRODUCTS as INTEGER_PRODUCTS,
+    qconv as qconv,
+    qconv_quantised as qconv_quantised,
+    qlinear as qlinear,
+    qlinear_quantised as qlinear_quantised,
+)

@@ -1,9 +1,10 @@
-"""Linear layers on quantised values as products of integers, for targets that have them (Jacob et al., Quantization and
-Training of Neural Networks, 2018, section 2.2): Σ s (q − z) s′ p = s s′ (Σ q p − z Σ p), where the sums are exact.
+"""Linear layers and convolutions on quantised values as `convert_pt2e` spells them out, and rules that make such linear
+layers products of integers, for targets that have them (Jacob et al., Quantization and Training of Neural Networks,
+2018, section 2.2): Σ s (q − z) s′ p = s s′ (Σ q p − z Σ p), where the sums are exact.
 
-This is more accurate than the calls it replaces, but not bit-identical: in float32 each dequantised value is rounded,
-and so is each partial sum, in the kernel's order. So these rules have the level "standard". If their results are
-quantised again, values near a tie may round to the neighbouring integer.
+These products are more accurate than the calls they replace, but not bit-identical: in float32 each dequantised value
+is rounded, and so is each partial sum, in the kernel's order. So the rules have the level "standard". If their results
+are quantised again, values near a tie may round to the neighbouring integer.
 """
 
 from typing import Any
@@ -17,6 +18,43 @@ import decomp
 from decomp.results import Declined
 
 ops = torch.ops.quantized_decomposed
+
+
+def _linear(q, s, z, low, high, kind, p, scales, zeros, least, most, of, bias=None):
+    x = ops.dequantize_per_tensor.default(q, s, z, low, high, kind)
+    return F.linear(x, ops.dequantize_per_channel.default(p, scales, zeros, 0, least, most, of), bias)
+
+
+def _conv(q, s, z, low, high, kind, p, scales, zeros, least, most, of, by, pad, d, g, bias=None):
+    x = ops.dequantize_per_tensor.default(q, s, z, low, high, kind)
+    weight = ops.dequantize_per_channel.default(p, scales, zeros, 0, least, most, of)
+    return F.conv2d(x, weight, bias, by, pad, d, g)
+
+
+qlinear = decomp.Pattern.of(_linear, "qlinear")
+"""A linear layer on values and weights that are dequantised, with a scale for each row of the weight, of the dtype
+`of`."""
+qlinear_quantised = decomp.Pattern.of(
+    lambda q, s, z, low, high, kind, p, scales, zeros, least, most, of, t, u, end, top, to, bias=None: (
+        ops.quantize_per_tensor.default(
+            _linear(q, s, z, low, high, kind, p, scales, zeros, least, most, of, bias), t, u, end, top, to
+        )
+    ),
+    "qlinear_quantised",
+)
+"""The same, quantised again, by the scale t and the zero point u."""
+qconv = decomp.Pattern.of(_conv, "qconv")
+"""A convolution of images that are dequantised, with a scale for each output channel. Its stride, padding, dilation and
+groups are `by`, `pad`, `d` and `g`."""
+qconv_quantised = decomp.Pattern.of(
+    lambda q, s, z, low, high, kind, p, scales, zeros, least, most, of, by, pad, d, g, t, u, end, top, to, bias=None: (
+        ops.quantize_per_tensor.default(
+            _conv(q, s, z, low, high, kind, p, scales, zeros, least, most, of, by, pad, d, g, bias), t, u, end, top, to
+        )
+    ),
+    "qconv_quantised",
+)
+"""The same, quantised again, by the scale t and the zero point u."""
 
 INTEGER_PRODUCTS = decomp.Rules(level="standard")
 """Rules that make linear layers on quantised values products of int8. They are for `decomp.decompose`, or for a cost

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import decomp
-from decomp_rules import targets
+from decomp_rules import patterns, targets
 
 pytest.importorskip("torchao", reason="torchao is not installed: pip install torchao==0.18.0")
 
@@ -64,6 +64,26 @@ def test_what_convert_pt2e_gives_is_lowered_to_the_bit(name: str) -> None:
         assert not any("quantized" in str(call.op) for call in decomp.calls(lowering.result))
     exported = decomp.lower(torch.export.export(program, (x,)), to=targets.core_aten).result
     assert torch.equal(exported.module()(x), wanted)
+
+
+class Chained(nn.Module):
+    """Convolutions and linear layers without activations between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.next = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.linear, self.head = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.linear(self.next(self.conv(x)).flatten(2)[..., :16]))
+
+
+def test_layers_on_quantised_values_are_found_in_what_convert_pt2e_gives() -> None:
+    program = converted(Chained().eval(), x := torch.randn(2, 1, 8, 8))
+    names = ("qlinear", "qlinear_quantised", "qconv", "qconv_quantised")
+    found = {name: len(list(decomp.match(program, getattr(patterns, name), args=(x,)))) for name in names}
+    assert found == {"qlinear": 2, "qlinear_quantised": 1, "qconv": 2, "qconv_quantised": 1}
 
 
 def test_products_of_another_order_are_all_that_differs_on_a_small_target() -> None:
