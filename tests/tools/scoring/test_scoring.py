@@ -292,3 +292,12 @@ def test_the_command_runs_a_backend_unless_it_is_asked_not_to(tmp_path, monkeypa
 def test_wrong_words_are_refused(words, message):
     code, text = said(run("score", *words))
     assert code == 2 and text.startswith(message)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the cluster's own event loop, when it closes
+def test_models_are_lowered_over_dask():
+    distributed = pytest.importorskip("distributed", reason="needs Dask: pip install decomp[dask]")
+    how = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "protocol": "tcp", "dashboard_address": None}
+    with distributed.LocalCluster(**how) as cluster, distributed.Client(cluster) as client:
+        there = structural(proof_of(), asked_of_tinygrad, models=["mlp"], executor=client.get_executor())
+    assert there == structural(proof_of(), asked_of_tinygrad, models=["mlp"]) and there.figure("models").reached == 1
