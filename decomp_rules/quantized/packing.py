@@ -77,7 +77,7 @@ def _cpu_rules(layout: BlockLayout) -> Rules:
         """x wᵀ; x: (M, K); mat2: uint8, (N, K / 2); scales and zeros: (K / group, N, 2)."""
         if mat2.shape[0] % 16:
             return decline("the kernel packs rows by sixteens")
-        return _product(self, unpacked(mat2, layout), qScaleAndZeros, torch.float32)
+        return _product(self, unpacked(mat2, layout), qGroupSize, qScaleAndZeros, torch.float32)
 
     @found.register(aten._convert_weight_to_int4pack_for_cpu)
     def _convert_weight_to_int4pack_for_cpu(self: Tensor, innerKTiles: int) -> Tensor | Declined:
@@ -98,7 +98,7 @@ def _cuda_rules() -> Rules:
         (K / group, N, 2)."""
         if mat2.dim() != 4 or self.dtype != torch.bfloat16:
             return decline("the kernel of CUDA takes bfloat16, and weights in tiles")
-        return _product(self, unpacked_tiles(mat2), qScaleAndZeros, torch.bfloat16)
+        return _product(self, unpacked_tiles(mat2), qGroupSize, qScaleAndZeros, torch.bfloat16)
 
     @found.register(aten._convert_weight_to_int4pack)
     def _convert_weight_to_int4pack(self: Tensor, innerKTiles: int) -> Tensor | Declined:
@@ -161,9 +161,12 @@ def packed_tiles(byte: Tensor, tiles: int) -> Tensor:
     return word
 
 
-def _product(x: Tensor, code: Tensor, scales_and_zeros: Tensor, decoded: torch.dtype) -> Tensor:
-    """x wᵀ in float32, rounded to the dtype of x; the weight is rounded to `decoded`."""
+def _product(x: Tensor, code: Tensor, size: int, scales_and_zeros: Tensor, decoded: torch.dtype) -> Tensor | Declined:
+    """x wᵀ in float32, rounded to the dtype of x; the weight is rounded to `decoded`. `size`: of a group."""
+    rows, columns = code.shape
+    if tuple(scales_and_zeros.shape) != (columns // size, rows, 2) or columns % size:
+        return decline(f"the scales and zeros are not ({columns} / {size}, {rows}, 2)")
     scale, zero = (cast(each.t(), torch.float32).unsqueeze(2) for each in scales_and_zeros.unbind(2))
-    groups = cast(code - 8, torch.float32).unflatten(1, (scales_and_zeros.shape[0], -1))
+    groups = cast(code - 8, torch.float32).unflatten(1, (-1, size))
     weight = cast(cast(groups * scale + zero, decoded), torch.float32).flatten(1)
     return cast(torch.mm(cast(x, torch.float32), weight.t()), x.dtype)

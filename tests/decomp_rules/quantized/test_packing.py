@@ -96,6 +96,14 @@ def test_an_unknown_layout_is_refused() -> None:
     )
 
 
+def test_scales_of_other_groups_are_declined() -> None:
+    rule = packing.rules("avx2")[aten._weight_int4pack_mm_for_cpu][0].function
+    weight = torch.zeros(16, 32, dtype=torch.uint8)
+    for groups, size in ((3, 32), (2, 16), (2, 24)):
+        declined = rule(numbers(2, 64), weight, size, torch.ones(groups, 16, 2))
+        assert declined.reason == f"the scales and zeros are not (64 / {size}, 16, 2)"
+
+
 def in_tiles(byte: torch.Tensor, tiles: int) -> torch.Tensor:
     """What CUDA's kernel writes, thread by thread: a lane reads four bytes of a row, and packs high bits first."""
     beside = byte.shape[1] // (tiles * 8)
