@@ -13,9 +13,7 @@ import torch
 from torch import fx
 
 import decomp
-
-LARGE = 1024
-"""Bytes of a weight whose values do not matter to shapes."""
+from decomp_rules.backends.onnx_weights import without_data
 
 
 def version() -> str:
@@ -76,32 +74,3 @@ def infer_edges(model: onnx.ModelProto) -> None:
     known = {each.name for each in (*model.graph.value_info, *model.graph.output)}
     inferred = onnx.shape_inference.infer_shapes(without_data(model), data_prop=True).graph.value_info
     model.graph.value_info.extend(each for each in inferred if each.name not in known)
-
-
-def without_data(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without the values of large weights, and without metadata."""
-    graph = model.graph
-    nodes = [
-        onnx.NodeProto(
-            op_type=n.op_type,
-            domain=n.domain,
-            overload=n.overload,
-            input=n.input,
-            output=n.output,
-            attribute=n.attribute,
-        )
-        for n in graph.node
-    ]
-    weights = [
-        each
-        if len(each.raw_data) < LARGE
-        else onnx.TensorProto(name=each.name, data_type=each.data_type, dims=each.dims)
-        for each in graph.initializer
-    ]
-    bare = onnx.GraphProto(
-        name=graph.name, node=nodes, input=graph.input, output=graph.output, initializer=weights,
-        value_info=graph.value_info,
-    )  # fmt: skip
-    return onnx.ModelProto(
-        ir_version=model.ir_version, opset_import=model.opset_import, graph=bare, functions=model.functions
-    )

@@ -295,22 +295,3 @@ def test_edges_have_shapes_with_the_names_of_axes_and_nodes_say_where_they_come_
     assert stack[-1] == "blocks.0.attention.output: torch.nn.modules.linear.Linear"
     assert "in forward" in attention["pkg.torch.onnx.stack_trace"]
     assert "'blocks.0.attention.output', 'linear_" in attention["pkg.torch.onnx.name_scopes"]
-
-
-def test_a_model_may_be_of_another_opset(tmp_path: Path) -> None:
-    x = torch.randn(2, 5, 6)
-    lowering = decomp.lower(nn.Sequential(nn.Linear(6, 4), nn.ReLU()), to=targets.onnxruntime, args=(x,))
-    onnx_models.save(lowering, tmp_path / "m.onnx", opset=18)
-    assert [each.version for each in onnx.load(tmp_path / "m.onnx").opset_import] == [18]
-    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(found), chip.load(lowering)(x))
-
-
-def test_an_opset_that_lacks_an_operator_is_refused() -> None:
-    lowering = decomp.lower(nn.GELU(), to=targets.onnxruntime, args=(torch.randn(3),))
-    with pytest.raises(
-        decomp.errors.LoadError, match="Gelu is of opset 20, and the model is to be of opset 18"
-    ) as refused:
-        onnx_models.model_of(lowering, opset=18)
-    assert "to=targets.onnx" in str(refused.value)
