@@ -1,6 +1,8 @@
 """ONNX models of lowered programs compared with those of `torch.onnx.export(dynamo=True)`, over the models of
 `exported_models`: whether the model exports, the number of operators, time in ONNX Runtime, and whether results are
-right. The two sessions run in turn, each first in every second turn, so that neither gains by its place.
+right. The two sessions run in turn, each first in every second turn, so that neither gains by its place; of a model
+that takes less than `LEAST` several runs are one turn. Times are those of the processor, which other programs that it
+works on at the same time change little.
 
     pip install onnxscript && python -m benchmarks.onnx_export [--out docs/results/onnx.md] [NAME ...]
 """
@@ -29,6 +31,8 @@ from decomp_rules import targets
 from decomp_rules.backends import onnx_models
 
 RUNS = 101
+LEAST = 4e-3
+"""Seconds of a turn."""
 RIGHT = 4.0
 """The allowed error, in multiples of that of PyTorch in float32."""
 Exporter = Callable[[torch.export.ExportedProgram], onnx.ModelProto]
@@ -112,15 +116,18 @@ def _error(found: torch.Tensor, exact: torch.Tensor) -> float:
 
 def _ratio(one: Callable[[], Any], other: Callable[[], Any]) -> float:
     """The median ratio of the times of two functions, run in turn."""
-    ratios = []
+    ratios, times = [], math.ceil(LEAST / min(min(_seconds(run) for _ in range(3)) for run in (one, other)))
     for turn in range(RUNS):
-        seconds = {}
-        for run in (one, other) if turn % 2 else (other, one):
-            start = time.perf_counter()
-            run()
-            seconds[run] = time.perf_counter() - start
+        seconds = {run: _seconds(run, times) for run in ((one, other) if turn % 2 else (other, one))}
         ratios.append(seconds[one] / seconds[other])
     return statistics.median(ratios)
+
+
+def _seconds(run: Callable[[], Any], times: int = 1) -> float:
+    start = time.thread_time()  # a session of one thread runs in that of its caller
+    for _ in range(times):
+        run()
+    return time.thread_time() - start
 
 
 def _summary(ratios: list[float]) -> str:
@@ -134,8 +141,8 @@ def _summary(ratios: list[float]) -> str:
 HEAD = """# ONNX, beside PyTorch's exporter
 
 Written by `python -m benchmarks.onnx_export --out docs/results/onnx.md`: models of `benchmarks/exported_models.py`,
-lowered to `onnxruntime` and exported by `torch.onnx.export(dynamo=True)`, one thread. Errors are multiples of PyTorch's
-own in float32, measured against float64."""
+lowered to `onnxruntime` and exported by `torch.onnx.export(dynamo=True)`, one thread, time of the processor. Errors are
+multiples of PyTorch's own in float32, measured against float64."""
 
 
 COLUMNS = "| model | operators | error | PyTorch: operators | error | time / PyTorch's |"
@@ -147,10 +154,7 @@ def main(arguments: list[str]) -> None:
     logging.disable(logging.WARNING)
     out = Path(arguments.pop(arguments.index("--out") + 1)) if "--out" in arguments else None
     names = [each for each in arguments if each != "--out"]
-    lines = [
-        "| model | operators | error | PyTorch: operators | error | time / PyTorch's |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
+    lines = [COLUMNS, "|---|--:|--:|--:|--:|--:|"]
     ratios = []
     for name, build in MODELS.items():
         if not names or name in names:

@@ -317,7 +317,7 @@ def constant(tensor: torch.Tensor) -> Value:
     key = (data.data_type, tuple(data.dims), data.raw_data)
     if key not in place.constants:
         data.name = place.unique(f"constant/{len(place.constants)}")
-        place.constants[key] = Value(data.name, tensor.dtype), data
+        place.constants[key] = Value(data.name, tensor.dtype, data=tensor), data
     return place.constants[key][0]
 
 

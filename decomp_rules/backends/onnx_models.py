@@ -7,7 +7,7 @@ program, its module, and the rules that emitted it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 import ctypes
 from dataclasses import dataclass, replace
 import functools
@@ -36,6 +36,7 @@ from decomp_rules.backends import (
     onnx_tidying,
     onnx_weights,
 )
+from decomp_rules.backends.onnx_folding import Folding
 from decomp_rules.backends.onnx_graph import (
     DTYPES,
     OPSET,
@@ -175,25 +176,43 @@ def _emitted(loaded: decomp.results.Loaded, program: Any = None) -> Emitted:
         for i, (leaf, value) in enumerate(zip(loaded.leaves, leaves))
         if isinstance(value, Value) and (leaf.kind == "input" or leaf.name in loaded.writes)
     ]
-    inputs = {name for _, name in fed}
-    axes = axis_names(leaf.meta for leaf in loaded.leaves)
-    infos = [value_info(value, names=axes) for value in leaves if isinstance(value, Value) and value.name in inputs]
-    ends = {each.name for each in outputs}
-    matrices = {value.name for value in state.values() if value.data is not None and value.rank == 2}
-    nodes, turned = onnx_tidying.without_transposes(onnx_tidying.tidy(place.nodes, ends), matrices, ends)
+    body = _body(loaded, place, leaves, {name for _, name in fed}, outputs)
+    return Emitted(_model(body, place, program), tuple(fed), results)
+
+
+def _body(
+    loaded: decomp.results.Loaded, place: Graph, leaves: Sequence[Any], inputs: Set[str], outputs: Sequence[Value]
+) -> onnx.GraphProto:
+    """The graph that was built, without what no result needs, and with the weights that it reads."""
+    values, ends = [each for each in leaves if isinstance(each, Value)], {each.name for each in outputs}
+    constants = [value for value, _ in place.constants.values()]
+    folding = Folding(
+        onnx_tidying.tidy(place.nodes, ends),
+        {each.name: each.data for each in (*values, *constants) if each.data is not None},
+        {each.name: each.meta.shape for each in (*values, *place.known)},
+        ends,
+        place.unique,
+    )
+    matrices = {each.name for each in values if each.data is not None and each.rank == 2}
+    nodes, turned = onnx_tidying.without_transposes(folding.folded(), matrices, ends)
     wanted = {*onnx_tidying.names_read(nodes), *inputs}
     stored = {
         name: _stored(leaf, name, value.name in turned)
         for leaf, value in zip(loaded.leaves, leaves)
         if leaf.kind != "input" and (name := turned.get(value.name, value.name)) in wanted
     }
-    carried = [*stored.values(), *(data for _, data in place.constants.values() if data.name in wanted)]
+    carried = [*stored.values(), *(tensor_proto(each, name) for name, each in folding.new.items())]
+    carried += [data for _, data in place.constants.values() if data.name in wanted]
     made = {name for each in nodes for name in each.output} - ends
-    edges = [value_info(each, names=axes) for each in place.known if each.name in made]
-    body = helper.make_graph(
-        nodes, "program", infos, [value_info(each, names=axes) for each in outputs], carried, value_info=edges
-    )
-    functions = onnx_composites.functions_in(place, nodes)
+    info = functools.partial(value_info, names=axis_names(leaf.meta for leaf in loaded.leaves))
+    given = [info(each) for each in values if each.name in inputs]
+    edges = [info(each) for each in place.known if each.name in made]
+    return helper.make_graph(nodes, "program", given, [info(each) for each in outputs], carried, value_info=edges)
+
+
+def _model(body: onnx.GraphProto, place: Graph, program: Any) -> onnx.ModelProto:
+    """The model of a graph, with the functions that it calls, and where it comes from."""
+    functions = onnx_composites.functions_in(place, body.node)
     domains = sorted({each.domain for each in functions})
     model = helper.make_model(
         body,
@@ -201,12 +220,12 @@ def _emitted(loaded: decomp.results.Loaded, program: Any = None) -> Emitted:
         opset_imports=[helper.make_opsetid("", OPSET), *(helper.make_opsetid(each, 1) for each in domains)],
         producer_name="decomp",
         producer_version=onnx_metadata.version(),
-        ir_version=10,
+        ir_version=onnx_opsets.IR,
     )
     onnx_metadata.infer_edges(model)
     if isinstance(program, decomp.Lowering):
         helper.set_model_props(model, {"decomp.target": program.plan.target})
-    return Emitted(model, tuple(fed), results)
+    return model
 
 
 def _stored(leaf: Any, name: str, transposed: bool) -> onnx.TensorProto:

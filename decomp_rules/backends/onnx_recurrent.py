@@ -82,7 +82,7 @@ def _layers(
         place = [i * directions], [(i + 1) * directions], [0]
         first = states if len(layers) == 1 else [node("Slice", s, *place, dtype=dtype) for s in states]
         packed = [_packed(op_type, weights[k::each], hidden, dtype) for k in range(each)]
-        bias = node("Concat", packed[2], packed[3], dtype=dtype, axis=1) if has_biases else None
+        bias = _joined(packed[2:], dtype) if has_biases else None
         y, *ends = node(op_type, x, *packed[:2], bias, None, *first, dtype=dtype, outputs=1 + len(states), **how)
         y = node("Transpose", y, dtype=dtype, perm=[0, 2, 1, 3])  # (time, batch, directions, hidden)
         x = node("Reshape", y, [0, 0, directions * hidden], dtype=dtype)
@@ -94,6 +94,15 @@ def _layers(
 
 def _moved(x: Value, perm: list[int]) -> Value:
     found: Value = node("Transpose", x, dtype=x.dtype, perm=perm)
+    return found
+
+
+def _joined(biases: Sequence[Value], dtype: torch.dtype) -> Value:
+    """The biases of inputs and of states, one behind the other: a constant if they are."""
+    known = [each.data for each in biases if each.data is not None]
+    if len(known) == len(biases):
+        return constant(torch.cat(known, 1))
+    found: Value = node("Concat", *biases, dtype=dtype, axis=1)
     return found
 
 

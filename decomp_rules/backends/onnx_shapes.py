@@ -34,6 +34,8 @@ from decomp_rules.backends.onnx_graph import (
 
 OPS: Table = {}
 emits = entering(OPS)
+FILLED = 1 << 15
+"""Bytes up to which a tensor of one number is a constant, and no operator."""
 
 # Shapes.
 
@@ -154,6 +156,11 @@ def triu(self: Value, diagonal: int = 0) -> Value:
 # Indices.
 
 
+@emits("select.int")
+def select(self: Value, dim: int, index: Any) -> Value:
+    return moved("Gather", self, cast(index, torch.int64), axis=dim)
+
+
 @emits("index_select")
 def index_select(self: Value, dim: int, index: Value) -> Value:
     return moved("Gather", self, index, axis=dim)
@@ -265,6 +272,9 @@ def full(size: Any, fill_value: Any, dtype: Any = None) -> Value:
 
 
 def _constant_of_shape(size: Any, value: torch.Tensor) -> Value:
+    """A constant, if the size is known and not large."""
+    if all(type(each) is int for each in size) and math.prod(size) * value.itemsize <= FILLED:
+        return constant(value[0].expand(size))
     found: Value = node("ConstantOfShape", list(size), dtype=value.dtype, value=tensor_proto(value, ""))
     return found
 

@@ -1,14 +1,17 @@
-"""What a graph is written without: nodes that nothing reads, copies under another name, and transposed weights, which
-are stored as they are read."""
+"""What a graph is written without: nodes that nothing reads, that compute what another does, copies under another name,
+and transposed weights, which are stored as they are read."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import Any
 
 import onnx
 
 Nodes = list[onnx.NodeProto]
+_DRAWN = {"RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike"}
+"""Operators that compute another value each time."""
 
 
 def names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
@@ -21,17 +24,34 @@ def names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
 
 
 def tidy(nodes: Nodes, results: Set[str]) -> Nodes:
-    """The nodes that results need. A value that is only computed to be copied to a result has the result's name."""
-    return _renamed(_needed(nodes, results), results)
+    """The nodes that results need, each once. A value that is only computed to be copied to a result has the result's
+    name."""
+    return _renamed(_merged(needed(nodes, results), results), results)
 
 
-def _needed(nodes: Nodes, results: Set[str]) -> Nodes:
+def needed(nodes: Nodes, results: Set[str]) -> Nodes:
+    """The nodes that results need."""
     wanted, found = set(results), []
     for each in reversed(nodes):
         if not wanted.isdisjoint(each.output):
             found.append(each)
             wanted.update(names_read([each]))
     return found[::-1]
+
+
+def _merged(nodes: Nodes, results: Set[str]) -> Nodes:
+    """The nodes, of which those that compute the same from the same values are one."""
+    names: dict[str, str] = {}
+    first: dict[Any, onnx.NodeProto] = {}
+    for each in nodes:
+        each.input[:] = [names.get(name, name) for name in each.input]
+        key = each.op_type, tuple(each.input), tuple(attribute.SerializeToString() for attribute in each.attribute)
+        if not each.domain and each.op_type not in _DRAWN and results.isdisjoint(each.output):
+            names.update(zip(each.output, first.setdefault(key, each).output))
+    names = {name: other for name, other in names.items() if name != other}
+    kept = [each for each in nodes if not each.output or each.output[0] not in names]
+    _rename(kept, names)
+    return kept
 
 
 def _renamed(nodes: Nodes, results: Set[str]) -> Nodes:
