@@ -9,7 +9,7 @@ numbers are its own: `torch.manual_seed` has no part in them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import functools
 import os
 from pathlib import Path
@@ -19,6 +19,7 @@ import jax
 from jax import export
 from jax.extend.core import Jaxpr, Literal
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 import jax.numpy as jnp
 import ml_dtypes
@@ -28,7 +29,15 @@ import torch
 from decomp import Backend, errors
 from decomp.results import Loaded
 from decomp_rules import targets
-from decomp_rules.backends import departures, xla_arithmetic, xla_control, xla_direct, xla_shapes
+from decomp_rules.backends import (
+    departures,
+    safetensors,
+    xla_arithmetic,
+    xla_control,
+    xla_direct,
+    xla_locations,
+    xla_shapes,
+)
 from decomp_rules.backends.xla_operands import CALLS
 
 DTYPES: Mapping[torch.dtype, Any] = {
@@ -52,15 +61,15 @@ def make() -> Backend:
         "stablehlo", targets.stablehlo, from_torch=from_torch, to_torch=to_torch, dtypes=DTYPES, jit=Compiled
     )
     for name, function in CALLS.items():
-        backend.implements(name)(_with_64_bits(function))
+        backend.implements(name)(_scoped(backend, function))
     departures.state(backend, departures.STABLEHLO)
     return backend
 
 
-def _with_64_bits(function: Callable[..., Any]) -> Callable[..., Any]:
+def _scoped(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), xla_locations.scope(backend):
             return function(*args, **kwargs)
 
     return scoped
@@ -180,17 +189,26 @@ class StableHloModule:
     """A program as a module of StableHLO."""
 
     text: str
-    """The module, behind comments that name its arguments."""
+    """The module, behind comments that name its arguments. The `loc` of an operation is the call of the source program
+    that it came from, with its module and its line."""
     bytecode: bytes
     """The same as a portable artifact of StableHLO, for other versions of it."""
     exported: export.Exported
     """The same for JAX: `exported.call(*arrays)`, `exported.serialize()`."""
+    weights: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    """The arrays of the arguments that are not inputs, by name; without those that have no numbers."""
 
-    def save(self, path: str | Path) -> None:
-        """Write the text (`.mlir`) or the bytecode (`.mlirbc`). Raises `ArgumentError` for another name."""
+    def save(self, path: str | Path, weights: bool = False) -> None:
+        """Write the text (`.mlir`) or the bytecode (`.mlirbc`), and on request the weights into a `.safetensors` file
+        of the same name beside it. Raises `ArgumentError` for another name, and for weights without numbers."""
         path = Path(path)
         if path.suffix not in (".mlir", ".mlirbc"):
             raise errors.ArgumentError(f"{path}: the name must end in .mlir (text) or .mlirbc (bytecode)")
+        if weights:
+            absent = [name for name, array in self.weights.items() if array is None]
+            if absent:
+                raise errors.ArgumentError(f"{path}: the program has weights without numbers: {', '.join(absent[:5])}")
+            safetensors.write(path.with_suffix(".safetensors"), self.weights)
         path.write_bytes(self.bytecode if path.suffix == ".mlirbc" else self.text.encode())
 
 
@@ -201,20 +219,36 @@ def module_of(program: Any) -> StableHloModule:
     loaded = program if isinstance(program, Loaded) else make().load(program)
     scope = export.SymbolicScope(_ranges([leaf.meta for leaf in loaded.leaves]))
     values = [_type_of(leaf.meta, scope) for leaf in loaded.leaves]
-    with jax.enable_x64(True):
-        exported = export.export(loaded.function.jitted(*values), platforms=["cpu"])(*values)
+
+    def traced(*given: Any) -> tuple[Any, ...]:
+        return tuple(loaded.walk(*given))
+
+    main = jax.jit(traced, static_argnums=_numbers_in(values), keep_unused=True)
+    with jax.enable_x64(True), xla_locations.recording() as calls:
+        exported = export.export(main, platforms=["cpu"])(*values)
+    arguments = [leaf for leaf, value in zip(loaded.leaves, values) if not isinstance(value, NUMBERS)]
     with mlir.make_ir_context():
         module = ir.Module.parse(str(exported.mlir_module()))
+        xla_locations.locate(module, calls, [leaf.name for leaf in arguments], program)
         module.operation.verify()
-        text = str(module)
-    names = [f"// %arg{i}: {leaf.kind} {leaf.name}" for i, leaf in enumerate(loaded.leaves)]
-    return StableHloModule("\n".join((*names, text)), bytes(exported.mlir_module_serialized), exported)
+        text, bytecode = module.operation.get_asm(enable_debug_info=True), _bytecode(module)
+    names = [f"// %arg{i}: {leaf.kind} {leaf.name}" for i, leaf in enumerate(arguments)]
+    weights = {leaf.name: leaf.value for leaf in arguments if leaf.kind != "input"}
+    return StableHloModule("\n".join((*names, text)), bytecode, exported, weights)
 
 
-def save(program: Any, path: str | Path) -> None:
-    """Write the module of a program lowered to `stablehlo`, as text (`.mlir`) or bytecode (`.mlirbc`). Raises
-    `LoadError`, and `ArgumentError` for another name."""
-    module_of(program).save(path)
+def _bytecode(module: ir.Module) -> bytes:
+    """The module as an artifact that the StableHLO of four weeks ago reads, as JAX's are."""
+    weeks = stablehlo.StablehloCompatibilityRequirement.WEEK_4
+    version = stablehlo.get_version_from_compatibility_requirement(weeks)
+    return bytes(stablehlo.serialize_portable_artifact(module, version))
+
+
+def save(program: Any, path: str | Path, weights: bool = False) -> None:
+    """Write the module of a program lowered to `stablehlo`, as text (`.mlir`) or bytecode (`.mlirbc`), and on request
+    its weights beside it (`.safetensors`), by the names of the arguments. Raises `LoadError`, and `ArgumentError` for
+    another name, and for weights without numbers."""
+    module_of(program).save(path, weights)
 
 
 def _ranges(metas: Iterable[Any]) -> list[str]:

@@ -32,6 +32,9 @@ OUTPUT = (
     "for stablehlo .mlir[bc]); of several models a directory, for a .pt2 file of each."
 )
 NO_WEIGHTS = "Leave parameters and buffers out of a .json program, as for a model on the meta device."
+WEIGHTS = (
+    "Write parameters and buffers of an .mlir[bc] program beside it, as .safetensors by the names of its arguments."
+)
 METHODS = "Plan methods of an hf: model that share its weights, with a table: forward, prefill, decode, vision."
 OPSET = "The version of ONNX's operators in an .onnx file, from 18 on; 21 by default."
 
@@ -49,6 +52,7 @@ def lower(
     checks: Annotated[bool, typer.Option("--checks", help="List every invariant that was checked.")] = False,
     opset: Annotated[int | None, typer.Option("--opset", min=1, help=OPSET, show_default=False)] = None,
     no_weights: Annotated[bool, typer.Option("--no-weights", help=NO_WEIGHTS)] = False,
+    weights: Annotated[bool, typer.Option("--weights", help=WEIGHTS)] = False,
 ) -> None:
     """Lower a model to a target, show the report and save the result; or several models, with a table of all."""
     from decomp.tools.cli import tables
@@ -56,7 +60,7 @@ def lower(
     require_writer(output)
     names, target = models_named(models), load_target(to)
     paths = _paths(output, names)
-    save = _writer(target, paths[0], opset, weights=not no_weights)
+    save = _writer(target, paths[0], opset, not no_weights, weights)
     options = words.options(verify=False if no_verify else "values")
     if len(names) > 1 and options.lock is not None:
         raise Unusable(f"--lock {options.lock}: a lock is of one model")
@@ -204,11 +208,13 @@ are for all targets."""
 
 
 def _writer(
-    target: decomp.Target, path: Path | None, opset: int | None = None, weights: bool = True
+    target: decomp.Target, path: Path | None, opset: int | None, weights: bool, beside: bool
 ) -> Callable[[decomp.Lowering, Path], None]:
     """The function that saves a lowering to this path. Raises `Unusable` for a wrong target or a missing package."""
     if opset is not None and (path is None or path.suffix != ".onnx"):
         raise Unusable("--opset is for -o FILE.onnx")
+    if beside and (path is None or path.suffix not in (".mlir", ".mlirbc")):
+        raise Unusable("--weights is for -o FILE.mlir or FILE.mlirbc")
     if path is not None and path.suffix == ".json":
         return functools.partial(_save_portable, weights=weights)
     if not weights:
@@ -225,9 +231,11 @@ def _writer(
     except ModuleNotFoundError as error:
         raise Unusable(f"-o {path}: this needs the package {error.name}: pip install decomp[{names[0]}]") from error
 
+    given = ({} if opset is None else {"opset": opset}) | ({"weights": True} if beside else {})
+
     def save(lowering: decomp.Lowering, path: Path) -> None:
         try:
-            backend.save(lowering, path, **({} if opset is None else {"opset": opset}))
+            backend.save(lowering, path, **given)
         except OSError as error:
             raise Unusable(f"cannot save {path}: {error.strerror or first_line(error)}") from error
 

@@ -20,6 +20,11 @@ def test_modules_of_stablehlo_are_saved(tmp_path):
     assert run("lower", "mlp", "--to", "stablehlo", "-o", str(text)).exit_code == 0
     assert run("lower", "mlp", "--to", "stablehlo", "-o", str(bytecode), "--no-verify").exit_code == 0
     assert "stablehlo.dot_general" in text.read_text() and bytecode.read_bytes()[:4] == b"ML\xefR"
+    assert not text.with_suffix(".safetensors").exists()
+    assert run("lower", "mlp", "--to", "stablehlo", "-o", text, "--no-verify", "--weights").exit_code == 0
+    assert b'"0.weight"' in text.with_suffix(".safetensors").read_bytes()
+    wrong = run("lower", "mlp", "--to", "tinygrad", "-o", tmp_path / "mlp.pt2", "--weights")
+    assert said(wrong) == (2, "error: --weights is for -o FILE.mlir or FILE.mlirbc")
 
 
 @pytest.mark.parametrize(
