@@ -24,7 +24,8 @@ _LINE = re.compile(r'File "([^"]+)", line (\d+)')
 @contextlib.contextmanager
 def recording() -> Iterator[list[fx.Node]]:
     """Collect the calls that are traced meanwhile, each of which is the scope of its number."""
-    token = _traced.set(calls := [])
+    calls: list[fx.Node] = []
+    token = _traced.set(calls)
     try:
         yield calls
     finally:
