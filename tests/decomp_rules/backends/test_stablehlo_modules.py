@@ -98,10 +98,10 @@ def test_weights_are_written_beside_the_module_on_request(tmp_path, suffix):
 
 def test_weights_that_cannot_be_written_are_refused(tmp_path):
     path = tmp_path / "m.mlir"
-    with pytest.raises(decomp.ArgumentError) as refused:
+    with pytest.raises(decomp.errors.ArgumentError) as refused:
         module(Net().to("meta")).save(path, weights=True)
     assert str(refused.value) == f"{path}: the program has weights without numbers: layer.weight, layer.bias, unread"
-    with pytest.raises(decomp.ArgumentError) as refused:
+    with pytest.raises(decomp.errors.ArgumentError) as refused:
         safetensors.write(path, {"a": np.zeros(2, np.complex128)})
     assert str(refused.value) == f"{path}: 'a' is complex128, which is no dtype of safetensors"
     assert not list(tmp_path.iterdir())

@@ -88,7 +88,7 @@ def test_without_a_layout_they_are_blocked_with_what_to_declare() -> None:
 
 
 def test_an_unknown_layout_is_refused() -> None:
-    with pytest.raises(decomp.ArgumentError) as caught:
+    with pytest.raises(decomp.errors.ArgumentError) as caught:
         packing.rules("neon")
     assert str(caught.value) == (
         "no layout of 4-bit weights is called 'neon'; there are avx512, avx2, scalar, cuda\n"
