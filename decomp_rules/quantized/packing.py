@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decomp import ArgumentError, Rules, decline
+from decomp import Rules, decline, errors
 from decomp.ops import aten
 from decomp.results import Declined
 from decomp_rules.quantized import dynamic_products
@@ -44,7 +44,7 @@ def rules(layout: str) -> Rules:
     `_convert_weight_to_int4pack_for_cpu` and `_dyn_quant_matmul_4bit`, or, where it is `"cuda"`, for
     `_weight_int4pack_mm` and `_convert_weight_to_int4pack`. Raises `ArgumentError`."""
     if layout not in LAYOUTS:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"no layout of 4-bit weights is called {layout!r}; there are {', '.join(LAYOUTS)}\n"
             "  to do: name the processor that packed the weights; layout_here() has that of this one"
         )
@@ -61,7 +61,7 @@ def layout_here() -> str:
         packed = ((aten._convert_weight_to_int4pack_for_cpu(each, 2), each) for each in digits)
         if all(torch.equal(unpacked(found, layout), each) for found, each in packed):
             return name
-    raise ArgumentError(
+    raise errors.ArgumentError(
         f"this processor ({torch.backends.cpu.get_cpu_capability()}) packs 4-bit weights in none of the layouts "
         f"{', '.join(CPU_LAYOUTS)}\n  to do: pack the weights on x86, or quantise with weights that are not packed"
     )
