@@ -242,11 +242,13 @@ class _Asking:
                 self.settle(part)
 
     def _settle_one_overload(self, calls: list[int]) -> None:
-        """If the first calls are each refused alone, the rest is not tried."""
+        """If the first calls are each refused alone, and none was right before, the rest is not tried."""
         first, rest = calls[:_LEAST], calls[_LEAST:]
         for i in first:
             self.settle([i])
-        if all(self.answers[i][0] != "right" for i in first):
+        overload = self.samples[first[0]].overload
+        known = (answer for sample, (answer, _) in zip(self.samples, self.answers) if sample.overload is overload)
+        if "right" not in known:
             for i in rest:
                 self.answers[i] = self.answers[first[0]]
         else:

@@ -61,6 +61,13 @@ def approximate(program):
     return module
 
 
+def take_floats(program):
+    """Refuses all inputs that are not floats."""
+    if not all(node.meta["val"].is_floating_point() for node in program.graph.find_nodes(op="placeholder")):
+        raise NotImplementedError("only floats")
+    return program.module()
+
+
 def save(model, path):
     path.write_text(str(model.graph))
 
@@ -76,3 +83,4 @@ ABSENT = dataclasses.replace(FAKE, name="absent", package="no-such-converter", a
 OLD = dataclasses.replace(FAKE, name="old", at_least="999.1")
 PARTLY = dataclasses.replace(FAKE, name="partly", convert=take_some)
 APPROXIMATE = dataclasses.replace(FAKE, name="approximate", convert=approximate)
+FLOATS = dataclasses.replace(FAKE, name="floats", convert=take_floats)

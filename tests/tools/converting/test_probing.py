@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import decomp
-from decomp.tools.converting.asking import AskedCall, DescribedTensor
+from decomp.tools.converting.asking import AskedCall, AskJob, DescribedTensor
 from decomp.tools.converting.conditions import FileCondition, conditions_of
 from decomp.tools.converting.probing import probe
 from tests.tools.converting import fakes
@@ -78,6 +78,13 @@ def test_a_target_has_no_complex_dtypes_as_few_ops_are_asked_in_them(probed):
     found, _, target = probed
     assert "float32" in found.dtypes and not any(dtype.startswith("complex") for dtype in found.dtypes)
     assert "view_as_real_copy" not in target
+
+
+def test_calls_behind_several_that_are_refused_are_asked_too():
+    """Those in integers come between those in floats: that these are refused says nothing of the rest."""
+    answers = AskJob(fakes.FLOATS, ("aten.cumsum.default",)).run()
+    kinds = {("float" in str(each.dtypes), each.verdict) for each in answers}
+    assert kinds == {(True, "right"), (False, "refused")}
 
 
 def test_a_converter_may_be_asked_in_some_dtypes_alone():
