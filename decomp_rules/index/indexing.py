@@ -94,6 +94,23 @@ def _tiny(dtype: torch.dtype) -> float:
     return -torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
 
 
+@register(aten.gather, needs=("gather",))
+def gather_of_equal_sizes(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """gather by an index as large as x but along `dim`: padded by 0, and what is read there is cut off. Exactly the
+    op."""
+    if x.dim() == 0 or x.dim() != index.dim() or known_empty(index):
+        return decline("no dimensions, or nothing to gather")
+    dim = wrap(dim, x.dim())
+    smaller = [d for d in range(x.dim()) if d != dim and not same_size(x.shape[d], index.shape[d])]
+    if not smaller:
+        return decline("index and operand are as large")
+    missing = [x.shape[d] - index.shape[d] if d in smaller else 0 for d in range(x.dim())]
+    found = torch.gather(x, dim, torch.constant_pad_nd(index, [pad for n in reversed(missing) for pad in (0, n)]))
+    for d in smaller:
+        found = found.narrow(d, 0, index.shape[d])
+    return found
+
+
 @register(aten.gather)
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Σⱼ [index = j] xⱼ along `dim`, element by element of the other dimensions."""

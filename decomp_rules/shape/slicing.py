@@ -189,6 +189,14 @@ def unfold_backward(grad_in: Tensor, input_sizes: Sequence[Any], dim: int, size:
     return total
 
 
+@register(aten.cat, needs=("cat",))
+def cat_of_proper_parts(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """cat, without the one-dimensional parts that have no elements. Exactly the op."""
+    if len({x.dim() for x in tensors}) == 1:
+        return decline("all parts have one rank")
+    return torch.cat(_proper(tensors), dim)
+
+
 @register(aten.cat)
 def cat_equal(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Parts of one shape: stack, viewed with the two dimensions as one."""

@@ -1,5 +1,5 @@
 """Targets, one small TOML file each, read when first asked for: `decomp_rules.targets.tinygrad`. One has no file:
-`onnxruntime` is `onnx` with the ops of `onnx_functions`."""
+`onnxruntime` is `onnx` with the ops of `onnx_functions`. `openvino` has conditions beside its file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ def get(name: str) -> Target:
         from decomp_rules.targets.onnx_functions import with_functions
 
         return with_functions(get("onnx"))
-    return Target.load(_HERE / f"{name}.toml")
+    found = Target.load(_HERE / f"{name}.toml")
+    if name == "openvino":
+        from decomp_rules.targets.openvino_conditions import with_conditions
+
+        return with_conditions(found)
+    return found
 
 
 def __getattr__(name: str) -> Target:
