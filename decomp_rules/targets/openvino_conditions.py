@@ -1,5 +1,6 @@
 """Conditions of OpenVINO's target that a file cannot state: they are about sizes, or about one operand beside another.
-Each is a call that OpenVINO 2026.4 refuses or computes otherwise, and that a rule writes in another form."""
+Each is a call that OpenVINO 2026.4 refuses or computes otherwise, and that a rule writes in another form. Beside these
+there are calls that it refuses in a row."""
 
 from __future__ import annotations
 
@@ -17,10 +18,11 @@ def _parts_have_one_rank(call: Any) -> bool:
 
 
 def _index_covers(call: Any) -> bool:
+    """Sizes that are open are taken to be the same."""
     x, index = call.argument("self"), call.argument("index")
     along = call.argument("dim") % max(x.dim(), 1)
-    sizes = enumerate(zip(x.shape, index.shape))
-    return x.dim() == index.dim() and all(d == along or str(one) == str(other) for d, (one, other) in sizes)
+    sizes = [pair for d, pair in enumerate(zip(x.shape, index.shape)) if d != along]
+    return x.dim() == index.dim() and all(one == other for one, other in sizes if type(one) is type(other) is int)
 
 
 def _indices_are_first(call: Any) -> bool:
@@ -60,8 +62,13 @@ CONDITIONS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
 """By overload, each predicate of a call by its words."""
 
 
+LEFT_OUT = ("select_scatter.default", "slice_scatter.default")
+"""Overloads that it converts one at a time, and refuses where one writes into the result of another, as loops do."""
+
+
 def with_conditions(target: Target) -> Target:
     """A target that `decomp probe openvino` made, with these conditions."""
+    target = target - LEFT_OUT
     for name, conditions in CONDITIONS.items():
         for reason, predicate in conditions.items():
             target = target.legal_if(name, predicate, reason)

@@ -68,3 +68,12 @@ def test_a_mask_of_bools_becomes_one_of_numbers_and_rows_that_hide_all_keys_are_
     found = lowered(attend, *HEADS, hidden)
     assert found.count("scaled_dot_product_attention") == 1 and found[-1] == "where"
     assert lowered(attend, *HEADS, torch.randn(5, 5)) == ["scaled_dot_product_attention"]
+
+
+def test_writes_into_the_result_of_a_write_are_chosen_by_where():
+    def written(x, row, part):
+        x = torch.select_scatter(torch.select_scatter(x, row, 1, 2), row, 1, 0)
+        return torch.slice_scatter(x, part, 1, 1, 2)
+
+    found = lowered(written, X, X[:, 0], X[:, :1])
+    assert found.count("where") == 3 and not {"select_scatter", "slice_scatter"} & {*found}
