@@ -12,36 +12,25 @@ tables of `docs/results/converters.md`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import date
 import importlib
-import json
 from pathlib import Path
 import sys
 from typing import Any
-import warnings
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-import decomp
-from decomp.errors import first_line
-from decomp.jobs import Failed, Threads, run_in_process
-from decomp.tools.converting.conversion import Results, conversion
-from decomp.tools.converting.converter import Converter
+from benchmarks.conversion_trials import RIGHT, Built, Row, counts, recorded, tried
+from decomp.jobs import Threads
 from decomp.tools.writing import one_row_a_line
-from decomp.torch_internals import pytree
-from decomp.validation.whole_programs import whole_programs
 from decomp_rules import converters, samples
 from decomp_rules.samples import architectures
 
 RESULTS = Path(__file__).parent / "results" / "conversions.json"
-TIMEOUT = 300.0
 WORKERS = 2
-RIGHT, WRONG, REFUSED, CRASHES = "right", "wrong", "refused", "crashes"
-Built = tuple[nn.Module, tuple[Any, ...]]
-Found = tuple[str, str, int]
 
 
 class Calls(nn.Module):
@@ -220,55 +209,6 @@ MODELS: Mapping[str, Callable[[], Built]] = {
 """A dozen architectures, small and with random weights."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """What a converter makes of one program."""
-
-    name: str
-    kind: str
-    """"op" or "model"."""
-    exported: str
-    """As exported: one of right, wrong, refused and crashes."""
-    exported_text: str
-    lowered: str
-    """The same, lowered before."""
-    lowered_text: str
-    calls: int = 0
-    """Of the exported program."""
-    lowered_calls: int = 0
-    decomposed: str = ""
-    """The same, after `run_decompositions()`; empty if it was not tried."""
-    decomposed_text: str = ""
-
-
-WAYS = ("exported", "decomposed", "lowered")
-"""In which a program is handed over."""
-
-
-@dataclass(frozen=True)
-class ProgramTrial:
-    """One program, converted in one of the ways."""
-
-    converter: str
-    kind: str
-    name: str
-    way: str
-
-    def run(self) -> Found:
-        """The verdict, its text, and the number of calls."""
-        warnings.simplefilter("ignore")
-        converter = converters.get(self.converter)
-        if converter.prepare is not None:
-            converter.prepare()
-        model, args = built(self.kind, self.name)
-        try:
-            return HANDED[self.way](converter, model, args)
-        except decomp.DecompError as error:
-            return REFUSED, str(error).splitlines()[0][:160], 0
-        except Exception as error:  # a converter may raise anything
-            return REFUSED, f"{type(error).__name__}: {_last_line(error)}", 0
-
-
 def built(kind: str, name: str) -> Built:
     """A program and its inputs, the same each time."""
     torch.manual_seed(0)
@@ -276,65 +216,6 @@ def built(kind: str, name: str) -> Built:
         return MODELS[name]()
     function, args = OPS[name]()
     return Calls(function), args
-
-
-def _exported(converter: Converter, model: nn.Module, args: tuple[Any, ...]) -> Found:
-    program = torch.export.export(model, args)
-    return _compared(converter, converter.convert(program), program, model, args)
-
-
-def _decomposed(converter: Converter, model: nn.Module, args: tuple[Any, ...]) -> Found:
-    program = torch.export.export(model, args).run_decompositions()
-    return _compared(converter, converter.convert(program), program, model, args)
-
-
-def _lowered(converter: Converter, model: nn.Module, args: tuple[Any, ...]) -> Found:
-    try:
-        found = conversion(model, converter, args, None, None, None, False, {"verify": False})
-    except decomp.NotLowered as error:
-        ops = ", ".join(dict.fromkeys(blocker.op for blocker in error.blockers))
-        return REFUSED, f"not lowered: {ops}", 0
-    return _compared(converter, found.result, found.lowering.result, model, args)
-
-
-HANDED = {"exported": _exported, "decomposed": _decomposed, "lowered": _lowered}
-
-
-def _compared(converter: Converter, made: Any, program: Any, model: nn.Module, args: tuple[Any, ...]) -> Found:
-    assert converter.run is not None
-    calls = sum(node.op == "call_function" for node in program.graph.nodes)
-    results = converter.run(made, pytree.tensors_in(args))
-    try:
-        whole_programs(model, Results(program, results), args, {}, gradients=False)
-    except decomp.VerificationError as error:
-        return WRONG, first_line(error).removeprefix("result of the lowered program differs: it "), calls
-    except (RuntimeError, ValueError, IndexError) as error:  # other results, or other numbers of them
-        return WRONG, first_line(error), calls
-    return RIGHT, "", calls
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [""])[-1][:160]
-
-
-def tried(converter: str, kind: str, name: str) -> Row:
-    """The row of a program, each way in a process of its own."""
-    found = {way: run_in_process(ProgramTrial(converter, kind, name, way), TIMEOUT) for way in WAYS}
-    crashed = {way: (CRASHES, str(answer), 0) for way, answer in found.items() if isinstance(answer, Failed)}
-    verdict, text, calls = zip(*({**found, **crashed}[way] for way in WAYS))
-    return Row(
-        name,
-        kind,
-        exported=verdict[0],
-        exported_text=text[0],
-        lowered=verdict[2],
-        lowered_text=text[2],
-        calls=calls[0],
-        lowered_calls=calls[2],
-        decomposed=verdict[1],
-        decomposed_text=text[1],
-    )
 
 
 def programs() -> Iterator[tuple[str, str]]:
@@ -348,7 +229,7 @@ def measure(converter: str, names: Sequence[str]) -> dict[str, Any]:
     version, rows = converters.get(converter).require(), []
     some = [(kind, name) for kind, name in programs() if not names or name in names]
     with Threads(WORKERS) as threads:
-        for row in threads.map(lambda program: tried(converter, *program), some):
+        for row in threads.map(lambda program: Row(**tried(converter, __name__, *program)), some):
             print(f"{row.name}: {row.exported} → {row.lowered} {row.lowered_text}"[:150], flush=True)
             rows.append(row)
     return {
@@ -358,12 +239,6 @@ def measure(converter: str, names: Sequence[str]) -> dict[str, Any]:
         "command": f"python -m benchmarks.conversions {converter}",
         "rows": [asdict(row) for row in rows],
     }
-
-
-def recorded() -> dict[str, Any]:
-    """The committed records, by converter."""
-    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    return found
 
 
 # The tables.
@@ -396,15 +271,8 @@ def _counted(rows: Mapping[str, Sequence[Row]], ways: Sequence[str]) -> Iterator
     for name, own in rows.items():
         for kind in ("op", "model"):
             some = [row for row in own if row.kind == kind]
-            counts = [_counts([getattr(row, way) for row in some]) for way in ways]
-            yield f"| {name}, {kind}s | {len(some)} | {' | '.join(counts)} |"
-
-
-def _counts(verdicts: Sequence[str]) -> str:
-    if not any(verdicts):
-        return "– | – | –"
-    refused = sum(verdict in (REFUSED, CRASHES) for verdict in verdicts)
-    return f"{verdicts.count(RIGHT)} | {verdicts.count(WRONG)} | {refused}"
+            cells = [counts([getattr(row, way) for row in some]) for way in ways]
+            yield f"| {name}, {kind}s | {len(some)} | {' | '.join(cells)} |"
 
 
 def _reasons(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
@@ -431,7 +299,7 @@ def _cells(row: Row) -> str:
 
 def main(words: list[str]) -> None:
     """Measure a converter, or print the tables."""
-    records = recorded()
+    records = recorded(RESULTS)
     if words == ["--table"]:
         print(tables(records))
         return

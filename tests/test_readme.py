@@ -34,6 +34,7 @@ PAGES = (
     "docs/guides/composites.md",
     "docs/guides/sharded.md",
     "docs/guides/comparing.md",
+    "docs/guides/transformers.md",
     "docs/guides/command-line.md",
     "docs/results/coverage.md",
     "docs/results/backends.md",

@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
-from benchmarks.conversions import MODELS, OPS, recorded, tables
+import pytest
+
+from benchmarks import architectures, small_architectures, transformers_exporters
+from benchmarks.conversion_trials import record, recorded
+from benchmarks.conversions import MODELS, OPS, RESULTS, tables
+from benchmarks.transformers_patches import CASES, KINDS, PATCHES
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -10,10 +15,60 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_the_results_have_the_tables_of_the_records():
     page = (ROOT / "docs" / "results" / "converters.md").read_text(encoding="utf-8")
     shown = page.partition("<!-- trial -->\n")[2].partition("<!-- end -->")[0]
-    assert shown.strip() == tables(recorded()).strip()
+    assert shown.strip() == tables(recorded(RESULTS)).strip()
 
 
 def test_a_record_has_a_row_for_each_program_and_what_it_was_made_with():
-    for record in recorded().values():
-        assert [row["name"] for row in record["rows"]] == [*OPS, *MODELS]
-        assert all(record[key] for key in ("version", "torch", "date", "command"))
+    for made in recorded(RESULTS).values():
+        assert [row["name"] for row in made["rows"]] == [*OPS, *MODELS]
+        assert all(made[key] for key in ("version", "torch", "date", "command"))
+
+
+def test_the_page_of_architectures_is_that_of_the_records():
+    found = recorded(architectures.RESULTS)
+    assert architectures.PAGE.read_text(encoding="utf-8") == architectures.page(found)
+    assert max(len(made["rows"]) for made in found.values()) >= 100
+
+
+def test_the_page_of_transformers_exporters_is_that_of_the_records():
+    found = recorded(transformers_exporters.RESULTS), recorded(architectures.RESULTS)
+    assert transformers_exporters.PAGE.read_text(encoding="utf-8") == transformers_exporters.page(*found)
+
+
+def test_each_recorded_patch_is_known_and_its_programs_exist():
+    rows = recorded(transformers_exporters.RESULTS)[transformers_exporters.TRANSFORMERS]["rows"]
+    some = [transformers_exporters.Registered(**row) for row in rows]
+    assert len(some) > 150 and [each.name for each in some if each.known is None] == []
+    assert {each.kind for each in PATCHES.values()} == {*KINDS}
+    named = {case for each in PATCHES.values() for case in each.cases}
+    models = {case for case in named if case.startswith(transformers_exporters.MODEL)}
+    assert named - models == {*CASES}
+    assert {case.removeprefix(transformers_exporters.MODEL) for case in models} <= {*small_architectures.names()}
+
+
+@pytest.mark.parametrize("name", ["rfft", "histc", "stable sort"])
+def test_a_case_is_a_module_and_inputs_that_it_takes(name):
+    model, args = transformers_exporters.built("case", name)
+    assert model(*args) is not None
+
+
+def test_a_record_goes_on_where_it_was_stopped(tmp_path):
+    path, made = tmp_path / "rows.json", []
+
+    def run(name, way):
+        made.append((name, way))
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        return {"name": name, way: len(made)}
+
+    jobs = [(name, way) for way in ("one", "other") for name in ("a", "b")]
+    given = path, "mine", {"version": "1"}, ["a", "b"]
+    with pytest.raises(KeyboardInterrupt):
+        record(*given, [], jobs, run)
+    record(*given, [], jobs, run)
+    assert made == [("a", "one"), ("b", "one"), ("a", "other"), ("a", "other"), ("b", "other")]
+    assert recorded(path)["mine"]["rows"] == [{"name": "a", "one": 1, "other": 4}, {"name": "b", "one": 2, "other": 5}]
+    record(*given, ["b"], jobs, run)
+    assert made[5:] == [("b", "one"), ("b", "other")]
+    record(path, "mine", {"version": "2"}, ["a", "b"], [], jobs[:1], run)
+    assert recorded(path)["mine"]["rows"] == [{"name": "a", "one": 8}]
