@@ -1,4 +1,4 @@
-"""Over a hundred architectures in front of converters: as exported, after PyTorch's own `run_decompositions()`, and
+"""Architectures at small sizes in front of converters: as exported, after PyTorch's own `run_decompositions()`, and
 lowered by `decomp` to the target of the converter.
 
     python -m benchmarks.architectures openvino [NAME ...]
