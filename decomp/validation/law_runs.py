@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import math
 from typing import Any
 
@@ -174,7 +174,6 @@ def _leaves(image: Term, is_call: bool, above: Sequence[Term]) -> Sequence[Term]
 
 def _derived_from(leaves: Sequence[Term]) -> tuple[Term, ...]:
     """The terms that are computed from other terms, and the calls between, in order."""
-    # Of several operands, one may be computed from another, and the law may hold only because of it.
     if len(leaves) < 2:
         return ()
     first = min(leaf.owner for leaf in leaves)
@@ -212,7 +211,7 @@ def run_laws_of_graphs(simplified: Iterable[Simplified | None]) -> list[str]:
     for found in simplified:
         if found is not None:
             _run_laws(found, known)
-    return [_told(known)] if known else []
+    return [_phrase(known)] if known else []
 
 
 def _run_laws(found: Simplified, known: dict[Any, str | None]) -> None:
@@ -239,11 +238,25 @@ def _run_laws(found: Simplified, known: dict[Any, str | None]) -> None:
                 is_call,
                 above,
                 found.subject.root,
-                _derived_from(leaves),
             )
-            key = application.key()
-            if key not in known:
-                known[key] = _run(application)
+            _settle(application, leaves, known)
+
+
+def _settle(application: Application, leaves: Sequence[Term], known: dict[Any, str | None]) -> None:
+    """Run an application that is not in `known`, and record it there. Raises `ValuesDiffer`."""
+    key = application.key()
+    if key in known:
+        return
+    problem = _problem(application)
+    # Most laws hold for any operands. Where results differ, an operand may be computed from another, and the law may
+    # hold because of it; that computation can be the whole of a network, so it is run only then.
+    if problem is not None and (derived := _derived_from(leaves)):
+        application = replace(application, derived=derived)
+        key = application.key()
+        problem = _problem(application) if key not in known else known[key]
+    if isinstance(problem, ValuesDiffer):
+        raise problem
+    known[key] = problem
 
 
 def _views_from(known: Collection[Term], term: Term, lowered: Collection[fx.Node]) -> list[Term]:
@@ -272,10 +285,10 @@ def _calls_between(node: fx.Node, leaves: set[Term], images: ReplayedRewrites) -
     return iter(sorted(seen))
 
 
-def _run(application: Application) -> str | None:
-    """Why an application could not be run; None if it was. Raises `ValuesDiffer` if results differ."""
-    # Applications come from a program with fake tensors, and a
-    # mode that is still active would make these operands fake too.
+def _problem(application: Application) -> str | ValuesDiffer | None:
+    """Why an application could not be run, or that its results differ; None if they have the same bits."""
+    # Applications come from a program with fake tensors, and a mode that is still active would make these operands
+    # fake too.
     with without_ambient_modes(), unset_fake_temporarily(), torch.no_grad():
         for turn in range(application.turns):
             try:
@@ -286,11 +299,11 @@ def _run(application: Application) -> str | None:
                 return f"a kernel rejects random operands: {first_line(error)}"
             if not same_bits(mine, other):
                 laws = " and ".join(map(repr, application.laws))
-                raise ValuesDiffer(f"the law {laws} changes bits of {application.node.name!r}", None, application.node)
+                return ValuesDiffer(f"the law {laws} changes bits of {application.node.name!r}", None, application.node)
     return None
 
 
-def _told(known: Mapping[Any, str | None]) -> str:
+def _phrase(known: Mapping[Any, str | None]) -> str:
     """A phrase on how many were run, and why others were not."""
     left = Counter(reason for reason in known.values() if reason is not None)
     parts = [f"{len(known) - left.total()} of {len(known)} distinct applications of laws run, the same to the last bit"]
