@@ -133,8 +133,8 @@ def _group_norms(x: fx.Node, region: list[fx.Node], eps: float) -> Iterator[Read
     if len(shape) < 3 or type(shape[1]) is not int:
         return
     # The number of groups is a size of some reshaped value, if the spelling computes them by a reshape.
-    seen = {metadata(n).shape[1] for n in region if getattr(metadata(n), "ndim", 0) > 1}
-    for groups in sorted(size for size in seen if type(size) is int and size and shape[1] % size == 0):
+    seen = [metadata(n).shape[1] for n in region if getattr(metadata(n), "ndim", 0) > 1]
+    for groups in sorted({size for size in seen if type(size) is int and size and shape[1] % size == 0}):
         spellings = [CallReading(aten.group_norm.default, (groups, None, None, eps))]
         if all(type(size) is int for size in shape):
             pixels = metadata(x).numel() // max(shape[0] * shape[1], 1)

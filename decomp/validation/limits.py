@@ -13,7 +13,7 @@ from torch import fx
 from decomp.ir.call import bound_call, metadata
 from decomp.ir.dtypes import is_integer
 from decomp.torch_internals import pytree
-from decomp.validation.operands import NoOperands, made_alike
+from decomp.validation.operands import NoOperands, concrete_size, made_alike
 
 _OVERFLOWS = (torch.int32, torch.int64)
 """The dtypes whose overflow is undefined: narrower integers are computed in `int` and truncated, unsigned ones wrap."""
@@ -45,7 +45,8 @@ def integer_limits(node: fx.Node, turn: int = 0) -> Iterator[list[Any]]:
     smallest = -1 not in numbers and not any(each in name for each in _WITHOUT_SMALLEST)
     # Operands of different shapes are broadcast, so that any element of one may meet any of the other. Only for equal
     # shapes does the position tell which pairs occur.
-    aligned = len({leaf.shape for leaf in pytree.tensors_in(values) if is_integer(leaf)}) < 2
+    integers = [leaf for leaf in pytree.tensors_in(values) if is_integer(leaf)]
+    aligned = len({tuple(map(concrete_size, leaf.shape)) for leaf in integers}) < 2
     # Integer division by zero raises in PyTorch. The second set is for
     # those ops, and is tried only if the kernel refuses the first.
     for zeros in (True, False):

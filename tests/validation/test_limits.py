@@ -57,6 +57,20 @@ def test_a_rule_that_is_wrong_at_a_limit_of_the_dtype_is_named(name):
         lowered(*WRONG[name])
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_integers_of_open_sizes_are_measured_at_their_limits(right):
+    """The sizes of the example say which pairs occur."""
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(Holder(torch.lt), (WHOLE, DIVISORS), dynamic_shapes=(({0: rows}, {0: rows}),))
+    rules = decomp.Rules()
+    rules.register(aten.lt)(lambda x, y: y > x if right else x - y <= -1)
+    if right:
+        decomp.lower(program, to=CHIP - ["lt"], rules=rules, verify="values")
+        return
+    with pytest.raises(ValuesDiffer, match="instead of .* on limits of the dtype"):
+        decomp.lower(program, to=CHIP - ["lt"], rules=rules, verify="values")
+
+
 def _truncated(x):
     """Right but for the sign of a zero."""
     return torch.where(x > 0, torch.floor(x), 0 - torch.floor(0 - x))
