@@ -13,7 +13,7 @@ from decomp.costs.model import CostModel
 from decomp.costs.sizes import nbytes, numel, operands, results, returns_view, size
 from decomp.ir.arguments import nodes_in
 from decomp.ir.call import Call
-from decomp.ir.op_facts import FACTORIES
+from decomp.ir.op_facts import FACTORIES, UNINITIALISED
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Bytes(CostModel):
     def __call__(self, call: Call) -> float:
         if returns_view(call):
             return 0.0
-        written = 0 if call.op.short in _UNWRITTEN else sum(map(nbytes, results(call)))
+        written = 0 if call.op.short in UNINITIALISED else sum(map(nbytes, results(call)))
         read = [nbytes(tensor) for tensor in operands(call)] if call.op.short not in _UNREAD else []
         # The table is the first operand; indices are read whole.
         if call.op.short in _GATHERS and read:
@@ -77,8 +77,7 @@ class Flops(CostModel):
 CALLS, FLOPS, BYTES = Calls(), Flops(), Bytes()
 
 _GATHERS = frozenset("gather index _unsafe_index index_select embedding take take_along_dim".split())
-_UNWRITTEN = frozenset("empty empty_like empty_strided new_empty new_empty_strided".split())
-_UNREAD = _UNWRITTEN | frozenset(
+_UNREAD = UNINITIALISED | frozenset(
     "full_like zeros_like ones_like rand_like randn_like randint_like new_full new_zeros new_ones fill".split()
 )
 _MOVES = (

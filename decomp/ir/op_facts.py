@@ -208,6 +208,9 @@ FACTORIES = _names(
 )
 """Ops that create a tensor without tensor operands."""
 
+UNINITIALISED = _names("empty empty_like empty_permuted empty_quantized empty_strided new_empty new_empty_strided")
+"""Ops whose results have no defined values until they are written."""
+
 SHAPE_OF_THE_FIRST = _names(
     "fill zero copy zeros_like ones_like full_like empty_like rand_like randn_like randint_like bernoulli"
 )

@@ -13,6 +13,7 @@ from torch import fx
 
 from decomp.functionalize.writes import can_require_grad
 from decomp.ir.aliases import is_view, view_bases
+from decomp.ir.op_facts import UNINITIALISED
 from decomp.metadata.symbolic_sizes import SYMBOLIC
 from decomp.ops import aten
 from decomp.simplification.laws import Law, Laws
@@ -291,4 +292,4 @@ def _rank(application: tuple[Law, Term | TermCall]) -> tuple[Any, ...]:
 def _is_deterministic(target: Any) -> bool:
     """Whether a call returns the same values each time; uninitialised memory does not."""
     overload = isinstance(target, torch._ops.OpOverload)
-    return not (overload and target._schema.name.startswith(("aten::empty", "aten::new_empty")))
+    return not (overload and target._schema.name.removeprefix("aten::") in UNINITIALISED)

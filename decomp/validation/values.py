@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from decomp.derive.decisions import Derived
+from decomp.derive.decisions import Derived, op_of_node
 from decomp.errors import ArgumentError, first_line
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.call import call_target, metadata, read_results, select_results
 from decomp.ir.effects import EffectTable, recorded_behind
 from decomp.ir.module import ProgramGraph
+from decomp.ir.op_facts import UNINITIALISED
 from decomp.lowering_internals import internals_of
 from decomp.metadata.meta_values import on_host
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
@@ -179,6 +180,9 @@ def _verdict(
     rule = str(decision.rule)
     if EffectTable().of(node).most:
         return ExpansionVerdict(rule, reason="random")
+    own = op_of_node(node)
+    if own is not None and own.short in UNINITIALISED:
+        return ExpansionVerdict(rule, reason="uninitialised memory")
     measure = _Measure(node, decision.stamp, promise)
     slopes, inputs = slopes and _is_recorded(node), []
     for where, choices in operand_sets(node, decision.stamp, seen, measure.promise):

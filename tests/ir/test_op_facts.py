@@ -209,6 +209,12 @@ def test_a_factory_takes_no_tensor(name):
     assert any(not any("Tensor" in str(a.real_type) for a in o._schema.arguments) for o in found)
 
 
+def test_ops_that_leave_memory_as_it_is_are_those_of_the_name():
+    registered = (name.removeprefix("aten::").partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
+    named = {name for name in registered if name.startswith(("empty", "new_empty"))}
+    assert named == op_facts.UNINITIALISED
+
+
 @pytest.mark.parametrize("name", OPS["SHAPE_OF_THE_FIRST"])
 def test_the_values_of_a_first_operand_do_not_matter(name):
     rest = {"fill": (2.0,), "copy": (torch.ones(2),), "full_like": (2.0,), "randint_like": (9,)}.get(name, ())

@@ -299,3 +299,16 @@ def test_a_gradient_of_one_element_that_is_zero_is_none():
         model = Holder(lambda x: function(x, 1))
         for target in (targets.luminal, targets.tinygrad):
             decomp.lower(model, to=target, args=(x,), accuracy="exact", verify="values")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_memory_that_is_not_written_yet_is_not_compared(dtype):
+    """A rule fills it with anything, here with ones."""
+    rules = decomp.Rules()
+    rules.register(torch.ops.aten.empty_like)(lambda x, **_: torch.ops.aten.full.default(x.shape, 1, dtype=x.dtype))
+    target = decomp.Target("chip", ["full", "full_like", "fill", "add"])
+    program = torch.export.export(
+        Holder(lambda x: torch.empty_like(x).fill_(2) + x), (torch.full((64,), 3, dtype=dtype),)
+    )
+    proof = decomp.lower(program, to=target, rules=rules, verify="values").proof
+    assert any("1 not computed: uninitialised memory" in check for check in proof.checks)
