@@ -386,7 +386,7 @@ def test_a_lowering_is_simplified_again():
     assert plain.report().simplified == "" and "simplify" not in plain.report().seconds
     simple = decomp.simplify(plain, training=False)
     assert len(decomp.calls(simple.result)) < len(decomp.calls(plain.result))
-    decomp.verify(plain.model, simple)
+    decomp.verify(plain.internals.model, simple)
 
 
 def test_a_law_that_did_not_hold_is_seen():
