@@ -347,7 +347,7 @@ def _run_stages(request: LoweringRequest, program: Module, clock: _Clock) -> Low
     matching, policy, settings, verify = request.matching, request.policy, request.settings, request.verify
     target = matching.target
     with clock.stage("plan"):
-        planned = plan_program(program, matching, policy, request.partial)
+        planned = plan_program(program, matching, policy, request.partial, traced=bool(request.versions))
     if planned.plan.blocked and not request.partial:
         blockers = planned.plan.blockers
         known = not any(blocker.needs_metadata for blocker in blockers)

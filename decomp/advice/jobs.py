@@ -146,7 +146,7 @@ def _lacking(program: Module, setting: Setting) -> Answer:
         if not blocked:
             return Answer(count_planned_calls(planned))
         matching, found = setting.matching.specialise_for_program(program), Alternatives()
-        planner = Planner(matching.rules, matching.target, program.dialect, program.mode, setting.policy)
+        planner = Planner(matching, program, setting.policy)
         exploration = Exploration(planner, found)
         calls = [node for node, _ in blocked if node.op in ("call_function", "call_method")]
         goals = {exploration.goal(node): None for node in calls}

@@ -287,7 +287,7 @@ class _SuggestionSearch:
     def __init__(self, asked: SuggestionSearch, planned: PlannedProgram) -> None:
         self.asked = asked
         matching, program = asked.matching.specialise_for_program(asked.program), asked.program
-        planner = Planner(matching.rules, matching.target, program.dialect, program.mode, asked.policy)
+        planner = Planner(matching, program, asked.policy)
         exploration = Exploration(planner)
         self.calls: dict[str, int] = {}
         """How many calls of each op are blocked."""

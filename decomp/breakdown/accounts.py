@@ -108,14 +108,21 @@ def lowered_calls(
 
 
 def composite_calls(lowering: Lowering) -> list[tuple[ProgramGraph, list[fx.Node]]]:
-    """The bodies of composites, each with its calls."""
-    internals = lowering.internals
-    found: dict[Any, list[fx.Node]] = {body.owner: [] for body in internals.composites}
-    for piece in internals.pieces if found else ():
-        for node in composites_in(piece.graph):
-            owner = piece.bodies.get(str(node.args[0].target))
-            found.get(owner, []).append(node)  # those of the source have bodies among the pieces
-    return [(body, found[body.owner]) for body in internals.composites]
+    """The bodies of composites, each with its calls: that of a composite within another with the calls of the outer
+    one, as it runs once for each of these."""
+    bodies = {body.owner: body for body in lowering.internals.composites}
+    found: dict[Any, list[fx.Node]] = {owner: [] for owner in bodies}
+
+    def count(own: ProgramGraph, outer: fx.Node | None) -> None:
+        for node in composites_in(own.graph):
+            owner = own.bodies.get(str(node.args[0].target))
+            if owner in bodies:  # those of the source have bodies among the pieces
+                found[owner].append(outer or node)
+                count(bodies[owner], outer or node)
+
+    for piece in lowering.internals.pieces if bodies else ():
+        count(piece, None)
+    return [(body, found[owner]) for owner, body in bodies.items()]
 
 
 def modules_of(node: fx.Node) -> Modules:

@@ -391,6 +391,8 @@ class PlannedProgram:
     """The planning memory for this pair of rules and target."""
     runs: int
     """How many times a rule was run."""
+    traced: bool = False
+    """Whether expansions say what became of each call inside them."""
 
     @property
     def decisions(self) -> Iterator[tuple[int, fx.Node, Decision]]:

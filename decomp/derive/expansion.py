@@ -14,6 +14,7 @@ from torch import fx
 
 from decomp.derive.proxies import RuleTracer, fakes_of, run_on_proxies
 from decomp.errors import MetadataMissing, ReasonMissing, RuleError, first_line
+from decomp.graphs.template import InnerCall
 from decomp.graphs.tracing import SYMBOLIC, Leaked, Tape, UnknownSize
 from decomp.ir.arguments import substituted
 from decomp.ir.binding import Bound
@@ -50,6 +51,12 @@ class Expansion:
     rule: Rule | Composite
     graph: fx.Graph
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    calls: tuple[InnerCall, ...] = ()
+    """For a flat expansion that is expanded further: the calls of which it consists."""
+
+    def copied(self, graph: fx.Graph, value_of: Callable[[fx.Node], Any]) -> Expansion:
+        """The same with a copy of its graph; `value_of` maps its nodes to those of the copy."""
+        return replace(self, graph=graph, calls=tuple(each.through(value_of) for each in self.calls))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from decomp.derive.expansion import Expansion
 from decomp.functionalize.gradients import GradientSources, depends_on
 from decomp.functionalize.writes import can_require_grad
 from decomp.graphs.rewrite import Rewrite
-from decomp.graphs.template import ExpansionTemplate
+from decomp.graphs.template import ExpansionTemplate, InnerCall
 from decomp.graphs.tracing import without_guards
 from decomp.ir.aliases import is_same_tensor, is_view_on_meta, requires_on_meta, spelling_of, view_bases, view_chain
 from decomp.ir.arguments import nodes_in
@@ -98,13 +98,14 @@ def _connect_operands(node: fx.Node, derived: Any, slots: Sequence[int], planner
     rewrite = Rewrite.of(stamp.graph)
     for each in stamp.graph.nodes:
         if each.op == "output":
+            calls = _calls_through(rewrite, stamp)
             for result, operands in lacking:
                 for operand in operands:
                     rewrite.values[result] = _add_dependence(rewrite, result, operand)
         rewrite.copy(each)
     if planner.kept is not None:
         planner.kept.depth = 1  # for the calls that are added
-    made = planner.reach(Expansion(derived.rule, rewrite.graph, dict(stamp.constants)), planner.request(node), 0)
+    made = planner.reach(Expansion(derived.rule, rewrite.graph, dict(stamp.constants), calls), planner.request(node), 0)
     return made if isinstance(made, ExpansionTemplate) else stamp
 
 
@@ -224,11 +225,17 @@ def _with_call(call: torch._ops.OpOverload, given: list[fx.Node], derived: Deriv
     rewrite = Rewrite.of(flat)
     for node in flat.nodes:
         if node.op == "output":
+            calls = _calls_through(rewrite, derived.stamp)
             # Before the output is copied, so that it takes the new values.
             for result in given:
                 rewrite.replace(result, _called(rewrite, call, result))
         rewrite.copy(node)
-    return Expansion(derived.rule, rewrite.graph, dict(derived.stamp.constants))
+    return Expansion(derived.rule, rewrite.graph, dict(derived.stamp.constants), calls)
+
+
+def _calls_through(rewrite: Rewrite, stamp: ExpansionTemplate) -> tuple[InnerCall, ...]:
+    """The calls of which a flat expansion consists, in its copy."""
+    return tuple(each.through(rewrite.values.__getitem__) for each in stamp.calls)
 
 
 def _called(rewrite: Rewrite, call: torch._ops.OpOverload, node: fx.Node) -> fx.Node:

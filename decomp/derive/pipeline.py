@@ -108,11 +108,14 @@ def capture_program(source: CaptureRequest, matching: RuleSelection) -> Module:
 # Planning: a decision for each call.
 
 
-def plan_program(module: Module, matching: RuleSelection, policy: Policy, partial: bool = False) -> PlannedProgram:
-    """Decide how each call of a program is lowered; with `partial`, blocked calls stay unchanged."""
+def plan_program(
+    module: Module, matching: RuleSelection, policy: Policy, partial: bool = False, traced: bool = False
+) -> PlannedProgram:
+    """Decide how each call of a program is lowered; with `partial`, blocked calls stay unchanged. `traced`: whether
+    expansions say what became of each call inside them."""
     # Before the planner is made: the memory that it takes is that of rules for training, or of those for inference.
     matching = matching.specialise_for_program(module)
-    planner = Planner(matching.rules, matching.target, module.dialect, module.mode, policy)
+    planner = Planner(matching, module, policy, traced)
     session = PlanningSession(module, matching, planner, partial)
     with planning_sizes(module.mode):
         for each in PLAN:
@@ -127,7 +130,7 @@ def plan_program(module: Module, matching: RuleSelection, policy: Policy, partia
     uses = tuple(use for fusion in session.fusions.values() for use in fusion.uses())
     notes = tuple(note for own in graphs for note in describe_conversions(own))
     plan = Plan(matching.target.name, entries, patterns=uses, notes=notes)
-    return PlannedProgram(module, plan, planner.memory, planner.candidates.runs)
+    return PlannedProgram(module, plan, planner.memory, planner.candidates.runs, traced)
 
 
 @dataclass(frozen=True)
@@ -356,14 +359,14 @@ def _with_true_metadata(
 def expand_module(planned: PlannedProgram) -> Module:
     """Replace derived calls by their expansions, and append writes."""
     module = planned.module
-    return module.map(lambda own: _expanded(module, own, planned.memory.aliases))
+    return module.map(lambda own: _expanded(module, own, planned.memory.aliases, planned.traced))
 
 
-def _expanded(module: Module, own: ProgramGraph, aliases: set[torch._ops.OpOverload]) -> ProgramGraph:
+def _expanded(module: Module, own: ProgramGraph, aliases: set[torch._ops.OpOverload], traced: bool) -> ProgramGraph:
     decisions = own.decisions or {}
     derived = {node: decision for node, decision in decisions.items() if isinstance(decision, Derived)}
     gone = frozenset(node for node, decision in decisions.items() if decision is ERASED_GUARD)
-    made = inline_expansions(own.graph, derived, module.mode, own.attribute_names, gone)
+    made = inline_expansions(own.graph, derived, module.mode, own.attribute_names, gone, traced)
     graph, origin, chains = made.rewrite.graph, made.rewrite.origin, made.chains
     # Earlier passes made these. What is no longer read must not become an input of the exported program.
     if own.constants:
@@ -378,7 +381,7 @@ def _expanded(module: Module, own: ProgramGraph, aliases: set[torch._ops.OpOverl
             autocast.disable_region(node)  # casts were made explicit in its body
     if own.chains:
         chains = {new: (*own.chains.get(old, ()), *made.chains.get(new, ())) for new, old in origin.items()}
-    after = own.rewritten(made.rewrite, "expand", constants=made.constants, chains=chains)
+    after = own.rewritten(made.rewrite, "expand", why=made.calls, constants=made.constants, chains=chains)
     return replace(after, writes=_appended(module, after))
 
 
@@ -442,7 +445,7 @@ def prove_program(program: ReturnedProgram, target: Target, full: bool) -> Proof
     phrases: list[str] = []
     # Conversions and composites were checked against their own records, as the replay of expansions knows neither.
     proof = proof.also([phrase for own in sources for phrase in check_conversions(own)])
-    proof = proof.also([phrase for own in sources for phrase in _check_composites(own, program.module)])
+    proof = proof.also([phrase for own in graphs for phrase in _check_composites(own, program.module)])
     for own in graphs:
         found = own.record("simplify")
         if found is not None:
@@ -458,7 +461,7 @@ def _check_composites(final: ProgramGraph, module: Module) -> Iterator[str]:
     own = final.at("composites")
     if own is None:
         return
-    bodies = {name: module.graphs[owner].outlined.graph for name, owner in own.bodies.items()}
+    bodies = {name: module.graphs[owner].inlined.graph for name, owner in own.bodies.items()}
     # Writes and lifted constants were added after this stage, so that there are none to compare yet.
     if own is not final:
         yield check_outlined(own, bodies, {}, 0)

@@ -1,5 +1,4 @@
-"""The planner: for each node of a program, whether its call is legal on the target, which rules lower it, or why none
-does.
+"""The planner: for each node, whether its call is legal on the target, which rules lower it, or why none does.
 
 A decision is made once per signature and level of accuracy. Deciding an illegal call runs its rules; each
 recorded expansion is a graph of calls, which are decided recursively (`reach`). A derivation reaches the target if all
@@ -41,6 +40,7 @@ from decomp.derive.example_sizes import ExampleSizes
 from decomp.derive.expansion import Composite, Expansion
 from decomp.derive.planning_memory import PlanningMemory, StateWatch
 from decomp.derive.rewriter import flatten
+from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.stride_propagation import StridePropagation, changed_strides
 from decomp.errors import RuleCycle, ShapeUnknown
 from decomp.graphs.template import ExpansionTemplate
@@ -59,6 +59,7 @@ from decomp.ir.call import (
     select_results,
 )
 from decomp.ir.effects import MARKS, Effect, is_discharged_assertion, of_callable
+from decomp.ir.module import Module
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.ir.ops import of_function
 from decomp.ir.respelling import canonical
@@ -67,9 +68,8 @@ from decomp.pairs.recording import PairRecorder
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, Policy, Within
 from decomp.rules.declining import Declined
-from decomp.rules.rules import Rule, Rules
-from decomp.rules.target import MatchAllTarget, OpenCondition, Target
-from decomp.torch_internals.fakes import FakeTensorMode
+from decomp.rules.rules import Rule
+from decomp.rules.target import MatchAllTarget, OpenCondition
 
 DEPTH_LIMIT = 60
 """The limit of nested derivations: rules that keep producing new signatures never end."""
@@ -78,18 +78,18 @@ DEPTH_LIMIT = 60
 class Planner:
     """Decides node by node. One planner is used for one program with its bodies."""
 
-    def __init__(
-        self, rules: Rules, target: Target, dialect: str, mode: FakeTensorMode | None, policy: Policy = Policy()
-    ) -> None:
-        self.rules, self.target, self.mode, self.policy = rules, target, mode, policy
-        self.everywhere = isinstance(target, MatchAllTarget)
+    def __init__(self, matching: RuleSelection, program: Module, policy: Policy, traced: bool = False) -> None:
+        """`traced`: whether expansions say what became of each call inside them, which costs time and memory."""
+        self.rules, self.target, self.mode, self.policy = matching.rules, matching.target, program.mode, policy
+        rules, target, mode, dialect = self.rules, self.target, self.mode, program.dialect
+        self.traced, self.everywhere = traced, isinstance(target, MatchAllTarget)
         """Whether rules apply wherever one matches, not only to calls that are illegal on the target."""
         self.cost = policy.cost or target.costs
         # Choices made by a user-defined cost function are valid for this program only: the next one may pass another.
         # An expansion depends on the default dtype: a rule that writes `torch.full(shape, 0.5)` gets it from there.
         how = dialect, target.narrower.get(torch.int64), torch.get_default_dtype()
         # By value: equal targets share decisions. A cost that is not a frozen value may answer otherwise the next time.
-        key = (target, how, rules.trains, self.cost, policy.cost is not None) if is_value(self.cost) else None
+        key = (target, how, rules.trains, self.cost, policy.cost is not None, traced) if is_value(self.cost) else None
         self.memory = PlanningMemory.within(rules.memory, how, key)
         if self.memory.origins is None:
             self.memory.origins = Origins.of(rules, target)
@@ -104,7 +104,8 @@ class Planner:
         self._watch = StateWatch(self.origins.own, own_rules, (self.memory, self.candidates.symbolic))
         self.pairs = PairRecorder(ComplexCalls(self.candidates))
         """Records complex calls on pairs of real numbers."""
-        is_kept = key is not None and mode is not None and not self.everywhere
+        # Expansions on disk do not say what became of the calls inside them.
+        is_kept = key is not None and mode is not None and not self.everywhere and not traced
         self.kept = self._kept(dialect) if is_kept else None
         """Decisions of other processes, on disk."""
 
@@ -538,7 +539,7 @@ class Planner:
         derived = {propagation.current(node): each for node, each in decisions.items() if isinstance(each, Derived)}
         # Flattening computes metadata of symbolic sizes; a guard that it added would narrow the user's program.
         with without_guards(self.mode):
-            return flatten(replace(expansion, graph=propagation.graph), derived)
+            return flatten(expansion.copied(propagation.graph, propagation.current), derived, self.traced)
 
     def propagate(self, propagation: StridePropagation, node: fx.Node, decision: Decision) -> None:
         """If the strides of the replacement for `node` differ from the captured ones, re-trace its users."""

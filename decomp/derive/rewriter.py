@@ -4,7 +4,8 @@ its base."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from torch import fx
 
 from decomp.derive.expansion import Expansion, drop_dead
 from decomp.graphs.rewrite import Rewrite
-from decomp.graphs.template import ExpansionTemplate, compile_stamp, make_value
+from decomp.graphs.template import ExpansionTemplate, InnerCall, compile_stamp, make_value
+from decomp.ir.arguments import nodes_in
 from decomp.ir.call import inherited_meta, metadata
 from decomp.metadata.fakes import Fakes, mode_of
 from decomp.torch_internals.fakes import FakeTensorMode
@@ -28,10 +30,11 @@ def inline_expansions(
     mode: FakeTensorMode | None,
     taken: Any = (),
     without: Collection[fx.Node] = (),
+    traced: bool = False,
 ) -> Inlining:
     """Build the lowered graph: nodes in `decisions` are replaced, those in `without` are left out. `taken`: attribute
-    names that are in use."""
-    walk = Inlining(source, mode, set(taken))
+    names that are in use. `traced`: whether to record what became of each call, and of calls inside it."""
+    walk = Inlining(source, mode, set(taken), traced)
     for node in source.nodes:
         decision = decisions.get(node)
         if node in without:
@@ -46,15 +49,17 @@ def inline_expansions(
 class Inlining:
     """One walk, and what came of it."""
 
-    def __init__(self, source: fx.Graph, mode: FakeTensorMode | None, taken: set[str]) -> None:
+    def __init__(self, source: fx.Graph, mode: FakeTensorMode | None, taken: set[str], traced: bool = False) -> None:
         self.rewrite = Rewrite.of(source)
         self.chains: dict[fx.Node, tuple[Any, ...]] = {}
         """The rules, the outermost first, by node that their expansion created."""
         self.constants: dict[str, torch.Tensor] = {}
         """Concrete tensors that rules use, by attribute name; one name per tensor."""
         self.fakes = Fakes(mode) if mode is not None else None
-        self.taken = taken
+        self.taken, self.traced = taken, traced
         self.attributes: dict[int, fx.Node] = {}
+        self.calls: dict[fx.Node, tuple[InnerCall, ...]] = {}
+        """For each replaced node, if traced: itself, then the calls inside it, at any depth."""
 
     def stamp(self, node: fx.Node, stamp: ExpansionTemplate) -> None:
         """Inline an expansion in place of `node`."""
@@ -94,6 +99,17 @@ class Inlining:
             rewrite.origin[new] = node
             self.chains[new] = entry.chain
         rewrite.replace(node, stamp.outputs(values))
+        if self.traced:
+            self.calls[node] = tuple(self._calls(node, stamp, values))
+
+    def _calls(self, node: fx.Node, stamp: ExpansionTemplate, values: list[Any]) -> Iterator[InnerCall]:
+        """What became of a call, and of those inside it. `values`: those of the template's nodes, in order."""
+        now, origin = self.rewrite.values, self.rewrite.origin
+        nodes = (each for each in values if type(each) is fx.Node and origin.get(each) is node)
+        made = tuple(dict.fromkeys(each for each in nodes if each.op != "get_attr"))
+        yield InnerCall(node, stamp, tuple(now[slot] for slot in node.all_input_nodes), now[node], made)
+        inside = dict(zip(stamp.graph.nodes, values))
+        yield from (each.through(inside.__getitem__) for each in stamp.calls)
 
     def _attribute(self, tensor: torch.Tensor, spec: Any) -> fx.Node:
         """The node of a constant, one for each tensor in the graph."""
@@ -110,11 +126,12 @@ class Inlining:
         return found
 
 
-def flatten(expansion: Expansion, decisions: Mapping[fx.Node, Derived]) -> ExpansionTemplate:
-    """The expansion with its derived calls replaced by their own expansions, compiled to a template."""
-    graph, constants = expansion.graph, dict(expansion.constants)
+def flatten(expansion: Expansion, decisions: Mapping[fx.Node, Derived], traced: bool = False) -> ExpansionTemplate:
+    """The expansion with its derived calls replaced by their own expansions, compiled to a template. `traced`: whether
+    it says what became of each of these calls."""
+    graph, constants, calls = expansion.graph, dict(expansion.constants), expansion.calls
     if decisions:
-        walk = Inlining(graph, mode_of(graph), set(constants))
+        walk = Inlining(graph, mode_of(graph), set(constants), traced)
         for node in graph.nodes:
             if node in decisions:
                 walk.stamp(node, decisions[node].stamp)
@@ -122,10 +139,22 @@ def flatten(expansion: Expansion, decisions: Mapping[fx.Node, Derived]) -> Expan
                 walk.rewrite.copy(node)
         for new, chain in walk.chains.items():
             new.meta["chain"] = (expansion.rule, *chain)
+        calls = tuple(each.through(walk.rewrite.values.__getitem__) for each in calls)
+        calls = (*calls, *(each for known in walk.calls.values() for each in known))
         graph = walk.rewrite.graph
         constants.update(walk.constants)
     for node in graph.nodes:
         if node.op not in ("placeholder", "output"):
             node.meta.setdefault("chain", (expansion.rule,))
     drop_dead(graph)
-    return compile_stamp(graph, constants)
+    return compile_stamp(graph, constants, tuple(_surviving(calls, {*graph.nodes})) if calls else ())
+
+
+def _surviving(calls: Iterable[InnerCall], alive: Collection[fx.Node]) -> Iterator[InnerCall]:
+    """Calls without the nodes that nothing read; those that computed nothing else are left out."""
+    for call in calls:
+        nodes = tuple(node for node in call.nodes if node in alive)
+        result = fx.map_arg(call.result, lambda node: node if node in alive else None)
+        # An op may read no more of an operand than its size: then the operand itself is gone, and the call with it.
+        if nodes and all(operand in alive for operand in nodes_in(call.operands)):
+            yield replace(call, nodes=nodes, result=result)

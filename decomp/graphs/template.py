@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 import keyword
 import re
 from typing import Any
@@ -50,6 +51,33 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class InnerCall:
+    """A call that a rule made and that was expanded in its turn: what became of it in the flat expansion."""
+
+    source: fx.Node
+    """The call, in the expansion of the rule that made it."""
+    stamp: ExpansionTemplate
+    """Its own expansion, the same for all calls of its signature."""
+    operands: tuple[Any, ...]
+    """For each of its distinct operands, the value in the flat expansion."""
+    result: Any
+    """Its value: a node, or nested containers of nodes; None for a result that nothing reads."""
+    nodes: tuple[fx.Node, ...]
+    """The calls that replace it, in order, those of calls inside it included."""
+
+    def through(self, value_of: Callable[[fx.Node], Any]) -> InnerCall:
+        """The same in a graph into which the flat expansion was copied or inlined; `value_of` maps its nodes."""
+        # A call may have become an item of a container that is known, which needs no node.
+        nodes = (value_of(node) for node in self.nodes)
+        return replace(
+            self,
+            operands=tuple(fx.map_arg(each, value_of) for each in self.operands),
+            result=fx.map_arg(self.result, value_of),
+            nodes=tuple(node for node in nodes if isinstance(node, fx.Node)),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ExpansionTemplate:
     """A flat expansion, ready to be inlined any number of times."""
 
@@ -60,9 +88,13 @@ class ExpansionTemplate:
     result: int | None
     """The index of the entry that takes the name of the replaced node."""
     constants: dict[str, torch.Tensor]
+    calls: tuple[InnerCall, ...] = ()
+    """The calls of which it consists, at any depth, each before those inside it; none unless they were asked for."""
 
 
-def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> ExpansionTemplate:
+def compile_stamp(
+    graph: fx.Graph, constants: dict[str, torch.Tensor], calls: tuple[InnerCall, ...] = ()
+) -> ExpansionTemplate:
     """Compile a flat expansion whose nodes carry `meta["chain"]`."""
     # Values are numbered in order, inputs first, so that arguments are indices into a list instead of look-ups by node.
     index: dict[fx.Node, int] = {}
@@ -86,7 +118,7 @@ def compile_stamp(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> Expans
     result = final - inputs if final is not None and final >= inputs else None
     if result is not None and entries[result].op == "get_attr":
         result = None
-    return ExpansionTemplate(graph, tuple(entries), _Arguments(output, index), result, constants)
+    return ExpansionTemplate(graph, tuple(entries), _Arguments(output, index), result, constants, calls)
 
 
 def spec_of(value: Any, index: int, storages: dict[int, int]) -> Any:

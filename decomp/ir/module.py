@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from decomp.graphs.rewrite import Rewrite
 
 
+BODY = "body"
+"""The pass that made the body of a composite, without composites inside."""
+
+
 @dataclass(frozen=True, eq=False)
 class ProgramGraph:
     """One graph of a program at one stage: its own, or the body of a higher-order op."""
@@ -117,9 +121,9 @@ class ProgramGraph:
         return self._require("expand")
 
     @property
-    def outlined(self) -> ProgramGraph:
-        """The graph before it was simplified, with composite calls if it has any."""
-        return self.at("composites") or self.expanded
+    def inlined(self) -> ProgramGraph:
+        """The graph before it was simplified, without composite calls: that of the body of one, or the expanded one."""
+        return self.at(BODY) or self.expanded
 
     def _require(self, by: str) -> ProgramGraph:
         found = self.at(by)

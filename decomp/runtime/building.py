@@ -91,9 +91,12 @@ class CodeBuilder:
         root: nn.Module,
         problems: Problems,
         narrower: Mapping[torch.dtype, torch.dtype] = MappingProxyType({}),
+        bodies: dict[nn.Module, GeneratedBody] | None = None,
     ) -> None:
-        """`narrower`: maps each dtype that the backend lacks to the dtype that it uses instead."""
+        """`narrower`: maps each dtype that the backend lacks to the dtype that it uses instead. `bodies`: those built
+        so far, as several graphs may run one."""
         self.backend, self.root, self.problems, self.narrower = backend, root, problems, narrower
+        self.bodies: dict[nn.Module, GeneratedBody] = {} if bodies is None else bodies
         known = backend.dtypes
         # None stays None: such a backend takes PyTorch's dtypes.
         self.dtypes = known and {**known, **{wide: known[narrow] for wide, narrow in narrower.items()}}
@@ -173,13 +176,15 @@ class CodeBuilder:
         if isinstance(value, torch.Tensor):
             self.state[node] = value
         elif isinstance(value, fx.GraphModule):
-            self.now[node] = GeneratedBody(self._body(value), str(node.target))
+            if value not in self.bodies:
+                self.bodies[value] = GeneratedBody(self._body(value), str(node.target))
+            self.now[node] = self.bodies[value]
         else:
             self.now[node] = value
 
     def _body(self, module: fx.GraphModule) -> GeneratedProgram:
         # One collection for the whole program: an error lists what bodies lack, too.
-        inner = CodeBuilder(self.backend, module, self.problems, self.narrower).build(module.graph)
+        inner = CodeBuilder(self.backend, module, self.problems, self.narrower, self.bodies).build(module.graph)
         for node in inner.written:
             self._problem("a body of a higher-order op that writes to its inputs", node)
         held = {}

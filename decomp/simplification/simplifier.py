@@ -19,7 +19,7 @@ from decomp.graphs.graph_builder import own_memory
 from decomp.graphs.rewrite import Rewrite
 from decomp.ir.aliases import view_bases
 from decomp.ir.arguments import substituted
-from decomp.ir.module import Module, ProgramGraph
+from decomp.ir.module import BODY, Module, ProgramGraph
 from decomp.ir.signature import is_symbolic
 from decomp.metadata.fakes import mode_of
 from decomp.ops import aten
@@ -99,7 +99,7 @@ class Subject:
             names = written_inputs(exported)
             every.update(node for node in own.graph.find_nodes(op="placeholder") if node.name in names)
         results = tuple(write.value for write in own.writes if write.signed)
-        lowered = own.edges is not None and own.by in ("expand", "composites")
+        lowered = own.edges is not None and own.by in ("expand", "composites", BODY)
         sources = own.since_planned.origin if lowered else {}
         return cls(own.graph, own.owner, target, state, tuple(every), results, sources, own.attribute_names)
 

@@ -1,12 +1,14 @@
 """Composites on a backend: by the backend's function for the op, if it has one, else by their bodies."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import decomp
 from decomp_rules.backends import numpy_arrays
+from tests.derive.nested import NESTED, NESTED_RULES, Nested, queries
 
 x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
@@ -83,3 +85,35 @@ def test_a_function_for_other_calls_leaves_the_body():
     chip.implements("gelu", **exact)(lambda x: seen.append(x))
     torch.testing.assert_close(chip.load(found)(x), Largest()(x))
     assert not seen
+
+
+def softmax(x, dim, dtype=None):
+    largest = np.exp(x - x.max(dim, keepdims=True))
+    return largest / largest.sum(dim, keepdims=True)
+
+
+def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    scores = query @ key.swapaxes(-2, -1) * np.float32(query.shape[-1] ** -0.5)
+    hidden = np.triu(np.full(scores.shape[-2:], -np.inf, np.float32), 1) if is_causal else np.float32(0)
+    return softmax(scores + hidden, -1) @ value
+
+
+KNOWN = {
+    # what a backend knows: the functions that run
+    "neither": [],
+    "the outer one": ["scaled_dot_product_attention"] * 2,
+    "the inner one": ["softmax"] * 3,
+    "both": ["scaled_dot_product_attention"] * 2 + ["softmax"],
+}
+FUNCTIONS = {"scaled_dot_product_attention": attention, "softmax": softmax}
+
+
+@pytest.mark.each_row
+@pytest.mark.parametrize("known", KNOWN)
+def test_a_backend_runs_the_outermost_composites_that_it_knows(known):
+    chip, seen = numpy_arrays.make(), []
+    found = decomp.lower(Nested(), to=chip.target, args=(queries(),), rules=NESTED_RULES, composites=NESTED)
+    for name in dict.fromkeys(KNOWN[known]):
+        chip.implements(name)(lambda *args, name=name, **kwargs: seen.append(name) or FUNCTIONS[name](*args, **kwargs))
+    torch.testing.assert_close(chip.load(found)(queries()), Nested()(queries()))
+    assert seen == KNOWN[known]

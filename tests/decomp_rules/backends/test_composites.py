@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 import decomp
 from decomp_rules import targets
+from tests.derive.nested import NESTED, NESTED_RULES, Nested, queries
 
 OPS = {F.gelu: 3, F.scaled_dot_product_attention: 1}
 
@@ -56,6 +57,43 @@ def test_a_composite_is_an_onnx_function(tmp_path):
     for size in (4, 6):
         assert torch.equal(found(x(size)), plain(x(size)))
     assert onnx_models.model_of(found, opset=18).functions[0].opset_import[0].version == 18
+
+
+def nested(to, ops=NESTED):
+    return decomp.lower(Nested(), to=to, args=(queries(),), rules=NESTED_RULES, composites=ops)
+
+
+def test_onnx_functions_call_onnx_functions():
+    pytest.importorskip("onnx", reason="the backend onnx: pip install decomp[onnx]")
+    pytest.importorskip("onnxruntime", reason="the backend onnx: pip install decomp[onnx]")
+    from decomp_rules.backends import onnx_models
+
+    chip = onnx_models.make()
+    found, plain = (chip.load(nested(targets.onnx, ops)) for ops in (NESTED, ()))
+    model = onnx_models.model_of(found)
+    calls = {(each.name, each.overload): [n.op_type for n in each.node if n.domain] for each in model.functions}
+    # The softmax outside and the two inside are calls of one function.
+    assert calls == {
+        ("softmax", ""): [],
+        ("scaled_dot_product_attention", ""): ["softmax"],
+        ("scaled_dot_product_attention", "1"): ["softmax"],
+    }
+    assert [n.op_type for n in model.graph.node if n.domain] == ["scaled_dot_product_attention"] * 2 + ["softmax"]
+    torch.testing.assert_close(found(queries()), plain(queries()))
+
+
+def test_decompositions_of_stablehlo_call_composites():
+    pytest.importorskip("jax", reason="the backend needs jax: pip install decomp[stablehlo]")
+    from decomp_rules.backends import xla
+
+    text = xla.module_of(nested(targets.stablehlo)).text
+    main, *functions = text.split("func.func private ")
+    inner = 'stablehlo.composite "aten.softmax"'
+    assert main.count('stablehlo.composite "aten.scaled_dot_product_attention"') == 2 and main.count(inner) == 1
+    attention = [each for each in functions if each.startswith("@aten.scaled_dot_product_attention")]
+    assert [each.count(inner) for each in attention] == [1, 1]
+    chip = xla.make()
+    torch.testing.assert_close(chip.load(nested(targets.stablehlo))(queries()), Nested()(queries()))
 
 
 def test_a_composite_is_one_of_stablehlo():
