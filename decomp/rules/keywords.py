@@ -79,6 +79,7 @@ class PartitionOptions(LevelOptions, total=False):
     max_ulp: Limits | None
     simplify: bool
     verify: bool | str
+    composites: Iterable[Any] | Mapping[Any, int]
 
 
 class BackendOptions(TypedDict, total=False):

@@ -16,7 +16,7 @@ import decomp
 from decomp.errors import CostError, spell_target
 from decomp.partitioning import partitioning
 from decomp_rules import RULES
-from decomp_rules.backends import numpy as chip
+from decomp_rules.backends import numpy as chip, numpy_arrays
 from tests import models
 
 NO_SORT = RULES - {"sort"}
@@ -331,3 +331,25 @@ def test_a_wrong_argument_is_refused_by_name(given, error, message):
     with pytest.raises(error) as raised:
         decomp.partition(nn.Tanh(), **{"args": (torch.ones(3),), "to": chip.target, **given})
     assert str(raised.value) == message
+
+
+class Activated(nn.Module):
+    """A gelu on each side of a sort."""
+
+    def forward(self, x):
+        return F.gelu(torch.sort(F.gelu(x + 1), -1).values * 2)
+
+
+def test_composites_of_the_parts_run_by_the_chips_own_function():
+    own, seen, x = numpy_arrays.make(), [], torch.randn(3, 4)
+    found = decomp.partition(Activated(), (x,), to=own.target, rules=NO_SORT, composites={F.gelu})
+    torch.testing.assert_close(found(x), Activated()(x))
+    torch.testing.assert_close(own.load(found)(x), Activated()(x))
+
+    @own.implements("gelu")
+    def gelu(x, approximate="none"):
+        seen.append(approximate)
+        return F.gelu(torch.from_numpy(x)).numpy()
+
+    torch.testing.assert_close(own.load(found)(x), Activated()(x))
+    assert seen == ["none", "none"] and len(found.parts) == 3
