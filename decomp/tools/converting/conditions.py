@@ -29,9 +29,10 @@ class FileCondition:
 
     def holds(self, call: AskedCall) -> bool:
         """Whether a call passes it."""
-        if self.check == "dtype":
-            return all(dtype in self.value for dtype in call.dtypes)
         value = call.arguments.get(self.argument or "")
+        if self.check == "dtype":
+            own = [value.dtype] if isinstance(value, DescribedTensor) else []
+            return all(dtype in self.value for dtype in (call.dtypes if self.argument is None else own))
         if self.check == "given":
             return bool((value is not None and value != []) == self.value)
         if self.check == "rank":
@@ -70,6 +71,7 @@ def _candidates(right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> Itera
     """Checks that some right call passes, those that say least first."""
     yield from _of_dtypes(right, wrong)
     for name in right[0].arguments:
+        yield from _of_dtype(name, right)
         values = [call.arguments[name] for call in right]
         if any(isinstance(value, DescribedTensor) for value in values):
             yield from _of_ranks(name, right, wrong)
@@ -110,6 +112,13 @@ def _of_dtypes(right: Sequence[AskedCall], wrong: Sequence[AskedCall]) -> Iterat
         left = sorted(dtype for dtype in good if dtype not in dropped)
         if left:
             yield FileCondition("dtype", left)
+
+
+def _of_dtype(name: str, right: Sequence[AskedCall]) -> Iterator[FileCondition]:
+    """The dtypes of one of several tensors, as those that `where` chooses from."""
+    values = [call.arguments[name] for call in right]
+    if values and all(isinstance(value, DescribedTensor) for value in values):
+        yield FileCondition("dtype", sorted({value.dtype for value in values}), name)
 
 
 def _is_number(value: Any) -> bool:

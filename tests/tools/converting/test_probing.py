@@ -1,5 +1,7 @@
 """The target that a converter's answers make: what is in it, under which conditions, and what is left out and why."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -106,11 +108,17 @@ def call(verdict, dtype="float32", rank=2, **arguments):
     )
 
 
+def masked(verdict, dtype):
+    """A call of which another tensor is a mask."""
+    return replace(call(verdict, dtype, mask=DescribedTensor("bool", 2)), dtypes=(dtype, "bool"))
+
+
 @pytest.mark.parametrize(
     ("calls", "conditions"),
     [
         ([call("right"), call("right", "int64")], []),
         ([call("right"), call("refused", "int64")], [FileCondition("dtype", ["float32"])]),
+        ([masked("right", "int64"), masked("refused", "bool")], [FileCondition("dtype", ["int64"], "x")]),
         ([call("right", k=1), call("wrong", k=2)], [FileCondition("equals", 1, "k")]),
         ([call("right", k=2), call("wrong", k=-1)], [FileCondition("at_least", 0, "k")]),
         ([call("right", dim=[1]), call("wrong", dim=[0, 1])], [FileCondition("length", 1, "dim")]),
