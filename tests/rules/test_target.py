@@ -117,6 +117,7 @@ def test_targets_of_the_library():
         "stablehlo",
         "tensorrt",
         "tinygrad",
+        "torch_onnx",
         "tosa",
         "ttnn",
         "tvm",

@@ -104,7 +104,7 @@ def converter_named(name: Any) -> Converter:
         raise ArgumentError(
             f'to="{name}" is not a converter: the ONNX backend writes models itself\n'
             f"  to do: decomp_rules.backends.onnx_models.save(decomp.lower(model, to=decomp_rules.targets.{name}, "
-            'args=args), "model.onnx")'
+            'args=args), "model.onnx"), or to="torch_onnx" for the exporter of PyTorch'
         )
     try:
         return converters.get(name)

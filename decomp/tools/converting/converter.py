@@ -49,6 +49,8 @@ class Converter:
     """Called once in a process that only tries the converter, before its package is imported."""
     note: str = field(default="", compare=False)
     """A sentence on what a user of the converted model should know."""
+    runtime: str = ""
+    """The package that `run` needs, if pip does not install it with the converter's own."""
 
     @property
     def requirement(self) -> str:
@@ -58,17 +60,23 @@ class Converter:
     @property
     def version(self) -> str:
         """The installed version. Raises `ConversionError` if the package is not installed."""
+        return self._version_of(self.package)
+
+    def _version_of(self, package: str) -> str:
         try:
-            return metadata.version(self.package)
+            return metadata.version(package)
         except metadata.PackageNotFoundError:
+            runtime = f' "{self.runtime}"' if self.runtime else ""
             raise failure(
-                f'to="{self.name}" needs {self.package}, which is not installed',
-                f'pip install "{self.requirement}"',
+                f'to="{self.name}" needs {package}, which is not installed',
+                f'pip install "{self.requirement}"{runtime}',
             ) from None
 
     def require(self) -> str:
-        """The installed version. Raises `ConversionError` if it is absent or too old."""
+        """The installed version. Raises `ConversionError` if it is absent or too old, or its runtime is absent."""
         found = self.version
+        if self.runtime:
+            self._version_of(self.runtime)
         if _number(found) < _number(self.at_least):
             raise failure(
                 f'to="{self.name}" needs {self.package} {self.at_least} or later, and {found} is installed',

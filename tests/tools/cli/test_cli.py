@@ -298,7 +298,7 @@ def test_an_unknown_target_names_the_nearest():
     assert said(run("lower", "mlp", "--to", "tinygrd")) == (
         2,
         "error: no target 'tinygrd'. Did you mean 'tinygrad'? Available: core_aten, executorch, litert, luminal, "
-        "onnx, onnxruntime, openvino, prims, stablehlo, tensorrt, tinygrad, tosa, ttnn, tvm, .toml files, "
+        "onnx, onnxruntime, openvino, prims, stablehlo, tensorrt, tinygrad, torch_onnx, tosa, ttnn, tvm, .toml files, "
         "and file.py:name",
     )
 

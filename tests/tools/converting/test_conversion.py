@@ -1,5 +1,6 @@
 """`decomp.convert`, with converters of these tests: what is returned, what is compared, and what each failure says."""
 
+import dataclasses
 import re
 
 import pytest
@@ -83,6 +84,9 @@ def test_a_converter_that_is_absent_or_old_says_what_to_install():
         f'to="old" needs pytest 999.1 or later, and {pytest.__version__} is installed\n'
         '  to do: pip install --upgrade "pytest>=999.1"'
     )
+    assert failure(dataclasses.replace(fakes.FAKE, runtime="no-such-runtime")) == (
+        'to="fake" needs no-such-runtime, which is not installed\n  to do: pip install "pytest>=8" "no-such-runtime"'
+    )
 
 
 def test_what_cannot_be_lowered_is_named_as_in_lower():
@@ -131,7 +135,7 @@ def test_a_model_that_writes_to_its_state_is_refused():
         ({"to": 3}, "to= must be the name of a converter or a decomp.Converter, not int"),
         (
             {"to": "opnvino"},
-            "no converter 'opnvino'; there are executorch, litert, openvino, tvm, and any decomp.Converter",
+            "no converter 'opnvino'; there are executorch, litert, openvino, torch_onnx, tvm, and any decomp.Converter",
         ),
         ({"args": None}, "a module is captured by running it: pass args=(...), or an ExportedProgram"),
         ({"model": len}, "a model must be an nn.Module or an ExportedProgram, not builtin_function_or_method"),
@@ -318,3 +322,33 @@ def test_tvm_keeps_a_size_open():
     made = decomp.convert(MODEL.eval(), to=tvm, args=(X,), dynamic_shapes=batch)
     (found,) = tvm.run(made, [torch.ones(5, 4)])
     torch.testing.assert_close(found, MODEL(torch.ones(5, 4)).detach())
+
+
+def test_torch_onnx_converts_a_model_that_it_refuses_as_exported(tmp_path):
+    torch_onnx = converter("torch_onnx")
+    model, x = Spectrum(), torch.randn(3, 8)
+    with pytest.raises(NotImplementedError, match=r"aten\.kthvalue\.default: No ONNX function found"):
+        torch_onnx.convert(torch.export.export(model, (x,)))
+    found = conversion(model, torch_onnx, (x,), None, None, None, True, {})
+    assert "2 results within" in found.verified
+    torch_onnx.save(found.result, tmp_path / "spectrum.onnx")
+    assert (tmp_path / "spectrum.onnx").stat().st_size
+
+
+def test_torch_onnx_keeps_a_size_open():
+    torch_onnx = converter("torch_onnx")
+    batch = {"input": {0: torch.export.Dim.DYNAMIC}}
+    made = decomp.convert(MODEL.eval(), to=torch_onnx, args=(X,), dynamic_shapes=batch)
+    (found,) = torch_onnx.run(made, [torch.ones(5, 4)])
+    torch.testing.assert_close(found, MODEL(torch.ones(5, 4)).detach())
+
+
+def test_torch_onnx_names_the_step_that_fails_where_no_call_is_at_fault():
+    class Sized(nn.Module):
+        def forward(self, x):
+            return x + 1, x.shape[0]
+
+    torch_onnx = converter("torch_onnx")
+    with pytest.raises(NotImplementedError) as raised:
+        torch_onnx.convert(torch.export.export(Sized(), (X,)))
+    assert str(raised.value).startswith("Error when translating node return (add, 2): ")
