@@ -197,7 +197,8 @@ def _compared(
     try:
         whole_programs(model, Results(program, results), args, {}, gradients=False)
     except decomp.VerificationError as error:
-        return WRONG, first_line(error).removeprefix("result of the lowered program differs: it ")
+        text = first_line(error).removeprefix("result of the lowered program differs: it ")
+        return WRONG, text + _differs_as_well(program, model, args)
     except (RuntimeError, ValueError, IndexError) as error:  # other results, or other numbers of them
         return WRONG, first_line(error)
     return RIGHT, ""
@@ -273,3 +274,13 @@ def counts(verdicts: Sequence[str]) -> str:
         return "– | – | –"
     refused = sum(verdict in (REFUSED, CRASHES) for verdict in verdicts)
     return f"{verdicts.count(RIGHT)} | {verdicts.count(WRONG)} | {refused}"
+
+
+def _differs_as_well(program: ExportedProgram, model: nn.Module, args: tuple[Any, ...]) -> str:
+    """A remark if the program that was converted differs from the model where PyTorch runs it, too: what draws random
+    numbers does, and what `torch.export` records otherwise."""
+    try:
+        whole_programs(model, program, args, {}, gradients=False)
+    except decomp.VerificationError:
+        return "; so does the exported program, run by PyTorch"
+    return ""
