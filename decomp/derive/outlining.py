@@ -39,25 +39,25 @@ def outline_module(module: Module, versions: Versions) -> Module:
 
 
 @dataclass(frozen=True, eq=False)
-class _Region:
+class _ExpandedCall:
     """What one call was expanded to, with the regions of composites inside it."""
 
     call: InnerCall
     name: str
     version: int
-    inner: list[_Region] = field(default_factory=list)
+    inner: list[_ExpandedCall] = field(default_factory=list)
 
-    def through(self, value_of: Callable[[fx.Node], Any]) -> _Region:
+    def through(self, value_of: Callable[[fx.Node], Any]) -> _ExpandedCall:
         """The same in the copy of its graph."""
         inner = [each.through(value_of) for each in self.inner]
         return replace(self, call=self.call.through(value_of), inner=inner)
 
 
-def _regions(own: ProgramGraph, versions: Versions) -> tuple[list[_Region], dict[str, str]]:
+def _regions(own: ProgramGraph, versions: Versions) -> tuple[list[_ExpandedCall], dict[str, str]]:
     """The regions of composites in an expanded graph, and calls that were to be composites and are not, with the
     reason."""
     by_key = {composite_key(op): (spell_composite(op), version) for op, version in versions.items()}
-    found: list[_Region] = []
+    found: list[_ExpandedCall] = []
     left: dict[str, str] = {}
     for source, calls in (own.expanded.why or {}).items():
         named = by_key.get(composite_key(source))
@@ -66,19 +66,21 @@ def _regions(own: ProgramGraph, versions: Versions) -> tuple[list[_Region], dict
         if reason := _why_not(calls[0], own):
             left[source.name] = reason
             continue
-        found.append(_Region(calls[0], *named))
+        found.append(_ExpandedCall(calls[0], *named))
         _nest(found[-1], _named(calls[1:], by_key, own))
     return found, left
 
 
-def _named(calls: Iterable[InnerCall], by_key: Mapping[Any, tuple[str, int]], own: ProgramGraph) -> Iterator[_Region]:
+def _named(
+    calls: Iterable[InnerCall], by_key: Mapping[Any, tuple[str, int]], own: ProgramGraph
+) -> Iterator[_ExpandedCall]:
     for call in calls:
         named = by_key.get(composite_key(call.source))
         if named is not None and not _why_not(call, own):
-            yield _Region(call, *named)
+            yield _ExpandedCall(call, *named)
 
 
-def _nest(outer: _Region, regions: Iterable[_Region]) -> None:
+def _nest(outer: _ExpandedCall, regions: Iterable[_ExpandedCall]) -> None:
     """Put regions, each before those inside it, into the smallest one around them."""
     around = [outer]
     for region in regions:
@@ -124,7 +126,9 @@ class _Bodies:
 class _Outlining:
     """One pass over a graph that copies it, except for the regions of composites."""
 
-    def __init__(self, own: ProgramGraph, regions: Sequence[_Region], left: Mapping[str, str], bodies: _Bodies) -> None:
+    def __init__(
+        self, own: ProgramGraph, regions: Sequence[_ExpandedCall], left: Mapping[str, str], bodies: _Bodies
+    ) -> None:
         self.own, self.left, self.bodies = own, left, bodies
         self.called: dict[str, nn.Module] = {}
         """The owners of the bodies that its calls run, by name."""
@@ -156,7 +160,7 @@ class _Outlining:
         made = {call: chains[call][:1] for call in self.calls}
         return replace(after, chains={new: chain for new, chain in {**chains, **made}.items() if chain})
 
-    def _call(self, region: _Region) -> None:
+    def _call(self, region: _ExpandedCall) -> None:
         """The composite call, in place of the nodes of a region."""
         nodes, rewrite = region.call.nodes, self.rewrite
         results = [*nodes_in(region.call.result)]
@@ -195,7 +199,7 @@ class _Outlining:
         return found
 
     def _body(
-        self, region: _Region, made: CompositeCall, operands: Sequence[fx.Node], results: Sequence[fx.Node]
+        self, region: _ExpandedCall, made: CompositeCall, operands: Sequence[fx.Node], results: Sequence[fx.Node]
     ) -> ProgramGraph:
         """The body of a composite, one for all calls of its signature."""
         known = self.bodies.known
@@ -211,7 +215,7 @@ class _Outlining:
         return known[key]
 
     def _flat_body(
-        self, region: _Region, made: CompositeCall, operands: Sequence[fx.Node], results: Sequence[fx.Node]
+        self, region: _ExpandedCall, made: CompositeCall, operands: Sequence[fx.Node], results: Sequence[fx.Node]
     ) -> tuple[ProgramGraph, dict[fx.Node, fx.Node]]:
         """The body of a composite without composites inside, and its node for each node of this graph."""
         edges = Rewrite(fx.Graph())
@@ -241,7 +245,7 @@ def _operands(call: InnerCall) -> list[fx.Node]:
     return list(dict.fromkeys((*nodes_in(call.operands), *read)))
 
 
-def _composite(region: _Region, operands: Sequence[fx.Node]) -> CompositeCall:
+def _composite(region: _ExpandedCall, operands: Sequence[fx.Node]) -> CompositeCall:
     source, found = region.call.source, region.call.result
     places = {node: {"operand": i} for i, node in enumerate(operands)}
     given = zip(source.all_input_nodes, region.call.operands)

@@ -52,7 +52,7 @@ class Weight:
     """Its values, where it has some."""
 
 
-class ProgramRecorder:
+class PortableRecorder:
     """Takes the graphs of a program down."""
 
     def __init__(self, program: Unlifted) -> None:
@@ -94,7 +94,7 @@ class ProgramRecorder:
 class _GraphRecorder:
     """Takes one graph down, and with it the bodies that run exactly once in it."""
 
-    def __init__(self, program: ProgramRecorder, name: str) -> None:
+    def __init__(self, program: PortableRecorder, name: str) -> None:
         self.program, self.name = program, name
         self.values: list[dict[str, Any]] = []
         self.tensors: list[dict[str, int]] = []

@@ -18,7 +18,7 @@ from decomp.ir.dtypes import name_of
 from decomp.loading import load
 from decomp.lowering import Lowering
 from decomp.tools.portable import weights as weight_files
-from decomp.tools.portable.recording import ProgramRecorder, Weight
+from decomp.tools.portable.recording import PortableRecorder, Weight
 from decomp.tools.writing import one_row_a_line
 
 KIND, FORMAT = "decomp program", 1
@@ -29,7 +29,7 @@ def save(lowering: Lowering, path: Path, weights: bool = True) -> Path:
     if the files cannot."""
     if path.suffix != ".json":
         raise ArgumentError(f"save: {path} must end in .json; the weights go beside it, into {path.stem}.weights")
-    recorder = ProgramRecorder(load(lowering, None, None, None))
+    recorder = PortableRecorder(load(lowering, None, None, None))
     held = [each if weights else _without_values(each) for each in recorder.weights]
     _require_values(held, weights)
     placed = weight_files.place([each.value for each in held])
@@ -64,7 +64,7 @@ def _require_values(held: list[Weight], weights: bool) -> None:
 
 
 def _document(
-    lowering: Lowering, recorder: ProgramRecorder, held: list[Weight], placed: weight_files.Placed, file: str
+    lowering: Lowering, recorder: PortableRecorder, held: list[Weight], placed: weight_files.Placed, file: str
 ) -> dict[str, Any]:
     return {
         "kind": KIND,
