@@ -292,7 +292,7 @@ def test_dynamic_shapes_that_do_not_fit_are_a_capture_error(shapes):
 
 
 def test_unexpected_errors_are_reported_with_stage_type_line_and_remedy(monkeypatch):
-    def planned(*args):
+    def planned(*args, **options):
         raise ZeroDivisionError("no such plan")
 
     monkeypatch.setattr("decomp.lowering.plan_program", planned)
