@@ -203,16 +203,21 @@ class _AnyOf:
 
 
 def _argument_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[Predicate, str]:
-    argument, known = entry.get("argument"), names(op_of(entry["op"]))
+    argument = entry.get("argument")
     if argument is None:
         raise TargetError(f"[[when]] of {entry['op']}: the check {check!r} needs an 'argument'")
-    if known and argument not in known:  # unknown if this PyTorch lacks the op
-        raise TargetError(f"[[when]] of {entry['op']}: no argument {argument!r}; it has {', '.join(known)}")
+    _require_argument(entry, argument)
     types, said, _ = _CHECKS[check]
     if not isinstance(value, types):
         raise TargetError(f"[[when]] of {entry['op']}: {check!r} cannot be {value!r}")
     said = "{argument} is left out" if (check, value) == ("given", False) else said
     return _OfArgument(check, argument, value), said.format(argument=argument, value=value)
+
+
+def _require_argument(entry: dict[str, Any], argument: str | None) -> None:
+    known = names(op_of(entry["op"]))
+    if argument is not None and known and argument not in known:  # unknown if this PyTorch lacks the op
+        raise TargetError(f"[[when]] of {entry['op']}: no argument {argument!r}; it has {', '.join(known)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,9 +238,7 @@ def _dtype_condition(entry: dict[str, Any], check: str, value: Any) -> tuple[Pre
     """A condition on the dtypes of the tensor arguments, or of the result. It fails if they are unknown."""
     kinds, argument = value if isinstance(value, list) else [value], entry.get("argument")
     _check_kinds(f"[[when]] of {entry['op']}", kinds)
-    if argument is not None and argument not in names(op_of(entry["op"])):
-        known = ", ".join(names(op_of(entry["op"])))
-        raise TargetError(f"[[when]] of {entry['op']}: no argument {argument!r}; it has {known}")
+    _require_argument(entry, argument)
     whose = f"{argument} is" if argument else "its tensors are" if check == "dtype" else "its result is"
     return _OfDtypes(check == "result", tuple(kinds), argument), f"{whose} {' or '.join(kinds)}"
 
