@@ -284,7 +284,6 @@ def _attach_lazy_answers(planned: PlannedProgram, program: Module, matching: Rul
 
 _LOG = logging.getLogger(__name__)
 _EVERYTHING = MatchAllTarget("wherever a rule matches")
-_NO_RULES = Rules()
 
 
 def _lowered(source: CaptureRequest, matching: RuleSelection, options: Options, settings: Settings | None) -> Lowering:
@@ -318,16 +317,10 @@ def without_composites(lowering: Lowering, settings: Settings | None, verify: bo
 def _relowered(lowering: Lowering, settings: Settings | None, versions: Mapping[Any, int], verify: bool) -> Lowering:
     own = lowering.internals
     request = replace(own.request, partial=True, verify=verify, settings=settings, versions=versions)
-    new = _run_again(request, own.program)
-    return replace(new, internals=replace(new.internals, picked=own.picked))
-
-
-def _run_again(request: LoweringRequest, program: Module) -> Lowering:
-    """The stages after capture, for a program that was captured before."""
-    with resumed_session(program, request.matching.rules) as sizes:
-        new = _run_stages(request, program, _Clock())
+    with resumed_session(own.program, request.matching.rules) as sizes:
+        new = _run_stages(request, own.program, _Clock())
         sizes.keep(new.result)
-    return new
+    return replace(new, internals=replace(new.internals, picked=own.picked))
 
 
 def _pick_levels(
