@@ -309,7 +309,7 @@ def _error(way: Implementation, dtype: str) -> float:
     measured = [way.values[dtype]] if dtype in way.values else list(way.values.values())
     if any(figures.mismatches for figures in measured):
         return math.inf
-    # Without an error of PyTorch's own there is none to be larger than: the op itself is then the reference.
+    # Where PyTorch's own error was not measured, nothing can be compared with it: the op itself is the reference.
     return max((f.max for f in measured if f.own_max is not None and f.max > f.own_max), default=0.0)
 
 

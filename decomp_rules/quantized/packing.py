@@ -53,7 +53,7 @@ def rules(layout: str) -> Rules:
 
 def layout_here() -> str:
     """The layout in which this process packs 4-bit weights on the CPU, found by packing numbered ones. Raises
-    `ArgumentError` if it is none of `CPU_LAYOUTS`."""
+    `ArgumentError` for a layout that is not in `CPU_LAYOUTS`."""
     rows, columns = 80, 2
     place = torch.arange(rows * columns, dtype=torch.int32).reshape(rows, columns)
     for name, layout in CPU_LAYOUTS.items():
