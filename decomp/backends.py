@@ -24,7 +24,6 @@ from decomp.ir.call import metadata
 from decomp.ir.effects import switches
 from decomp.ir.op_facts import SWITCHED_REGIONS
 from decomp.lowering import Lowering, lower
-from decomp.narrowing.functional import require_integers_fit
 from decomp.ops import aten, prims
 from decomp.partitioning.partitioning import partition
 from decomp.rules.keywords import BackendOptions
@@ -46,6 +45,7 @@ from decomp.runtime.shared_outputs import merged_pairs, outputs_of, separate_mer
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.modes import DisableAutocast, is_any_autocast_enabled
+from decomp.type_conversion.ranges import require_integers_fit
 
 if TYPE_CHECKING:
     from decomp.torch_internals.compiling import Outputs

@@ -39,7 +39,6 @@ from decomp.ir.ops import Op, of_function
 from decomp.ir.schema import Bound
 from decomp.ir.signature import Key, Signature
 from decomp.metadata.fakes import Fakes, mode_of
-from decomp.narrowing.program import SHIFT_OPS, narrow_graph
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, is_accurate_enough
 from decomp.rules.declining import Declined
@@ -50,6 +49,7 @@ from decomp.rules.target import Target
 from decomp.simplification.freezing import as_frozen
 from decomp.torch_internals import pytree
 from decomp.torch_internals.fakes import FakeTensorMode
+from decomp.type_conversion.narrowing import SHIFT_OPS, narrow_graph
 
 # More than any op has rules, so that the order of places is the order in which alternatives are tried.
 AFTER_ALL_RULES = 1 << 20

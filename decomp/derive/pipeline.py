@@ -48,15 +48,6 @@ from decomp.ir.module import Module, ProgramGraph
 from decomp.ir.ops import op as op_of
 from decomp.ir.respelling import respell
 from decomp.metadata.symbolic_sizes import planning_sizes
-from decomp.narrowing.functional import IntegerRangeCheck
-from decomp.narrowing.type_conversion import (
-    NARROW,
-    check_conversions,
-    conversions_at_border,
-    convert_types,
-    describe_conversions,
-    left_complex,
-)
 from decomp.patterns.fusing import PatternFusion, choose_matches
 from decomp.proof.checks import check_program
 from decomp.proof.correspondence import Correspondence, Proof
@@ -67,6 +58,15 @@ from decomp.rules.accuracy import Policy
 from decomp.rules.target import Target
 from decomp.simplification.checking import check_simplified
 from decomp.simplification.simplifier import Subject
+from decomp.type_conversion.convert_types import (
+    NARROW,
+    check_conversions,
+    conversions_at_border,
+    convert_types,
+    describe_conversions,
+    left_complex,
+)
+from decomp.type_conversion.ranges import IntegerRangeCheck
 
 
 @dataclass(frozen=True)

@@ -64,12 +64,12 @@ from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.ir.ops import of_function
 from decomp.ir.respelling import canonical
 from decomp.metadata.fake_stride_fixes import kernel_value
-from decomp.pairs.recording import PairRecorder
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, Policy, Within
 from decomp.rules.declining import Declined
 from decomp.rules.rules import Rule
 from decomp.rules.target import MatchAllTarget, OpenCondition
+from decomp.type_conversion.pair_recording import PairRecorder
 
 DEPTH_LIMIT = 60
 """The limit of nested derivations: rules that keep producing new signatures never end."""

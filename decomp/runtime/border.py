@@ -12,8 +12,8 @@ from torch import fx
 from decomp.ir.accounting import effects_in
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.dtypes import is_complex
-from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART
 from decomp.runtime.tables import Backend
+from decomp.type_conversion.pairs import PUT_TOGETHER, TAKEN_APART
 
 
 @dataclass(frozen=True)

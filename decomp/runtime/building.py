@@ -22,12 +22,12 @@ from decomp.ir.narrow_calls import NarrowCall, is_between
 from decomp.ir.op_facts import RUN_ONCE
 from decomp.ir.ops import Op, of_function
 from decomp.metadata.meta_values import known_value
-from decomp.narrowing.functional import narrow_tensor
 from decomp.runtime.arguments import UnknownDtype, arguments_of, why_not_callable
 from decomp.runtime.border import ComplexBoundary
 from decomp.runtime.code import GeneratedBody, GeneratedProgram, GeneratedStep
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.pytree import tensors_in
+from decomp.type_conversion.ranges import narrow_tensor
 
 
 class Problems:

@@ -35,7 +35,6 @@ from decomp.ir.narrow_calls import NARROWER
 from decomp.loading import load as program_of
 from decomp.lowering import Lowering
 from decomp.metadata.meta_values import known_value
-from decomp.narrowing.functional import narrow_tensor
 from decomp.partitioning.outcome import Partition
 from decomp.runtime.border import ComplexBoundary, as_complex, as_real
 from decomp.runtime.building import CodeBuilder, Problems
@@ -45,6 +44,7 @@ from decomp.runtime.tables import Backend
 from decomp.torch_internals.fakes import unset_fake_temporarily
 from decomp.torch_internals.graphs import PyTreeCodeGen
 from decomp.torch_internals.pytree import tree_map_only
+from decomp.type_conversion.ranges import narrow_tensor
 
 
 @dataclass

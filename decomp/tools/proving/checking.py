@@ -22,7 +22,6 @@ from decomp.ir.ops import of_function
 from decomp.jobs import NO_PROGRESS, Failed, Progress, answers, can_travel, within
 from decomp.metadata.nonfinite_constants import same_constant
 from decomp.ops import aten
-from decomp.pairs.functional import border_conversions
 from decomp.proof.correspondence import IllegalCall, MetadataChanged, VerificationError
 from decomp.proof.legality import why_illegal_in
 from decomp.rules.accuracy import LIMITS_BY_LEVEL, Within
@@ -36,6 +35,7 @@ from decomp.tools.proving.proving import named
 from decomp.tools.proving.records import BLOCKED, DERIVED, LEGAL, REFUSED, TIMEOUT, ProvedCall, TargetProof
 from decomp.tools.upgrading.taking import calls_of
 from decomp.torch_internals.pytree import tensors_in
+from decomp.type_conversion.pair_programs import border_conversions
 from decomp.validation.promises import UNMEASURED
 from decomp.validation.whole_programs import whole_programs
 from decomp.verification import verify

@@ -10,7 +10,7 @@ from torch import nn
 import torch.nn.functional as F
 
 import decomp
-from decomp.narrowing.checking import check_narrow
+from decomp.type_conversion.narrowing_checks import check_narrow
 from decomp_rules import backends, targets
 
 DTYPES = ["float32", "int32", "bool"]

@@ -248,7 +248,7 @@ def test_what_has_no_rule_for_pairs_is_refused_by_name():
 
 
 def test_a_program_that_is_tampered_with_is_found_out():
-    from decomp.pairs.checking import verify_pairs
+    from decomp.type_conversion.pair_checks import verify_pairs
 
     found = lowered(lambda z, w: torch.view_as_real(z * w + z), (z(3), z(3)))
     pairs = found.internals.pieces[0].at("split complex")
@@ -403,8 +403,8 @@ def test_a_region_without_gradients_keeps_its_calls(function):
 
 
 def test_a_call_that_left_its_region_is_found_out():
-    from decomp.pairs.checking import verify_pairs
     from decomp.torch_internals.modes import set_grad_enabled
+    from decomp.type_conversion.pair_checks import verify_pairs
 
     graph = torch.fx.Graph()
     given = graph.placeholder("a")

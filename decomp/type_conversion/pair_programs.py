@@ -15,10 +15,10 @@ from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.module import ProgramGraph
 from decomp.ir.ops import op as op_of
 from decomp.metadata.fakes import mode_of
-from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, complex_as_real
-from decomp.pairs.recording import PairRecorder, is_complex_call, is_complex_inside
 from decomp.rules.target import Target
 from decomp.torch_internals.pytree import tensors_in
+from decomp.type_conversion.pair_recording import PairRecorder, is_complex_call, is_complex_inside
+from decomp.type_conversion.pairs import PUT_TOGETHER, TAKEN_APART, complex_as_real
 
 
 def split_complex_program(own: ProgramGraph, recorder: PairRecorder, target: Target) -> ProgramGraph:

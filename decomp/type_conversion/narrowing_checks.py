@@ -13,10 +13,10 @@ from decomp.ir.effects import is_discharged_assertion, regions_of
 from decomp.ir.module import ProgramGraph
 from decomp.ir.narrow_calls import CAST
 from decomp.metadata.symbolic_sizes import same_shape
-from decomp.narrowing.program import why_not_narrow
 from decomp.proof.correspondence import EffectsChanged, MetadataChanged, NotAsRecorded, OutputsChanged, ValueLost
 from decomp.proof.replay import same
 from decomp.torch_internals.pytree import tensors_in
+from decomp.type_conversion.narrowing import why_not_narrow
 
 
 def check_narrow(own: ProgramGraph) -> str:

@@ -10,7 +10,7 @@ from torch import nn
 
 import decomp
 from decomp_rules import backends
-from tests.pairs.test_pairs import transformed, x, z
+from tests.type_conversion.test_pairs import transformed, x, z
 
 
 class Spectral(nn.Module):

@@ -10,12 +10,12 @@ import torch
 from torch import fx
 
 from decomp.ir.module import ProgramGraph
-from decomp.narrowing.checking import check_narrow
-from decomp.narrowing.functional import describe_narrowing, narrow_program
-from decomp.pairs.checking import verify_pairs
-from decomp.pairs.functional import border_conversions, describe_pairs, split_complex_program
-from decomp.pairs.recording import PairRecorder
 from decomp.rules.target import Target
+from decomp.type_conversion.narrow_programs import describe_narrowing, narrow_program
+from decomp.type_conversion.narrowing_checks import check_narrow
+from decomp.type_conversion.pair_checks import verify_pairs
+from decomp.type_conversion.pair_programs import border_conversions, describe_pairs, split_complex_program
+from decomp.type_conversion.pair_recording import PairRecorder
 
 PAIRS, NARROW = "split complex", "narrow"
 """The passes, as `ProgramGraph.by` names them."""

@@ -19,10 +19,6 @@ from decomp.ir.module import ProgramGraph
 from decomp.metadata.strides import inverse
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.ops import aten
-from decomp.pairs.functional import border_conversions, describe_border
-from decomp.pairs.pair import real_dtype
-from decomp.pairs.program import PUT_TOGETHER, TAKEN_APART, flatten_image
-from decomp.pairs.recording import is_complex_call, reads_sizes
 from decomp.proof.correspondence import (
     EffectsChanged,
     MetadataChanged,
@@ -32,6 +28,10 @@ from decomp.proof.correspondence import (
     require_same_region,
 )
 from decomp.proof.replay import replay_expansion, same, same_call
+from decomp.type_conversion.pair import real_dtype
+from decomp.type_conversion.pair_programs import border_conversions, describe_border
+from decomp.type_conversion.pair_recording import is_complex_call, reads_sizes
+from decomp.type_conversion.pairs import PUT_TOGETHER, TAKEN_APART, flatten_image
 
 
 def verify_pairs(own: ProgramGraph) -> str:

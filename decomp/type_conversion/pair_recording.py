@@ -23,7 +23,10 @@ from decomp.metadata.meta_values import convert_constant, known_value
 from decomp.metadata.shape_env import NewGuard, refusing_guards
 from decomp.metadata.symbolic_sizes import same_shape
 from decomp.ops import aten
-from decomp.pairs.pair import (
+from decomp.torch_internals.fakes import FakeTensorMode
+from decomp.torch_internals.modes import disable_current_modes
+from decomp.torch_internals.pytree import tree_leaves
+from decomp.type_conversion.pair import (
     LINEAR,
     OPERATIONS,
     NotAsPairs,
@@ -34,9 +37,6 @@ from decomp.pairs.pair import (
     take_real_part,
     view_of_dtype,
 )
-from decomp.torch_internals.fakes import FakeTensorMode
-from decomp.torch_internals.modes import disable_current_modes
-from decomp.torch_internals.pytree import tree_leaves
 
 MAX_DEPTH = 24
 """The maximum nesting of rules."""
