@@ -84,7 +84,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="of the tests those that name versions, and sample calls")
     parser.add_argument("--pairs", type=int, default=200, help="with --quick, how many sample calls are lowered")
     parser.add_argument("tests", nargs="*", help="what to run of the tests, if not all")
-    asked = parser.parse_args()
+    # Intermixed: options may stand between the version and the tests.
+    asked = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as temporary:
         place = asked.keep or Path(temporary) / "venv"
         reason = "" if (place / "bin").exists() else reason_to_skip(asked.version, place.parent)
