@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.functionalize.overlap import overlaps_itself
 from decomp.graphs.tracing import SYMBOLIC
 from decomp.ir.arguments import substituted
 from decomp.ir.call import bound_call, metadata
@@ -232,6 +233,19 @@ def _fill(made: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return made.copy_(values)
 
 
+def laid_out(value: Any, like: Any) -> Any:
+    """A value of a run with the strides of its metadata, for which rules were recorded. Those of the run differ where a
+    kernel chooses others than its meta kernel does, and where a view of the source is no view any more."""
+    if not isinstance(value, torch.Tensor) or not isinstance(like, torch.Tensor) or value.layout is not torch.strided:
+        return value
+    # A number has itself as a hint; what depends on data has none, and is what the run has made of it.
+    shape, strides = ([size_hint(size) for size in sizes] for sizes in (like.shape, like.stride()))
+    if list(value.shape) != shape or None in strides or list(value.stride()) == strides or value.numel() > LARGEST:
+        return value
+    made = torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
+    return value if overlaps_itself(made) else made.copy_(value)
+
+
 def _device(value: torch.Tensor) -> torch.device:
     return torch.device("cpu") if value.device.type == "meta" else value.device
 
@@ -284,7 +298,14 @@ def _apart(value: Any) -> Any:
         return value
     if value.numel() > LARGEST:
         raise NoOperands("its operands are too large to be copied")
-    return value.detach().clone()
+    copy = value.detach().clone()
+    # A clone is dense, so that a tensor whose elements share memory, or have gaps between them, gets other strides.
+    if value.layout is not torch.strided or copy.stride() == value.stride() or not value.numel():
+        return copy
+    span = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride()))
+    if span > LARGEST or value.is_conj() or value.is_neg():
+        return copy
+    return value.detach().as_strided((span,), (1,)).clone().as_strided(value.shape, value.stride())
 
 
 def off_kinks(operands: Sequence[Any]) -> list[Any]:

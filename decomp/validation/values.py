@@ -38,7 +38,7 @@ from decomp.validation.law_runs import run_laws_of_graphs
 from decomp.validation.limits import overflowing
 from decomp.validation.normal_forms import CallNormalForm, as_stated, normal_form
 from decomp.validation.operand_sets import EDGES, LIMITS, RANDOM, SEEN, SPECIAL, operand_sets
-from decomp.validation.operands import NoOperands, from_run, is_pointwise, off_kinks
+from decomp.validation.operands import NoOperands, from_run, is_pointwise, laid_out, off_kinks
 from decomp.validation.promises import Promise, promise_of
 from decomp.validation.running_programs import (
     Narrow,
@@ -150,7 +150,7 @@ def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[ExpansionTe
         # An expansion is measured once, at its first call: a model of a
         # hundred equal layers would otherwise be checked a hundred times.
         if isinstance(decision, Derived) and decision.stamp in fresh and decision.stamp not in internals.verdicts:
-            seen = [values[slot] for slot in node.all_input_nodes]
+            seen = [laid_out(values[slot], metadata(slot)) for slot in node.all_input_nodes]
             promise = _promise(lowering, decision)
             internals.verdicts[decision.stamp] = _verdict(node, decision, promise, seen, internals.derived_to_train)
 

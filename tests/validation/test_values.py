@@ -55,6 +55,21 @@ def test_a_wrong_rule_is_named(rule, found):
     assert "rule <lambda> (test_values.py:" in str(caught.value) and "for 'relu'" in str(caught.value)
 
 
+class OverlappingWindows(nn.Module):
+    """Windows of a padded image as a view whose elements share memory, merged to one dimension."""
+
+    def forward(self, x):
+        windows = F.pad(x, [1, 1, 1, 1]).unfold(2, 6, 4).unfold(3, 6, 4)
+        return windows.reshape(2, 4, 4, -1).permute(0, 2, 3, 1) * 2
+
+
+def test_operands_of_a_run_have_the_strides_that_rules_were_recorded_for():
+    given = (torch.randn(1, 8, 8, 8, generator=torch.Generator().manual_seed(0)),)
+    program = torch.export.export(OverlappingWindows(), given)
+    checks = decomp.lower(program, to=targets.tinygrad, args=given, training=False, verify="values").proof.checks
+    assert any("on operands of the program" in check for check in checks)
+
+
 def test_a_rule_that_is_right_at_the_example_inputs_alone_is_named():
     with pytest.raises(ValuesDiffer, match="on random operands"):
         decomp.lower(nn.ReLU(), to=CHIP, args=(x().abs(),), rules={F.relu: lambda x: x.clone()}, verify="values")
