@@ -33,6 +33,8 @@ LATE = (
     "fx",
     "nn",
     "Any",
+    "Path",
+    "_pytree",
     "Callable",
     "Iterator",
     "NamedTuple",
@@ -47,6 +49,21 @@ LATE = (
     "TorchFunctionMode",
 )
 """Names that a module needs for itself."""
+
+
+class NamedParts(dict):
+    """As `diffusers` registers its outputs: without paths, its names as the context."""
+
+
+class TwoParts:
+    def __init__(self, one, other):
+        self.parts = [one, other]
+
+
+pytree._pytree.register_pytree_node(
+    NamedParts, lambda it: (list(it.values()), list(it)), lambda v, n: NamedParts(zip(n, v))
+)
+pytree._pytree.register_pytree_node(TwoParts, lambda it: (it.parts, None), lambda parts, _: TwoParts(*parts))
 
 
 @piece("modes.is_any_autocast_enabled", "modes.DisableAutocast", "modes.exit_autocast")
@@ -294,6 +311,15 @@ def takes_trees_apart():
     assert pytree.tree_map_only(int, str, [1, "x"]) == ["1", "x"]
     assert pytree.keystr(pytree.tree_flatten_with_path(tree)[0][1][0]) == "['a'][1][0]"
     assert pytree.tree_flatten_spec(tree, spec) == [1, 2, 3]
+
+
+@piece("pytree.tree_flatten_with_path", "pytree.MappingKey", "pytree.SequenceKey")
+def names_parts_of_containers_that_were_registered_without_paths():
+    given = [NamedParts(sample=1), TwoParts(2, NamedParts(a=3, b=4))]
+    paths = [(pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(given)[0]]
+    assert paths == [("[0]['sample']", 1), ("[1][0]", 2), ("[1][1]['a']", 3), ("[1][1]['b']", 4)]
+    whole = pytree.tree_flatten_with_path(given, lambda each: isinstance(each, TwoParts))[0]
+    assert [pytree.keystr(path) for path, _ in whole] == ["[0]['sample']", "[1]"]
 
 
 @piece("schemas.all_schemas", "schemas.lacking_ops", "schemas.schemas_of", "schemas.FunctionSchema", "schemas.Argument")
