@@ -260,8 +260,9 @@ def _make_distinct(inputs: Any) -> Any:
         if id(value) not in seen:
             seen.add(id(value))
             return value
+        # `view_as` would give dimensions of size one other strides, which a program may read as numbers.
         with torch.enable_grad():
-            return value.view_as(value)
+            return torch.ops.aten.alias.default(value)
 
     return tree_map_only(torch.Tensor, distinct, inputs)
 

@@ -87,6 +87,22 @@ def test_inputs_that_are_not_written_may_be_one_tensor():
     assert low(torch.ones(3), torch.zeros(3)).tolist() == [1] * 3  # a tensor passed twice counts as two inputs
 
 
+def test_a_tensor_that_is_passed_twice_keeps_its_strides_and_its_layout():
+    class Reads(nn.Module):
+        def forward(self, x, y):
+            return x + y * y.stride(0)
+
+    class Adds(nn.Module):
+        def forward(self, x, y):
+            return (x + y).to_dense()
+
+    row, sparse = torch.ones(8)[::2].view(1, 4).as_strided((1, 4), (5, 2)), torch.eye(2).to_sparse()
+    assert decomp.lower(Reads(), to=targets.core_aten, args=(row, row)).result(row, row).tolist() == [[6] * 4]
+    assert decomp.lower(Adds(), to=targets.core_aten, args=(sparse, sparse), partial=True).result(
+        sparse, sparse
+    ).tolist() == [[2, 0], [0, 2]]
+
+
 def test_interleaved_pieces_of_one_buffer_are_served():
     class Cache(nn.Module):
         def forward(self, keys, values):
