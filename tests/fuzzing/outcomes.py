@@ -82,6 +82,19 @@ def restored(*modules: torch.nn.Module | None):
                     value.detach_()
                 if is_leaf:  # a parameter may be detached in place
                     value.requires_grad_()
+        fresh = {id(value): _without_history(value) for value in state}
+        for table in tables:
+            table.update({name: fresh[id(value)] for name, value in table.items() if id(value) in fresh})
+
+
+def _without_history(value: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a new view of the same memory if it is a view that was written and whose base was detached since:
+    autograd lets nobody write to such a view again."""
+    base = value._base
+    stale = base is not None and not value.is_leaf and base.is_leaf and not base.requires_grad
+    if not stale or value.dtype != base.dtype:
+        return value
+    return base.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
 def _is_expanded(value: torch.Tensor) -> bool:

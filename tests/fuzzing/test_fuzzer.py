@@ -208,6 +208,18 @@ def test_buffers_that_a_program_turns_in_place_are_turned_back():
     assert module.square.is_contiguous() and module.row.is_contiguous()
 
 
+def test_a_constant_that_is_a_view_of_a_buffer_can_be_written_again():
+    module = torch.nn.Module()
+    module.register_buffer("whole", torch.ones(3))
+    module.register_buffer("part", module.whole[1:])
+    weight = torch.nn.Parameter(torch.zeros(2))
+    for _ in range(2):
+        with restored(module):
+            module.part.copy_(weight)
+            assert module.whole.tolist() == [1, 0, 0] and module.whole.requires_grad
+        assert module.whole.tolist() == [1, 1, 1] and not module.part.requires_grad
+
+
 def test_inputs_have_the_same_strides_with_gradients_and_without():
     program = made(inputs=("x0 = given.tensor(3, 4, dtype=torch.float32, order=[1, 0], step=2)",), returned=("x0",))
     loaded = Loaded(program)
