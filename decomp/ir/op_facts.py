@@ -45,6 +45,9 @@ VIEW_ATTRIBUTES = _names("T mT H mH data real imag")
 
 READS_STRIDES = _names("as_strided as_strided_ as_strided_scatter stride is_contiguous storage_offset")
 """Ops whose results depend on the strides or storage of an argument."""
+RETURNS_STRIDES = _names("stride")
+"""Those whose results are the strides themselves, including those of dimensions of size one, which say nothing about
+memory."""
 READS_MEMORY = _names("as_strided as_strided_copy as_strided_scatter")
 """Ops that may access memory of the storage outside of their first argument."""
 

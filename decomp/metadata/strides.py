@@ -31,6 +31,19 @@ def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
     return is_channels_last(a) == is_channels_last(b)
 
 
+def has_strides(value: torch.Tensor, strides: Sequence[int]) -> bool:
+    """Whether a tensor of known sizes looks the same to kernels as one of its shape with `strides`, in the sense of
+    `same_layout`."""
+    if value.dim() != len(strides):
+        return False
+    sizes, own = value.shape, value.stride()
+    if own == tuple(strides) or 0 in sizes:
+        return True
+    if any([size != 1 and one != other for size, one, other in zip(sizes, own, strides)]):
+        return False
+    return value.dim() not in (4, 5) or _is_channels_last(sizes, own) == _is_channels_last(sizes, strides)
+
+
 def dense_order(value: torch.Tensor) -> list[int] | None:
     """Dimensions from the slowest to the fastest, if the tensor is dense without overlap; else None."""
     hints = [size_hint(stride) for stride in value.stride()]
@@ -105,10 +118,14 @@ def is_channels_last(value: torch.Tensor) -> bool:
     """The test that kernels apply to images and volumes, including strides of dimensions of size one
     (`is_channels_last_strides` in c10/core/MemoryFormat.h)."""
     sizes, strides = [size_hint(size) for size in value.shape], [size_hint(stride) for stride in value.stride()]
-    if None in sizes or None in strides or strides[1] == 0:
+    return None not in sizes and None not in strides and _is_channels_last(sizes, strides)
+
+
+def _is_channels_last(sizes: Sequence[int | None], strides: Sequence[int | None]) -> bool:
+    if strides[1] == 0:
         return False
     least = 0
-    for d in (1, *range(value.dim() - 1, 1, -1), 0):
+    for d in (1, *range(len(sizes) - 1, 1, -1), 0):
         size, stride = sizes[d] or 0, strides[d] or 0
         # The last condition is c10's own: [N, 1, 1, 1] has these strides in both formats, and counts as contiguous.
         if size == 0 or stride < least or d == 0 and least == strides[1]:

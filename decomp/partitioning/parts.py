@@ -16,7 +16,7 @@ from decomp.capture.inputs.layouts import order_of
 from decomp.capture.lowered_module import disable_gradients
 from decomp.capture.module_hooks import carry_hooks
 from decomp.ir.call import metadata
-from decomp.metadata.symbolic_sizes import expression
+from decomp.metadata.strides import same_layout
 from decomp.ops import aten
 from decomp.partitioning.assignment import CHIP, HOST, Assignment
 from decomp.partitioning.choices import Choices, inputs_of
@@ -127,7 +127,7 @@ def _as_laid_out(graph: fx.Graph, node: fx.Node, expected: Any, actual: Any) -> 
     results with others."""
     if not isinstance(expected, torch.Tensor) or not isinstance(actual, torch.Tensor):
         return node
-    if list(map(expression, expected.stride())) == list(map(expression, actual.stride())):
+    if same_layout(expected, actual):
         return node
     order = order_of(expected)
     if order is None:

@@ -12,6 +12,7 @@ from torch import fx
 from decomp.capture.propagation import propagate_metadata
 from decomp.graphs.rewrite import copy_graph
 from decomp.ir.call import metadata
+from decomp.metadata.strides import has_strides
 
 Function = Callable[[list[Any]], Any]
 
@@ -47,14 +48,20 @@ class _Recorded:
     """The static sizes and strides of an input."""
 
     def __init__(self, value: Any) -> None:
-        parts = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else ()
-        self.parts = tuple((i, part) for i, part in enumerate(parts) if isinstance(part, int))
+        known = isinstance(value, torch.Tensor)
+        self.sizes: Sequence[Any] = value.shape if known else ()
+        self.strides: Sequence[Any] = value.stride() if known else ()
 
     def allows(self, value: Any) -> bool:
-        if not self.parts:
+        if not self.strides:
             return True
-        found = (*value.shape, *value.stride())
-        return all(found[i] == part for i, part in self.parts)
+        sizes, strides = _fixed(self.sizes, value.shape), _fixed(self.strides, value.stride())
+        return tuple(value.shape) == sizes and has_strides(value, strides)
+
+
+def _fixed(recorded: Sequence[Any], found: Sequence[int]) -> tuple[int, ...]:
+    """The recorded numbers, with those found in the place of symbols."""
+    return tuple(own if isinstance(own, int) else now for own, now in zip(recorded, found))
 
 
 def _layout(value: Any) -> Any:

@@ -185,6 +185,23 @@ def test_a_value_that_crosses_twice_keeps_the_layout_that_the_host_was_traced_wi
         torch.testing.assert_close(program(x), Transposes()(x))
 
 
+def test_a_value_whose_strides_differ_in_a_dimension_of_size_one_alone_is_not_copied():
+    rules = decomp.Rules(level="exact")
+
+    @rules.register(F.softplus)
+    def softplus(x):
+        return x.reshape(4, 1).exp().permute(1, 0)
+
+    class Sorted(nn.Module):
+        def forward(self, x):
+            return torch.sort(F.softplus(x), -1).values
+
+    found = decomp.partition(
+        Sorted(), (torch.ones(1, 4),), to=chip.target, rules=NO_SORT - {"softplus"} | rules, transfer=0.0
+    )
+    assert [node.op for node in found.module.graph.nodes] == ["placeholder", "call_module", "call_module", "output"]
+
+
 def test_prices_decide_between_a_derivation_and_the_host():
     class Gelu(nn.Module):
         def forward(self, x):

@@ -19,7 +19,8 @@ from decomp.capture.inputs.trees import checked_inputs, refuse_others
 from decomp.errors import AssumptionBroken, GradientLost, InputMismatch, InputMissing
 from decomp.ir.aliases import spelling_of
 from decomp.ir.call import metadata
-from decomp.ir.op_facts import MAYBE_VIEW, READS_STRIDES
+from decomp.ir.op_facts import MAYBE_VIEW, READS_STRIDES, RETURNS_STRIDES
+from decomp.metadata.strides import has_strides
 from decomp.metadata.symbolic_sizes import SYMBOLIC, has_fixed_sizes
 from decomp.torch_internals.graphs import LazyGraphModule, PyTreeCodeGen
 from decomp.torch_internals.pytree import tree_leaves
@@ -34,6 +35,9 @@ class TensorInput:
     """Its sizes, None for one that varies."""
     device: torch.device | None = None
     strides: tuple[int, ...] | None = None
+    every_stride: bool = False
+    """Whether strides of dimensions that have one element, or none, count too: they say nothing about memory, but the
+    program computes with them as numbers."""
     order: tuple[int, ...] | None = None
     """Its dimensions from the outermost to the innermost, if the program only runs on tensors laid out in this
     order."""
@@ -106,6 +110,8 @@ class InputScope:
     """Whether a call names a device."""
     strides: bool
     """Whether a call of the source reads memory by strides, or returns a view or a copy depending on them."""
+    every_stride: bool
+    """Whether a call of the source returns strides as numbers."""
     reads: Reads
     """The inputs of which the lowered graph reads more than the values."""
 
@@ -113,13 +119,18 @@ class InputScope:
 def scope_of(lowered: fx.Graph, source: fx.Graph) -> InputScope:
     """The properties on which the lowered program depends; `source` is the graph it was lowered from."""
     devices = any(isinstance(a, torch.device) for n in lowered.nodes for a in (*n.args, *n.kwargs.values()))
-    return InputScope(devices, reads_strides(source), Reads.of(lowered))
+    return InputScope(devices, reads_strides(source), _calls(source, RETURNS_STRIDES), Reads.of(lowered))
 
 
 def reads_strides(source: fx.Graph) -> bool:
     """Whether a call of a graph reads memory by strides."""
-    targets = {(node.op, node.target): node for node in source.nodes if node.op in ("call_function", "call_method")}
-    return any(spelling_of(node).op.short in READS_STRIDES for node in targets.values())
+    return _calls(source, READS_STRIDES)
+
+
+def _calls(graph: fx.Graph, names: Collection[str]) -> bool:
+    """Whether a graph calls an op of one of these names."""
+    targets = {(node.op, node.target): node for node in graph.nodes if node.op in ("call_function", "call_method")}
+    return any(spelling_of(node).op.short in names for node in targets.values())
 
 
 def expected_inputs(lowered: fx.Graph, source: fx.Graph, derived: Collection[fx.Node] | None) -> list[Any]:
@@ -127,13 +138,9 @@ def expected_inputs(lowered: fx.Graph, source: fx.Graph, derived: Collection[fx.
     inputs = source.find_nodes(op="placeholder")
     scope = scope_of(lowered, source)
     if derived is None:
-        scope = replace(scope, strides=scope.strides or any(_may_view(node) for node in source.nodes))
+        scope = replace(scope, strides=scope.strides or _calls(source, MAYBE_VIEW))
     checked = [node for node in inputs if derived is None or _reaches(node, derived)]
     return [expected_input(str(node.target), metadata(node), scope) if node in checked else ANYTHING for node in inputs]
-
-
-def _may_view(node: fx.Node) -> bool:
-    return node.op in ("call_function", "call_method") and spelling_of(node).op.short in MAYBE_VIEW
 
 
 def expected_input(name: str, value: Any, scope: InputScope) -> Any:
@@ -167,6 +174,7 @@ def tensor_input(name: str, value: torch.Tensor, scope: InputScope) -> TensorInp
         tuple(size if type(size) is int else None for size in value.shape),
         value.device if scope.devices else None,
         value.stride() if by_strides else None,
+        by_strides and scope.every_stride,
         order_of(value) if name in reads.strides and not by_strides else None,
         name in reads.bits,
         name in reads.shared,
@@ -210,6 +218,7 @@ class AlternativeProgram:
     def is_for(self, given: Mapping[str, Any]) -> bool:
         """Whether an input is laid out differently from what the main program expects."""
         tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+        # Strides of dimensions of size one count as well: by these BLAS chooses a kernel, and the last bits follow it.
         fixed = (tensors[name].stride() == strides for name, strides in self.strides.items() if name in tensors)
         orders = ((tensors[name], order) for name, order in self.orders.items() if name in tensors)
         return not all(fixed) or not all(x.dim() == len(o) and x.permute(o).is_contiguous() for x, o in orders)
@@ -435,8 +444,12 @@ def _compare_tensor(name: str, expected: TensorInput, found: Any) -> None:
         raise InputMismatch(name, expected.dtype, found.dtype, "dtype")
     if expected.device is not None and found.device != expected.device:
         raise InputMismatch(name, expected.device, found.device, "device")
-    if expected.strides is not None and found.stride() != expected.strides:
+    if expected.strides is not None and not _is_laid_out(expected.strides, found, expected.every_stride):
         raise InputMismatch(name, expected.strides, found.stride(), "strides")
+
+
+def _is_laid_out(strides: tuple[int, ...], found: torch.Tensor, every_stride: bool) -> bool:
+    return found.stride() == strides or not every_stride and has_strides(found, strides)
 
 
 def _compare_home(name: str, device: torch.device, layout: torch.layout, found: torch.Tensor, cause: Exception) -> None:

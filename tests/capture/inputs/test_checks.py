@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import fx, nn
+from torch.nn import functional as F
 
 import decomp
 from decomp_rules import targets
@@ -122,6 +123,36 @@ def test_strides_are_checked_where_memory_is_read_by_them():
     with pytest.raises(decomp.DecompError, match=r"'x' has strides \(1, 3\), .* lowered for \(3, 1\)"):
         low(torch.eye(3).T)
     assert lowered(lambda x: torch.relu(x), torch.eye(3))(torch.eye(3).T).shape == (3, 3)
+
+
+def first_two(x):
+    return torch.as_strided(x, (2,), (1,)) + 1
+
+
+def test_strides_of_dimensions_without_a_second_element_say_nothing_of_memory():
+    low = lowered(first_two, torch.ones(1, 4))
+    assert low(torch.arange(4.0).as_strided((1, 4), (9, 1))).tolist() == [1, 2]
+    with pytest.raises(decomp.DecompError, match=r"'x' has strides \(4, 2\), .* lowered for \(4, 1\)"):
+        low(torch.ones(8).as_strided((1, 4), (4, 2)))
+    nothing = lowered(lambda x: torch.as_strided(x, (0,), (1,)) + 1, torch.ones(0, 4))
+    assert nothing(torch.ones(8).as_strided((0, 4), (3, 2))).shape == (0,)
+
+
+def test_strides_of_dimensions_of_size_one_count_where_kernels_follow_them():
+    def program(x):
+        return first_two(F.interpolate(x, scale_factor=2))
+
+    image = torch.arange(4.0).view(1, 4, 1, 1)
+    low = lowered(program, image)
+    with pytest.raises(decomp.DecompError, match=r"'x' has strides \(4, 1, 4, 4\), .* lowered for \(4, 1, 1, 1\)"):
+        low(image.to(memory_format=torch.channels_last).as_strided((1, 4, 1, 1), (4, 1, 4, 4)))
+    assert low(image.as_strided((1, 4, 1, 1), (9, 1, 1, 1))).tolist() == program(image).tolist()
+
+
+def test_all_strides_count_where_a_program_computes_with_them():
+    low = lowered(lambda x: first_two(x) * x.stride(0), torch.ones(1, 4))
+    with pytest.raises(decomp.DecompError, match=r"'x' has strides \(9, 1\), .* lowered for \(4, 1\)"):
+        low(torch.ones(4).as_strided((1, 4), (9, 1)))
 
 
 def test_strides_are_checked_where_they_decide_what_is_written():
