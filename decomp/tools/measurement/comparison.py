@@ -13,7 +13,7 @@ from decomp.tools.measurement.reference import Reference
 from decomp.tools.measurement.reference_uncertainty import ReferenceUncertainty, groups
 from decomp.tools.measurement.scope import PromisedScope, scope_of
 from decomp.tools.measurement.tally import MeasuredResult, worst_points
-from decomp.tools.measurement.trials import Inputs, Trial
+from decomp.tools.measurement.trials import HUGE, Inputs, Trial, may_overflow
 from decomp.validation.ulp import Exact, deviation, kinds
 
 ROUNDS = 12
@@ -46,6 +46,12 @@ class ExactComparison:
         return self.find_uncertainty() if self.find_uncertainty is not None else None
 
     @functools.cached_property
+    def _depends_on_order(self) -> bool:
+        """Whether the order of additions decides what overflows: it does in the op's own kernel, or would in others."""
+        own_overflows = not all(map(_is_kind_of, self.own, self.exact))
+        return own_overflows or any(bool(t.any()) for t in may_overflow(self.what.own, self.inputs, self.own))
+
+    @functools.cached_property
     def _groups(self) -> torch.Tensor | None:
         return groups(self.inputs.tensors) if self.loose and self.what.pointwise else None
 
@@ -55,8 +61,8 @@ class ExactComparison:
         if scope is not None and not scope.judged:
             return
         tally = candidate.tally(kind, self.what.dtype, self.against_own)
-        if self.inputs.label == "huge" and not all(map(_is_kind_of, self.own, self.exact)):
-            return  # whether the op's own kernel overflows depends on the order of its additions
+        if self.inputs.label == HUGE and self._depends_on_order:
+            return
         for i, (mine, own, exact) in enumerate(zip(found, self.own, self.exact)):
             results = self._results(mine, own, exact, scope, bool(self.moved and self.moved[i]))
             if self.find_uncertainty is not None and not mine.is_complex():

@@ -15,7 +15,7 @@ from decomp.rules.certificate import FINITE
 from decomp.samples import Sample
 from decomp.tools.certification.candidate import MeasuredCandidate
 from decomp.tools.certification.results import flat
-from decomp.tools.measurement.trials import FAILURES, Function, Inputs, Trial
+from decomp.tools.measurement.trials import FAILURES, Function, Inputs, Trial, may_overflow
 
 NEAR = 2.0**-10
 """The relative error above which a result counts as inaccurate."""
@@ -37,6 +37,7 @@ class Flushed:
 
     def __init__(self, what: Trial, inputs: Inputs, own: Sequence[torch.Tensor]) -> None:
         self.what, self.inputs, self.own = what, inputs, own
+        self.open = may_overflow(what.own, inputs, own)
         tensors = [_flushed(t) for t in inputs.tensors]
         self.others = [flat(what.own(tensors))]
         with flushing():
@@ -51,13 +52,11 @@ class Flushed:
             return
         for i, (own, result) in enumerate(zip(self.own, results)):
             if own.is_floating_point() and own.shape == result.shape:
-                others = [each[i] for each in self.others]
-                candidate.note_flushed(name_of(self.what.dtype), self._verdict(own, others, found[i], result))
+                candidate.note_flushed(name_of(self.what.dtype), self._verdict(i, found[i], result))
 
-    def _verdict(
-        self, own: torch.Tensor, others: Sequence[torch.Tensor], found: torch.Tensor, result: torch.Tensor
-    ) -> str:
-        finite = torch.stack([t.isfinite() for t in (own, *others)]).all(0)
+    def _verdict(self, index: int, found: torch.Tensor, result: torch.Tensor) -> str:
+        own, others = self.own[index], [each[index] for each in self.others]
+        finite = torch.stack([t.isfinite() for t in (own, *others)]).all(0) & ~self.open[index]
         finite &= own.abs() <= (1 - NEAR) * torch.finfo(own.dtype).max  # close to overflow, rounding gives infinity
         for operand in self.inputs.tensors:
             finite = finite & (operand.isfinite() if self._is_pointwise(operand, own) else operand.isfinite().all())

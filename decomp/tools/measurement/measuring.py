@@ -37,6 +37,7 @@ from decomp.tools.measurement.reference import Reference, mp_function, mpmath_is
 from decomp.tools.measurement.reference_uncertainty import of_gradients, of_values
 from decomp.tools.measurement.trials import (
     FAILURES,
+    HUGE,
     Function,
     Inputs,
     Trial,
@@ -207,7 +208,7 @@ class Measurement:
         for inputs in what.inputs if bound else ():
             if what.dtype is torch.float64 and what.pointwise:
                 inputs = _fewer_points(inputs)
-            if what.dtype is torch.float64 and inputs.label == "huge":
+            if what.dtype is torch.float64 and inputs.label == HUGE:
                 continue  # the op's own kernel, the reference, overflows
             if what.dtype is torch.float64 and not what.pointwise and inputs.ill_conditioned:
                 continue  # the reference cancels too

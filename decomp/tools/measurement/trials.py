@@ -21,6 +21,8 @@ from decomp.torch_internals import pytree
 Function = Callable[[Sequence[torch.Tensor]], Any]
 """An implementation of a sample's op, as a function of tensors of the same shapes."""
 
+HUGE = "huge"
+"""Inputs close to overflow, of either sign: terms that cancel may overflow on the way, with the order of additions."""
 FAILURES = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, ZeroDivisionError, AssertionError)
 """The exceptions of PyTorch for a dtype or a value that an op does not accept."""
 
@@ -235,6 +237,19 @@ def _variants(sample: Sample, seed: int) -> Iterator[Inputs]:
                 yield Inputs(label, changed, measured, trained)
 
 
+def may_overflow(run: Function, inputs: Inputs, own: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Where the results `own` of an op, run by `run`, may overflow or not with the order in which it adds: of huge
+    inputs, those that overflow with the same inputs without their signs. Bool, a tensor for each result."""
+    nowhere = [torch.zeros(t.shape, dtype=torch.bool) for t in own]
+    if inputs.label != HUGE:
+        return nowhere
+    try:
+        found = flat(run([t.abs() if t.is_floating_point() else t for t in inputs.tensors]))
+        return [~f.isfinite() if f.shape == none.shape else none for f, none in zip(found, nowhere)]
+    except FAILURES:
+        return nowhere
+
+
 def _changeable(t: torch.Tensor) -> bool:
     return bool(t.is_floating_point()) and not is_shell_float(t.dtype) and t.dim() > 0 and t.numel() > 1
 
@@ -297,7 +312,7 @@ _CHANGES: tuple[tuple[str, Callable[[torch.Tensor, torch.Generator], torch.Tenso
     ("NaN planted", _planting(_NAN), False, False),
     ("infinities planted", _planting(_INF, -_INF), False, False),
     ("zeros planted", _planting(0.0, -0.0), True, False),
-    ("huge", _huge, False, False),
+    (HUGE, _huge, False, False),
     ("subnormal", _subnormal, False, False),
 )
 """Label, change, whether errors are measured, whether gradients are."""

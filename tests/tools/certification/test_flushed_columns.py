@@ -35,6 +35,19 @@ def test_what_is_finite_has_to_stay_so() -> None:
     assert verdicts("square", lambda x: x * x + 0.0 * torch.where(x.isinf(), math.nan, 0.0)) == {"finite"}
 
 
+def test_a_sum_may_overflow_on_the_way_where_the_order_of_its_terms_decides_it_and_nothing_else_may() -> None:
+    def by_sign(x, dim=None, keepdim=False, dtype=None):
+        parts = torch.clamp(x, min=0), torch.clamp(x, max=0)
+        return sum(part.sum(dim, keepdim=keepdim, dtype=dtype) for part in parts)
+
+    def of_large_terms(x, dim, half_to_float):
+        return torch.exp(x) / torch.exp(x).sum(dim, keepdim=True)
+
+    assert verdicts("sum.dim_IntList", by_sign) == {"finite"}
+    (said,) = verdicts("_softmax", of_large_terms)
+    assert "not finite, nan instead of" in said
+
+
 def test_a_fault_of_the_column_is_one_of_the_certificate() -> None:
     way = Implementation(
         "tinygrad", "measured", values={"float32": Figures(1, 0.0, 0.0)}, flushed={"float32": "finite"}
