@@ -1,12 +1,13 @@
 """Architectures at small sizes in front of converters: as exported, after PyTorch's own `run_decompositions()`, and
 lowered by `decomp` to the target of the converter.
 
-    python -m benchmarks.architectures openvino [NAME ...]
+    python -m benchmarks.architectures openvino [--every N] [NAME ...]
     python -m benchmarks.architectures --table
 
 The first converts what has no row yet in `benchmarks/results/architectures.json`, so that it goes on where it was
-stopped, and writes each row as it is found; with names, it converts these again, several times each, and the least time
-counts. Both write the page `docs/results/architectures.md`.
+stopped, and writes each row as it is found; with `--every N`, these are the first architecture and each N-th after it.
+With names, it converts these again, several times each, and the least time counts. Both write the page
+`docs/results/architectures.md`.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ SLOWER = 1.1
 """A conversion is slower where it takes this many times the seconds of the program as exported."""
 
 
-def measure(converter: str, names: Sequence[str]) -> None:
-    """Write the rows of these architectures, or of all that have none yet with this version of the converter."""
+def measure(converter: str, names: Sequence[str], step: int = 1) -> None:
+    """Write the rows of these architectures, or of each `step`-th that has none yet with this version of the
+    converter."""
     facts = {"version": converters.get(converter).require(), "torch": torch.__version__.partition("+")[0]}
     run = functools.partial(_tried, converter, TIMED if names else 1)
     every = small_architectures.names()
-    jobs = [(name, way) for ways in PASSES for name in every for way in ways]
+    jobs = [(name, way) for ways in PASSES for name in (every if names else every[::step]) for way in ways]
     record(RESULTS, converter, facts, every, names, jobs, run)
 
 
@@ -68,7 +70,8 @@ and that was the one behind `decomp`; rows marked ×{times} were timed again, th
 way.
 
 `python -m benchmarks.architectures CONVERTER` makes the records, `benchmarks/results/architectures.json`, and this
-page; it goes on where it was stopped."""
+page; it goes on where it was stopped. `--every N` tries the first architecture and each N-th after it alone: the list
+says of which converters and ways."""
 
 
 def page(records: Mapping[str, Any]) -> str:
@@ -78,20 +81,33 @@ def page(records: Mapping[str, Any]) -> str:
 
 def _lines(records: Mapping[str, Any]) -> Iterator[str]:
     rows = {name: [Row(**row) for row in made["rows"]] for name, made in records.items()}
-    total = len(small_architectures.names())
     yield "# Architectures in front of converters"
     yield ""
     yield from _TEXT.format(times=TIMED).splitlines()
     yield ""
     for name, made in records.items():
-        done = len(made["rows"])
-        yield f"- {name} {made['version']} on torch {made['torch']}, {made['date']}: {done} of {total}"
+        yield f"- {name} {made['version']} on torch {made['torch']}, {made['date']}: {_extent(rows[name])}"
     yield ""
     yield from _totals(rows)
     for title, belongs in LISTS.items():
         yield from ("", f"## {title}", "", *_listed(rows, belongs))
     yield from ("", "## All rows", "")
     yield from _table(rows).markdown()
+
+
+def _extent(rows: Sequence[Row]) -> str:
+    """Which architectures were tried, in the ways that share the same: "157 of 157", "40 of 157, one in 4"."""
+    every, ways = small_architectures.names(), dict[tuple[str, ...], list[str]]()
+    for way, said in zip(_ORDER, COLUMNS):
+        ways.setdefault(tuple(row.name for row in rows if getattr(row, way)), []).append(said)
+    parts = [(_part(names, every), said) for names, said in ways.items() if names]
+    return parts[0][0] if len(ways) == 1 else "; ".join(f"{part} ({', '.join(said)})" for part, said in parts)
+
+
+def _part(names: Sequence[str], every: Sequence[str]) -> str:
+    steps = (step for step in range(2, len(every)) if [*names] == [*every[::step]])
+    step = next(steps, None)
+    return f"{len(names)} of {len(every)}" + (f", one in {step}" if step else "")
 
 
 def _totals(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
@@ -185,14 +201,26 @@ _ORDER = ("exported", "decomposed", "lowered")
 def main(words: list[str]) -> None:
     """Measure, if a converter is named, and write the page."""
     if words != ["--table"]:
+        words, step = _without_step(words)
         converter, *names = words or [""]
         unknown = [name for name in names if name not in small_architectures.names()]
         if converter not in converters.names() or unknown:
             known = small_architectures.names() if unknown else converters.names()
             sys.exit(f"there is no {unknown[0] if unknown else converter!r}. Available: {', '.join(known)}")
-        measure(converter, names)
+        measure(converter, names, step)
     with write_atomically(PAGE) as unfinished:
         unfinished.write_text(page(recorded(RESULTS)), encoding="utf-8")
+
+
+def _without_step(words: list[str]) -> tuple[list[str], int]:
+    """The words without `--every N`, and N, which is 1 by default."""
+    if "--every" not in words:
+        return words, 1
+    at = words.index("--every")
+    given = "".join(words[at + 1 : at + 2])
+    if not given.isdecimal() or int(given) < 1:
+        sys.exit(f"--every takes a number, 1 or more, and got {given!r}")
+    return words[:at] + words[at + 2 :], int(given)
 
 
 if __name__ == "__main__":

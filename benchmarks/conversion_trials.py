@@ -250,7 +250,7 @@ def record(
     old = recorded(path).get(key, {})
     is_same = all(old.get(fact) == value for fact, value in facts.items())
     rows = {row["name"]: row for row in old.get("rows", ()) if is_same}
-    missing = [(name, way) for name, way in jobs if (name in again if again else way not in rows.get(name, ()))]
+    missing = [(name, way) for name, way in jobs if (name in again if again else not rows.get(name, {}).get(way))]
     kept = {name: rows.get(name, {}) for name, _ in missing if name not in again}
     with progressing() as report:
         for done, (name, way) in enumerate(missing, 1):

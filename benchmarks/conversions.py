@@ -5,15 +5,15 @@ of its own, run there, and compared with the source in float64 by the measure of
     python -m benchmarks.conversions openvino [NAME ...]
     python -m benchmarks.conversions --table
 
-The first writes `benchmarks/results/conversions.json` (with names, these rows alone), from which the second prints the
-tables of `docs/results/converters.md`.
+The first converts what has no row yet in `benchmarks/results/conversions.json`, and writes each row as it is found, so
+that it goes on where it was stopped; with names, it converts these again. The second prints the tables of
+`docs/results/converters.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from datetime import date
+import functools
 import importlib
 from pathlib import Path
 import sys
@@ -23,14 +23,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.conversion_trials import RIGHT, Built, Row, counts, recorded, tried
-from decomp.jobs import Threads
-from decomp.tools.writing import one_row_a_line
+from benchmarks.conversion_trials import RIGHT, WAYS, Built, Row, counts, record, recorded, tried
 from decomp_rules import converters, samples
 from decomp_rules.samples import architectures
 
 RESULTS = Path(__file__).parent / "results" / "conversions.json"
-WORKERS = 2
 
 
 class Calls(nn.Module):
@@ -218,27 +215,19 @@ def built(kind: str, name: str) -> Built:
     return Calls(function), args
 
 
-def programs() -> Iterator[tuple[str, str]]:
-    """Kind and name of all programs."""
-    yield from (("op", name) for name in OPS)
-    yield from (("model", name) for name in MODELS)
-
-
-def measure(converter: str, names: Sequence[str]) -> dict[str, Any]:
-    """The record of a converter; rows are printed as they are found."""
-    version, rows = converters.get(converter).require(), []
-    some = [(kind, name) for kind, name in programs() if not names or name in names]
-    with Threads(WORKERS) as threads:
-        for row in threads.map(lambda program: Row(**tried(converter, __name__, *program)), some):
-            print(f"{row.name}: {row.exported} → {row.lowered} {row.lowered_text}"[:150], flush=True)
-            rows.append(row)
-    return {
-        "version": version,
+def measure(converter: str, names: Sequence[str]) -> None:
+    """Write the rows of these programs, or what is missing in those of all, with this version of the converter."""
+    facts = {
+        "version": converters.get(converter).require(),
         "torch": torch.__version__,
-        "date": date.today().isoformat(),
         "command": f"python -m benchmarks.conversions {converter}",
-        "rows": [asdict(row) for row in rows],
     }
+    run, every = functools.partial(_tried, converter), [*OPS, *MODELS]
+    record(RESULTS, converter, facts, every, names, [(name, way) for name in every for way in WAYS], run)
+
+
+def _tried(converter: str, name: str, way: str) -> dict[str, Any]:
+    return tried(converter, __name__, "op" if name in OPS else "model", name, ways=[way])
 
 
 # The tables.
@@ -252,9 +241,9 @@ def tables(records: Mapping[str, Any]) -> str:
 
 
 def _versions(records: Mapping[str, Any]) -> Iterator[str]:
-    for name, record in records.items():
-        torch_version = record["torch"].partition("+")[0]
-        yield f"- {name} {record['version']} on torch {torch_version}, {record['date']}: `{record['command']}`"
+    for name, made in records.items():
+        torch_version = made["torch"].partition("+")[0]
+        yield f"- {name} {made['version']} on torch {torch_version}, {made['date']}: `{made['command']}`"
 
 
 def _totals(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
@@ -299,17 +288,11 @@ def _cells(row: Row) -> str:
 
 def main(words: list[str]) -> None:
     """Measure a converter, or print the tables."""
-    records = recorded(RESULTS)
     if words == ["--table"]:
-        print(tables(records))
+        print(tables(recorded(RESULTS)))
         return
     converter, *names = words
-    new = measure(converter, names)
-    if names:  # these rows again
-        again = {row["name"]: row for row in new["rows"]}
-        new["rows"] = [again.get(row["name"], row) for row in records[converter]["rows"]]
-    records[converter] = new
-    RESULTS.write_text(one_row_a_line(records), encoding="utf-8")
+    measure(converter, names)
 
 
 if __name__ == "__main__":

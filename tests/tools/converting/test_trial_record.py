@@ -72,3 +72,30 @@ def test_a_record_goes_on_where_it_was_stopped(tmp_path):
     assert made[5:] == [("b", "one"), ("b", "other")]
     record(path, "mine", {"version": "2"}, ["a", "b"], [], jobs[:1], run)
     assert recorded(path)["mine"]["rows"] == [{"name": "a", "one": 8}]
+
+
+def test_a_way_without_a_verdict_is_tried(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text('{"mine": {"version": "1", "rows": [{"name": "a", "one": "right", "other": ""}]}}')
+    jobs = [("a", "one"), ("a", "other")]
+    record(path, "mine", {"version": "1"}, ["a"], [], jobs, lambda name, way: {way: "wrong"})
+    assert recorded(path)["mine"]["rows"] == [{"name": "a", "one": "right", "other": "wrong"}]
+
+
+def test_the_page_of_architectures_says_which_were_tried_in_which_ways():
+    names = small_architectures.names()
+    rows = [{"name": name, "kind": "architecture", "exported": "right", "lowered": "right"} for name in names[::4]]
+    for row in rows[::3]:
+        row["decomposed"] = "right"
+    made = {"version": "1", "torch": "2.13.0", "date": "2026-11-28", "rows": rows}
+    every, some = (f"{len(names[::step])} of {len(names)}, one in {step}" for step in (4, 12))
+    line = f"- mine 1 on torch 2.13.0, 2026-11-28: {every} (as exported, `decomp`); {some} (`run_decompositions()`)"
+    assert line in architectures.page({"mine": made}).splitlines()
+    one = {"mine": made | {"rows": [row | {"decomposed": "wrong"} for row in rows]}}
+    assert f"- mine 1 on torch 2.13.0, 2026-11-28: {every}" in architectures.page(one).splitlines()
+
+
+def test_every_nth_architecture_is_asked_for_by_a_number():
+    with pytest.raises(SystemExit) as raised:
+        architectures.main(["litert", "--every", "0"])
+    assert str(raised.value) == "--every takes a number, 1 or more, and got '0'"
