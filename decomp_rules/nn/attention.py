@@ -22,28 +22,6 @@ Exp = Callable[[Tensor], Tensor]
 UNPAIRED = "keys and values differ in number"
 
 
-@register(aten.scaled_dot_product_attention, needs=("scaled_dot_product_attention",))
-def attention_with_a_mask_of_numbers(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """The op with the least number, not −∞, where a mask of bools hides a key; rows of which all are hidden are 0. The
-    weights of hidden keys are exactly 0 in both."""
-    if attn_mask is None or attn_mask.dtype != torch.bool:
-        return decline("there is no mask of bools")
-    least = torch.finfo(query.dtype).min
-    numbers = torch.where(attn_mask, constant(query, 0.0), constant(query, least))
-    given = (query, key, value, numbers, dropout_p, is_causal)
-    found = F.scaled_dot_product_attention(*given, scale=scale, enable_gqa=enable_gqa)
-    return torch.where(torch.any(attn_mask, -1, True), found, 0.0)
-
-
 @register(aten.scaled_dot_product_attention, needs=(("softmax", "_softmax"),))
 def attention_by_softmax(
     query: Tensor,

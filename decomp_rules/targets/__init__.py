@@ -1,5 +1,6 @@
 """Targets, one small TOML file each, read when first asked for: `decomp_rules.targets.tinygrad`. One has no file:
-`onnxruntime` is `onnx` with the ops of `onnx_functions`. `openvino` has conditions beside its file."""
+`onnxruntime` is `onnx` with the ops of `onnx_functions`. `openvino` has conditions beside its file, and those of
+`attention_masks` are about attention on three."""
 
 from __future__ import annotations
 
@@ -34,8 +35,10 @@ def get(name: str) -> Target:
     if name == "openvino":
         from decomp_rules.targets.openvino_conditions import with_conditions
 
-        return with_conditions(found)
-    return found
+        found = with_conditions(found)
+    from decomp_rules.targets import attention_masks
+
+    return attention_masks.with_condition(found) if name in attention_masks.TARGETS else found
 
 
 def __getattr__(name: str) -> Target:

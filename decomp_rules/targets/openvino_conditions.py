@@ -43,12 +43,6 @@ def _kernel_fits(call: Any) -> bool:
     return all(type(size) is not int or size + 2 * pad >= k for size, k, pad in zip(sizes, kernel, around))
 
 
-def _masks_by_numbers(call: Any) -> bool:
-    """Rows of a mask of bools that hide all keys are NaN."""
-    mask = call.argument("attn_mask")
-    return mask is None or mask.dtype is not torch.bool
-
-
 CONDITIONS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "cat.default": {"all parts have the same rank": _parts_have_one_rank},
     "gather.default": {"index has the sizes of self, but for dim": _index_covers},
@@ -57,7 +51,6 @@ CONDITIONS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
         "a mask covers self, or has rows of values": _mask_is_usable,
     },
     "avg_pool2d.default": {"the kernel is no larger than the input": _kernel_fits},
-    "scaled_dot_product_attention.default": {"a mask is of numbers": _masks_by_numbers},
 }
 """By overload, each predicate of a call by its words."""
 

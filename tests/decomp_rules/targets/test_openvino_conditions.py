@@ -10,7 +10,6 @@ from decomp_rules import targets
 from tests.forms import Holder
 
 X, MASK = torch.randn(2, 3, 4), torch.tensor([[True, False, True], [False, True, True]])
-HEADS = [torch.randn(2, 2, 5, 8) for _ in range(3)]
 
 
 def put(x, indices, values):
@@ -57,17 +56,6 @@ def test_a_pooling_kernel_above_the_input_is_decomposed(kernel, kept):
 
 def test_padding_counts_for_the_kernel_of_a_pooling():
     assert "avg_pool2d" in lowered(lambda x: F.avg_pool2d(x, 6, padding=1), torch.randn(1, 3, 4, 4))
-
-
-def test_a_mask_of_bools_becomes_one_of_numbers_and_rows_that_hide_all_keys_are_zero():
-    hidden = torch.ones(5, 5).tril(-1) > 0
-
-    def attend(q, k, v, mask):
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
-    found = lowered(attend, *HEADS, hidden)
-    assert found.count("scaled_dot_product_attention") == 1 and found[-1] == "where"
-    assert lowered(attend, *HEADS, torch.randn(5, 5)) == ["scaled_dot_product_attention"]
 
 
 def test_writes_into_the_result_of_a_write_are_chosen_by_where():
