@@ -47,6 +47,7 @@ from decomp.graphs.template import ExpansionTemplate
 from decomp.graphs.tracing import without_guards
 from decomp.ir.accounting import is_structure
 from decomp.ir.binding import BindingError
+from decomp.ir.byte_floats import has_byte_floats, missing_kernel
 from decomp.ir.call import (
     Call,
     bound_call,
@@ -163,8 +164,7 @@ class Planner:
         found = self.kept.find(*request.place)
         if found is None:
             return None
-        # A changed dependency that the fingerprint misses would otherwise go unnoticed: samples are decided again and
-        # compared.
+        # A changed dependency that the fingerprint misses would go unnoticed: samples are decided again, and compared.
         # The place where a wrong fingerprint would show; `SHARE` in cache/expansions.py says how many are drawn.
         if self.kept.is_drawn():
             runs, decision = self.candidates.runs, self._decide_anew(request, DecisionDependencies())
@@ -222,8 +222,7 @@ class Planner:
         """Whether every call of this target stays, regardless of its arguments, or the dtypes for which it does;
         computed once per target."""
         target = node.target
-        # Control flow and regions only run their bodies, which are
-        # lowered; flex_attention computes, and is asked about.
+        # Control flow and regions only run their bodies, which are lowered; flex_attention computes, and is asked.
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self.everywhere or is_structure(target)
         if not isinstance(target, OpOverload):
@@ -252,8 +251,7 @@ class Planner:
     def _decide_anew(self, request: Request, outer: DecisionDependencies) -> Decision:
         depth = len(request.context)
         decision = self._decision(request)
-        # A failure caused by a cycle through an outer call is only valid in this context, as is the cheapest of the
-        # alternatives that the cycle left.
+        # A failure by a cycle through an outer call, or the cheapest of what it left, is only valid in this context.
         # A derivation found without comparing prices is the first that reaches the target, and is one in any context.
         matters = isinstance(decision, Blocked) or self._by_cost(request.level)
         cut = request.basis.cycle_depth < depth and matters
@@ -354,8 +352,7 @@ class Planner:
             if isinstance(found, Derived):
                 return found
             blocked = found
-            # The earlier group failed only for the limit. With a higher one it would come first, so that a later group
-            # must not be chosen in its place.
+            # With a higher limit the earlier group would come first: a later one must not be chosen in its place.
             if request.basis.beyond_limit:
                 break
         return blocked
@@ -522,12 +519,15 @@ class Planner:
             expansion.graph, expected=select_results(request.signature.read, request.expected)
         )
         decisions: dict[fx.Node, Decision] = {}
+        in_bytes = not self.everywhere and has_byte_floats(request.node)
         for node in propagation.nodes():
             if node in propagation.lost:
                 return Declined(f"emits {node.target}, which {propagation.lost[node]}")
             decision = decisions[node] = self._decide_inside(node, context, request.basis, request.limit - spent)
             if isinstance(decision, Blocked):
                 return decision.as_declined(request.op)
+            if in_bytes and decision is LEGAL and (why := missing_kernel(node, self.target.dtypes or ())) is not None:
+                return Declined(why)
             if request.limit < math.inf:
                 spent += self._price_of(decision, node)
                 # Equal prices go on: of these the more accurate rule wins, then the first.

@@ -10,6 +10,7 @@ from torch import fx
 
 from decomp.ir.arguments import equal, substituted
 from decomp.ir.call import metadata
+from decomp.ir.dtypes import BYTE_FLOATS
 from decomp.metadata.nonfinite_constants import same_constant
 from decomp.metadata.strides import same_layout
 from decomp.metadata.symbolic_sizes import same_shape, same_size
@@ -88,6 +89,9 @@ def same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
         return same_elements(*(torch.view_as_real(t.resolve_conj()) for t in (one, other)))
     if not one.is_floating_point():
         return bool(torch.equal(one, other))
+    if one.dtype in BYTE_FLOATS:  # for which there is no `signbit`
+        alike = one.view(torch.uint8) == other.view(torch.uint8)
+        return bool((alike | (one.isnan() & other.isnan())).all())
     # `torch.equal` says that 0.0 equals −0.0, and that NaN differs from NaN.
     alike = (one == other) & (torch.signbit(one) == torch.signbit(other))
     return bool((alike | (one.isnan() & other.isnan())).all())

@@ -17,6 +17,12 @@ KINDS: dict[str, Callable[[torch.dtype], bool]] = {
     "bool": lambda dtype: dtype == torch.bool,
 }
 """Predicates of dtypes by kind."""
+BYTE_FLOATS = frozenset(
+    dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize == 1
+)
+"""The dtypes of float8, and of float4 in pairs."""
 
 
 def dtype_named(name: Any) -> torch.dtype | None:

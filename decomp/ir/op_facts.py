@@ -331,3 +331,20 @@ TAKES_INT64: Mapping[str, tuple[str, ...]] = {
 }
 """Arguments for which PyTorch's kernels (torch 2.13, CPU) only accept int64, by short op name: for some, fake tensors
 would accept int32. Others, such as `gather` and `index_select`, accept both."""
+
+# Floats of a byte: float8, and float4 in pairs.
+
+BYTE_FLOATS_MOVED = _names(
+    "clone copy reshape lift_fresh_copy cat stack where index_select embedding roll repeat select_scatter "
+    "slice_scatter diagonal_scatter as_strided_scatter select_backward slice_backward diagonal_backward diag_embed "
+    "block_diag zeros zeros_like new_zeros empty empty_like new_empty empty_strided new_empty_strided eq ne isnan "
+    "alias_copy as_strided_copy detach_copy diagonal_copy expand_copy permute_copy select_copy slice_copy split_copy "
+    "split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsqueeze_copy view_copy"
+)
+"""Ops beside views that have kernels for all of them: those that move numbers, or compare tensors of them."""
+BYTE_FLOATS_CAST = _names("_to_copy index _unsafe_index any all masked_select")
+"""Ops that have kernels for float8."""
+BYTE_FLOATS_FILLED = _names("full full_like new_full ones ones_like new_ones fill constant_pad_nd scalar_tensor")
+"""Ops that have kernels for float8 where it has the number (float8_e8m0fnu has no zero)."""
+BYTE_FLOATS_REDUCED = _names("sum mean")
+"""Ops that have kernels for float8 where `dtype` says another one for the result."""
