@@ -49,6 +49,11 @@ class Limitation:
             return missing_ops(self.needs, target) is not None
         return self.when is not None or not target.knows(self.op)
 
+    @property
+    def is_conditional(self) -> bool:
+        """Whether it says for which calls or targets it holds."""
+        return self.when is not None or bool(self.needs)
+
     def __str__(self) -> str:
         return f"{self.op}: {self.reason}"
 

@@ -192,7 +192,7 @@ class Rules:
     ) -> None:
         """Declare that no rule can decompose an op, or those calls of it for which `when(call)` is true. `reason` is
         printed in the error. With `needs`, it applies to targets that lack one of these ops, or all ops of a tuple.
-        Raises `UnknownOp`.
+        With neither, a rule for the op takes its place. Raises `UnknownOp`.
 
         ```python
         rules.limit(torch.nonzero, reason="the shape of the result depends on data")
@@ -209,7 +209,10 @@ class Rules:
 
     def limitation(self, call: Call, target: Target) -> str | None:
         """The declared reason why no rule can lower `call` to `target`, or None."""
-        return first_applicable(self._limitations.get(call.op, ()), call, target)
+        declared = self._limitations.get(call.op, ())
+        # A rule refutes that there is none for any call: why it declines this one is then the reason.
+        declared = tuple(each for each in declared if each.is_conditional) if self.of(call.op) else declared
+        return first_applicable(declared, call, target)
 
     @property
     def entries(self) -> tuple[Entry, ...]:

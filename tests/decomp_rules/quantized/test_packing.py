@@ -87,6 +87,16 @@ def test_without_a_layout_they_are_blocked_with_what_to_declare() -> None:
     ) in str(caught.value)
 
 
+@pytest.mark.parametrize("rules", [packing.rules("avx2") | RULES, RULES | packing.rules("avx2")])
+def test_with_a_layout_the_error_says_why_its_rule_declines(rules: decomp.Rules) -> None:
+    layer = Linear()
+    layer.scales = layer.scales[:1]
+    with pytest.raises(decomp.NotLowered) as caught:
+        decomp.lower(layer, to=targets.core_aten, args=(numbers(3, 64),), rules=rules)
+    assert "aten._weight_int4pack_mm_for_cpu: the scales and zeros are not (64 / 32, 80, 2)" in str(caught.value)
+    assert "depends on the processor" not in str(caught.value)
+
+
 def test_an_unknown_layout_is_refused() -> None:
     with pytest.raises(decomp.errors.ArgumentError) as caught:
         packing.rules("neon")
