@@ -29,6 +29,7 @@ from decomp.partitioning.partitioning import partition
 from decomp.rules.keywords import BackendOptions
 from decomp.rules.options import CHECKS, Options, verb
 from decomp.rules.target import Target
+from decomp.runtime.composite_regions import composites_as_regions, regions_as_composites
 from decomp.runtime.input_layouts import for_every_layout
 from decomp.runtime.lowered_graphs import (
     MOST,
@@ -66,8 +67,9 @@ def backend(
     `decomp.partition` does, and PyTorch runs what it cannot); or a function that takes a GraphModule of ATen overloads
     and its example inputs and returns a callable. `to` defaults to the target of the
     `Backend`; `cost` for "inductor" to that of the target's file or `decomp.costs.fused`. The other arguments are those
-    of `lower`. Raises `ArgumentError` for wrong arguments; the compiled model raises what `lower` raises, when it is
-    first called.
+    of `lower`. Composites are calls in the forward graph, and their gradients in the backward graph, where `gelu` is
+    `aten.gelu.backward`; "inductor" knows none, and is refused with `composites`. Raises `ArgumentError` for wrong
+    arguments; the compiled model raises what `lower` raises, when it is first called.
     """
     known = compiler in _NAMED if isinstance(compiler, str) else isinstance(compiler, Backend) or callable(compiler)
     if not known:
@@ -76,8 +78,14 @@ def backend(
     CHECKS["to"]("to", to)
     assert to is not None
     to = when_fused(to) if compiler == "inductor" else to
+    options = Options.of(given)
+    if options.composites and compiler == "inductor":
+        raise ArgumentError(
+            "compiler='inductor' compiles ops and knows no composites\n"
+            "  to do: leave out composites=, or pass a Backend or a function as compiler="
+        )
     log_as_requested()
-    return TorchCompileBackend(to, Options.of(given), compiler)
+    return TorchCompileBackend(to, options, compiler)
 
 
 class TorchCompileBackend:
@@ -211,6 +219,7 @@ class _Compilation:
         casts = is_any_autocast_enabled()
         prepare_bodies(before_autograd)
         compare_with_numbers(before_autograd)
+        composites_as_regions(before_autograd, _may_be_trained(spelled, inputs))
         with DisableAutocast():
             result = autograd(before_autograd, _replace_bases_by_fakes(module, inputs))
         return _without_autocast(result) if casts else result
@@ -235,7 +244,7 @@ class _Compilation:
     ) -> Callable[..., Any]:
         graph, count = module.graph, len(outputs_of(module.graph))
         # After autograd nothing requires a gradient any more.
-        lowering = self._lower(_without_prims(module), training=False)
+        lowering = self._lower(regions_as_composites(_without_prims(module)), training=False)
         lowered: fx.GraphModule = lowering.result
         kept = shared_pairs(lowered.graph) - merged_pairs(graph, lowered.graph) if self.keeps_views else frozenset()
         shown = view_bases(graph, outputs.results.intersection(chain(*(shared_pairs(graph) - kept))))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from decomp.breakdown.accounts import composite_calls, lowered_calls, source_calls
+from decomp.breakdown.accounts import composite_calls, lowered_calls, source_calls, source_composites
 from decomp.costs.counting import CALLS
 from decomp.costs.model import price_of_graph, unit_of
 from decomp.costs.plans import Totals
@@ -273,18 +273,19 @@ def _composites(lowering: Lowering) -> Iterator[str]:
     """`aten.gelu (composite, 26 calls inside), 2 times`; and why calls of an op are no composites."""
     internals = lowering.internals
     made = set()
-    for body, calls in composite_calls(lowering):
-        assert body.composite is not None
-        made.add(body.composite.name)
-        times = f", {len(calls)} times" if len(calls) > 1 else ""
-        yield f"{body.composite.described(len(calls_for_target(body.graph)))}{times}"
+    listed = [(body.composite, body, len(calls)) for body, calls in composite_calls(lowering)]
+    for composite, body, count in (*listed, *source_composites(lowering)):
+        assert composite is not None
+        made.add(composite.name)
+        times = f", {count} times" if count > 1 else ""
+        yield f"{composite.described(len(calls_for_target(body.graph)))}{times}"
     for piece in internals.pieces:
         record = piece.record("composites")
         for name, reason in (record.left if record is not None else {}).items():
             yield f"{name}: no composite, {reason}"
     for op in internals.request.versions:
         name = spell_composite(op)
-        if name not in made:
+        if name not in made and f"{name}.backward" not in made:
             yield f"{name}: no composite, {_why_none(lowering, composite_key(op))}"
 
 

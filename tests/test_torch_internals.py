@@ -1,13 +1,14 @@
 """Each piece of private API of PyTorch that the package uses is there, and does what it is used for."""
 
 import importlib
+import operator
 import pkgutil
 import subprocess
 import sys
 
 import pytest
 import torch
-from torch import fx
+from torch import fx, nn
 
 from decomp import torch_internals
 from decomp.torch_internals import (
@@ -18,6 +19,7 @@ from decomp.torch_internals import (
     modes,
     process_groups,
     pytree,
+    regions,
     schemas,
     sizes,
     transforms,
@@ -25,7 +27,7 @@ from decomp.torch_internals import (
 from tests.sharded.groups import process_group
 from tests.torch_pieces import PIECES, piece, symbolic
 
-MODULES = (archives, compiling, fakes, graphs, modes, process_groups, pytree, schemas, sizes, transforms)
+MODULES = (archives, compiling, fakes, graphs, modes, process_groups, pytree, regions, schemas, sizes, transforms)
 LATE = (
     "annotations",
     "CHANGES",
@@ -431,6 +433,26 @@ def sees_what_is_applied_with_gradients():
     apply(x)
     assert applied == [Doubled, Doubled]
     assert torch.autograd.grad(result.sum(), x)[0].tolist() == [2, 2]
+
+
+@piece("regions.region")
+def is_one_call_forward_and_one_backward():
+    body = graphs.make_fx(lambda x: (x.sin() * x,))(torch.ones(2))
+    holder, graph = nn.Module(), fx.Graph()
+    holder.body = body
+    called = graph.call_function(regions.region, (graph.get_attr("body"), graph.placeholder("x")), {"said": "it"})
+    graph.output((graph.call_function(operator.getitem, (called, 0)),))
+    seen = []
+
+    def compiler(module, inputs):
+        seen.extend(dict(node.kwargs) for node in module.graph.nodes if node.target is regions.region)
+        return compiling.make_boxed_func(module.forward)
+
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    run = compiling.aot_module_simplified(fx.GraphModule(holder, graph), [x], fw_compiler=compiler)
+    run(x)[0].sum().backward()
+    assert seen == [{"said": "it"}, {"said": "it", "gradients": [0], "wanted": [0]}]
+    torch.testing.assert_close(x.grad, (x.cos() * x + x.sin()).detach())
 
 
 @piece("sizes.ValueRanges")

@@ -19,7 +19,7 @@ from decomp.errors import Blocker, CostError, spell_target
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.accounting import calls_for_target, effects_in
 from decomp.ir.call import call_if_bound, metadata, modules_in
-from decomp.ir.composites import composites_in
+from decomp.ir.composites import CompositeCall, composites_in
 from decomp.ir.module import Module, ProgramGraph
 from decomp.ir.signature import Signatures
 from decomp.torch_internals.pytree import tensors_in
@@ -123,6 +123,18 @@ def composite_calls(lowering: Lowering) -> list[tuple[ProgramGraph, list[fx.Node
     for piece in lowering.internals.pieces if bodies else ():
         count(piece, None)
     return [(body, found[owner]) for owner, body in bodies.items()]
+
+
+def source_composites(lowering: Lowering) -> list[tuple[CompositeCall, ProgramGraph, int]]:
+    """The composites that the source itself has, each with its body and the number of calls of this body."""
+    pieces = {piece.owner: piece for piece in lowering.internals.pieces}
+    found: dict[Any, tuple[CompositeCall, ProgramGraph, int]] = {}
+    for own in (*pieces.values(), *lowering.internals.composites):
+        for node, made in composites_in(own.graph).items():
+            owner = own.bodies.get(str(node.args[0].target))
+            if owner in pieces:
+                found[owner] = made, pieces[owner], 1 + (found[owner][-1] if owner in found else 0)
+    return list(found.values())
 
 
 def modules_of(node: fx.Node) -> Modules:

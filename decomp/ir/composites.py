@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 import operator
 from typing import Any
 
@@ -70,6 +70,13 @@ class CompositeCall:
             {each: value for each, value in given.items() if each in operands},
             tuple(results),
         )
+
+    def backward(self, gradients: Mapping[int, int], wanted: Sequence[int]) -> CompositeCall:
+        """The call that computes its gradients: on the same operands, and on the gradients of its results, `gradients`
+        by place, as further operands. It returns those of the operands `wanted`."""
+        listed = [{"operand": gradients[i]} if i in gradients else None for i in range(max(gradients) + 1)]
+        operands = {**self.operands, "gradients": listed}
+        return replace(self, name=f"{self.name}.backward", overload=None, operands=operands, results=tuple(wanted))
 
     @property
     def meta(self) -> dict[str, Any]:

@@ -95,6 +95,7 @@ class BackendOptions(TypedDict, total=False):
     simplify: bool
     narrow: bool
     verify: bool | str
+    composites: Iterable[Any] | Mapping[Any, int]
 
 
 class DecomposeOptions(CaptureOptions, total=False):
