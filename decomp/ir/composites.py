@@ -60,7 +60,7 @@ class CompositeCall:
         results: Sequence[int],
     ) -> CompositeCall:
         """The composite of a call of the source. `operand_of`: for each node among its arguments, the operand."""
-        given = {each: _plain(fx.map_arg(value, operand_of.__getitem__)) for each, value in arguments.items()}
+        given = {each: plain_attribute(fx.map_arg(value, operand_of.__getitem__)) for each, value in arguments.items()}
         operands = {each for each, value in arguments.items() if any(True for _ in nodes_in(value))}
         return cls(
             name,
@@ -99,7 +99,7 @@ class CompositeCall:
         except UnknownOp:
             return None
         operands = node.args[1:]
-        read = {name: _read(value) for name, value in self.attributes.items()}
+        read = {name: read_attribute(value) for name, value in self.attributes.items()}
         filled = {name: _filled(value, operands) for name, value in self.operands.items()}
         return Call(
             op,
@@ -133,19 +133,19 @@ def composites_in(graph: fx.Graph) -> dict[fx.Node, CompositeCall]:
     return {node: found for node in graph.nodes if (found := CompositeCall.of(node)) is not None}
 
 
-def _plain(value: Any) -> Any:
-    """An argument as JSON has it."""
+def plain_attribute(value: Any) -> Any:
+    """An argument as JSON has it; dtypes as text."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): plain_attribute(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [plain_attribute(each) for each in value]
     return value if value is None or type(value) in (bool, int, float, str) else str(value)
 
 
-def _read(value: Any) -> Any:
+def read_attribute(value: Any) -> Any:
     """An attribute as the op takes it: texts such as `torch.float32` are what they name."""
     if isinstance(value, list):
-        return [_read(each) for each in value]
+        return [read_attribute(each) for each in value]
     name = value.removeprefix("torch.") if isinstance(value, str) and value.startswith("torch.") else ""
     found = getattr(torch, name, value) if name else value
     return found if isinstance(found, (torch.dtype, torch.layout, torch.memory_format)) else value
@@ -154,4 +154,4 @@ def _read(value: Any) -> Any:
 def _filled(value: Any, operands: Sequence[Any]) -> Any:
     if isinstance(value, Mapping):
         return operands[value["operand"]]
-    return [_filled(each, operands) for each in value] if isinstance(value, list) else _read(value)
+    return [_filled(each, operands) for each in value] if isinstance(value, list) else read_attribute(value)

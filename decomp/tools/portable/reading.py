@@ -18,6 +18,7 @@ from decomp.capture.inputs.assumptions import size_assumptions
 from decomp.capture.inputs.checks import InputCheck, expected_inputs
 from decomp.capture.lowered_module import install_input_check
 from decomp.errors import ArgumentError, boundary, first_line
+from decomp.ir.composites import KEY
 from decomp.ir.host_functions import HOST_FUNCTIONS
 from decomp.ir.schema import parameters
 from decomp.metadata.fakes import new_mode
@@ -25,6 +26,7 @@ from decomp.metadata.shape_env import SymbolFacts, new_sizes
 from decomp.ops import aten
 from decomp.tools.portable import expressions
 from decomp.tools.portable.arguments import known_dtype, parameters_of_function, read_value
+from decomp.tools.portable.composites import read_composite
 from decomp.tools.portable.trees import value_of
 from decomp.tools.portable.weights import WeightsFile, strides_of
 from decomp.tools.portable.writing import FORMAT, KIND
@@ -194,8 +196,12 @@ class _GraphReader:
         target = _target(described["op"])
         given = {name: read_value(each, self.references) for name, each in described["arguments"].items()}
         results = described["results"]
-        args, kwargs = _placed(target, given)
+        composite = "composite" in described
+        # `_placed` names arguments by the signature of the op, and that of `wrap` has no names for operands.
+        args, kwargs = ((given["body"], *given["operands"]), {}) if composite else _placed(target, given)
         node = self.graph.call_function(target, args, kwargs, name=self._name(results))
+        if composite:
+            node.meta["custom"] = {KEY: read_composite(described["composite"])}
         if results and not _has_several(target):
             self._take(results[0], node)
             if "strides" not in self.described["values"][results[0]]:

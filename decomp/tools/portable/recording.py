@@ -16,6 +16,7 @@ from decomp.ir.accounting import effects_in
 from decomp.ir.aliases import attribute, view_chain
 from decomp.ir.arguments import leaves, substituted
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata, module_path, projected
+from decomp.ir.composites import CompositeCall
 from decomp.ir.dtypes import name_of
 from decomp.ir.host_functions import HOST_NAMES
 from decomp.ir.op_facts import RUN_ONCE
@@ -25,6 +26,7 @@ from decomp.metadata.strides import contiguous_strides
 from decomp.metadata.symbolic_sizes import SYMBOLIC, same_shape
 from decomp.tools.portable import expressions
 from decomp.tools.portable.arguments import arguments_of_function, arguments_of_overload, literal, written_value
+from decomp.tools.portable.composites import written_composite
 from decomp.tools.portable.trees import tree_of, tree_of_spec
 from decomp.tools.portable.weights import values_of
 from decomp.torch_internals.graphs import PyTreeCodeGen
@@ -187,21 +189,28 @@ class _GraphRecorder:
     def _call(self, node: fx.Node) -> None:
         if is_projection(node):
             self.now[node] = projected(node, self.now[node.args[0]])
+        elif (made := CompositeCall.of(node)) is not None:
+            body, *operands = node.args
+            arguments = {"body": body, "operands": operands}
+            self._record(node, "higher_order.wrap", arguments, {"composite": written_composite(made, node)})
         elif _runs_once(node):
             self._inline(node)
         else:
-            op, arguments = self._op_and_arguments(node)
-            found = {name: self._argument(value, node) for name, value in arguments.items()}
-            self.now[node] = self._results(node)
-            self.calls.append(
-                {
-                    "op": op,
-                    "arguments": found,
-                    "results": [None if each is None else each.number for each in leaves(self.now[node])],
-                    "source": self.program.source_op(node),
-                    "module": module_path(node.meta.get("nn_module_stack")),
-                }
-            )
+            self._record(node, *self._op_and_arguments(node), {})
+
+    def _record(self, node: fx.Node, op: str, arguments: dict[str, Any], more: dict[str, Any]) -> None:
+        found = {name: self._argument(value, node) for name, value in arguments.items()}
+        self.now[node] = self._results(node)
+        self.calls.append(
+            {
+                "op": op,
+                "arguments": found,
+                "results": [None if each is None else each.number for each in leaves(self.now[node])],
+                "source": self.program.source_op(node),
+                "module": module_path(node.meta.get("nn_module_stack")),
+                **more,
+            }
+        )
 
     def _inline(self, node: fx.Node) -> None:
         """A body that runs exactly once: its calls take its place."""

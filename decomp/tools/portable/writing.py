@@ -21,7 +21,7 @@ from decomp.tools.portable import weights as weight_files
 from decomp.tools.portable.recording import PortableRecorder, Weight
 from decomp.tools.writing import one_row_a_line
 
-KIND, FORMAT = "decomp program", 1
+KIND, FORMAT = "decomp program", 2
 
 
 def save(lowering: Lowering, path: Path, weights: bool = True) -> Path:

@@ -68,6 +68,12 @@ static json *item(const json *list, int64_t i) {
     return found;
 }
 
+static size_t length(const json *list) {
+    size_t found = 0;
+    for (const json *each = list->first; each; each = each->next) found++;
+    return found;
+}
+
 static int64_t whole(const json *number) { return strtoll(number->text, NULL, 10); }
 
 /* Tensors: float32 numbers in the order of a contiguous array; a mask has 0 and 1. */
@@ -77,7 +83,7 @@ struct decomp_tensor {
     float *data;
 };
 
-static decomp_tensor *values[1000];
+static decomp_tensor **values; /* of the graph that runs */
 
 static decomp_tensor *new_tensor(const json *described) {
     decomp_tensor *made = calloc(1, sizeof *made);
@@ -167,30 +173,54 @@ static void run(const char *op, const json *given, decomp_tensor *to) {
     }
 }
 
-int main(int count, char **arguments) {
-    if (count != 3) fail("usage", "reader program.json program.weights < inputs > outputs");
-    char *text = contents(arguments[1]), *weights = contents(arguments[2]);
-    json *program = parse(&text), *graph = item(get(program, "graphs"), 0);
+static const json *program;
+static const char *weights;
 
-    json *described = get(graph, "values");
+static decomp_tensor **results_of(const json *graph, decomp_tensor **inputs);
+
+/* A composite: the graph that is its body, on its operands. get(call, "composite") has the name of its op. */
+static void run_body(const json *call) {
+    const json *given = get(call, "arguments"), *operands = get(given, "operands");
+    decomp_tensor **inputs = calloc(length(operands) + 1, sizeof *inputs), **next = inputs;
+    for (json *each = operands->first; each; each = each->next) *next++ = values[whole(get(each, "value"))];
+    next = results_of(item(get(program, "graphs"), whole(get(get(given, "body"), "graph"))), inputs);
+    for (json *each = get(call, "results")->first; each; each = each->next) values[whole(each)] = *next++;
+}
+
+static decomp_tensor **results_of(const json *graph, decomp_tensor **inputs) {
+    const json *described = get(graph, "values"), *outputs = get(graph, "outputs");
+    decomp_tensor **around = values, **results = calloc(length(outputs) + 1, sizeof *results), **next = results;
+    values = calloc(length(described) + 1, sizeof *values);
     for (json *each = get(graph, "tensors")->first; each; each = each->next) {
         json *found = item(get(program, "tensors"), whole(get(each, "tensor")));
         decomp_tensor *made = values[whole(get(each, "value"))] = new_tensor(found);
         memcpy(made->data, weights + whole(get(found, "offset")), (size_t)made->size * sizeof(float));
     }
-    for (json *each = get(graph, "inputs")->first; each; each = each->next) {
-        int64_t value = whole(get(each, "value"));
-        decomp_tensor *made = values[value] = new_tensor(item(described, value));
+    for (json *each = get(graph, "inputs")->first; each; each = each->next)
+        values[whole(get(each, "value"))] = *inputs++;
+    for (json *each = get(graph, "calls")->first; each; each = each->next) {
+        const char *op = get(each, "op")->text;
+        int64_t value = whole(get(each, "results")->first);
+        if (!strcmp(op, "higher_order.wrap")) run_body(each);
+        else run(op, get(each, "arguments"), values[value] = new_tensor(item(described, value)));
+    }
+    for (json *each = outputs->first; each; each = each->next) *next++ = values[whole(get(each, "value"))];
+    return values = around, results;
+}
+
+int main(int count, char **arguments) {
+    if (count != 3) fail("usage", "reader program.json program.weights < inputs > outputs");
+    char *text = contents(arguments[1]);
+    program = parse(&text), weights = contents(arguments[2]);
+
+    json *graph = item(get(program, "graphs"), 0), *described = get(graph, "inputs");
+    decomp_tensor **inputs = calloc(length(described) + 1, sizeof *inputs), **next = inputs;
+    for (json *each = described->first; each; each = each->next) {
+        decomp_tensor *made = *next++ = new_tensor(item(get(graph, "values"), whole(get(each, "value"))));
         if (fread(made->data, sizeof(float), (size_t)made->size, stdin) != (size_t)made->size)
             fail("too few numbers for", get(each, "name")->text);
     }
-    for (json *each = get(graph, "calls")->first; each; each = each->next) {
-        int64_t value = whole(get(each, "results")->first);
-        run(get(each, "op")->text, get(each, "arguments"), values[value] = new_tensor(item(described, value)));
-    }
-    for (json *each = get(graph, "outputs")->first; each; each = each->next) {
-        decomp_tensor *found = values[whole(get(each, "value"))];
-        fwrite(found->data, sizeof(float), (size_t)found->size, stdout);
-    }
+    decomp_tensor **results = results_of(graph, inputs);
+    for (; *results; results++) fwrite((*results)->data, sizeof(float), (size_t)(*results)->size, stdout);
     return 0;
 }

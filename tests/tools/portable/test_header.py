@@ -1,5 +1,6 @@
 """The C header of a target: it compiles as C and as C++, and a small reader in C runs a program with it."""
 
+import json
 from pathlib import Path
 import shutil
 import subprocess
@@ -42,9 +43,14 @@ def test_the_header_of_a_target_is_strict_c_and_cpp(name, tmp_path):
     run(*compiler("g++", "c++"), "-std=c++17", *STRICT, "-x", "c++", "-c", tmp_path / "main.c", "-o", tmp_path / "m.o")
 
 
-def test_a_reader_in_c_runs_a_program_with_the_header_of_its_target(tmp_path):
+@pytest.mark.parametrize("composites", [(), ("relu", "linear")], ids=["plain", "composites"])
+def test_a_reader_in_c_runs_a_program_with_the_header_of_its_target(composites, tmp_path):
     model, args = samples.models.model("mlp")
-    decomp.lower(model, to=CHIP, args=args, training=False).save(tmp_path / "program.json")
+    lowering = decomp.lower(model, to=CHIP, args=args, training=False, composites=composites)
+    ops = {
+        call["op"] for call in json.loads(lowering.save(tmp_path / "program.json").read_text())["graphs"][0]["calls"]
+    }
+    assert ("higher_order.wrap" in ops) == bool(composites)
     (tmp_path / "chip.h").write_text(header(CHIP))
     run(*compiler("gcc", "cc"), "-std=c99", *STRICT, "-I", tmp_path, READER, "-o", tmp_path / "reader")
     files = (tmp_path / "program.json", tmp_path / "program.weights")

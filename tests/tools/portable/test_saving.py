@@ -3,17 +3,21 @@
 import copy
 from importlib import resources
 import json
+import operator
 
 import pytest
 import torch
 from torch import nn
 from torch._higher_order_ops import scan, while_loop
+from torch.nn import functional as F
 
 import decomp
 from decomp.errors import NotPortable
+from decomp.ir.composites import CompositeCall, composites_in
 from decomp.results import PortableProgram
 from decomp.tools.portable import expressions, weights
 from decomp_rules import backends, samples, targets
+from tests.derive.nested import NESTED, NESTED_RULES, Nested, queries
 
 NUMPY = backends.get("numpy")
 SCHEMA = json.loads(resources.files("decomp.tools.portable").joinpath("program.schema.json").read_text("utf-8"))
@@ -212,6 +216,57 @@ def test_a_program_lowered_to_train_is_written_without_its_gradients(tmp_path):
     torch.testing.assert_close(read.get_parameter("0.weight").grad, lowering.result.get_parameter("0.weight").grad)
 
 
+class Named(nn.Module):
+    """Composites with a constant, within each other, with a size as an operand, and with several results."""
+
+    def forward(self, x):
+        y = Nested()(x)
+        half = F.softmax(y, -1, dtype=torch.float64).repeat(1, 1, x.shape[2], 1)
+        return half, torch.nan_to_num(y, posinf=float("inf")), y.max(1)[1]
+
+
+def test_composites_are_functions_of_the_program(tmp_path):
+    ops = {**NESTED, "repeat": 1, "nan_to_num": 1, "max": 3}
+    sizes = {"dynamic_shapes": ({2: torch.export.Dim("rows", min=2, max=64)},), "rules": NESTED_RULES}
+    lowering = lowered(Named(), (queries(),), composites=ops, **sizes)
+    document = assert_same(lowering, tmp_path, (queries(),), (queries(7),))
+
+    calls = [[call for call in graph["calls"] if "composite" in call] for graph in document["graphs"]]
+    named = {call["composite"]["name"]: call["composite"] for call in calls[0]}
+    assert [*named] == [f"aten.{op}" for op in "scaled_dot_product_attention softmax repeat nan_to_num max".split()]
+    assert named["aten.softmax"]["version"] == 2 and named["aten.softmax"]["attributes"]["dtype"] == {
+        "dtype": "float64"
+    }
+    assert named["aten.nan_to_num"]["attributes"]["posinf"] == {"float": "inf"}
+    assert {"operand": 1} in named["aten.repeat"]["operands"]["repeats"] and named["aten.max"]["results"] == [1]
+    inside = calls[calls[0][0]["arguments"]["body"]["graph"]]
+    assert [call["composite"]["name"] for call in inside] == ["aten.softmax"]
+
+    read = PortableProgram.read(tmp_path / "program.json").module
+    assert flat_calls(read) == flat_calls(lowering.result)
+    said = [[*composites_in(program.graph).values()] for program in (read, lowering.result)]
+    assert said[0] == said[1]
+
+
+def flat_calls(module):
+    """The calls of a program, those of the bodies of its composites in their place."""
+    found = []
+    for node in module.graph.nodes:
+        if CompositeCall.of(node) is not None:
+            found += flat_calls(module.get_submodule(node.args[0].target))
+        elif node.op == "call_function" and node.target is not operator.getitem:
+            found.append((str(node.target), len(node.all_input_nodes)))
+    return found
+
+
+def test_a_backend_runs_the_composites_of_a_program_that_it_knows(tmp_path):
+    lowered(nn.GELU(approximate="tanh"), (torch.randn(3),), composites={"gelu"}).save(tmp_path / "program.json")
+    chip, seen = backends.numpy_arrays.make(), []
+    chip.implements("gelu")(lambda x, approximate="none": seen.append(approximate) or x)
+    chip.load(PortableProgram.read(tmp_path / "program.json").module)(torch.randn(3))
+    assert seen == ["tanh"]
+
+
 def test_numbers_that_were_narrowed_are_marked(tmp_path):
     model, args = samples.models.model("gpt")
     narrow = targets.tinygrad.with_dtypes(["float32", "int32", "bool"])
@@ -279,7 +334,7 @@ def test_files_that_cannot_be_written_or_read_are_named(tmp_path):
     text = path.read_text()
     damaged = {
         "is not a program, or is damaged": "{",
-        "is of format 9, and this decomp reads format 1": text.replace('"format": 1', '"format": 9'),
+        "is of format 9, and this decomp reads format 2": text.replace('"format": 2', '"format": 9'),
         "is not an op of this PyTorch, or of a library that is imported": text.replace("aten.", "aten_."),
         "the name '__class__.x'": text.replace('"0.weight"', '"__class__.x"'),
         "has no argument other2": text.replace('"other":', '"other2":'),
@@ -290,6 +345,13 @@ def test_files_that_cannot_be_written_or_read_are_named(tmp_path):
         path.write_text(content)
         with pytest.raises(decomp.errors.ArgumentError, match=said):
             PortableProgram.read(path)
+
+
+def test_a_damaged_composite_is_named(tmp_path):
+    path = lowered(nn.GELU(), (torch.randn(3),), composites={"gelu"}).save(tmp_path / "p.json")
+    path.write_text(path.read_text().replace('"name":"aten.gelu"', '"name":7'))
+    with pytest.raises(decomp.errors.ArgumentError, match="is a damaged program: .* the composite {'name': 7,"):
+        PortableProgram.read(path)
 
 
 def test_every_function_of_sizes_is_in_the_schema():
