@@ -173,7 +173,8 @@ def _in_integers(sample: Sample, dtype: torch.dtype) -> Iterator[Sample]:
     """The call with integers in the place of floats; none is 0, as PyTorch ends the process if it divides by it."""
     floats = [t.is_floating_point() for t in sample.tensors]
     if any(floats) and not any(t.is_complex() for t in sample.tensors):
-        integers = ((3 * t).abs().ceil().clamp(1, 100).to(dtype) for t in sample.tensors)
+        numbers = (t.float() if t.itemsize == 1 else t for t in sample.tensors)  # those of 8 bits have no arithmetic
+        integers = ((3 * t).abs().ceil().clamp(1, 100).to(dtype) for t in numbers)
         yield sample.with_tensors(new if is_float else t for t, new, is_float in zip(sample.tensors, integers, floats))
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import decomp
-from decomp.tools.converting.asking import AskedCall, AskJob, DescribedTensor
+from decomp.tools.converting.asking import AskedCall, AskJob, DescribedTensor, calls_to_ask
 from decomp.tools.converting.conditions import FileCondition, conditions_of
 from decomp.tools.converting.probing import probe
 from tests.tools.converting import fakes
@@ -100,6 +100,11 @@ def test_a_converter_may_be_asked_in_some_dtypes_alone():
     assert str(raised.value) == (
         "unknown dtype 'flaot32'; known are float, complex, integer, bool, and names as float32"
     )
+
+
+def test_calls_of_floats_of_eight_bits_which_have_no_arithmetic_are_asked_too():
+    calls = calls_to_ask(torch.ops.aten._scaled_mm.default)
+    assert calls and all(torch.float8_e4m3fn in {t.dtype for t in call.tensors} for call in calls)
 
 
 def call(verdict, dtype="float32", rank=2, **arguments):
