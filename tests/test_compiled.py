@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 import decomp
@@ -55,24 +56,32 @@ class Call(nn.Module):
 
 def _drawn(count: int, seed: int, dynamic: bool = False) -> list[Any]:
     """Ops of the library that have a sample with a reference in float64, and that PyTorch differentiates; if `dynamic`,
-    none of which a rule declines sizes that are not known, by its certificate."""
-    # A rule of `linalg_lu_factor` calls `linalg_lu_factor_ex`, which is declined at open sizes.
-    left_out = _of_known_sizes() | {"aten.linalg_lu_factor"} if dynamic else set()
-    packets = {rule.op.packet for rule in RULES if rule.op.packet is not None and str(rule.op) not in left_out}
-    packets = sorted(packets, key=str)
+    those of which no rule, by which they or their gradients are lowered, declines open sizes, by its certificate."""
+    left_out = _of_known_sizes() if dynamic else set()
+    packets = sorted({rule.op.packet for rule in RULES if rule.op.packet is not None}, key=str)
     chosen = []
     for packet in random.Random(seed).sample(packets, len(packets)):
         found = [s for s in calls_of(packet) if _is_comparable(s)][:1]
+        found = [s for s in found if not left_out or left_out.isdisjoint(_rules_of(Call(s)))]
         chosen += [pytest.param(s, id=str(packet)) for s in found]
         if len(chosen) == count:
             break
     return chosen
 
 
-def _of_known_sizes() -> set[str]:
+def _of_known_sizes() -> set[tuple[str, str]]:
+    """The rules that decline open sizes, by name and place."""
     committed = read_committed()
-    found = [(str(rule.op), way) for rule in RULES for way in committed.get(identity(rule), Certificate("")).ways[:1]]
-    return {op for op, way in found if way.notes.get("dynamic shapes", "").startswith("declines")}
+    found = [(rule, way) for rule in RULES for way in committed.get(identity(rule), Certificate("")).ways[:1]]
+    declining = (rule for rule, way in found if way.notes.get("dynamic shapes", "").startswith("declines"))
+    return {(rule.name, rule.location) for rule in declining}
+
+
+def _rules_of(call: Call) -> set[tuple[str, str]]:
+    """The rules by which a call and its gradient are lowered, also those of the calls that they make."""
+    with_gradient = make_fx(lambda *inputs: _results(call, call, inputs))(*call.tensors)
+    lowering = decomp.lower(with_gradient, to=targets.core_aten, args=call.tensors, partial=True)
+    return {rule for node in lowering.result.graph.nodes for rule in lowering.provenance(node).chain}
 
 
 def _is_comparable(sample: decomp.Sample) -> bool:
@@ -85,12 +94,13 @@ def _is_comparable(sample: decomp.Sample) -> bool:
 
 
 def _is_traced(call: nn.Module, tensors: list[torch.Tensor]) -> bool:
-    """Whether PyTorch itself can compile a call: `cov` with weights looks at their values."""
+    """Whether PyTorch itself can compile a call: `cov` with weights looks at their values, and kernels of MKL-DNN
+    take no fake tensors."""
     mode = FakeTensorMode()
     try:
         with mode:
             call(*(mode.from_tensor(tensor) for tensor in tensors))
-    except DataDependentOutputException:
+    except RuntimeError:
         return False
     return True
 
