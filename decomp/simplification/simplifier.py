@@ -383,6 +383,7 @@ class _Emission:
     def _put_above(self, term: Term) -> fx.Node:
         """Emit a call that was moved above that of a node, named after the node."""
         new = self._nodes[term] = self._put(term, self.rewrite.free(f"{term.owner.name}_inner"))
+        new.meta.pop("tensor_meta", None)  # that of the node, which has another shape
         if term not in self._frozen:
             # Metadata of the search is shared by equal signatures, and so would be the memory of two values.
             new.meta["val"] = self._new.own_memory(term.value)

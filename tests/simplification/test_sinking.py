@@ -217,6 +217,13 @@ def test_provenance_is_that_of_the_call_below_which_a_view_sank():
     assert found.provenance("exp_inner").source == "exp"
 
 
+def test_a_call_above_which_a_view_sank_does_not_say_that_it_has_the_shape_of_the_view():
+    source = program(lambda x: x.neg().view(6, 4).exp().view(2, 3, 4).sin(), CUBE)
+    assert all("tensor_meta" in node.meta for node in source.graph.nodes if node.op == "call_function")
+    exp = next(n for n in decomp.simplify(source).graph.nodes if n.target is aten.exp.default)
+    assert exp.meta["val"].shape == CUBE.shape and "tensor_meta" not in exp.meta
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name, before, after", [("gpt2", 117, 111), ("bert", 117, 113)])
 def test_views_around_activations_of_models_go(name, before, after):
