@@ -43,6 +43,7 @@ NARROW = ("tosa", "ttnn")
 SOURCES: Mapping[str, str] = {
     "core_aten": "the tag `core` of PyTorch 2.13.0",
     "executorch": "the portable runtime, asked op by op (`decomp probe`)",
+    "iree": "IREE's compiler, asked op by op (`decomp probe`)",
     "litert": "LiteRT's converter, asked op by op (`decomp probe`)",
     "luminal": "luminal's fifteen primitives",
     "onnx": "ONNX opset 21, operators that are no functions",

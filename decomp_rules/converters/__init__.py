@@ -6,7 +6,10 @@ from __future__ import annotations
 import importlib
 from importlib import metadata
 import logging
+import os
 from pathlib import Path
+import sys
+import tempfile
 from typing import TYPE_CHECKING, Any
 import warnings
 
@@ -55,6 +58,30 @@ class Quiet(warnings.catch_warnings):
         super().__exit__(*error)
 
 
+class StandardError:
+    """What is written to standard error meanwhile, where some libraries alone say what fails, and why."""
+
+    def __enter__(self) -> StandardError:
+        sys.stderr.flush()
+        self.file = tempfile.TemporaryFile("w+", errors="replace")  # closed on leaving
+        self.own, self.stream = os.dup(2), sys.stderr
+        os.dup2(self.file.fileno(), 2)
+        sys.stderr = self.file  # Python writes to the one, and libraries to the other
+        return self
+
+    def text(self) -> str:
+        """So far."""
+        self.file.flush()
+        self.file.seek(0)
+        return self.file.read()
+
+    def __exit__(self, *error: Any) -> None:
+        sys.stderr = self.stream
+        os.dup2(self.own, 2)
+        os.close(self.own)
+        self.file.close()
+
+
 def refuse_dynamic_sizes(program: ExportedProgram, converter: str) -> None:
     """Raise `NotImplementedError` for a program with a size that is not a number."""
     from torch import SymInt  # deferred: the command line shows its help without PyTorch
@@ -76,3 +103,12 @@ def refuse_numbers(program: ExportedProgram, converter: str) -> None:
         if spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, ConstantArgument):
             said = f"the input {spec.arg.name} is {spec.arg.value!r}"
             raise NotImplementedError(f"{converter} takes tensors alone, and {said}")
+
+
+def refuse_number_results(program: ExportedProgram, converter: str) -> None:
+    """Raise `NotImplementedError` for a program with a result that is a number."""
+    from torch.export.graph_signature import ConstantArgument  # deferred likewise
+
+    for place, spec in enumerate(program.graph_signature.output_specs):
+        if isinstance(spec.arg, ConstantArgument) and spec.arg.value is not None:
+            raise NotImplementedError(f"{converter} returns tensors alone, and result {place} is {spec.arg.value!r}")

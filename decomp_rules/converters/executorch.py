@@ -4,11 +4,8 @@ its Python package runs the model with the kernels that it has."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-import os
 from pathlib import Path
 import re
-import sys
-import tempfile
 from typing import Any
 
 import torch
@@ -17,7 +14,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 
 from decomp import Converter
 from decomp_rules import targets
-from decomp_rules.converters import Quiet
+from decomp_rules.converters import Quiet, StandardError
 
 
 def convert(program: ExportedProgram) -> Any:
@@ -42,7 +39,7 @@ def run(model: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     with Quiet():
         from executorch.runtime import Runtime
 
-    with _Said() as said:
+    with StandardError() as said:
         try:
             method = Runtime.get().load_program(model.buffer).load_method("forward")
             results = method.execute(_arguments(model, inputs))
@@ -130,31 +127,6 @@ def _arguments(model: Any, inputs: Sequence[torch.Tensor]) -> list[Any]:
     tensors = iter(tensor.detach() if _is_taken(tensor) else tensor.detach().contiguous() for tensor in inputs)
     arguments = [spec.arg for spec in _user_inputs(model.exported_program())]
     return [arg.value if isinstance(arg, ConstantArgument) else next(tensors) for arg in arguments]
-
-
-class _Said:
-    """What the runtime writes to standard error, where it says which kernel fails and why; its exceptions are
-    numbers."""
-
-    def __enter__(self) -> _Said:
-        sys.stderr.flush()
-        self.file = tempfile.TemporaryFile("w+", errors="replace")  # closed on leaving
-        self.own, self.stream = os.dup(2), sys.stderr
-        os.dup2(self.file.fileno(), 2)
-        sys.stderr = self.file  # the bindings write to the one, and the runtime to the other
-        return self
-
-    def text(self) -> str:
-        """So far."""
-        self.file.flush()
-        self.file.seek(0)
-        return self.file.read()
-
-    def __exit__(self, *error: Any) -> None:
-        sys.stderr = self.stream
-        os.dup2(self.own, 2)
-        os.close(self.own)
-        self.file.close()
 
 
 def reason(said: str) -> str:

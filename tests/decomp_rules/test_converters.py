@@ -1,11 +1,15 @@
 """The converters that ship: what a runtime says of a failure, in one line."""
 
+import os
+import sys
+
 import pytest
 import torch
 from torch import nn
 
 from decomp_rules import converters
 from decomp_rules.converters import executorch
+from decomp_rules.support.mlir import mlir_reason
 
 FAILED = """\
 [tensor_util.cpp:130] Check failed (all_contiguous || all_channels_last): 3 input tensors have different dim orders
@@ -33,6 +37,39 @@ MISSING = """[operator_registry.cpp:277] kernel 'aten::sort.values' not found.
 )
 def test_executorch_is_quoted_by_the_kernel_that_fails_and_the_first_check_in_it(said, reason):
     assert executorch.reason(said) == reason
+
+
+ILLEGAL = """\
+loc("model.py":3:0): error: failed to legalize operation 'torch.operator' that was explicitly marked illegal: \
+%0 = "torch.operator"(%arg0) <{name = "torch.aten.lgamma"}> : (!torch.vtensor<[3],f32>) -> !torch.vtensor<[3],f32>
+"""
+NAMED = """\
+loc("model.py":3:0): error: failed to legalize operation 'torch.constant.int': %1 = "torch.constant.int"()
+loc("model.py":4:0): error: failed to legalize operation 'torch.aten.median.dim': %2:2 = "torch.aten.median.dim"(%1)
+"""
+UNNAMED = "loc(unknown): error: 'math.absf' op operand #0 must be floating-point-like, but got 'complex<f32>'\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (ILLEGAL, "aten.lgamma.default: failed to legalize operation 'torch.operator'"),
+        (NAMED, "aten.median.dim: failed to legalize operation 'torch.constant.int'"),
+        (UNNAMED, "'math.absf' op operand #0 must be floating-point-like, but got 'complex<f32>'"),
+        ("warning: no target\n", ""),
+    ],
+)
+def test_mlir_is_quoted_by_its_first_error_and_the_overload_that_its_errors_name(said, reason):
+    assert mlir_reason(said) == reason
+
+
+def test_what_libraries_and_python_write_to_standard_error_is_captured(capfd):
+    with converters.StandardError() as said:
+        os.write(2, b"from a library\n")
+        print("from Python", file=sys.stderr)
+        assert sorted(said.text().splitlines()) == ["from Python", "from a library"]
+    print("after", file=sys.stderr)
+    assert capfd.readouterr().err == "after\n"
 
 
 def test_every_converter_that_ships_has_a_target_of_its_name():

@@ -108,6 +108,7 @@ def test_targets_of_the_library():
     assert targets.names() == (
         "core_aten",
         "executorch",
+        "iree",
         "litert",
         "luminal",
         "onnx",

@@ -50,7 +50,7 @@ class Converter:
     note: str = field(default="", compare=False)
     """A sentence on what a user of the converted model should know."""
     runtime: str = ""
-    """The package that `run` needs, if pip does not install it with the converter's own."""
+    """The package that it needs besides, mostly to run models, if pip does not install it with the converter's own."""
 
     @property
     def requirement(self) -> str:

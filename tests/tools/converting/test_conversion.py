@@ -135,7 +135,8 @@ def test_a_model_that_writes_to_its_state_is_refused():
         ({"to": 3}, "to= must be the name of a converter or a decomp.Converter, not int"),
         (
             {"to": "opnvino"},
-            "no converter 'opnvino'; there are executorch, litert, openvino, torch_onnx, tvm, and any decomp.Converter",
+            "no converter 'opnvino'; there are executorch, iree, litert, openvino, torch_onnx, tvm, "
+            "and any decomp.Converter",
         ),
         ({"args": None}, "a module is captured by running it: pass args=(...), or an ExportedProgram"),
         ({"model": len}, "a model must be an nn.Module or an ExportedProgram, not builtin_function_or_method"),
@@ -164,7 +165,7 @@ def test_importing_the_package_imports_no_converter():
 
     program = (
         "import sys, decomp; from decomp_rules import converters; made = [*map(converters.get, converters.names())];"
-        "modules = {'apache-tvm': 'tvm', 'litert-torch': 'litert_torch'};"
+        "modules = {'apache-tvm': 'tvm', 'litert-torch': 'litert_torch', 'iree-base-compiler': 'iree'};"
         "print([name for each in made if (name := modules.get(each.package, each.package)) in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
@@ -324,6 +325,50 @@ def test_tvm_keeps_a_size_open():
     torch.testing.assert_close(found, MODEL(torch.ones(5, 4)).detach())
 
 
+def test_iree_converts_a_model_that_it_refuses_as_exported(tmp_path):
+    iree = converter("iree")
+    model, x = Spectrum(), torch.randn(3, 8)
+    with pytest.raises(NotImplementedError, match="'tm_tensor.topk' op region block must end with"):
+        iree.convert(torch.export.export(model, (x,)))
+    found = conversion(model, iree, (x,), None, None, None, True, {})
+    assert "2 results within" in found.verified
+    iree.save(found.result, tmp_path / "spectrum.vmfb")
+    assert (tmp_path / "spectrum.vmfb").stat().st_size
+
+
+def test_iree_keeps_a_size_open():
+    iree = converter("iree")
+    batch = {"input": {0: torch.export.Dim.DYNAMIC}}
+    made = decomp.convert(MODEL.eval(), to=iree, args=(X,), dynamic_shapes=batch)
+    (found,) = iree.run(made, [torch.ones(5, 4)])
+    torch.testing.assert_close(found, MODEL(torch.ones(5, 4)).detach())
+
+
+class Cast(nn.Module):
+    def forward(self, x, factor):
+        y = x * factor
+        return y.to(torch.float64) / 3, y.to(torch.bfloat16), y.to(torch.uint8) + 100, y > 1, y.sum()
+
+
+def test_iree_keeps_dtypes_and_takes_numbers_as_they_were_exported():
+    iree, x = converter("iree"), torch.tensor([1.0, 100.0])
+    for given in (x, x.to(torch.bfloat16)):
+        made = iree.convert(torch.export.export(Cast(), (given, 2)))
+        for mine, own in zip(iree.run(made, [given]), Cast()(given, 2), strict=True):
+            torch.testing.assert_close(mine, own)
+
+
+class Sized(nn.Module):
+    def forward(self, x):
+        return x + 1, x.shape[0]
+
+
+def test_iree_refuses_a_result_that_is_a_number():
+    with pytest.raises(NotImplementedError) as raised:
+        converter("iree").convert(torch.export.export(Sized(), (X,)))
+    assert str(raised.value) == "IREE returns tensors alone, and result 1 is 2"
+
+
 def test_torch_onnx_converts_a_model_that_it_refuses_as_exported(tmp_path):
     torch_onnx = converter("torch_onnx")
     model, x = Spectrum(), torch.randn(3, 8)
@@ -344,10 +389,6 @@ def test_torch_onnx_keeps_a_size_open():
 
 
 def test_torch_onnx_names_the_step_that_fails_where_no_call_is_at_fault():
-    class Sized(nn.Module):
-        def forward(self, x):
-            return x + 1, x.shape[0]
-
     torch_onnx = converter("torch_onnx")
     with pytest.raises(NotImplementedError) as raised:
         torch_onnx.convert(torch.export.export(Sized(), (X,)))

@@ -1,0 +1,81 @@
+"""What the importer that IREE and torch-mlir share (`extras/fx_importer.py`, seen in IREE 3.13 and torch-mlir 20261001)
+misreads in a program, written in another form while it reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+_OF_THE_PROGRAM = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+class Importable:
+    """A program, while the importer reads it:
+
+    - Constants of bools are of int8, and cast. The importer casts them itself, to tensors that it forgets but for their
+      address, so that the next constant may be given the elements of the last.
+    - Nodes have no `tensor_meta`, which it believes where a node's value says otherwise.
+    - The values of an op that returns a list are a list; it takes no tuple."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self.program = program
+        self.metas: list[tuple[fx.Node, dict[str, Any]]] = []
+        self.casts: list[tuple[fx.Node, fx.Node]] = []
+        self.constants: list[tuple[dict[str, Any], str, Any]] = []
+
+    def __enter__(self) -> ExportedProgram:
+        for node in _nodes(self.program):
+            self.metas.append((node, dict(node.meta)))
+            node.meta.pop("tensor_meta", None)
+            if isinstance(node.meta.get("val"), tuple) and _returns_list(node.target):
+                node.meta["val"] = list(node.meta["val"])
+        for node, store, name in list(_bool_constants(self.program)):
+            self.constants.append((store, name, store[name]))
+            store[name] = store[name].to(torch.int8)
+            self._cast(node)
+        return self.program
+
+    def _cast(self, node: fx.Node) -> None:
+        first = next(each for each in self.program.graph.nodes if each.op != "placeholder")
+        with self.program.graph.inserting_before(first):
+            cast = self.program.graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": torch.bool})
+        cast.meta["val"] = node.meta["val"]
+        node.meta["val"] = node.meta["val"].to(torch.int8)
+        node.replace_all_uses_with(cast, lambda user: user is not cast)
+        self.casts.append((node, cast))
+
+    def __exit__(self, *error: Any) -> None:
+        for node, cast in self.casts:
+            cast.replace_all_uses_with(node)
+            self.program.graph.erase_node(cast)
+        for store, name, tensor in self.constants:
+            store[name] = tensor
+        for node, meta in self.metas:
+            node.meta = meta
+
+
+def _nodes(program: ExportedProgram) -> Iterator[fx.Node]:
+    """Of the graph and of the bodies of higher-order ops."""
+    for module in program.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            yield from module.graph.nodes
+
+
+def _returns_list(target: Any) -> bool:
+    returns = target._schema.returns if isinstance(target, torch._ops.OpOverload) else ()
+    return len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
+
+
+def _bool_constants(program: ExportedProgram) -> Iterator[tuple[fx.Node, dict[str, Any], str]]:
+    """Placeholders of bools that the program holds, with the table that holds each, and its name there."""
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind in _OF_THE_PROGRAM and spec.target is not None:
+            store = program.constants if spec.target in program.constants else program.state_dict
+            if getattr(store.get(spec.target), "dtype", None) is torch.bool:
+                yield placeholders[spec.arg.name], store, spec.target
