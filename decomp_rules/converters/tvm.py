@@ -4,6 +4,7 @@ the virtual machine of Relax."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+import math
 from pathlib import Path
 from typing import Any
 
@@ -66,20 +67,33 @@ def registry() -> list[str]:
 def _amax(node: fx.Node, importer: Any) -> Any:
     from tvm import relax
 
-    return _reduced(relax.op.max, node, importer)
+    return _reduced(relax.op.max, -math.inf, node, importer)
 
 
 def _amin(node: fx.Node, importer: Any) -> Any:
     from tvm import relax
 
-    return _reduced(relax.op.min, node, importer)
+    return _reduced(relax.op.min, math.inf, node, importer)
 
 
-def _reduced(op: Callable[..., Any], node: fx.Node, importer: Any) -> Any:
-    """A reduction of the node's operand over its dimensions, all of them if it names none."""
+def _reduced(op: Callable[..., Any], neutral: float, node: fx.Node, importer: Any) -> Any:
+    """A reduction of the node's operand over its dimensions, all of them if it names none. TVM starts at the extreme
+    finite number, which is its result where all elements are infinite: it becomes infinite."""
+    from tvm import relax
+
     given = {"dim": [], "keepdim": False, **dict(zip(("self", "dim", "keepdim"), node.args)), **node.kwargs}
-    axis = list(given["dim"]) or None
-    return importer.block_builder.emit(op(importer.env[given["self"]], axis=axis, keepdims=given["keepdim"]))
+    x, emit = importer.env[given["self"]], importer.block_builder.emit
+    sizes = {"axis": list(given["dim"]) or None, "keepdims": given["keepdim"]}
+    found = emit(op(x, **sizes))
+    if not node.meta["val"].dtype.is_floating_point:
+        return found
+    number = relax.const(neutral, _dtype_of(node))
+    others = emit(relax.op.astype(relax.op.not_equal(x, number), "int32"))
+    return emit(relax.op.where(relax.op.greater(emit(relax.op.max(others, **sizes)), relax.const(0)), found, number))
+
+
+def _dtype_of(node: fx.Node) -> str:
+    return str(node.meta["val"].dtype).removeprefix("torch.")
 
 
 def _full(node: fx.Node, importer: Any) -> Any:
@@ -89,7 +103,7 @@ def _full(node: fx.Node, importer: Any) -> Any:
     size, value = importer.retrieve_args(node)[:2]
     if not isinstance(value, (bool, int, float)):
         return importer._full(node)  # a size of an input, which is finite
-    number = relax.const(value, str(node.meta["val"].dtype).removeprefix("torch."))
+    number = relax.const(value, _dtype_of(node))
     return importer.block_builder.emit(relax.op.broadcast_to(number, relax.ShapeExpr(size)))
 
 

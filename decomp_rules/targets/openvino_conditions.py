@@ -55,8 +55,9 @@ CONDITIONS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
 """By overload, each predicate of a call by its words."""
 
 
-LEFT_OUT = ("select_scatter.default", "slice_scatter.default")
-"""Overloads that it converts one at a time, and refuses where one writes into the result of another, as loops do."""
+LEFT_OUT = ("logaddexp.default", "select_scatter.default", "slice_scatter.default")
+"""Overloads that it converts for one call, and not for others: `logaddexp` is NaN of −∞ twice, and it refuses what
+writes into the result of another such call, as loops do."""
 
 
 def with_conditions(target: Target) -> Target:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from decomp_rules import converters
-from decomp_rules.converters import executorch
+from decomp_rules.converters import executorch, tvm
 from decomp_rules.support.mlir import mlir_reason
 
 FAILED = """\
@@ -100,3 +100,15 @@ def test_an_input_that_is_a_number_is_refused_by_its_name():
     with pytest.raises(NotImplementedError) as raised:
         converters.refuse_numbers(torch.export.export(Scaled(), (torch.ones(2), 3)), "Mine")
     assert str(raised.value) == "Mine takes tensors alone, and the input factor is 3"
+
+
+class Extremes(nn.Module):
+    def forward(self, x):
+        return x.amax(-1), x.amin(-1, True), x.amax((0, 1))
+
+
+def test_tvm_makes_infinity_of_infinities_alone():
+    pytest.importorskip("tvm")
+    x = torch.tensor([[-torch.inf] * 3, [torch.inf] * 3, [-torch.inf, 1.0, 2.0]])
+    made = tvm.run(tvm.convert(torch.export.export(Extremes(), (x,))), [x])
+    assert [each.tolist() for each in made] == [each.tolist() for each in Extremes()(x)]

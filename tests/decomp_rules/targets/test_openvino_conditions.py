@@ -65,3 +65,8 @@ def test_writes_into_the_result_of_a_write_are_chosen_by_where():
 
     found = lowered(written, X, X[:, 0], X[:, :1])
     assert found.count("where") == 3 and not {"select_scatter", "slice_scatter"} & {*found}
+
+
+def test_a_logarithm_of_a_sum_of_exponentials_is_spelled_out():
+    x = torch.tensor([-torch.inf, 0.0, 1.0])
+    assert "logaddexp" not in lowered(torch.logaddexp, x, x)
