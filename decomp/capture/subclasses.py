@@ -70,7 +70,8 @@ def refused_model(model: nn.Module, with_parts: str, exported: str) -> CaptureEr
     return CaptureError(
         f"{type(model).__name__} has weights of the class {', '.join(kinds)}, and PyTorch does not capture what they "
         f"compute\n  with their tensors as its weights: {with_parts}\n  exported, and then taken apart: {exported}\n"
-        "  to do: quantise the model in another format, or call torch.compile(model, backend=decomp.backend(to=...))"
+        "  to do: call torch.compile(model, backend=decomp.backend(to=...)), where Dynamo takes such weights apart, or "
+        "quantise the model in another format"
     )
 
 

@@ -146,3 +146,21 @@ def test_an_exported_program_with_such_weights_is_unwrapped_by_torch() -> None:
     assert any("qdata" not in name for name in exported.state_dict)
     lowered = decomp.lower(exported, to=targets.core_aten, verify="values").result
     torch.testing.assert_close(lowered.module()(x), model(x))
+
+
+def test_4_bit_floats_are_refused_with_a_capture_that_takes_them() -> None:
+    from torchao.prototype.mx_formats.inference_workflow import NVFP4WeightOnlyConfig
+    from torchao.quantization import quantize_
+
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(32, 16, bias=False)).bfloat16(), torch.randn(4, 32).bfloat16()
+    quantize_(model, NVFP4WeightOnlyConfig())
+    with pytest.raises(decomp.CaptureError) as caught:
+        decomp.lower(model, to=targets.tinygrad, args=(x,))
+    assert str(caught.value).startswith("Sequential has weights of the class NVFP4Tensor, and PyTorch does not capture")
+    assert str(caught.value).endswith(
+        "\n  to do: call torch.compile(model, backend=decomp.backend(to=...)), where Dynamo takes such weights apart, "
+        "or quantise the model in another format"
+    )
+    compiled = torch.compile(model, backend=decomp.backend(to=targets.tinygrad))
+    assert torch.equal(compiled(x), model(x))
