@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import copy
+import datetime
 import json
 import os
 from pathlib import Path
@@ -51,7 +52,7 @@ def run_everywhere(size: int, whole: bool) -> list[dict[str, str]]:
             for rank in range(size)
         ]
         try:
-            codes = [process.wait(timeout=600) for process in started]
+            codes = [process.wait(timeout=1800 if whole else 600) for process in started]
         finally:
             for process in started:
                 process.kill()
@@ -61,7 +62,9 @@ def run_everywhere(size: int, whole: bool) -> list[dict[str, str]]:
 
 def main(folder: str, size: int, rank: int, whole: bool) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    # A rank that fails in a check leaves the others in its collective; by default they wait for half an hour.
+    store, patience = f"file://{folder}/store", datetime.timedelta(minutes=5)
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=patience)
     warnings.filterwarnings("ignore", message="decomp.backend lowers a graph only after autograd")
     found: dict[str, str] = {}
     for name, check in checks(size, whole):
