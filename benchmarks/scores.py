@@ -3,9 +3,9 @@
     python -m benchmarks.scores PROOFS [TARGET ...] [--workers N]
     python -m benchmarks.scores --page
 
-The first proves and scores targets, by default all, and writes `benchmarks/results/scores.json` after each; it goes on
-where it ended. The proofs are in the folder PROOFS: a complete one of the same target and PyTorch, as `decomp prove -o`
-writes it, is taken as it is (delete it after a change of rules). The second writes `docs/results/scores.md`."""
+The first proves and scores targets, by default all, and writes `benchmarks/results/scores.json` and the page after
+each; it goes on where it ended. The proofs are in the folder PROOFS: a complete one of the same target and PyTorch, as
+`decomp prove -o` writes it, is taken as it is (delete it after a change of rules). The second writes the page alone."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ def main(words: Sequence[str]) -> None:
     for name in names or targets.names():
         found = scored(name, Path(folder), workers)
         save(RECORDS, one_row_a_line({**recorded(), name: record(name, found)}))
+        save(PAGE, page(recorded()))
         print(found.headline, flush=True)
 
 
@@ -111,6 +112,7 @@ def record(name: str, found: TargetScore) -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
         "ops": len(targets.get(name)),
+        "table": len(table_of(Setting.of(*asked("core_aten")))),
         "narrow": name in NARROW,
         "versions": dict(found.versions),
         "structural": half,
@@ -124,11 +126,23 @@ def page(records: Mapping[str, Any]) -> str:
     """The page of the records."""
     best = sorted(records, key=lambda name: -records[name]["structural"]["score"])
     missing = [name for name in targets.names() if name not in records]
+    older = [name for name in best if of_older_table(records[name], records)]
     parts = [INTRODUCTION, "\n".join(_versions(records)), "\n".join(_table(records, best))]
+    if older:
+        parts.append(f"Of an earlier, smaller table of sample calls: {_names(older)}.")
     if missing:
-        parts.append(f"Not scored yet: {', '.join(f'`{name}`' for name in missing)}.")
+        parts.append(f"Not scored yet: {_names(missing)}.")
     parts += ["\n".join(_target(name, records[name])) for name in best]
     return "\n\n".join(parts) + "\n"
+
+
+def of_older_table(record: Mapping[str, Any], records: Mapping[str, Any]) -> bool:
+    """Whether a score is of a smaller table of sample calls than that of another target."""
+    return bool(record.get("table", 0) < max(each.get("table", 0) for each in records.values()))
+
+
+def _names(targets: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in targets)
 
 
 INTRODUCTION = """# Scores: can your op set run PyTorch?

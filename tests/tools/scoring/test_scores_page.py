@@ -36,6 +36,14 @@ def test_the_page_has_shares_the_best_ops_to_add_what_cannot_be_reached_and_what
     assert "Not scored yet: `core_aten`, `executorch`, `iree`, " in text
 
 
+def test_the_page_names_scores_of_a_smaller_table():
+    kept = record("tosa", SCORE)
+    older = {name: each for name, each in kept.items() if name != "table"}
+    text = page({"tosa": kept, "onnx": older, "prims": {**kept, "table": kept["table"] - 1}})
+    assert "\n\nOf an earlier, smaller table of sample calls: `onnx`, `prims`.\n\n" in text
+    assert "earlier" not in page({"tosa": kept})
+
+
 def test_a_proof_of_another_target_or_without_an_op_of_the_table_is_not_complete():
     setting = Setting.of(targets.luminal, decomp.Options())
     header = {"torch": torch.__version__}
