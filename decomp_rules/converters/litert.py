@@ -3,12 +3,15 @@ on the CPU as the runtime."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+import functools
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 from torch.export import ExportedProgram
 
 from decomp import Converter
@@ -18,6 +21,7 @@ from decomp_rules.converters import Quiet, refuse_dynamic_sizes, refuse_numbers
 
 def convert(program: ExportedProgram) -> Any:
     """The `litert_torch.model.LiteRTModel` of a program, whose inputs and results keep the dtypes that they have.
+    Composite calls become StableHLO composites, between tensors that are marked as LiteRT's own builder marks them.
     Raises `NotImplementedError` for dynamic sizes and for inputs that are numbers, and whatever LiteRT raises."""
     refuse_dynamic_sizes(program, "LiteRT")
     refuse_numbers(program, "LiteRT")
@@ -25,9 +29,73 @@ def convert(program: ExportedProgram) -> Any:
     with Quiet(), _WithoutProgress():
         import litert_torch
 
-        model = litert_torch.convert(program.module(), args, kwargs, enable_x64=True)
+        module = program.module()
+        _mark_composites(module)
+        model = litert_torch.convert(module, args, kwargs, enable_x64=True)
         model.model_content()  # it is written late, and what cannot be written is refused there
     return model
+
+
+def _mark_composites(module: fx.GraphModule) -> None:
+    """Replace each composite call by its body, between marks on operands and results, from which LiteRT makes a
+    composite with the body as its decomposition; then those in the bodies."""
+    wrap = torch.ops.higher_order.wrap
+    while calls := [
+        node
+        for node in module.graph.find_nodes(op="call_function", target=wrap)
+        if "composite" in node.meta.get("custom", {})
+    ]:
+        for node in calls:
+            _inline_marked(module, node, node.meta["custom"]["composite"])
+    module.recompile()
+
+
+def _inline_marked(module: fx.GraphModule, node: fx.Node, made: Mapping[str, Any]) -> None:
+    attribute: Any = node.args[0]
+    graph, body = module.graph, module.get_submodule(attribute.target)
+    mark = functools.partial(_marked, graph, _composite_name(made), node.name)
+    with graph.inserting_before(node):
+        values = dict(zip(body.graph.find_nodes(op="placeholder"), mark(node.args[1:], None)))
+        results = mark(graph.graph_copy(body.graph, values), _attributes(made))
+    for own, copied in values.items():
+        if own.op == "get_attr":  # the body of a composite inside
+            copied.target = f"{node.name}_{copied.name}"
+            module.add_submodule(copied.target, body.get_submodule(own.target))
+    for user in [*node.users]:
+        user.replace_all_uses_with(results[user.args[1]])
+        graph.erase_node(user)
+    graph.erase_node(node)
+
+
+def _marked(graph: fx.Graph, name: str, key: str, values: Sequence[Any], attributes: Any) -> list[Any]:
+    """Operands marked as those of a composite, without attributes, or its results, with attributes. Numbers are part
+    of the decomposition."""
+    place, marked = 0, []
+    for each in values:
+        if isinstance(each, fx.Node) and isinstance(each.meta.get("val"), torch.Tensor):
+            args = (each, name, place, key, attributes is None, attributes)
+            mark = graph.call_function(torch.ops.litert_torch.mark_tensor.default, args)
+            mark.meta["val"] = each.meta["val"]
+            each, place = mark, place + 1
+        marked.append(each)
+    return marked
+
+
+def _composite_name(made: Mapping[str, Any]) -> str:
+    """The name in LiteRT's own form, `aten.gelu.default`; ops of other libraries have theirs, `odml.rms_norm`."""
+    return f"{made['name']}.{made['overload']}" if made["name"].startswith("aten.") else str(made["name"])
+
+
+def _attributes(made: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Attributes as LiteRT has them: numbers, texts, and lists of one kind of number; others as text."""
+    given = {**made["attributes"], "decomp.version": made["version"]}
+    return tuple((name, _attribute(value)) for name, value in given.items())
+
+
+def _attribute(value: Any) -> Any:
+    if isinstance(value, list):
+        return value if {type(each) for each in value} in ({int}, {float}, {bool}) else json.dumps(value)
+    return "py_None" if value is None else value
 
 
 def run(model: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -89,5 +157,6 @@ CONVERTER = Converter(
     save=save,
     suffix=".tflite",
     registry=registry,
+    composites=True,
     note="int64 stays int64, which few accelerators have: narrow=True computes in int32",
 )

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from decomp.capture.exporting import export, lacks_data
 from decomp.derive.rule_selection import RuleSelection
-from decomp.errors import ArgumentError, CaptureError, ConversionError, boundary, count_noun, first_line
+from decomp.errors import ArgumentError, CaptureError, ConversionError, boundary, count_noun, first_line, warn
 from decomp.ir.ops import known_names, op as op_of
 from decomp.lowering import Lowering, lower
 from decomp.proof.correspondence import ValuesDiffer
@@ -86,7 +86,7 @@ def conversion(
     version = converter.require()
     target, options = target or converter.target, {"training": False, **options}
     program = _exported(model, args, kwargs, dynamic_shapes, target, options)
-    lowering = lower(program, to=target, **options)
+    lowering = lower(program, to=target, **_without_unknown_composites(converter, options))
     _refuse_writes(converter, lowering.result)
     verified = _verified(converter, version, lowering, model, args, kwargs) if verify else "not verified"
     try:
@@ -94,6 +94,14 @@ def conversion(
     except Exception as error:  # a converter may raise anything
         raise _refusal(converter, version, lowering, f"{type(error).__name__}: {error}") from error
     return Conversion(result, converter, version, lowering, verified)
+
+
+def _without_unknown_composites(converter: Converter, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options, without composites for a converter that takes none."""
+    if converter.composites or not Options.of(options).composites:
+        return options
+    warn(f"{converter.name} takes no composites: the calls that would be some are lowered to its target")
+    return {**options, "composites": ()}
 
 
 def converter_named(name: Any) -> Converter:

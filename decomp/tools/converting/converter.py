@@ -51,6 +51,8 @@ class Converter:
     """A sentence on what a user of the converted model should know."""
     runtime: str = ""
     """The package that it needs besides, mostly to run models, if pip does not install it with the converter's own."""
+    composites: bool = False
+    """Whether `convert` takes composite calls (`composites=`); otherwise it is given their bodies in their place."""
 
     @property
     def requirement(self) -> str:

@@ -6,10 +6,13 @@ import re
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import decomp
+from decomp.ir.composites import composites_in
 from decomp.tools.converting.conversion import conversion
 from decomp_rules import targets
+from tests.derive.nested import NESTED, NESTED_RULES, Nested, queries
 from tests.installed import converter
 from tests.tools.converting import fakes
 
@@ -28,6 +31,17 @@ def test_convert_returns_what_the_converter_returns_for_the_lowered_program():
     called = {node.target for node in made.graph.nodes if node.op == "call_function"}
     assert torch.ops.aten.linear.default not in called and torch.ops.aten.mm.default in called
     torch.testing.assert_close(made(X), MODEL(X))
+
+
+def test_composites_are_handed_over_or_lowered_with_a_warning():
+    made = decomp.convert(MODEL, to=dataclasses.replace(fakes.FAKE, composites=True), args=(X,), composites={"linear"})
+    assert [found.name for found in composites_in(made.graph).values()] == ["aten.linear"]
+    with pytest.warns(UserWarning) as warned:
+        plain = decomp.convert(MODEL, to=fakes.FAKE, args=(X,), composites={"linear"}, verify=False)
+    said = "fake takes no composites: the calls that would be some are lowered to its target"
+    assert [str(each.message) for each in warned] == [said] and not composites_in(plain.graph)
+    with pytest.raises(decomp.errors.UnknownOp, match="unknown op 'linaer'"):
+        decomp.convert(MODEL, to=fakes.FAKE, args=(X,), composites={"linaer"})
 
 
 def test_the_converted_model_is_run_and_compared_with_the_model_in_float64():
@@ -291,6 +305,37 @@ def test_litert_converts_order_and_sums_by_index_which_its_runtime_does_not_have
     args = (torch.randn(3, 5), torch.tensor([2, 0, 2]))
     found = conversion(Ordered(), converter("litert"), args, None, None, None, True, {})
     assert "5 results within" in found.verified
+
+
+def test_litert_has_composites_as_composites_of_its_own():
+    litert = converter("litert")
+
+    class Named(nn.Module):
+        def forward(self, x):
+            y = Nested()(x)
+            return F.gelu(y, approximate="tanh"), y.max(-1)[1]
+
+    options = {"composites": {**NESTED, "gelu": 3}, "rules": NESTED_RULES}
+    target = litert.target - {"gelu", "softmax", "_softmax", F.scaled_dot_product_attention}
+    found = conversion(Named(), litert, (queries(),), None, None, target, True, options)
+    assert "2 results within" in found.verified
+    attention, softmax = "aten.scaled_dot_product_attention.default", "aten.softmax.int"
+    calls = list(litert_calls(found.result.model_content()))
+    # LiteRT knows the name aten.gelu.default, and has an operator for it.
+    assert calls[0] == [attention, attention, softmax, "GELU", "ARG_MAX"]
+    assert sum(softmax in each for each in calls) == 3 and sum(attention in each for each in calls) == 1
+
+
+def litert_calls(content):
+    """The operators of each graph of a model, composites by name."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    names = {code: name for name, code in vars(schema.BuiltinOperator).items()}
+    model = schema.ModelT.InitFromPackedBuf(content)
+    for graph in model.subgraphs:
+        codes = [names[model.operatorCodes[each.opcodeIndex].builtinCode] for each in graph.operators or []]
+        options = [each.builtinOptions2 for each in graph.operators or []]
+        yield [own.name.decode() if code == "STABLEHLO_COMPOSITE" else code for code, own in zip(codes, options)]
 
 
 class Transformed(nn.Module):
