@@ -233,10 +233,10 @@ def lower(model: Any, *, to: Target, **given: Unpack[LowerOptions]) -> Lowering:
     - `verify`: True or "structure" checks the new program node by node (see `decomp.verify`); "full" also checks the
       whole graph with networkx; "values" also runs each distinct expansion, and the program on `args`, and compares
       values and gradients; False checks nothing.
-    - `composites`: ops (and patterns) whose calls stay calls where they are not legal, each with its lowered
-      decomposition as its body: a `wrap` of the body, whose name, version (with a dict by op; else 1) and attributes
-      are in `node.meta["custom"]["composite"]`. Calls of one signature share a body. Simplification moves nothing
-      across its border; `lowering.inlined()` has the program without composites.
+    - `composites`: ops (and patterns) whose calls, of the program or of a rule, stay calls where they are not legal,
+      each with its lowered decomposition as its body: a `wrap` of the body, whose name, version (with a dict by op;
+      else 1) and attributes are in `node.meta["custom"]["composite"]`. Calls of one signature share a body.
+      Simplification moves nothing across its border; `lowering.inlined()` has the program without composites.
     - `lock`: a file. If it is not there, it is written: versions, options, the target's ops, the rules and their code,
       how each call was decided, the lowered program, and digests of the constants that were made. If it is there, the
       lowered program must be that of the file, node by node, whatever the nodes are called. `decomp diff` compares two.

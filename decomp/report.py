@@ -292,16 +292,18 @@ def _composites(lowering: Lowering) -> Iterator[str]:
 def _why_none(lowering: Lowering, key: Any) -> str:
     """Why a program has no composite of this op or pattern."""
     internals = lowering.internals
-    planned, captured = (
+    called, captured = (
         {composite_key(node) for graph in graphs for node in graph.nodes}
         for graphs in (
-            [piece.planned.graph for piece in internals.pieces],
+            # Those that rules make, too.
+            [graph for piece in internals.pieces for graph in (piece.planned.graph, piece.expanded.graph)],
             [piece.captured.graph for piece in internals.pieces],
         )
     )
-    if key in planned:
+    if key in called:
         return "no call of it is decomposed"
-    return "its calls were made functional, or converted, before" if key in captured else "the program never calls it"
+    converted = "its calls were made functional, or converted, before"
+    return converted if key in captured else "neither the program nor a rule that was used calls it"
 
 
 def _decisions(piece: ProgramGraph) -> Iterable[Decision]:

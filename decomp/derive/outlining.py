@@ -1,7 +1,7 @@
-"""Outlining: what a call of the source was expanded to becomes the body of a composite call, in which calls that rules
-made become composites in the same way. It is done right after expansion, where the nodes of one call follow one another
-and depend on nothing but its operands and constants; later, simplification shares and moves calls across this border.
-Inlining each body gives back the graph, which is verified."""
+"""Outlining: what a call was expanded to becomes the body of a composite call, whether the source makes it or a rule,
+at any depth. It is done right after expansion, where the nodes of one call follow one another and depend on nothing but
+its operands and constants; later, simplification shares and moves calls across this border. Inlining each body gives
+back the graph, which is verified."""
 
 from __future__ import annotations
 
@@ -60,14 +60,9 @@ def _regions(own: ProgramGraph, versions: Versions) -> tuple[list[_ExpandedCall]
     found: list[_ExpandedCall] = []
     left: dict[str, str] = {}
     for source, calls in (own.expanded.why or {}).items():
-        named = by_key.get(composite_key(source))
-        if named is None:
-            continue
-        if reason := _why_not(calls[0], own):
+        if composite_key(source) in by_key and (reason := _why_not(calls[0], own)):
             left[source.name] = reason
-            continue
-        found.append(_ExpandedCall(calls[0], *named))
-        _nest(found[-1], _named(calls[1:], by_key, own))
+        found += _nested(_named(calls, by_key, own))
     return found, left
 
 
@@ -80,14 +75,16 @@ def _named(
             yield _ExpandedCall(call, *named)
 
 
-def _nest(outer: _ExpandedCall, regions: Iterable[_ExpandedCall]) -> None:
-    """Put regions, each before those inside it, into the smallest one around them."""
-    around = [outer]
+def _nested(regions: Iterable[_ExpandedCall]) -> list[_ExpandedCall]:
+    """The outermost of regions, of which each comes before those inside it; the others are within these."""
+    outermost: list[_ExpandedCall] = []
+    around: list[_ExpandedCall] = []
     for region in regions:
-        while not {*region.call.nodes} <= {*around[-1].call.nodes}:
+        while around and not {*region.call.nodes} <= {*around[-1].call.nodes}:
             around.pop()
-        around[-1].inner.append(region)
+        (around[-1].inner if around else outermost).append(region)
         around.append(region)
+    return outermost
 
 
 def _why_not(call: InnerCall, own: ProgramGraph) -> str:

@@ -104,7 +104,9 @@ thin.register(F.softmin)(lambda x, dim=None, _stacklevel=3, dtype=None: torch.so
 CASES = {
     # name: (function, ops, names of the composites of the main graph and in bodies)
     "several inside one": (attention, {SDPA, SOFTMAX, "matmul"}, [(SDPA, [(MATMUL, []), (SOFTMAX, []), (MATMUL, [])])]),
-    "the inner one alone": (attention, {SOFTMAX}, []),
+    "the inner one alone": (attention, {SOFTMAX}, [(SOFTMAX, [])]),
+    "two levels down": (attention, {"_softmax", SDPA}, [(SDPA, [("aten._softmax", [])])]),
+    "a legal call of a rule": (attention, {"amax"}, []),
     "one of two results": (
         lambda x: torch.logsumexp(x, -1),
         {"logsumexp", "max", SOFTMAX},

@@ -201,7 +201,7 @@ def test_a_report_and_the_stages_show_composites(tmp_path):
     assert found.report().composites == (
         f"aten.gelu (composite, {inside} calls inside), 2 times",
         "aten.mul: no composite, no call of it is decomposed",
-        "aten.silu: no composite, the program never calls it",
+        "aten.silu: no composite, neither the program nor a rule that was used calls it",
     )
     assert sum(found.report().after.values()) == 2 * inside + 2
     assert f"# aten.gelu (composite, {inside} calls inside)" in str([*found.stages.values()][-1])
