@@ -23,9 +23,11 @@ from torch.export import ExportedProgram
 
 import decomp
 from decomp.capture.exporting import export
+from decomp.derive.rule_selection import RuleSelection
 from decomp.errors import first_line
 from decomp.files import write_atomically
 from decomp.jobs import Failed, run_in_process
+from decomp.rules.options import Options
 from decomp.tools.cli.terminal import progressing
 from decomp.tools.converting.conversion import Results, conversion
 from decomp.tools.converting.converter import Converter
@@ -100,22 +102,23 @@ class ProgramTrial:
         warnings.simplefilter("ignore")
         converter = _warm(self.converter, self.way)
         try:
-            return converted_by(converter, self.way, *self._captured(), self.conversions)
+            return converted_by(converter, self.way, *self._captured(converter), self.conversions)
         except decomp.DecompError as error:
             return Found(REFUSED, str(error).splitlines()[0][:160])
         except Exception as error:  # a converter may raise anything
             return Found(REFUSED, f"{type(error).__name__}: {_line(error)}")
 
-    def _captured(self) -> Captured:
+    def _captured(self, converter: Converter) -> Captured:
         """A program that `torch.export` refuses by default may be captured in front of `decomp`, as it traces by Dynamo
-        then."""
+        then, with rules in place of calls that PyTorch cannot run on fake tensors."""
         try:
             return _exported(self.module, self.kind, self.name)
         except Exception:  # of any class, from the model's own code
             if self.way != "lowered":
                 raise
             model, args = importlib.import_module(self.module).built(self.kind, self.name)
-            return model, args, export(model, args, None)
+            infer = RuleSelection.of(converter.target, Options.of({"training": False})).infer
+            return model, args, export(model, args, None, None, infer)
 
 
 Captured = tuple[nn.Module, tuple[Any, ...], ExportedProgram]
