@@ -172,7 +172,8 @@ class InputMismatch(DecompError, ValueError):
     what it was lowered for."""
 
     def __init__(self, name: str, expected: Any, found: Any, what: str = "shape") -> None:
-        remedy = "this shape, or with dynamic_shapes= if the size varies" if what == "shape" else f"this {what}"
+        named = f"these {what}" if what == "strides" else f"this {what}"
+        remedy = "this shape, or with dynamic_shapes= if the size varies" if what == "shape" else named
         remedy = f"lower it with inputs of {remedy}" if expected != "a tensor" else "call it with a tensor here"
         super().__init__(
             f"input {name!r} has {what} {found}, the program was lowered for {expected}\n  to do: {remedy}"

@@ -132,8 +132,12 @@ def first_two(x):
 def test_strides_of_dimensions_without_a_second_element_say_nothing_of_memory():
     low = lowered(first_two, torch.ones(1, 4))
     assert low(torch.arange(4.0).as_strided((1, 4), (9, 1))).tolist() == [1, 2]
-    with pytest.raises(decomp.DecompError, match=r"'x' has strides \(4, 2\), .* lowered for \(4, 1\)"):
+    with pytest.raises(decomp.DecompError) as refused:
         low(torch.ones(8).as_strided((1, 4), (4, 2)))
+    assert str(refused.value) == (
+        "input 'x' has strides (4, 2), the program was lowered for (4, 1)\n"
+        "  to do: lower it with inputs of these strides"
+    )
     nothing = lowered(lambda x: torch.as_strided(x, (0,), (1,)) + 1, torch.ones(0, 4))
     assert nothing(torch.ones(8).as_strided((0, 4), (3, 2))).shape == (0,)
 
