@@ -67,7 +67,7 @@ processor, on a machine that others used as well, from the exported program to t
 has converted before: those of `run_decompositions()` and of lowering are inside, those of `torch.export` are not. What
 `decomp` keeps of earlier lowerings is kept, as by default. The first conversion of a program takes longer than others,
 and that was the one behind `decomp`; rows marked ×{times} were timed again, the least of {times} conversions in each
-way.
+way. On a busy machine the seconds of one program differed by up to a half between runs.
 
 `python -m benchmarks.architectures CONVERTER` makes the records, `benchmarks/results/architectures.json`, and this
 page; it goes on where it was stopped. `--every N` tries the first architecture and each N-th after it alone: the list
@@ -105,9 +105,10 @@ def _extent(rows: Sequence[Row]) -> str:
 
 
 def _part(names: Sequence[str], every: Sequence[str]) -> str:
-    steps = (step for step in range(2, len(every)) if [*names] == [*every[::step]])
+    steps = (step for step in range(1, len(every)) if [*names] == [*every[::step]])
     step = next(steps, None)
-    return f"{len(names)} of {len(every)}" + (f", one in {step}" if step else "")
+    which = "those with a verdict in the table" if step is None else f"one in {step}"
+    return f"{len(names)} of {len(every)}" + (f", {which}" if step != 1 else "")
 
 
 def _totals(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:

@@ -93,6 +93,9 @@ def test_the_page_of_architectures_says_which_were_tried_in_which_ways():
     assert line in architectures.page({"mine": made}).splitlines()
     one = {"mine": made | {"rows": [row | {"decomposed": "wrong"} for row in rows]}}
     assert f"- mine 1 on torch 2.13.0, 2026-11-28: {every}" in architectures.page(one).splitlines()
+    others = {"mine": made | {"rows": one["mine"]["rows"][1:3]}}
+    found = f"2 of {len(names)}, those with a verdict in the table"
+    assert f"- mine 1 on torch 2.13.0, 2026-11-28: {found}" in architectures.page(others).splitlines()
 
 
 def test_every_nth_architecture_is_asked_for_by_a_number():
