@@ -24,7 +24,9 @@ from decomp.ir.module import ProgramGraph
 from decomp.tables import Table, folded, titled
 
 if TYPE_CHECKING:
+    from decomp.ir.ops import Op
     from decomp.lowering import Lowering
+    from decomp.patterns.pattern import Pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +288,12 @@ def _composites(lowering: Lowering) -> Iterator[str]:
     for op in internals.request.versions:
         name = spell_composite(op)
         if name not in made and f"{name}.backward" not in made:
-            yield f"{name}: no composite, {_why_none(lowering, composite_key(op))}"
+            yield f"{name}: no composite, {_why_none(lowering, op)}"
 
 
-def _why_none(lowering: Lowering, key: Any) -> str:
+def _why_none(lowering: Lowering, op: Op | Pattern) -> str:
     """Why a program has no composite of this op or pattern."""
-    internals = lowering.internals
+    internals, key = lowering.internals, composite_key(op)
     called, captured = (
         {composite_key(node) for graph in graphs for node in graph.nodes}
         for graphs in (
@@ -301,7 +303,8 @@ def _why_none(lowering: Lowering, key: Any) -> str:
         )
     )
     if key in called:
-        return "no call of it is decomposed"
+        known = op in lowering.target
+        return f"its calls are legal on {lowering.target.name}" if known else "no call of it is decomposed"
     converted = "its calls were made functional, or converted, before"
     return converted if key in captured else "neither the program nor a rule that was used calls it"
 
