@@ -38,6 +38,8 @@ from decomp_rules import converters
 
 TIMEOUT = 300.0
 RIGHT, WRONG, REFUSED, CRASHES = "right", "wrong", "refused", "crashes"
+CONVERTED = "converted"
+"""Without a runtime, which would say whether it is right."""
 Built = tuple[nn.Module, tuple[Any, ...]]
 
 
@@ -49,7 +51,8 @@ class Row:
     kind: str
     """"op", "model" or "architecture"."""
     exported: str = ""
-    """As exported: one of right, wrong, refused and crashes; empty if it was not tried, as are the others."""
+    """As exported: one of right, wrong, refused, crashes, and converted where there is no runtime; empty if it was not
+    tried, as are the others."""
     exported_text: str = ""
     lowered: str = ""
     """The same, lowered before."""
@@ -195,7 +198,8 @@ def _compared(
     converter: Converter, made: Any, program: ExportedProgram, model: nn.Module, args: tuple[Any, ...]
 ) -> tuple[str, str]:
     """The verdict, and the first line of what differs."""
-    assert converter.run is not None
+    if converter.run is None:
+        return CONVERTED, ""
     results = converter.run(made, pytree.tensors_in(args))
     try:
         whole_programs(model, Results(program, results), args, {}, gradients=False)
@@ -276,6 +280,8 @@ def counts(verdicts: Sequence[str]) -> str:
     if not any(verdicts):
         return "– | – | –"
     refused = sum(verdict in (REFUSED, CRASHES) for verdict in verdicts)
+    if CONVERTED in verdicts:
+        return f"{verdicts.count(CONVERTED)} converted | – | {refused}"
     return f"{verdicts.count(RIGHT)} | {verdicts.count(WRONG)} | {refused}"
 
 

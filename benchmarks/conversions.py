@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.conversion_trials import RIGHT, WAYS, Built, Row, counts, record, recorded, tried
+from benchmarks.conversion_trials import CONVERTED, RIGHT, WAYS, Built, Row, counts, record, recorded, tried
 from decomp_rules import converters, samples
 from decomp_rules.samples import architectures
 
@@ -269,7 +269,7 @@ def _reasons(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     yield ""
     for name, own in rows.items():
         for row in own:
-            if row.lowered != RIGHT:
+            if row.lowered not in (RIGHT, CONVERTED):
                 yield f"- {row.name} on {name}, {row.lowered}: {row.lowered_text.strip()}"
 
 

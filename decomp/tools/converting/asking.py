@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 import itertools
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -270,7 +271,7 @@ class _Asking:
         """The answer to each call of one program that makes them all, or why the program as a whole fails."""
         samples = [self.samples[i] for i in calls]
         try:
-            program = program_of_calls(samples)
+            program = program_of_calls(samples, self.converter.constants)
         except Exception as error:  # torch.export may raise anything
             return "not exported", first_line(error)
         lost = _not_made(program, samples)
@@ -283,7 +284,7 @@ class _Asking:
             model = self.converter.convert(program)
             if self.converter.run is None:
                 return [("right", "converted; there is no runtime to run it with")] * len(samples)
-            results = list(self.converter.run(model, [t for sample in samples for t in sample.tensors]))
+            results = list(self.converter.run(model, inputs_of(samples, self.converter.constants)))
         except Exception as error:  # a converter may raise anything
             return "refused", f"{type(error).__name__}: {error}"
         return list(_judged(samples, [self.truths[i] for i in calls], results))
@@ -296,17 +297,44 @@ def _not_made(program: ExportedProgram, samples: Sequence[Sample]) -> set[Any]:
     return {overload for overload, count in wanted.items() if made[overload] < count}
 
 
-def program_of_calls(samples: Sequence[Sample]) -> ExportedProgram:
-    """One program that makes all of these calls, each on inputs of its own, and returns all tensors among their
-    results."""
-    graph, outputs, tensors = fx.Graph(), [], [t for sample in samples for t in sample.tensors]
-    names = iter([graph.placeholder(f"x{i}") for i in range(len(tensors))])
-    for sample in samples:
-        placed = sample.replaced(lambda leaf: next(names) if isinstance(leaf, torch.Tensor) else leaf)
+def program_of_calls(
+    samples: Sequence[Sample], constants: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> ExportedProgram:
+    """One program that makes all of these calls, each on inputs of its own but for the arguments of `constants`, by the
+    name of an op, and returns all tensors among their results."""
+    module, graph, outputs = nn.Module(), fx.Graph(), []
+    inputs = inputs_of(samples, constants)
+    names = iter([graph.placeholder(f"x{i}") for i in range(len(inputs))])
+    for i, sample in enumerate(samples):
+        fixed = _constants_of(sample, constants)
+        for j, tensor in enumerate(fixed.values()):
+            module.register_buffer(f"c{i}_{j}", tensor.detach().clone())
+        nodes = {key: graph.get_attr(f"c{i}_{j}") for j, key in enumerate(fixed)}
+        placed = sample.replaced(lambda leaf: _placed(leaf, nodes, names))
         args, kwargs = placed.args, dict(placed.kwargs)
         outputs.append(graph.call_function(sample.overload, args, kwargs))
     graph.output(outputs)
-    return export(fx.GraphModule(nn.Module(), graph), tuple(t.detach().clone() for t in tensors))
+    return export(fx.GraphModule(module, graph), tuple(t.detach().clone() for t in inputs))
+
+
+def _placed(leaf: Any, constants: Mapping[int, fx.Node], inputs: Iterator[fx.Node]) -> Any:
+    """The node of a tensor, anything else as it is."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return constants.get(id(leaf)) or next(inputs)
+
+
+def inputs_of(samples: Sequence[Sample], constants: Mapping[str, Sequence[str]]) -> list[torch.Tensor]:
+    """The tensors of these calls that are no constants, in order."""
+    return [t for each in samples for t in each.tensors if id(t) not in _constants_of(each, constants)]
+
+
+def _constants_of(sample: Sample, constants: Mapping[str, Sequence[str]]) -> dict[int, torch.Tensor]:
+    """The tensors of a call that are constants, by their identity."""
+    names = constants.get(op_of(sample.overload).short, ())
+    arguments = sample.overload._schema.arguments
+    given = {**dict(zip((argument.name for argument in arguments), sample.args)), **sample.kwargs}
+    return {id(value): value for name in names if isinstance(value := given.get(name), torch.Tensor)}
 
 
 def _judged(

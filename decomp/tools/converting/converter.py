@@ -3,7 +3,7 @@ which calls it converts. A converter is a value: one file in `decomp_rules/conve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import metadata
 import pickle
@@ -53,6 +53,8 @@ class Converter:
     """The package that it needs besides, mostly to run models, if pip does not install it with the converter's own."""
     composites: bool = False
     """Whether `convert` takes composite calls (`composites=`); otherwise it is given their bodies in their place."""
+    constants: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
+    """By the name of an op, the arguments that are constants when it is asked about calls, as weights are in models."""
 
     @property
     def requirement(self) -> str:

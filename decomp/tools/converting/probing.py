@@ -56,6 +56,8 @@ class Probe:
     dtypes: tuple[str, ...]
     asked: tuple[str, ...] = ()
     """The dtypes that it was asked in; empty for all."""
+    was_run: bool = True
+    """Whether there is a runtime, by which it is known that the results are right."""
 
     @property
     def headline(self) -> str:
@@ -65,7 +67,8 @@ class Probe:
         torch_version = torch.__version__.partition("+")[0]
         return (
             f"{self.converter} {self.version} on torch {torch_version} converts {len(legal)} of "
-            f"{count_noun(len(self.ops), 'overload')} and computes them right, {some} of them under conditions"
+            f"{count_noun(len(self.ops), 'overload')}{' and computes them right' * self.was_run}, "
+            f"{some} of them under conditions{', and was not run' * (not self.was_run)}"
             f"{'; asked in ' * bool(self.asked)}{', '.join(self.asked)}"
         )
 
@@ -99,7 +102,8 @@ def probe(
             progress(done, len(groups), groups[done - 1][-1])
     taken = _dtypes(found.values())
     ops = [_probed(name, found.get(name, []), name in lacking, taken) for name in names]
-    return Probe(converter.name, version, tuple(op for op in ops if op is not None), taken, tuple(dtypes))
+    probed = tuple(op for op in ops if op is not None)
+    return Probe(converter.name, version, probed, taken, tuple(dtypes), converter.run is not None)
 
 
 def _lacking(converter: Converter, names: Sequence[str]) -> set[str]:

@@ -68,6 +68,15 @@ def take_floats(program):
     return program.module()
 
 
+def take_constant_weights(program):
+    """Refuses convolutions whose weights are inputs."""
+    inputs = set(program.graph_signature.user_inputs)
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default):
+        if node.args[1].name in inputs:
+            raise NotImplementedError("only constant weights")
+    return program.module()
+
+
 def save(model, path):
     path.write_text(str(model.graph))
 
@@ -84,3 +93,4 @@ OLD = dataclasses.replace(FAKE, name="old", at_least="999.1")
 PARTLY = dataclasses.replace(FAKE, name="partly", convert=take_some)
 APPROXIMATE = dataclasses.replace(FAKE, name="approximate", convert=approximate)
 FLOATS = dataclasses.replace(FAKE, name="floats", convert=take_floats)
+WEIGHTS = dataclasses.replace(FAKE, name="weights", convert=take_constant_weights)

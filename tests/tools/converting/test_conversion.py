@@ -149,7 +149,7 @@ def test_a_model_that_writes_to_its_state_is_refused():
         ({"to": 3}, "to= must be the name of a converter or a decomp.Converter, not int"),
         (
             {"to": "opnvino"},
-            "no converter 'opnvino'; there are executorch, iree, litert, openvino, torch_onnx, tvm, "
+            "no converter 'opnvino'; there are coremltools, executorch, iree, litert, openvino, torch_onnx, tvm, "
             "and any decomp.Converter",
         ),
         ({"args": None}, "a module is captured by running it: pass args=(...), or an ExportedProgram"),
@@ -438,3 +438,51 @@ def test_torch_onnx_names_the_step_that_fails_where_no_call_is_at_fault():
     with pytest.raises(NotImplementedError) as raised:
         torch_onnx.convert(torch.export.export(Sized(), (X,)))
     assert str(raised.value).startswith("Error when translating node return (add, 2): ")
+
+
+LEAVES_FOLDERS = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""coremltools (9.0) leaves its temporary folders to be cleaned up, of which Python warns."""
+
+
+@LEAVES_FOLDERS
+def test_coremltools_converts_a_model_that_it_refuses_as_exported(tmp_path):
+    coremltools = converter("coremltools")
+    model, x = Spectrum(), torch.randn(3, 8)
+    with pytest.raises(NotImplementedError, match=r"^Unsupported fx node kthvalue"):
+        coremltools.convert(torch.export.export(model, (x,)))
+    found = conversion(model, coremltools, (x,), None, None, None, True, {})
+    assert "2 results within" in found.verified
+    for _ in range(2):  # one that is there is replaced
+        coremltools.save(found.result, tmp_path / "spectrum.mlpackage")
+    assert (tmp_path / "spectrum.mlpackage" / "Manifest.json").stat().st_size
+
+
+@LEAVES_FOLDERS
+def test_coremltools_keeps_a_size_open_and_the_dtypes_of_results():
+    class Mixed(nn.Module):
+        def forward(self, x, i):
+            return F.max_pool1d(x, 2), i[:, None] + x.argmax(-1), i > 1
+
+    coremltools = converter("coremltools")
+    batch = {0: torch.export.Dim("batch", min=2, max=8)}
+    args = (torch.randn(3, 2, 6), torch.tensor([1, 2, 3]))
+    made = decomp.convert(Mixed(), to="coremltools", args=args, dynamic_shapes={"x": batch, "i": batch})
+    args = (torch.randn(5, 2, 6), torch.arange(5))
+    found = coremltools.run(made, args)
+    assert [each.dtype for each in found] == [torch.float32, torch.int64, torch.bool]
+    for mine, own in zip(found, Mixed()(*args)):
+        torch.testing.assert_close(mine, own)
+
+
+@LEAVES_FOLDERS
+def test_coremltools_names_the_call_that_it_refuses_and_the_input_that_is_a_number():
+    class Similar(nn.Module):
+        def forward(self, x, factor):
+            return F.cosine_similarity(x, x) * factor
+
+    coremltools = converter("coremltools")
+    with pytest.raises(NotImplementedError) as raised:
+        coremltools.convert(torch.export.export(Similar(), (X, X[0, 0])))
+    assert str(raised.value).startswith("aten.cosine_similarity.default: node cosine_similarity")
+    with pytest.raises(decomp.errors.ConversionError, match="Core ML takes tensors alone, and the input factor is 3"):
+        decomp.convert(Similar(), to=coremltools, args=(X, 3), verify=False)

@@ -89,6 +89,14 @@ def test_calls_behind_several_that_are_refused_are_asked_too():
     assert kinds == {(True, "right"), (False, "refused")}
 
 
+def test_weights_are_inputs_unless_the_converter_is_asked_with_constants():
+    job = AskJob(fakes.WEIGHTS, ("aten.convolution.default", "aten.neg.default"), dtypes=("float32",))
+    answers = {(each.overload.split(".")[1], each.verdict) for each in job.run()}
+    assert answers == {("convolution", "refused"), ("neg", "right")}
+    constant = replace(fakes.WEIGHTS, constants={"convolution": ("weight", "bias")})
+    assert {each.verdict for each in replace(job, converter=constant).run()} == {"right"}
+
+
 def test_a_converter_may_be_asked_in_some_dtypes_alone():
     found = probe(fakes.PARTLY, ["aten.cumsum.default"], dtypes=["float32", "bool"])
     assert found.dtypes == ("float32",) and not found.ops[0].conditions
