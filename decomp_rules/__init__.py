@@ -25,7 +25,7 @@ FAMILIES = (
     " reduce.differences index.histograms shape.copies index.index_reduction index.data_dependent"
     " special.number_theory pointwise.representation index.hashing shape.strided index.uniqueness"
     " pointwise.arithmetic pointwise.shared_ties pointwise.comparison index.selection index.numbering pointwise.bits"
-    " pointwise.casts"
+    " pointwise.casts index.byte_floats"
     " creation.factories shape.shapes shape.slicing shape.diagonals index.indexing index.scattering index.sorting"
     " index.sorting_networks index.one_hot"
     " reduce.reduction reduce.deviations reduce.running reduce.extrema nn.softmax nn.normalization"

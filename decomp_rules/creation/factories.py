@@ -25,7 +25,7 @@ register = RULES.register
 def zeros(size: Sequence[Any], dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
     """full(size, 0)."""
     dtype = dtype or torch.get_default_dtype()
-    return _zeros(size, dtype, device)
+    return torch.full(size, _zero(dtype), dtype=dtype, device=device)
 
 
 @register(aten.ones)
@@ -38,14 +38,14 @@ def ones(size: Sequence[Any], dtype: torch.dtype | None = None, device: Any = No
 @register(aten.zero)
 def zero(x: Tensor) -> Tensor:
     """full(x.shape, 0); x gets a gradient of zero."""
-    return with_zero_gradient_to(_zeros(x.shape, x.dtype, x.device), x)
+    return with_zero_gradient_to(torch.full(x.shape, _zero(x.dtype), dtype=x.dtype, device=x.device), x)
 
 
 @register(aten.zeros_like)
 def zeros_like(x: Tensor, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
     """full(x.shape, 0)."""
     dtype = dtype or x.dtype
-    return _zeros(x.shape, dtype, device or x.device)
+    return torch.full(x.shape, _zero(dtype), dtype=dtype, device=device or x.device)
 
 
 @register(aten.ones_like)
@@ -73,7 +73,7 @@ def new_full(
 def new_zeros(x: Tensor, size: Sequence[Any], dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
     """full(size, 0)."""
     dtype = dtype or x.dtype
-    return _zeros(size, dtype, device or x.device)
+    return torch.full(size, _zero(dtype), dtype=dtype, device=device or x.device)
 
 
 @register(aten.new_ones)
@@ -99,14 +99,14 @@ def empty(
 ) -> Tensor:
     """full(size, 0): the op leaves memory uninitialised, so that any values are allowed."""
     dtype = dtype or torch.get_default_dtype()
-    return _zeros(size, dtype, device)
+    return torch.full(size, _zero(dtype), dtype=dtype, device=device)
 
 
 @register(aten.empty_like)
 def empty_like(x: Tensor, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
     """full(x.shape, 0)."""
     dtype = dtype or x.dtype
-    return _zeros(x.shape, dtype, device or x.device)
+    return torch.full(x.shape, _zero(dtype), dtype=dtype, device=device or x.device)
 
 
 @register(aten.new_empty, aten.new_empty_strided)
@@ -115,21 +115,11 @@ def new_empty(
 ) -> Tensor:
     """full(size, 0)."""
     dtype = dtype or x.dtype
-    return _zeros(size, dtype, device or x.device)
-
-
-def _zeros(size: Sequence[Any], dtype: torch.dtype, device: Any) -> Tensor:
-    """full(size, 0), of bytes where the dtype cannot be filled with a number."""
-    if dtype == torch.float4_e2m1fn_x2:
-        return torch.full(size, 0, dtype=torch.uint8, device=device).view(dtype)
-    return torch.full(size, _zero(dtype), dtype=dtype, device=device)
+    return torch.full(size, _zero(dtype), dtype=dtype, device=device or x.device)
 
 
 def _zero(dtype: torch.dtype) -> bool | int | float:
-    """The 0 of a dtype: False, 0 or 0.0, so that a program that names no dtype would still get this one; in e8m0, which
-    has no 0, what a kernel makes that writes bytes of 0."""
-    if dtype == torch.float8_e8m0fnu:
-        return 2.0**-127
+    """The 0 of a dtype: False, 0 or 0.0, so that a program that names no dtype would still get this one."""
     return False if dtype == torch.bool else 0.0 if dtype.is_floating_point or dtype.is_complex else 0
 
 
@@ -310,13 +300,15 @@ def _places(x: Tensor, shift: int) -> tuple[Tensor, Tensor] | None:
 @register(aten.tril)
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
     """x where column ≤ row + diagonal, else 0."""
-    return torch.where(torch.logical_not(_above(x, diagonal)), x, _zeros((), x.dtype, x.device))
+    return torch.where(
+        torch.logical_not(_above(x, diagonal)), x, torch.full((), _zero(x.dtype), dtype=x.dtype, device=x.device)
+    )
 
 
 @register(aten.triu)
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     """x where column ≥ row + diagonal, else 0."""
-    return torch.where(_above(x, diagonal - 1), x, _zeros((), x.dtype, x.device))
+    return torch.where(_above(x, diagonal - 1), x, torch.full((), _zero(x.dtype), dtype=x.dtype, device=x.device))
 
 
 def _above(x: Tensor, diagonal: int) -> Tensor:

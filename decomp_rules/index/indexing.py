@@ -2,7 +2,7 @@
 
 Elements that are not chosen are replaced by zero before the sum, not multiplied by it, so that NaN and ∞ elsewhere do
 not leak. Sums of one value and zeros are exact, except that −0 would become 0: it is summed as the next negative
-number. Of float8 and float4 the bytes are summed, as there is no sum of these.
+number.
 """
 
 from __future__ import annotations
@@ -19,17 +19,7 @@ from torch import Tensor
 from decomp import Rules, decline
 from decomp.ops import aten
 from decomp_rules.reduce.reduction import known_empty
-from decomp_rules.support.operands import (
-    cast,
-    constant,
-    is_byte_float,
-    is_scalar,
-    promoted,
-    ramp,
-    same_size,
-    view_or_copy,
-    wrap,
-)
+from decomp_rules.support.operands import cast, constant, is_scalar, promoted, ramp, same_size, view_or_copy, wrap
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -70,9 +60,6 @@ def _alone(choose: Callable[[Tensor, Any], Tensor], x: Tensor, dim: int) -> Tens
     """The sum along `dim` of what `choose` leaves of x, one element and zeros."""
     if x.dtype == torch.bool:
         return torch.any(choose(x, False), dim)
-    if is_byte_float(x.dtype):
-        total = torch.sum(choose(x.view(torch.uint8), 0), dim=[dim], dtype=torch.int32)
-        return total.to(torch.uint8).view(x.dtype)
     if x.dtype not in _BITS:
         return torch.sum(choose(x, 0), dim=[dim], dtype=x.dtype)
     marked = _with_negative_zeros_as_tiny(x)

@@ -12,7 +12,7 @@ from decomp import Rules, decline
 from decomp.ops import aten
 from decomp_rules.creation.factories import TABLED
 from decomp_rules.reduce.reduction import known_empty
-from decomp_rules.support.operands import is_byte_float, same_size, wrap
+from decomp_rules.support.operands import same_size, wrap
 
 RULES = Rules(level="standard")
 register = RULES.register
@@ -54,7 +54,7 @@ def index_of_one(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
 
 
 def _can_be_summed(x: Tensor, dim: int) -> bool:
-    if not x.dim() or x.dtype == torch.bool or x.is_complex() or is_byte_float(x.dtype):
+    if not x.dim() or x.dtype == torch.bool or x.is_complex():
         return False
     return type(x.shape[dim]) is int and 0 < x.shape[dim] <= TABLED
 

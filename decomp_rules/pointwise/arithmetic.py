@@ -21,7 +21,6 @@ from decomp_rules.support.operands import (
     WIDE_INTEGERS,
     cast,
     constant,
-    is_byte_float,
     is_scalar,
     plain,
     promoted,
@@ -221,13 +220,11 @@ def absolute_of_larger(x: Tensor) -> Tensor:
 
 @register(aten.abs)
 def absolute(x: Tensor) -> Tensor:
-    """x · sign x, whose gradient is the sign, + 0 so that −0 becomes 0; of float8 in float32. Exact."""
+    """x · sign x, whose gradient is the sign, + 0 so that −0 becomes 0. Exact."""
     if x.is_complex():
         return decline("only real inputs")
     if x.dtype in (torch.uint8, torch.bool):
         return x.clone()
-    if is_byte_float(x.dtype):
-        return cast(torch.abs(cast(x, torch.float32)), x.dtype)
     magnitude = x * _unit(x)
     return magnitude + 0.0 if x.is_floating_point() else magnitude
 

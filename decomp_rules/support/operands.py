@@ -34,12 +34,6 @@ def plain(value: Any) -> bool:
     return isinstance(value, (bool, int, float))
 
 
-def is_byte_float(dtype: torch.dtype) -> bool:
-    """Whether numbers of a dtype are floats of a byte: float8, or float4 in pairs, which PyTorch moves and casts, and
-    hardly computes with."""
-    return dtype.is_floating_point and dtype.itemsize == 1
-
-
 def constant(like: Tensor, value: Any, dtype: torch.dtype | None = None) -> Tensor:
     """A 0-d tensor of `value` on the device of `like`, of its dtype unless another is given."""
     return torch.full((), value, dtype=dtype or like.dtype, device=like.device)
