@@ -20,13 +20,16 @@ class Importable:
     - Constants of bools are of int8, and cast. The importer casts them itself, to tensors that it forgets but for their
       address, so that the next constant may be given the elements of the last.
     - Nodes have no `tensor_meta`, which it believes where a node's value says otherwise.
-    - The values of an op that returns a list are a list; it takes no tuple."""
+    - The values of an op that returns a list are a list; it takes no tuple.
+    - Buffers that are not persistent are in the state, too; torch-mlir looks for them there alone.
+    - Constants in a list, such as that of an index, are copied; torch-mlir takes no list of both them and others."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self.program = program
         self.metas: list[tuple[fx.Node, dict[str, Any]]] = []
         self.casts: list[tuple[fx.Node, fx.Node]] = []
         self.constants: list[tuple[dict[str, Any], str, Any]] = []
+        self.buffers: list[str] = []
 
     def __enter__(self) -> ExportedProgram:
         for node in _nodes(self.program):
@@ -37,15 +40,19 @@ class Importable:
         for node, store, name in list(_bool_constants(self.program)):
             self.constants.append((store, name, store[name]))
             store[name] = store[name].to(torch.int8)
-            self._cast(node)
+            self._cast(node, torch.bool)
+            node.meta["val"] = node.meta["val"].to(torch.int8)
+        for node in list(_constants_in_lists(self.program)):
+            self._cast(node, node.meta["val"].dtype)
+        self.buffers = list(_buffers_outside_the_state(self.program))
+        self.program.state_dict.update({name: self.program.constants[name] for name in self.buffers})
         return self.program
 
-    def _cast(self, node: fx.Node) -> None:
+    def _cast(self, node: fx.Node, dtype: torch.dtype) -> None:
         first = next(each for each in self.program.graph.nodes if each.op != "placeholder")
         with self.program.graph.inserting_before(first):
-            cast = self.program.graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": torch.bool})
+            cast = self.program.graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": dtype})
         cast.meta["val"] = node.meta["val"]
-        node.meta["val"] = node.meta["val"].to(torch.int8)
         node.replace_all_uses_with(cast, lambda user: user is not cast)
         self.casts.append((node, cast))
 
@@ -53,6 +60,8 @@ class Importable:
         for node, cast in self.casts:
             cast.replace_all_uses_with(node)
             self.program.graph.erase_node(cast)
+        for name in self.buffers:
+            del self.program.state_dict[name]
         for store, name, tensor in self.constants:
             store[name] = tensor
         for node, meta in self.metas:
@@ -79,3 +88,23 @@ def _bool_constants(program: ExportedProgram) -> Iterator[tuple[fx.Node, dict[st
             store = program.constants if spec.target in program.constants else program.state_dict
             if getattr(store.get(spec.target), "dtype", None) is torch.bool:
                 yield placeholders[spec.arg.name], store, spec.target
+
+
+def _constants_in_lists(program: ExportedProgram) -> Iterator[fx.Node]:
+    """Placeholders of tensors that the program holds, and that a call has in a list."""
+    held = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind in _OF_THE_PROGRAM}
+    listed = {
+        operand
+        for node in program.graph.nodes
+        for argument in node.args
+        if node.op == "call_function" and isinstance(argument, (list, tuple))
+        for operand in argument
+        if isinstance(operand, fx.Node)
+    }
+    return (node for node in program.graph.nodes if node.op == "placeholder" and node.name in held and node in listed)
+
+
+def _buffers_outside_the_state(program: ExportedProgram) -> Iterator[str]:
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.BUFFER and spec.target is not None and spec.target not in program.state_dict:
+            yield spec.target

@@ -1,5 +1,6 @@
 """What IREE's and torch-mlir's importer misreads is in another form while it reads a program, and only then."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -46,8 +47,28 @@ def test_nodes_have_no_tensor_meta_and_the_results_of_a_split_are_a_list():
         assert type(split.meta["val"]) is list
 
 
-def test_afterwards_the_program_is_as_it_was():
-    program = torch.export.export(Masked(), (X,))
+class Indexed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.tensor([1, 0]), persistent=False)
+
+    def forward(self, x):
+        return x[self.rows, x.argmax(1)]
+
+
+def test_a_constant_in_a_list_is_copied_and_a_buffer_that_is_not_persistent_is_in_the_state():
+    program = torch.export.export(Indexed(), (X,))
+    with Importable(program) as importable:
+        index = next(node for node in importable.graph.nodes if node.target is torch.ops.aten.index.Tensor)
+        assert [operand.op for operand in index.args[1]] == ["call_function", "call_function"]
+        assert importable.state_dict["rows"] is importable.constants["rows"]
+        torch.testing.assert_close(importable.module(check_guards=False)(X), Indexed()(X))
+    assert "rows" not in program.state_dict
+
+
+@pytest.mark.parametrize("model", [Masked, Indexed])
+def test_afterwards_the_program_is_as_it_was(model):
+    program = torch.export.export(model(), (X,))
     before, known, held = str(program), metadata(program), dict(program.constants)
     with Importable(program):
         assert str(program) != before
