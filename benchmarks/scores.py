@@ -54,6 +54,7 @@ SOURCES: Mapping[str, str] = {
     "stablehlo": "the specification of StableHLO",
     "tensorrt": "Torch-TensorRT's converters, as its sources of 2026-08-22 register them",
     "tinygrad": "what the frontend of tinygrad 0.14 emits",
+    "torch_mlir": "torch-mlir's lowering to linalg, asked op by op (`decomp probe`)",
     "torch_onnx": "the ONNX exporter of PyTorch 2.13.0, asked op by op (`decomp probe`)",
     "tosa": "TOSA 1.0.2 of 2026-07-14, profiles PRO-INT and PRO-FP",
     "ttnn": "TT-NN as Tenstorrent's compiler for PyTorch calls it, 2026-02-24",

@@ -119,6 +119,7 @@ def test_targets_of_the_library():
         "stablehlo",
         "tensorrt",
         "tinygrad",
+        "torch_mlir",
         "torch_onnx",
         "tosa",
         "ttnn",

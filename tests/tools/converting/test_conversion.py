@@ -149,8 +149,8 @@ def test_a_model_that_writes_to_its_state_is_refused():
         ({"to": 3}, "to= must be the name of a converter or a decomp.Converter, not int"),
         (
             {"to": "opnvino"},
-            "no converter 'opnvino'; there are coremltools, executorch, iree, litert, openvino, torch_onnx, tvm, "
-            "and any decomp.Converter",
+            "no converter 'opnvino'; there are coremltools, executorch, iree, litert, openvino, torch_mlir, torch_onnx, "
+            "tvm, and any decomp.Converter",
         ),
         ({"args": None}, "a module is captured by running it: pass args=(...), or an ExportedProgram"),
         ({"model": len}, "a model must be an nn.Module or an ExportedProgram, not builtin_function_or_method"),
@@ -179,7 +179,8 @@ def test_importing_the_package_imports_no_converter():
 
     program = (
         "import sys, decomp; from decomp_rules import converters; made = [*map(converters.get, converters.names())];"
-        "modules = {'apache-tvm': 'tvm', 'litert-torch': 'litert_torch', 'iree-base-compiler': 'iree'};"
+        "modules = {'apache-tvm': 'tvm', 'litert-torch': 'litert_torch', 'iree-base-compiler': 'iree',"
+        "'torch-mlir': 'torch_mlir'};"
         "print([name for each in made if (name := modules.get(each.package, each.package)) in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
@@ -408,10 +409,61 @@ class Sized(nn.Module):
         return x + 1, x.shape[0]
 
 
-def test_iree_refuses_a_result_that_is_a_number():
+def test_torch_mlir_converts_a_model_that_it_refuses_as_exported(tmp_path):
+    torch_mlir = converter("torch_mlir")
+    model, x = Spectrum(), torch.randn(3, 8)
+    with pytest.raises(NotImplementedError, match="'math.absf' op operand #0 must be floating-point-like"):
+        torch_mlir.convert(torch.export.export(model, (x,)))
+    found = conversion(model, torch_mlir, (x,), None, None, None, True, {})
+    assert "2 results within" in found.verified
+    torch_mlir.save(found.result, tmp_path / "spectrum.mlir")
+    assert "linalg.generic" in (tmp_path / "spectrum.mlir").read_text()
+
+
+def test_torch_mlir_keeps_a_size_open():
+    torch_mlir = converter("torch_mlir")
+    batch = {"input": {0: torch.export.Dim.DYNAMIC}}
+    made = decomp.convert(MODEL.eval(), to=torch_mlir, args=(X,), dynamic_shapes=batch)
+    (found,) = torch_mlir.run(made, [torch.ones(5, 4)])
+    torch.testing.assert_close(found, MODEL(torch.ones(5, 4)).detach())
+
+
+class Views(nn.Module):
+    def forward(self, x):
+        return x, x[:0], x.t(), x.sum(), x > 0, x.to(torch.float64) / 3
+
+
+def test_torch_mlir_returns_views_scalars_and_nothing_at_all_in_the_dtypes_of_the_program():
+    torch_mlir, x = converter("torch_mlir"), torch.randn(3, 2).t()
+    made = torch_mlir.convert(torch.export.export(Views(), (x,)))
+    for _ in range(2):  # what is run is a copy
+        for mine, own in zip(torch_mlir.run(made, [x]), Views()(x), strict=True):
+            torch.testing.assert_close(mine, own, check_stride=False)
+
+
+def test_torch_mlir_refuses_a_call_that_writes_to_an_operand():
+    class Normed(nn.Module):
+        def forward(self, x, mean, var):
+            return nn.functional.batch_norm(x, mean, var, training=True)
+
+    program = torch.export.export(Normed(), (torch.randn(4, 3), torch.zeros(3), torch.ones(3)))
     with pytest.raises(NotImplementedError) as raised:
-        converter("iree").convert(torch.export.export(Sized(), (X,)))
-    assert str(raised.value) == "IREE returns tensors alone, and result 1 is 2"
+        converter("torch_mlir").convert(program)
+    assert str(raised.value) == "torch-mlir returns results alone, and the program writes to mean"
+
+
+def test_torch_mlir_names_the_pass_that_fails():
+    torch_mlir, x = converter("torch_mlir"), torch.ones(2, dtype=torch.bfloat16)
+    made = torch_mlir.convert(torch.export.export(nn.ReLU(), (x,)))
+    with pytest.raises(RuntimeError, match="argument must be a memref of f16, f32, f64"):
+        torch_mlir.run(made, [x])
+
+
+@pytest.mark.parametrize(("name", "said"), [("iree", "IREE"), ("torch_mlir", "torch-mlir")])
+def test_a_result_that_is_a_number_is_refused(name, said):
+    with pytest.raises(NotImplementedError) as raised:
+        converter(name).convert(torch.export.export(Sized(), (X,)))
+    assert str(raised.value) == f"{said} returns tensors alone, and result 1 is 2"
 
 
 def test_torch_onnx_converts_a_model_that_it_refuses_as_exported(tmp_path):
