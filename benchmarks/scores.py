@@ -42,6 +42,7 @@ NARROW = ("tosa", "ttnn")
 """Targets without int64 that are scored with `narrow=True`: they count positions in int32."""
 SOURCES: Mapping[str, str] = {
     "core_aten": "the tag `core` of PyTorch 2.13.0",
+    "coreai": "the converter of Core AI, asked op by op (`decomp probe`), and not run",
     "coremltools": "the converter of Core ML, asked op by op (`decomp probe`)",
     "executorch": "the portable runtime, asked op by op (`decomp probe`)",
     "iree": "IREE's compiler, asked op by op (`decomp probe`)",

@@ -1,6 +1,6 @@
 """Targets, one small TOML file each, read when first asked for: `decomp_rules.targets.tinygrad`. One has no file:
 `onnxruntime` is `onnx` with the ops of `onnx_functions`. `openvino` has conditions beside its file, and those of
-`attention_masks` are about attention on three."""
+`attention_masks` are about attention on four."""
 
 from __future__ import annotations
 

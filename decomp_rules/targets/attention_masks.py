@@ -1,7 +1,8 @@
 """Attention under a mask, where converters differ from PyTorch: of a query that sees no key, PyTorch makes 0, OpenVINO
-2026.4 and LiteRT 0.10 make NaN, and PyTorch's ONNX exporter the mean of the values under a mask of bools. What a mask
-holds is data, so a call is legal where the calls before it show that each query sees a key. They are those that the
-rules of `kept_attention` emit, and these targets have: forms that lowering changes would be illegal in its result."""
+2026.4 and LiteRT 0.10 make NaN, as does what Core AI 0.4.3 writes, and PyTorch's ONNX exporter the mean of the values
+under a mask of bools. What a mask holds is data, so a call is legal where the calls before it show that each query sees
+a key. They are those that the rules of `kept_attention` emit, and these targets have: forms that lowering changes would
+be illegal in its result."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from torch import fx
 
 from decomp import Target
 
-TARGETS = ("litert", "openvino", "torch_onnx")
+TARGETS = ("coreai", "litert", "openvino", "torch_onnx")
 """Those of the converters that differ."""
 REASON = "each query sees a key: no mask, or one of finite numbers, or without rows of −∞"
 _aten = torch.ops.aten

@@ -38,7 +38,7 @@ def test_an_entry_point_is_the_backend_for_its_target():
 
 
 def test_a_backend_for_an_unknown_target_says_which_there_are():
-    with pytest.raises(AttributeError, match="no backend for a target 'core'; there are core_aten, coremltools, "):
+    with pytest.raises(AttributeError, match="no backend for a target 'core'; there are core_aten, coreai, "):
         torch_compile.core
 
 

@@ -70,8 +70,8 @@ OF_TARGET = [
     (
         {"to": "my chip"},
         "to= must be a decomp.Target, not the name 'my chip': pass one of decomp_rules.targets "
-        "(core_aten, coremltools, executorch, iree, litert, luminal, onnx, onnxruntime, openvino, prims, stablehlo, "
-        "tensorrt, tinygrad, torch_mlir, torch_onnx, tosa, ttnn, tvm), or Target.load(path)",
+        "(core_aten, coreai, coremltools, executorch, iree, litert, luminal, onnx, onnxruntime, openvino, prims, "
+        "stablehlo, tensorrt, tinygrad, torch_mlir, torch_onnx, tosa, ttnn, tvm), or Target.load(path)",
     ),
     ({"to": None}, "to= must be a decomp.Target, not NoneType; decomp_rules.targets has some"),
     ({"to": ["add"]}, "to= must be a decomp.Target, not list; decomp_rules.targets has some"),

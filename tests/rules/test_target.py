@@ -107,6 +107,7 @@ def test_a_misspelt_op_is_refused():
 def test_targets_of_the_library():
     assert targets.names() == (
         "core_aten",
+        "coreai",
         "coremltools",
         "executorch",
         "iree",

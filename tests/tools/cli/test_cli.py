@@ -297,9 +297,9 @@ def test_an_unknown_model_names_the_nearest():
 def test_an_unknown_target_names_the_nearest():
     assert said(run("lower", "mlp", "--to", "tinygrd")) == (
         2,
-        "error: no target 'tinygrd'. Did you mean 'tinygrad'? Available: core_aten, coremltools, executorch, iree, "
-        "litert, luminal, onnx, onnxruntime, openvino, prims, stablehlo, tensorrt, tinygrad, torch_mlir, torch_onnx, "
-        "tosa, ttnn, tvm, .toml files, and file.py:name",
+        "error: no target 'tinygrd'. Did you mean 'tinygrad'? Available: core_aten, coreai, coremltools, executorch, "
+        "iree, litert, luminal, onnx, onnxruntime, openvino, prims, stablehlo, tensorrt, tinygrad, torch_mlir, "
+        "torch_onnx, tosa, ttnn, tvm, .toml files, and file.py:name",
     )
 
 

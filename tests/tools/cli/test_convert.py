@@ -32,8 +32,8 @@ def test_what_a_converter_gets_wrong_ends_with_three():
 def test_names_and_files_are_checked_before_a_model_is_loaded(tmp_path):
     assert said(run("convert", "mlp", "--to", "opnvino")) == (
         2,
-        "error: no converter 'opnvino'. Did you mean 'openvino'? Available: coremltools, executorch, iree, litert, "
-        "openvino, torch_mlir, torch_onnx, tvm, and file.py:name",
+        "error: no converter 'opnvino'. Did you mean 'openvino'? Available: coreai, coremltools, executorch, iree, "
+        "litert, openvino, torch_mlir, torch_onnx, tvm, and file.py:name",
     )
     assert said(run("convert", "mlp", "--to", f"{FAKES}:FAKE", "-o", tmp_path / "x.bin")) == (
         2,

@@ -149,7 +149,7 @@ def test_a_model_that_writes_to_its_state_is_refused():
         ({"to": 3}, "to= must be the name of a converter or a decomp.Converter, not int"),
         (
             {"to": "opnvino"},
-            "no converter 'opnvino'; there are coremltools, executorch, iree, litert, openvino, torch_mlir, "
+            "no converter 'opnvino'; there are coreai, coremltools, executorch, iree, litert, openvino, torch_mlir, "
             "torch_onnx, tvm, and any decomp.Converter",
         ),
         ({"args": None}, "a module is captured by running it: pass args=(...), or an ExportedProgram"),

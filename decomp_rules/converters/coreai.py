@@ -1,0 +1,123 @@
+"""Core AI: `coreai_torch.TorchConverter` of an ExportedProgram. What it writes is compiled and run on Apple's systems
+alone: the package for Linux has no compiler for its runtime, so programs are converted here, and not run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import contextlib
+import io
+from pathlib import Path
+import re
+import tempfile
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import TensorArgument
+
+from decomp import Converter
+from decomp_rules import targets
+from decomp_rules.converters import Quiet, refuse_number_results, refuse_numbers
+
+
+def convert(program: ExportedProgram) -> Any:
+    """The `coreai.authoring.AIProgram` of a program, with the names of its inputs. A program with calls that Core AI
+    has no lowering for is decomposed by its own table before, as its documentation asks for. Raises
+    `NotImplementedError` for inputs and results that are numbers, for constants that int32 does not hold and for the
+    indices of pooling, and whatever Core AI raises."""
+    refuse_numbers(program, "Core AI")
+    refuse_number_results(program, "Core AI")
+    _refuse_wide_constants(program)
+    with Quiet(), contextlib.redirect_stdout(io.StringIO()):  # its progress
+        import coreai_torch
+
+        table = {} if _takes_all_calls(program) else coreai_torch.get_decomp_table()
+        given = _with_results_apart(program.run_decompositions(table))  # a copy, which Core AI edits
+        _refuse_pooled_indices(given)
+        made = coreai_torch.TorchConverter().add_exported_program(given).to_coreai()
+        _refuse_unwritable(made)
+    return made
+
+
+def _refuse_unwritable(model: Any) -> None:
+    """Core AI (0.4.3) checks some operands when it writes a program, and not before."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            save(model, Path(folder) / "model.aimodel")
+        except RuntimeError as error:
+            found = re.search(r"'aicode\S+' op .*", str(error.__cause__ or error.__context__))
+            raise NotImplementedError(f"Core AI does not write it: {found[0] if found else error}") from error
+
+
+def _refuse_wide_constants(program: ExportedProgram) -> None:
+    """Core AI (0.4.3) makes int32 of int64, and cuts off what is beyond."""
+    limits = torch.iinfo(torch.int32)
+    for name, value in {**program.state_dict, **program.constants}.items():
+        if isinstance(value, torch.Tensor) and value.dtype is torch.int64 and value.numel():
+            least, most = value.min().item(), value.max().item()
+            if least < limits.min or most > limits.max:
+                raise NotImplementedError(f"Core AI has int32 alone, and {name} holds {least} to {most}")
+
+
+def _refuse_pooled_indices(program: ExportedProgram) -> None:
+    """Core AI (0.4.3) returns zeros as indices."""
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.max_pool2d_with_indices.default):
+        if any(item.args[1] == 1 and item.users for item in node.users):
+            raise NotImplementedError(f"{node.target}: Core AI does not compute the indices of {node.name}")
+
+
+def _takes_all_calls(program: ExportedProgram) -> bool:
+    known = set(registry())
+    calls = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    return all(str(call) in known for call in calls if getattr(call, "namespace", "") == "aten")
+
+
+def _with_results_apart(program: ExportedProgram) -> ExportedProgram:
+    """The program, with its results each a node of its own, and without those that are None: Core AI (0.4.3) finds
+    results by the names of nodes, so that it returns one where a node is returned twice, and fails at None."""
+    output, specs = program.graph.output_node(), program.graph_signature.output_specs
+    kept = [(node, spec) for node, spec in zip(output.args[0], specs) if isinstance(node, fx.Node)]
+    results: list[fx.Node] = []
+    for node, spec in kept:
+        if node in results:
+            node = _copied(node, output)
+            spec.arg = TensorArgument(node.name)
+        results.append(node)
+    specs[:] = [spec for _, spec in kept]
+    output.args = (tuple(results),)
+    return program
+
+
+def _copied(node: fx.Node, output: fx.Node) -> fx.Node:
+    with output.graph.inserting_before(output):
+        copy = output.graph.call_function(torch.ops.aten.clone.default, (node,))
+    copy.meta = dict(node.meta)
+    return copy
+
+
+def save(model: Any, path: Path) -> None:
+    """Write the `.aimodel`, a folder. One that is there is replaced."""
+    model.save_asset(path)
+
+
+def registry() -> Sequence[str]:
+    """The overloads that it has lowerings for."""
+    with Quiet():
+        from coreai_torch._aten_to_core import _aten_to_core_resolver
+
+    names = (name.split(".") for name in _aten_to_core_resolver if "." in name)  # others are no ops
+    return sorted(f"aten.{op}.{each}" for op, each in names if hasattr(getattr(torch.ops.aten, op, None), each))
+
+
+CONVERTER = Converter(
+    "coreai",
+    package="coreai-torch",
+    at_least="0.4.3",
+    target=targets.get("coreai"),
+    convert=convert,
+    save=save,
+    suffix=".aimodel",
+    registry=registry,
+    note="Core AI compiles and runs it on Apple's systems alone: it was converted, and not run",
+)

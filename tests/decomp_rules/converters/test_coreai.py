@@ -1,0 +1,125 @@
+"""Core AI: what its converter is given, and what it writes. Nothing runs that outside Apple's systems."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import decomp
+from decomp.tools.converting.conversion import conversion
+from decomp_rules import targets
+from tests.installed import converter
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Calls(nn.Module):
+    """Of one function, with one buffer."""
+
+    def __init__(self, function, buffer=None):
+        super().__init__()
+        self.function = function
+        self.register_buffer("table", buffer)
+
+    def forward(self, x):
+        return self.function(x) if self.table is None else self.function(x, self.table)
+
+
+def exported(function, x=X, buffer=None):
+    return torch.export.export(Calls(function, buffer), (x,))
+
+
+def result_types(made):
+    """`3x4xf32` for each result."""
+    (output,) = re.findall(r"coreai\.output .* : (.*)", str(made))
+    return re.findall(r"tensor<(.+?)>", output)
+
+
+def kthvalue(x):
+    return x.kthvalue(2).values
+
+
+def test_what_core_ai_refuses_as_exported_is_converted_and_written(tmp_path):
+    coreai = converter("coreai")
+    with pytest.raises(ValueError, match=r"unsupported ATen ops: aten\.kthvalue\.default"):
+        coreai.convert(exported(kthvalue))
+    found = conversion(Calls(kthvalue), coreai, (X,), None, None, None, True, {})
+    assert found.verified.endswith("but not run, as there is no runtime for models of coreai here")
+    assert result_types(found.result) == ["3xf32"]
+    for _ in range(2):  # one that is there is replaced
+        coreai.save(found.result, tmp_path / "kth.aimodel")
+    assert (tmp_path / "kth.aimodel" / "main.mlirb").stat().st_size
+
+
+def test_calls_of_its_table_are_not_decomposed_and_others_are_by_its_own():
+    coreai = converter("coreai")
+    assert "coreai.softmax" in str(coreai.convert(exported(lambda x: x.softmax(1))))
+    assert result_types(coreai.convert(exported(lambda x: F.silu(torch.addcmul(x, x, x))))) == ["3x4xf32"]
+
+
+def test_the_program_that_it_is_given_is_not_edited():
+    program = exported(lambda x: (x, x))
+    before = str(program)
+    converter("coreai").convert(program)
+    assert str(program) == before
+
+
+def test_each_result_is_returned_in_its_place_but_for_none():
+    def repeated(x):
+        y = x.sum(1)
+        return y, None, x, y, x.argmax(1), y > 0
+
+    made = converter("coreai").convert(exported(repeated))
+    assert result_types(made) == ["3xf32", "3x4xf32", "3xf32", "3xsi32", "3xi1"]
+
+
+def test_sizes_stay_open():
+    batch = torch.export.Dim("batch", min=2, max=8)
+    converter("coreai")
+    made = decomp.convert(
+        nn.Sequential(nn.Linear(4, 6), nn.GLU()), to="coreai", args=(X,), dynamic_shapes=({0: batch},), verify=False
+    )
+    assert result_types(made) == ["?x3xf32"]
+
+
+def test_numbers_are_refused_as_inputs_and_as_results():
+    coreai = converter("coreai")
+    with pytest.raises(NotImplementedError, match="Core AI returns tensors alone, and result 1 is 3"):
+        coreai.convert(exported(lambda x: (x + 1, 3)))
+    with pytest.raises(NotImplementedError, match="Core AI takes tensors alone, and the input x is 2"):
+        coreai.convert(exported(lambda x: torch.ones(3) * x, 2))
+
+
+def test_constants_beyond_int32_are_refused():
+    coreai, x = converter("coreai"), torch.tensor([1, 2])
+    with pytest.raises(NotImplementedError, match="Core AI has int32 alone, and table holds -1 to 2147483648"):
+        coreai.convert(exported(torch.add, x, torch.tensor([-1, 2**31])))
+    assert result_types(coreai.convert(exported(torch.add, x, torch.tensor([-(2**31), 2**31 - 1])))) == ["2xsi32"]
+
+
+def test_indices_of_pooling_are_refused_where_they_are_used():
+    coreai, x = converter("coreai"), torch.randn(1, 2, 6, 6)
+    assert result_types(coreai.convert(exported(lambda x: F.max_pool2d(x, 2), x))) == ["1x2x3x3xf32"]
+    with pytest.raises(NotImplementedError, match=r"^aten\.max_pool2d_with_indices\.default: Core AI does"):
+        coreai.convert(exported(lambda x: F.max_pool2d(x, 2, return_indices=True), x))
+
+
+def test_arguments_that_its_lowerings_do_not_read_are_not_legal():
+    def program(x):
+        return torch.sub(x, x, alpha=2), F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), torch.fmod(x, 2.0)
+
+    lowered = decomp.lower(exported(program, torch.randn(1, 2, 6, 6)), to=targets.coreai, training=False)
+    calls = [node for node in lowered.result.graph.nodes if node.op == "call_function"]
+    called = {node.target for node in calls}
+    assert not called & {torch.ops.aten.fmod.Scalar, torch.ops.aten.fmod.Tensor}
+    assert not any(node.kwargs.get("alpha", 1) != 1 for node in calls)
+    assert not any(len(node.args) > 5 for node in calls if node.target is torch.ops.aten.avg_pool2d.default)
+
+
+def test_what_cannot_be_written_is_refused_when_it_is_converted():
+    with pytest.raises(
+        NotImplementedError, match=r"Core AI does not write it: 'aicode\.primitive\.greater_v1' op operand"
+    ):
+        converter("coreai").convert(exported(lambda x: (x > 0) > (x > 1)))
