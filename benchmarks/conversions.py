@@ -274,16 +274,21 @@ def _reasons(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
 
 
 def _programs(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
-    columns = [f"{name}: as exported | `run_decompositions()` | behind `decomp` | calls" for name in rows]
-    yield f"| program | {' | '.join(columns)} |"
-    yield f"|---|{'---|---|---|--:|' * len(rows)}"
+    yield "Each program as exported → behind `decomp`, with the number of calls where it was converted; in brackets,"
+    yield "after `run_decompositions()`, where that differs from the first."
+    yield ""
+    yield f"| program | {' | '.join(rows)} |"
+    yield f"|---|{'---|' * len(rows)}"
     for own in zip(*rows.values()):
-        yield f"| {own[0].name} | {' | '.join(map(_cells, own))} |"
+        yield f"| {own[0].name} | {' | '.join(map(_cell, own))} |"
 
 
-def _cells(row: Row) -> str:
-    calls = f"{row.calls or '–'} → {row.lowered_calls}" if row.lowered_calls else ""
-    return f"{row.exported} | {row.decomposed or '–'} | {row.lowered} | {calls}"
+def _cell(row: Row) -> str:
+    """`refused (right) → right, 7`."""
+    before = f"{row.exported}, {row.calls}" if row.calls else row.exported
+    after = f"{row.lowered}, {row.lowered_calls}" if row.lowered_calls else row.lowered
+    decomposed = f" ({row.decomposed})" if row.decomposed not in ("", row.exported) else ""
+    return f"{before}{decomposed} → {after}"
 
 
 def main(words: list[str]) -> None:
