@@ -55,6 +55,14 @@ def conv_transpose(
     return made.contiguous()
 
 
+def concat(values: Sequence[Tensor], axis: int, interleave: bool = False) -> Tensor:
+    """One after the other along a dimension; with `interleave` an element of each in turn."""
+    if not interleave:
+        return torch.cat([*values], axis)
+    axis %= values[0].dim()
+    return torch.stack([*values], axis + 1).flatten(axis, axis + 1)
+
+
 def max_pool(
     x: Tensor, kernel_sizes: Any, pad_type: str, strides: Any = None, pad: Any = None, ceil_mode: bool = False
 ) -> Tensor:
@@ -222,6 +230,7 @@ DEFINITIONS: Mapping[str, Callable[..., Tensor]] = {
     for made in (
         avg_pool,
         batch_norm,
+        concat,
         conv,
         conv_transpose,
         gather_nd,
@@ -236,4 +245,5 @@ DEFINITIONS: Mapping[str, Callable[..., Tensor]] = {
         silu,
     )
 }
-"""By the name of the op. coremltools folds none of them, but for one that it folds wrong."""
+"""By the name of the op. coremltools folds none of them, but for `concat` and `scatter_along_axis`: the one without its
+`interleave`, the other without its `mode`."""

@@ -68,5 +68,7 @@ def _defined(op_type: str, operands: Mapping[str, Any]) -> list[Any]:
 
 
 def _as_torch(value: Any) -> Any:
-    """Arrays as tensors; numbers, texts and lists of arrays stay."""
+    """Arrays as tensors, also those in a list; numbers and texts stay."""
+    if isinstance(value, list):
+        return [*map(_as_torch, value)]
     return torch.from_numpy(value.copy()) if getattr(value, "ndim", 0) else getattr(value, "item", lambda: value)()

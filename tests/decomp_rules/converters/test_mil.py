@@ -96,12 +96,12 @@ def test_elements_are_scattered_along_a_dimension_by_the_mode(mode, reduced):
     torch.testing.assert_close(found, expected)
 
 
-def test_no_definition_replaces_a_fold_of_coremltools_but_for_one_that_is_wrong():
+def test_no_definition_replaces_a_fold_of_coremltools_but_for_those_that_are_wrong():
     converter("coremltools")
     from coremltools.converters.mil.mil import Operation
     from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
 
-    for name in definitions.DEFINITIONS.keys() - {"scatter_along_axis"}:
+    for name in definitions.DEFINITIONS.keys() - {"scatter_along_axis", "concat"}:
         for op in SSAOpRegistry.core_ops[name].values():
             assert op.value_inference is Operation.value_inference
 
@@ -119,6 +119,19 @@ def test_what_coremltools_folds_wrong_is_evaluated_right():
 
     (found,) = evaluate(program, [data])
     assert found.tolist() == [[5.0, 1.0, 1.0], [1.0, 3.0, 3.0]]
+
+
+def test_elements_are_interleaved_where_coremltools_folds_them_one_after_the_other():
+    converter("coremltools")
+    from coremltools.converters.mil import Builder as mb
+
+    @mb.program(input_specs=[mb.TensorSpec((1, 2)), mb.TensorSpec((1, 2))])
+    def program(x, y):
+        return mb.concat(values=(x, y), axis=1, interleave=True), mb.concat(values=(x, y), axis=-2)
+
+    one, two = numpy.array([[1.0, 2.0]], numpy.float32), numpy.array([[3.0, 4.0]], numpy.float32)
+    interleaved, concatenated = evaluate(program, [one, two])
+    assert interleaved.tolist() == [[1.0, 3.0, 2.0, 4.0]] and concatenated.tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
 def test_an_op_without_a_value_is_refused_by_name():
