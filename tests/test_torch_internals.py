@@ -440,7 +440,7 @@ def is_one_call_forward_and_one_backward():
     body = graphs.make_fx(lambda x: (x.sin() * x,))(torch.ones(2))
     holder, graph = nn.Module(), fx.Graph()
     holder.body = body
-    called = graph.call_function(regions.region, (graph.get_attr("body"), graph.placeholder("x")), {"said": "it"})
+    called = graph.call_function(regions.region, (graph.get_attr("body"), graph.placeholder("x")), {"label": "it"})
     graph.output((graph.call_function(operator.getitem, (called, 0)),))
     seen = []
 
@@ -451,7 +451,7 @@ def is_one_call_forward_and_one_backward():
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     run = compiling.aot_module_simplified(fx.GraphModule(holder, graph), [x], fw_compiler=compiler)
     run(x)[0].sum().backward()
-    assert seen == [{"said": "it"}, {"said": "it", "gradients": [0], "wanted": [0]}]
+    assert seen == [{"label": "it"}, {"label": "it", "gradients": [0], "wanted": [0]}]
     torch.testing.assert_close(x.grad, (x.cos() * x + x.sin()).detach())
 
 

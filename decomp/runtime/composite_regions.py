@@ -25,7 +25,7 @@ def composites_as_regions(module: fx.GraphModule, trains: bool) -> None:
         body: Any = module.get_submodule(node.args[0].target)
         # Of a region, results are new tensors; and its backward runs the body again, which would draw again.
         if not shared_pairs(body.graph) and not (trains and is_random(body)):
-            node.target, node.kwargs = region, {"said": json.dumps(made.meta)}
+            node.target, node.kwargs = region, {"label": json.dumps(made.meta)}
             composites_as_regions(body, trains)
     module.recompile()
 
@@ -60,9 +60,9 @@ def _signature(node: fx.Node, inside: fx.GraphModule) -> Any:
     return body.code, str(node.kwargs), str(operands), str(layouts)
 
 
-def _composite(node: fx.Node, said: str, gradients: Sequence[int] = (), wanted: Sequence[int] = ()) -> CompositeCall:
+def _composite(node: fx.Node, label: str, gradients: Sequence[int] = (), wanted: Sequence[int] = ()) -> CompositeCall:
     """What the call of a region says of itself, forward or backward."""
-    found = json.loads(said)
+    found = json.loads(label)
     made = CompositeCall(**{**found, "results": tuple(found["results"])})
     first = len(node.args) - 1 - len(gradients)
     return made.backward({result: first + i for i, result in enumerate(gradients)}, wanted) if gradients else made

@@ -23,7 +23,7 @@ __all__ = ["region"]
 
 
 class RegionOp(HigherOrderOperator):
-    """`region(body, *operands, said=...)` returns the tuple `body(*operands)`. `said` is a text that its calls keep. A
+    """`region(body, *operands, label=...)` returns the tuple `body(*operands)`. Its calls keep the `label`, a text. A
     call backward takes the operands and then gradients; `gradients` says of which results, `wanted` of which operands
     it returns some."""
 
@@ -36,8 +36,8 @@ class RegionOp(HigherOrderOperator):
         self.py_impl(FakeTensorMode)(self._faked)
         self.py_impl(torch._C.DispatchKey.CompositeExplicitAutograd)(self._run)
 
-    def __call__(self, body: Any, /, *operands: Any, said: str, **backward: Sequence[int]) -> Any:
-        return super().__call__(body, *operands, said=said, **backward)
+    def __call__(self, body: Any, /, *operands: Any, label: str, **backward: Sequence[int]) -> Any:
+        return super().__call__(body, *operands, label=label, **backward)
 
     def _run(self, body: Any, *operands: Any, **_: Any) -> Any:
         return body(*operands)
@@ -80,7 +80,7 @@ class _RegionFunction(torch.autograd.Function):
         read = [i for i, each in enumerate(gradients) if each is not None]
         given = (*operands, *(gradients[i] for i in read))
         backward, found = _traced_backward(ctx.body, given, len(operands), wanted, read)
-        results = region(backward, *given, said=ctx.kept["said"], gradients=read, wanted=found) if found else ()
+        results = region(backward, *given, label=ctx.kept["label"], gradients=read, wanted=found) if found else ()
         by_operand = dict(zip(found, results))
         return (None, None, *(by_operand.get(i) for i in range(len(operands))))
 
