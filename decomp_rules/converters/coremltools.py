@@ -16,6 +16,7 @@ import torch
 from torch.export import ExportedProgram
 
 from decomp import Converter
+from decomp.ops import aten
 from decomp_rules import targets
 from decomp_rules.converters import Quiet, refuse_numbers
 from decomp_rules.converters.mil.evaluation import evaluate
@@ -61,10 +62,10 @@ def _pooled(x: Any, kernel: Any, stride: Any = None, *rest: Any) -> tuple[Any, .
 
 
 COMPLETED: Mapping[Any, Callable[..., tuple[Any, ...]]] = {
-    torch.ops.aten.max_pool1d.default: _pooled,
-    torch.ops.aten.max_pool2d.default: _pooled,
-    torch.ops.aten.max_pool3d.default: _pooled,
-    torch.ops.aten.hardtanh.default: lambda x, low=-1.0, high=1.0: (x, low, high),
+    aten.max_pool1d.default: _pooled,
+    aten.max_pool2d.default: _pooled,
+    aten.max_pool3d.default: _pooled,
+    aten.hardtanh.default: lambda x, low=-1.0, high=1.0: (x, low, high),
 }
 """The arguments of a call, with those that are left out."""
 

@@ -13,12 +13,13 @@ import torch
 from torch import fx
 
 from decomp import Target
+from decomp.ops import aten
 
 TARGETS = ("coreai", "litert", "openvino", "torch_onnx")
 """Those of the converters that differ."""
 REASON = "each query sees a key: no mask, or one of finite numbers, or without rows of −∞"
-_aten = torch.ops.aten
-_CHOICES = (_aten.where.self, _aten.where.ScalarOther)
+
+_CHOICES = (aten.where.self, aten.where.ScalarOther)
 
 
 def with_condition(target: Target) -> Target:
@@ -43,15 +44,15 @@ def _is_open(seen: Any, x: Any, instead: Any) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    number = value.args[1] if _is_call(value, _aten.full.default) else value
+    number = value.args[1] if _is_call(value, aten.full.default) else value
     return isinstance(number, (bool, int, float)) and math.isfinite(number)
 
 
 def _finds_finite(seen: Any, x: Any) -> bool:
-    if not _is_call(seen, _aten.any.dim) or seen.args[1:] != (-1, True):
+    if not _is_call(seen, aten.any.dim) or seen.args[1:] != (-1, True):
         return False
     differs = seen.args[0]
-    return _is_call(differs, _aten.ne.Scalar) and differs.args == (x, -math.inf)
+    return _is_call(differs, aten.ne.Scalar) and differs.args == (x, -math.inf)
 
 
 def _is_call(value: Any, overload: Any) -> bool:

@@ -33,7 +33,7 @@ def test_the_page_has_shares_the_best_ops_to_add_what_cannot_be_reached_and_what
     text = page({"tosa": kept})
     assert "in int32 (`narrow=True`) | " in text and "| **50.0** | 50.0% | not tried |" in text
     assert "- ops of the table: 5 of 10; best to add: `sqrt` (3); no set of ops is known for 2 (such as e)\n" in text
-    assert "Not scored yet: `core_aten`, `executorch`, `iree`, " in text
+    assert "Not scored yet: `core_aten`, `coreai`, `coremltools`, `executorch`, `iree`, " in text
 
 
 def test_the_page_names_scores_of_a_smaller_table():
