@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 import functools
 import math
@@ -52,7 +52,7 @@ def memory_range_of(tensor: Any) -> MemoryRange | None:
     if tensor.is_contiguous():
         return MemoryRange(tensor.device, start, start + tensor.nbytes, ((tensor.nbytes, 1),))
     steps = _steps(tensor)
-    return MemoryRange(tensor.device, start, start + _span(steps), steps)
+    return MemoryRange(tensor.device, start, start + memory_span(steps), steps)
 
 
 def overlap(one: MemoryRange | None, two: MemoryRange | None) -> bool:
@@ -98,7 +98,7 @@ def _place_of_fake(tensor: torch.Tensor) -> MemoryRange | None:
     if not tensor.numel():
         return None
     start, steps = tensor.storage_offset() * tensor.itemsize, _steps(tensor)
-    return MemoryRange(storage, start, start + _span(steps), steps)
+    return MemoryRange(storage, start, start + memory_span(steps), steps)
 
 
 def _steps(tensor: torch.Tensor) -> Steps:
@@ -113,7 +113,9 @@ def _steps(tensor: torch.Tensor) -> Steps:
     return (*reversed(outer), (run, 1))
 
 
-def _span(steps: Steps) -> int:
+def memory_span(steps: Iterable[tuple[int, int]]) -> int:
+    """The number of elements from the first to the last that a layout of (size, stride) pairs addresses, if it
+    addresses any."""
     return sum((size - 1) * stride for size, stride in steps) + 1
 
 
@@ -127,7 +129,7 @@ def _share_an_element(one: Steps, two: Steps, apart: int) -> bool:
     # Marking units of the common divisor instead of bytes keeps the buffer small.
     unit = math.gcd(apart, one[-1][0], two[-1][0], *(stride for _, stride in (*one[:-1], *two[:-1])))
     first, second = max(0, -apart) // unit, max(0, apart) // unit
-    length = max(first + _span(one) // unit, second + _span(two) // unit) + 1
+    length = max(first + memory_span(one) // unit, second + memory_span(two) // unit) + 1
     if length > _LARGEST_SPAN:
         return True
     with without_ambient_modes():

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from decomp.functionalize.alias_sets import storage_of
-from decomp.functionalize.overlap import overlaps_itself
+from decomp.functionalize.overlap import memory_span, overlaps_itself
 from decomp.ir.call import metadata
 from decomp.metadata.symbolic_sizes import expression
 from decomp.runtime.shared_outputs import outputs_of
@@ -36,9 +36,9 @@ class _Layout:
 
     def put(self, tensor: torch.Tensor, with_values: bool) -> torch.Tensor:
         """A tensor of this layout, with the values of `tensor` if `with_values`."""
-        last = sum((size - 1) * stride for size, stride in zip(self.size, self.stride))
+        span = memory_span(zip(self.size, self.stride))
         # The memory begins at 0, so that the offset is the recorded one as well.
-        memory = tensor.new_empty(self.offset + last + 1 if tensor.numel() else self.offset)
+        memory = tensor.new_empty(self.offset + span if tensor.numel() else self.offset)
         found = memory.as_strided(self.size, self.stride, self.offset)
         # An expanded output has no elements of its own to copy to.
         return found.copy_(tensor) if with_values and not overlaps_itself(found) else found

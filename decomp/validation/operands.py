@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.functionalize.overlap import overlaps_itself
+from decomp.functionalize.overlap import memory_span, overlaps_itself
 from decomp.graphs.tracing import SYMBOLIC
 from decomp.ir.arguments import substituted
 from decomp.ir.call import bound_call, metadata
@@ -302,7 +302,7 @@ def _apart(value: Any) -> Any:
     # A clone is dense, so that a tensor whose elements share memory, or have gaps between them, gets other strides.
     if value.layout is not torch.strided or copy.stride() == value.stride() or not value.numel():
         return copy
-    span = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride()))
+    span = memory_span(zip(value.shape, value.stride()))
     if span > LARGEST or value.is_conj() or value.is_neg():
         return copy
     return value.detach().as_strided((span,), (1,)).clone().as_strided(value.shape, value.stride())
