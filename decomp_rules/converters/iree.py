@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 import io
 from pathlib import Path
-import re
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from decomp import Converter
 from decomp_rules import targets
 from decomp_rules.converters import Quiet, StandardError, refuse_number_results
 from decomp_rules.support.fx_importer import Importable
-from decomp_rules.support.mlir import mlir_overload, mlir_reason
+from decomp_rules.support.mlir import mlir_overloads, mlir_reason
 
 
 def convert(program: ExportedProgram) -> Any:
@@ -99,13 +98,10 @@ def save(model: Any, path: Path) -> None:
 
 
 def registry() -> list[str]:
-    """The overloads that torch-mlir has ops for. No function returns them (3.13), so they are read from the compiler's
-    library, where they are literals."""
+    """The overloads that torch-mlir has ops for (3.13)."""
     import iree.compiler
 
-    libraries = (Path(iree.compiler.__file__).parent / "_mlir_libs").glob("*IREECompiler*")
-    names = {name for path in libraries for name in re.findall(rb"torch\.(aten\.[\w.]+)(?=\0)", path.read_bytes())}
-    return sorted(mlir_overload(name.decode()) for name in names)
+    return mlir_overloads((Path(iree.compiler.__file__).parent / "_mlir_libs").glob("*IREECompiler*"))
 
 
 CONVERTER = Converter(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 import ctypes
 import io
 from pathlib import Path
-import re
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from decomp import Converter
 from decomp_rules import targets
 from decomp_rules.converters import Quiet, StandardError, refuse_number_results, refuse_numbers
 from decomp_rules.support.fx_importer import Importable
-from decomp_rules.support.mlir import mlir_overload, mlir_reason
+from decomp_rules.support.mlir import mlir_overloads, mlir_reason
 
 
 def convert(program: ExportedProgram) -> Any:
@@ -177,13 +176,10 @@ def save(model: Any, path: Path) -> None:
 
 
 def registry() -> list[str]:
-    """The overloads that torch-mlir has ops for. No function returns them (20261001), so they are read from its
-    library, where they are literals."""
+    """The overloads that torch-mlir has ops for (20261001)."""
     import torch_mlir.ir
 
-    libraries = (Path(torch_mlir.ir.__file__).parent / "_mlir_libs").glob("*TorchMLIRAggregateCAPI*")
-    names = {name for path in libraries for name in re.findall(rb"torch\.(aten\.[\w.]+)(?=\0)", path.read_bytes())}
-    return sorted(mlir_overload(name.decode()) for name in names)
+    return mlir_overloads((Path(torch_mlir.ir.__file__).parent / "_mlir_libs").glob("*TorchMLIRAggregateCAPI*"))
 
 
 CONVERTER = Converter(

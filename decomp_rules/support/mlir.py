@@ -1,7 +1,10 @@
-"""What the compilers of MLIR say of a program that they refuse: one line of it, with the overload at fault."""
+"""The overloads that torch-mlir has, and what the compilers of MLIR say of a program that they refuse: one line of it,
+with the overload at fault."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 import re
 
 
@@ -19,3 +22,10 @@ def mlir_reason(said: str) -> str:
 def mlir_overload(name: str) -> str:
     """The overload of an op of torch-mlir, in whose names `default` is left out."""
     return name if name.count(".") == 2 else f"{name}.default"
+
+
+def mlir_overloads(libraries: Iterable[Path]) -> list[str]:
+    """The overloads that torch-mlir has ops for, sorted. No function returns them, so they are read from compiled
+    libraries, where they are literals."""
+    names = {name for path in libraries for name in re.findall(rb"torch\.(aten\.[\w.]+)(?=\0)", path.read_bytes())}
+    return sorted(mlir_overload(name.decode()) for name in names)
