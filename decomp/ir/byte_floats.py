@@ -36,8 +36,8 @@ def without_kernel(node: fx.Node) -> torch.dtype | None:
 
 
 def missing_kernel(node: fx.Node, own: Collection[str]) -> str | None:
-    """The reason not to emit a call in floats of a byte without a kernel; None if there is none. `own`: the names of
-    the dtypes for which a target says that it has kernels."""
+    """Why a call is not to be emitted, in floats of a byte for which PyTorch has no kernel; None if it may be. `own`:
+    the names of the dtypes for which a target says that it has kernels."""
     dtype = without_kernel(node)
     if dtype is None or name_of(dtype) in own:
         return None

@@ -210,7 +210,7 @@ class Rules:
     def limitation(self, call: Call, target: Target) -> str | None:
         """The declared reason why no rule can lower `call` to `target`, or None."""
         declared = self._limitations.get(call.op, ())
-        # A rule refutes that there is none for any call: why it declines this one is then the reason.
+        # Without a condition it says that no rule exists. If one does, the reason is why that rule declines.
         declared = tuple(each for each in declared if each.is_conditional) if self.of(call.op) else declared
         return first_applicable(declared, call, target)
 

@@ -209,7 +209,7 @@ def _symmetric(padding: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _numbers(value: Any, default: int, count: int = 1) -> list[int]:
-    """A list of numbers, so many times the default if there is none."""
+    """A list of numbers; without a value, the default `count` times."""
     return [default] * count if value is None else torch.as_tensor(value).reshape(-1).tolist()
 
 
