@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import functools
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -30,14 +31,15 @@ class KnownLayout(NamedTuple):
     """The properties of a strided tensor except data and memory."""
 
     shape: torch.Size
+    """Its sizes may be open."""
     dtype: torch.dtype
     device: torch.device
     in_order: bool
     """Whether it has the default strides of its shape."""
 
-    def numel(self) -> int:
+    def numel(self) -> Any:
         """The number of elements."""
-        return int(self.shape.numel())
+        return math.prod(self.shape)
 
 
 class MetaKernels:
@@ -133,7 +135,7 @@ class MetaKernels:
             known = self._fakes.get(id(value))
             if known is not None:
                 return known
-            if device is None or not _is_plain(value):
+            if device is None or not is_plain(value):
                 raise _NotOnMeta
             return self._fake(value, device)
         if isinstance(value, (tuple, list)):
@@ -144,7 +146,7 @@ class MetaKernels:
         """The meta tensor behind a fake tensor created elsewhere."""
         # A fake tensor with a constant answers `item()`; gradients would be recorded on the meta tensor, where nobody
         # sees them.
-        if not _is_plain(fake) or fake.requires_grad or fake.constant is not None:
+        if not is_plain(fake) or fake.requires_grad or fake.constant is not None:
             raise _NotOnMeta
         meta = on_storage(fake, fake.dtype, fake.shape, fake.stride(), fake.storage_offset())
         self._remember(meta, fake, fake.fake_device)
@@ -200,7 +202,7 @@ def _device_of_result(kind: str, kwargs: dict[str, Any], operands: list[FakeTens
     return device
 
 
-def _is_plain(value: torch.Tensor) -> bool:
+def is_plain(value: torch.Tensor) -> bool:
     """Whether a tensor is defined by shape, strides and storage alone."""
     return value.layout is torch.strided and not value.is_quantized and not value.is_conj() and not value.is_neg()
 
@@ -228,7 +230,7 @@ def _kind(func: Any) -> str:
     composite = name not in _COMPOSITE and func.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT)
     if special or composite:
         return _ASK
-    return _SURE if name in _VIEWS | _STRIDED else _RUN
+    return _SURE if name in _VIEWS | _STRIDED | _IN_ORDER else _RUN
 
 
 def _normalized(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
@@ -242,16 +244,24 @@ def _normalized(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
     return torch.empty(x.shape, dtype=x.dtype, device=_META), x.new_empty(0), x.new_empty(0)
 
 
+def _cloned(x: torch.Tensor, memory_format: torch.memory_format | None = None) -> torch.Tensor:
+    """A copy: of odd strides only in the default order, as what is kept of others is chosen freely."""
+    if memory_format is not torch.contiguous_format and 1 in x.shape and x.stride() != strides_in_order(x.shape):
+        raise _NotOnMeta
+    return x.clone(memory_format=memory_format)
+
+
 _OWN = {
     aten.view.default: view_in_shape,
     aten._unsafe_view.default: view_in_shape,
     aten.reshape.default: reshaped,
     aten.flatten.using_ints: flattened,
     aten.expand.default: expanded,
+    aten.clone.default: _cloned,
     aten._native_batch_norm_legit_no_training.default: _normalized,
 }
-"""Views with strides that differ between fake tensors and kernels, and ops that PyTorch runs on fake tensors step by
-step."""
+"""Views with strides that differ between fake tensors and kernels, copies in a given order or not, and ops that PyTorch
+runs on fake tensors step by step."""
 _OF_CPU = frozenset({aten._native_batch_norm_legit_no_training.default})
 """Those of them whose results are those of a CPU: other devices save more."""
 
@@ -266,6 +276,8 @@ _STRIDED = _names(
     "ceil where bitwise_and bitwise_or bitwise_xor bitwise_not sigmoid tanh constant_pad_nd sum mean amax amin"
 )
 """Ops with the same strides of fake tensors and kernels, including those of dimensions of size one."""
+_IN_ORDER = _names("mm bmm cat")
+"""Ops with the same strides of fake tensors and kernels, whatever the strides of their operands."""
 _LIKE = _names("empty_like full_like zeros_like ones_like new_empty new_full new_zeros new_ones")
 _VIEWS = _names(
     "view _unsafe_view select slice narrow permute transpose t unsqueeze squeeze expand alias detach diagonal split "
@@ -273,7 +285,7 @@ _VIEWS = _names(
 )
 _COMPOSITE = _names(
     "flatten reshape narrow chunk where to movedim unflatten expand_as view_as type_as moveaxis swapaxes "
-    "broadcast_to tile square contiguous __and__ __or__ __xor__"
+    "broadcast_to tile square contiguous matmul __and__ __or__ __xor__"
 )
 """Composite kernels that do not depend on the device."""
 _OTHERS = _names(

@@ -158,6 +158,41 @@ def test_dimensions_of_one_element_have_the_strides_of_fakes(packet):
     assert seen
 
 
+ROWS, COLUMNS = [(1, 4, 3), (2, 1, 3), (2, 4, 1), (1, 1, 3)], [(1, 3, 5), (2, 3, 1), (2, 1, 5)]
+
+
+def in_any_order(shape):
+    """Tensors of a shape whose dimensions follow each other in memory in every order, or with gaps, or not at all."""
+    for order in itertools.permutations(range(len(shape))):
+        places = [order.index(d) for d in range(len(order))]
+        yield torch.empty([shape[d] for d in order]).permute(places)
+    yield torch.empty([2 * size for size in shape])[tuple(slice(0, size) for size in shape)]
+    yield torch.empty([1, *shape[1:]]).expand(shape)
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=str)
+def test_products_of_odd_strides_are_laid_out_as_fakes_are(rows):
+    for columns in COLUMNS:
+        for x, y in itertools.product(in_any_order(rows), in_any_order(columns)):
+            for func in (aten.bmm.default, aten.matmul.default):
+                try:
+                    func(x, y)
+                except RuntimeError:
+                    continue
+                on_meta, by_mode = both(func, (x, y))
+                assert on_meta == by_mode is not None or func is aten.matmul.default and on_meta is None
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 3), (2, 1, 3, 1), (1, 1, 3, 4)], ids=str)
+def test_copies_and_joins_of_odd_strides_are_laid_out_as_fakes_are(shape):
+    for x in in_any_order(shape):
+        on_meta, by_mode = both(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
+        assert on_meta == by_mode is not None
+        for y, dim in itertools.product(in_any_order(shape), range(len(shape))):
+            on_meta, by_mode = both(aten.cat.default, ([x, y], dim))
+            assert on_meta == by_mode is not None
+
+
 def _takes(overload, args):
     try:
         overload(*args)
