@@ -38,7 +38,7 @@ from decomp.ir.dtypes import name_of
 from decomp.ir.ops import Op, of_function
 from decomp.ir.schema import Bound
 from decomp.ir.signature import Key, Signature
-from decomp.metadata.fakes import Fakes, mode_of
+from decomp.metadata.fakes import Fakes, fakes_in, mode_of
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, is_accurate_enough
 from decomp.rules.declining import Declined
@@ -176,6 +176,7 @@ class Candidates:
         """How many times a rule was run."""
         # Sizes are drawn once for each set of symbols, and belong to the shape environment of one program.
         self._other_sizes = OtherSizes(mode.shape_env) if mode is not None and mode.shape_env is not None else None
+        self._fakes = fakes_in(mode) if mode is not None else None
 
     def of_rules(self, request: Request) -> Iterator[Candidate]:
         """The rules for a call, from the first requested one; each is recorded lazily, when the iterator reaches it."""
@@ -322,14 +323,13 @@ class Candidates:
         if self.mode is None or any(metadata(given) is None for given in tensor_args):
             mode = None
         dialect = "aten" if isinstance(node.target, torch._ops.OpOverload) else self.dialect
-        # Recipes of calls on fixed sizes are shared by programs; those with this program's symbols are not.
-        fakes = self.memory.fakes if mode is self.memory.mode else None
+        fakes = self.memory.fakes if mode is self.memory.mode else self._fakes if mode is not None else None
         return Site(node, tensor_args, mode, dialect, read, fakes)
 
     def _for_all_sizes(self, found: Expansion | Declined, request: Request) -> Expansion | Declined:
         """The expansion, unless it is only correct at the sizes of the example."""
         _, tensor_args, symbolic, read = request.signature
-        if not symbolic or self._other_sizes is None or isinstance(found, Declined):
+        if not symbolic or self._other_sizes is None or isinstance(found, Declined) or found.at_other_sizes:
             return found
         why_not = self._other_sizes.why_not(found.graph, request.node, tensor_args, read)
         return found if why_not is None else declined_for_sizes(found.rule, f"{_HOLDS_AT_SOME_SIZES}: {why_not}")

@@ -13,29 +13,27 @@ from torch import fx
 from decomp.derive.other_sizes import at_sizes
 from decomp.ir.call import metadata
 from decomp.ir.signature import Signature
+from decomp.metadata.fakes import Fakes
 from decomp.metadata.symbolic_sizes import SYMBOLIC, symbols_in
-from decomp.torch_internals.fakes import FakeTensorMode
 from decomp.torch_internals.pytree import tensors_in
 
 
 class ExampleSizes:
     """The sizes of a program's example."""
 
-    def __init__(self, env: Any, mode: FakeTensorMode) -> None:
-        """`env`: the shape environment of the program; `mode`: the fake mode for fixed sizes."""
-        self._hints, self._mode = env.backed_var_to_val, mode
+    def __init__(self, env: Any, fakes: Fakes) -> None:
+        """`env`: the shape environment of the program; `fakes`: creates those of fixed sizes."""
+        self._hints, self._fakes = env.backed_var_to_val, fakes
 
     def call(self, node: fx.Node, signature: Signature) -> fx.Node | None:
         """The same call at these sizes, in a graph of its own; None if a size is data-dependent, and so has no example,
         or a tensor has no strides."""
         given = signature.tensor_args
         values = [metadata(each) for each in (*given, node)]
-        # `empty_strided` makes the fixed tensors.
         if not self._hints.keys() >= set(symbols_in(values)) or not _are_strided(values):
             return None
         # In the mode of fixed sizes, whose recipes and expansions all programs share.
-        with self._mode:
-            *inputs, result = (at_sizes(value, self._hints) for value in values)
+        *inputs, result = (at_sizes(value, self._hints, self._fakes) for value in values)
         graph = fx.Graph()
         twins: dict[fx.Node, Any] = {}
         for each, symbolic, fixed in zip(given, values, inputs):

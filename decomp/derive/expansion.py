@@ -22,6 +22,7 @@ from decomp.ir.call import NUMBER, kind_of, metadata
 from decomp.ir.effects import Effects, EffectTable
 from decomp.ir.spellings import NUMBER_AS_TENSOR
 from decomp.metadata.fakes import Fakes
+from decomp.metadata.open_kernels import OpenKernels
 from decomp.metadata.shape_env import NewGuard, refusing_guards, sizes_never_one
 from decomp.metadata.strides import dense_order, inverse, same_strides
 from decomp.metadata.symbolic_sizes import same_shape
@@ -53,6 +54,8 @@ class Expansion:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     calls: tuple[InnerCall, ...] = ()
     """For a flat expansion that is expanded further: the calls of which it consists."""
+    at_other_sizes: bool = False
+    """Whether all of its calls have run at sizes other than those of the example."""
 
     def copied(self, graph: fx.Graph, value_of: Callable[[fx.Node], Any]) -> Expansion:
         """The same with a copy of its graph; `value_of` maps its nodes to those of the copy."""
@@ -263,7 +266,9 @@ def _record(
     drop_dead(tape.graph)
     # Constants that only dead calls read would become attributes of the lowered program.
     used = {str(n.target) for n in tape.graph.nodes if n.op == "get_attr"}
-    return Expansion(rule, tape.graph, {k: v for k, v in tape.constants.items() if k in used})
+    constants = {k: v for k, v in tape.constants.items() if k in used}
+    ran = site.dialect == "aten" and isinstance(tape.kernels, OpenKernels) and not tape.left_to_pytorch
+    return Expansion(rule, tape.graph, constants, at_other_sizes=ran)
 
 
 def _run(

@@ -5,7 +5,7 @@ that the program allows, and compared with the op's own kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import functools
 import logging
 import random
@@ -18,7 +18,7 @@ from decomp.errors import first_line
 from decomp.ir.call import call_target, metadata, select_results
 from decomp.metadata.fakes import Fakes, new_mode
 from decomp.metadata.meta_kernels import MetaKernels
-from decomp.metadata.symbolic_sizes import SYMBOLIC, quiet, symbols_in
+from decomp.metadata.symbolic_sizes import SYMBOLIC, expression, quiet, symbols_in
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -62,10 +62,11 @@ class OtherSizes:
         # The example's own tensors are not run: at its sizes the rule was verified when it was recorded.
         inputs = [metadata(given) for given in tensor_args]
         for sizes in self._of(frozenset(symbols_in(inputs))):
+            given = dict(zip(tensor_args, [at_sizes(value, sizes, self._fakes) for value in inputs]))
+            promised = _shapes_at(select_results(read, metadata(node)), sizes)
             # With it, composite kernels are PyTorch's decompositions in Python, as when a program is captured.
             with self.mode, enable_python_dispatcher(), torch.no_grad(), quiet(_LOG):
-                given = dict(zip(tensor_args, [at_sizes(value, sizes) for value in inputs]))
-                problem = _problem(graph, node, given, read, MetaKernels(self._fakes, for_shapes=True))
+                problem = _problem(graph, node, given, read, promised, self._fakes)
             # Only now, as running the real kernel is expensive and few expansions have a problem.
             if problem is not None and _is_accepted(node, tensor_args, inputs, sizes):
                 said = ", ".join(f"{symbol}={sizes[symbol]}" for symbol in sorted(set(symbols_in(inputs)), key=str))
@@ -79,21 +80,34 @@ class OtherSizes:
 
 
 def _problem(
-    graph: fx.Graph, node: fx.Node, given: dict[fx.Node, Any], read: tuple[int, ...] | None, kernels: MetaKernels
+    graph: fx.Graph,
+    node: fx.Node,
+    given: dict[fx.Node, Any],
+    read: tuple[int, ...] | None,
+    promised: list[list[int]] | None,
+    fakes: Fakes,
 ) -> str | None:
-    """Why the expansion `graph` does not return the shapes of the call `node` for these fake tensors, or None."""
+    """Why the expansion `graph` does not return the shapes of the call `node` for these fake tensors, or None.
+    `promised`: the shapes that the program has for the call at these sizes."""
+    kernels = MetaKernels(fakes, for_shapes=True)
     try:
-        expected = _shapes(select_results(read, _run_call(node, given, kernels)))
-    except Exception:  # the call itself does not accept these sizes, or its result is unknown
-        return None
-    try:
-        found = _shapes(_run(graph, list(given.values()), kernels))
+        found = _shapes(_run(graph, list(given.values()), fakes, kernels))
+        # Nearly all expansions end here; the kernel of an op such as a convolution takes long.
+        if found == promised:
+            return None
+        problem = f"it returns {found}"
     # Values decide the result, which fake tensors do not have: nothing can be said.
     except _UNKNOWN:
         return None
     except Exception as error:
-        return f"it fails: {first_line(error)}"
-    return None if found == expected else f"it returns {found}, the op {expected}"
+        found, problem = None, f"it fails: {first_line(error)}"
+    try:
+        expected = _shapes(select_results(read, _run_call(node, given, kernels)))
+    except Exception:  # the call itself does not accept these sizes, or its result is unknown
+        return None
+    if found is None:
+        return problem
+    return None if found == expected else f"{problem}, the op {expected}"
 
 
 def _draw_sizes(env: Any, symbols: list[Any]) -> list[Sizes]:
@@ -135,23 +149,25 @@ def _numbers(sizes: Sizes) -> dict[Any, Any]:
     return {symbol: sympy.Integer(size) for symbol, size in sizes.items()}
 
 
-def at_sizes(value: Any, sizes: Sizes) -> Any:
-    """Metadata at these sizes: fake tensors of the current mode, and numbers."""
-    return tree_map(lambda leaf: _leaf_at(leaf, _numbers(sizes)), value)
+def at_sizes(value: Any, sizes: Sizes, fakes: Fakes | None = None) -> Any:
+    """Metadata at these sizes: tensors by `fakes`, without it real ones; and numbers."""
+    numbers = _numbers(sizes)
+    empty = torch.empty_strided if fakes is None else fakes.empty
+    return tree_map(lambda leaf: _leaf_at(leaf, numbers, empty), value)
 
 
-def _leaf_at(leaf: Any, sizes: Sizes) -> Any:
+def _leaf_at(leaf: Any, sizes: Sizes, empty: Callable[..., torch.Tensor]) -> Any:
     # Others keep the example's sizes: there are no strides to make them of.
     if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
-        shape, stride = ([_leaf_at(part, sizes) for part in parts] for parts in (leaf.shape, leaf.stride()))
-        return torch.empty_strided(shape, stride, dtype=leaf.dtype, device=leaf.device)
+        shape, stride = ([_leaf_at(part, sizes, empty) for part in parts] for parts in (leaf.shape, leaf.stride()))
+        return empty(shape, stride, dtype=leaf.dtype, device=leaf.device)
     if isinstance(leaf, SYMBOLIC):
         number = leaf.node.expr.xreplace(sizes)
         return leaf.node.pytype(number)
     return leaf
 
 
-def _run(graph: fx.Graph, inputs: list[Any], kernels: MetaKernels) -> Any:
+def _run(graph: fx.Graph, inputs: list[Any], fakes: Fakes, kernels: MetaKernels) -> Any:
     """The result of an expansion for `inputs`."""
     values: dict[fx.Node, Any] = {}
     supply = iter(inputs)
@@ -159,7 +175,7 @@ def _run(graph: fx.Graph, inputs: list[Any], kernels: MetaKernels) -> Any:
         if node.op == "placeholder":
             values[node] = next(supply)
         elif node.op == "get_attr":
-            values[node] = at_sizes(node.meta["val"], {})
+            values[node] = at_sizes(node.meta["val"], {}, fakes)
         elif node.op == "output":
             return fx.node.map_arg(node.args[0], values.__getitem__)
         else:
@@ -201,6 +217,18 @@ def _zeros(value: Any) -> Any:
 _LARGE = 10**7
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 """The logger to which fake kernels report every failure."""
+
+
+def _shapes_at(value: Any, sizes: Sizes) -> list[list[int]] | None:
+    """The shapes of metadata at these sizes; None if one of them is not determined by these."""
+    numbers = _numbers(sizes)
+    try:
+        return [
+            [int(expression(size).xreplace(numbers)) if isinstance(size, SYMBOLIC) else size for size in tensor.shape]
+            for tensor in tensors_in(value)
+        ]
+    except TypeError:
+        return None
 
 
 def _shapes(value: Any) -> list[list[int]]:

@@ -101,7 +101,7 @@ class Planner:
         own_rules = len(rules.origins.own) if rules.origins is not None else 0
         env = mode.shape_env if mode is not None else None
         # Without a backed symbol there is no example to take sizes from; unbacked ones have no value before run time.
-        self._example = ExampleSizes(env, self.memory.mode) if env is not None and env.backed_var_to_val else None
+        self._example = ExampleSizes(env, self.memory.fakes) if env is not None and env.backed_var_to_val else None
         self._watch = StateWatch(self.origins.own, own_rules, (self.memory, self.candidates.symbolic))
         self.pairs = PairRecorder(ComplexCalls(self.candidates))
         """Records complex calls on pairs of real numbers."""

@@ -17,8 +17,8 @@ from decomp.ir.arguments import nodes_in
 from decomp.ir.call import call_target, metadata
 from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import ASSERTS, MODE_SWITCHES
-from decomp.metadata.fakes import Fakes, captured_metadata
-from decomp.metadata.meta_kernels import MetaKernels
+from decomp.metadata.fakes import captured_metadata, fakes_in
+from decomp.metadata.open_kernels import kernels_of
 from decomp.metadata.strides import is_in_order, same_layout
 from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor
@@ -57,7 +57,7 @@ class Emitter:
         metadata."""
         self.is_aten = is_aten(source)
         self.key, self.mode = captured_metadata(source)
-        self._fakes = Fakes(self.mode) if self.mode is not None else None
+        self._fakes = fakes_in(self.mode) if self.mode is not None else None
 
     def copy(self, node: fx.Node, value_of: Callable[[fx.Node], fx.Node]) -> fx.Node:
         """Copy `node`, with its name and metadata."""
@@ -159,7 +159,7 @@ class Emitter:
         args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: metadata(a) if isinstance(a, fx.Node) else a)
         if self._fakes is not None and isinstance(target, torch._ops.OpOverload):
             # A new one each time, as it keeps alive all tensors that it has seen.
-            found = MetaKernels(self._fakes).run(target, args, dict(kwargs))
+            found = kernels_of(self._fakes).run(target, args, dict(kwargs))
             if found is not NotImplemented:
                 return found
         with on_metadata(self.mode):

@@ -17,8 +17,8 @@ from decomp.ir.arguments import leaves, substituted
 from decomp.ir.op_facts import KERNEL_STRIDES
 from decomp.metadata.fake_stride_fixes import kernel_value
 from decomp.metadata.fakes import Fakes
-from decomp.metadata.meta_kernels import MetaKernels
 from decomp.metadata.nonfinite_constants import spelled
+from decomp.metadata.open_kernels import kernels_of
 from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC, expression, settled
 from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode, unset_fake_temporarily
@@ -46,7 +46,9 @@ class Tape:
     def __init__(self, graph: fx.Graph, mode: FakeTensorMode | None, fakes: Fakes | None = None) -> None:
         """`fakes`: creates fake tensors of `mode`; if given, calls are run on meta tensors where that is equivalent."""
         self.graph, self.mode = graph, mode
-        self.kernels = MetaKernels(fakes) if fakes is not None else None
+        self.kernels = kernels_of(fakes) if fakes is not None else None
+        self.left_to_pytorch = False
+        """Whether the fake mode has computed the result of any call."""
         self._call = call_appender(graph)
         self.constants: dict[str, torch.Tensor] = {}
         """Concrete tensors used by the recorded code, by the name of their `get_attr`."""
@@ -409,6 +411,7 @@ class Recorder(ProxyTorchDispatchMode):
         kernels, mode = self.tape.kernels, self.tape.mode
         out = NotImplemented if kernels is None else kernels.run(func, args, kwargs)
         if out is NotImplemented:
+            self.tape.left_to_pytorch = True
             with without_guards(mode):
                 out = func(*args, **kwargs)
         layout = KERNEL_STRIDES.get(func._overloadpacket.__name__)

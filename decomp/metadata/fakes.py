@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.metadata.stand_ins import StandIns
 from decomp.metadata.symbolic_sizes import expression
 from decomp.torch_internals.fakes import (
     FakeTensor,
@@ -85,6 +86,26 @@ class Fakes:
     ) -> FakeTensor:
         """A fake tensor on the storage of `base`, `offset` elements after its first."""
         return self.make(on_storage(base, dtype, size, stride, offset + base.storage_offset()), device)
+
+
+class OpenFakes(Fakes):
+    """Creates fake tensors of a program with open sizes, and those of fixed sizes that are run in their place."""
+
+    def __init__(self, mode: FakeTensorMode, fixed: Fakes | None = None) -> None:
+        super().__init__(mode)
+        self.fixed = fixed or Fakes(new_mode())
+        self.stand_ins = StandIns()
+
+    def dense(self, numel: Any, size: Sizes, stride: Sizes, dtype: torch.dtype, device: torch.device) -> FakeTensor:
+        """A fake tensor on storage of its own, of as many elements as it has places. PyTorch computes the bytes of
+        symbolic sizes in 0.3 ms; here it does so once for each number of elements."""
+        flat = super().empty((numel,), (1,), dtype, device)
+        return self.make(on_storage(flat, dtype, size, stride, 0), device)
+
+
+def fakes_in(mode: FakeTensorMode) -> Fakes:
+    """Creates fake tensors of the mode of a program, whose sizes may be open."""
+    return OpenFakes(mode) if mode.shape_env is not None and mode.shape_env.var_to_range else Fakes(mode)
 
 
 def on_storage(base: torch.Tensor, dtype: torch.dtype, size: Sizes, stride: Sizes, offset: Any) -> torch.Tensor:

@@ -14,8 +14,8 @@ from decomp.ir.binding import BindingError
 from decomp.ir.call import bound_call
 from decomp.ir.ops import of_function
 from decomp.ir.signature import described, is_symbolic
-from decomp.metadata.fakes import Fakes
-from decomp.metadata.meta_kernels import MetaKernels
+from decomp.metadata.fakes import fakes_in
+from decomp.metadata.open_kernels import kernels_of
 from decomp.metadata.strides import is_surely_contiguous
 from decomp.metadata.symbolic_sizes import expression
 from decomp.ops import aten
@@ -32,8 +32,8 @@ class NewCalls:
 
     def __init__(self, target: Target, mode: FakeTensorMode | None) -> None:
         self._target, self._mode = target, mode
-        self._fakes = Fakes(mode) if mode is not None else None
-        self._kernels = MetaKernels(self._fakes) if self._fakes is not None else None
+        self._fakes = fakes_in(mode) if mode is not None else None
+        self._kernels = kernels_of(self._fakes) if self._fakes is not None else None
         self._known: dict[Any, bool] = {}
         self._values: dict[Any, Any] = {}
 

@@ -1,0 +1,91 @@
+"""Numbers in place of open sizes. A call whose sizes are products of those of its operands is run at two assignments
+of primes to the symbols; what comes out of both is a size again if one product of open sizes and a number has both
+values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+Pair = tuple[int, int]
+"""The values of one size at the two assignments."""
+
+# Larger than what programs write as numbers, so that no number of a program divides into one; and small enough that
+# the elements of a tensor with three open dimensions are counted in 64 bits.
+_FROM, _TO = 10_007, 40_000
+
+
+class NotOpen(Exception):
+    """A number at the two assignments that is not known as a size, or a size that has no two such numbers."""
+
+
+class StandIns:
+    """The pairs of numbers for the sizes of one program, and the sizes for pairs of numbers."""
+
+    def __init__(self) -> None:
+        self._primes = _primes()
+        self._symbols: tuple[dict[Any, Any], dict[Any, Any]] = {}, {}
+        self._pairs: dict[Any, Pair] = {}
+        self._sizes: dict[Pair, Any] = {}
+
+    def pair(self, size: Any) -> Pair:
+        """The two numbers for a size. Raises `NotOpen` for a symbolic number that is no size, and for a size that the
+        two do not tell from another one, such as `Min(s0, 512)`."""
+        if type(size) is int:
+            return size, size
+        if not isinstance(size, torch.SymInt):
+            raise NotOpen
+        expr = size.node.expr
+        found = self._pairs.get(expr)
+        if found is None:
+            found = self._pairs[expr] = self._evaluated(expr)
+            if not expr.is_number and (found[0] == found[1] or self._sizes.setdefault(found, size).node.expr != expr):
+                del self._pairs[expr]
+                raise NotOpen
+        return found
+
+    def size(self, pair: Pair) -> Any:
+        """The size with these two values: a number if they are equal, else an open size or a product of some. Raises
+        `NotOpen` if there is none."""
+        if pair[0] == pair[1]:
+            return pair[0]
+        found = self._sizes.get(pair)
+        if found is None:
+            found = self._sizes[pair] = self._product(pair)
+        return found
+
+    def _evaluated(self, expr: Any) -> Pair:
+        for symbol in expr.free_symbols:
+            for numbers in self._symbols:
+                if symbol not in numbers:
+                    numbers[symbol] = _sympy_integer(next(self._primes, 0))
+        values = [expr.xreplace(numbers) for numbers in self._symbols]
+        if not all([value.is_Integer for value in values]):
+            raise NotOpen
+        return int(values[0]), int(values[1])
+
+    def _product(self, pair: Pair) -> Any:
+        for known, size in list(self._sizes.items()):
+            # A factor of one would be taken out without end.
+            if min(map(abs, known)) < 2 or pair[0] % known[0] or pair[1] % known[1]:
+                continue
+            first, second = pair[0] // known[0], pair[1] // known[1]
+            try:
+                return size * self.size((first, second))
+            except NotOpen:
+                continue
+        raise NotOpen
+
+
+def _primes() -> Iterator[int]:
+    return (n for n in range(_FROM, _TO) if all(n % d for d in range(2, int(n**0.5) + 1)))
+
+
+def _sympy_integer(number: int) -> Any:
+    import sympy  # type: ignore[import-untyped]  # with symbolic sizes it has been imported already
+
+    if not number:
+        raise NotOpen  # no prime is left
+    return sympy.Integer(number)
