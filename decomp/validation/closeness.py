@@ -151,6 +151,8 @@ def _judge(found: Sequence[torch.Tensor], truth: CallReference, allowed: Allowan
             continue
         wide = truth.wide[i] if truth.wide is not None else _wide(own)
         moved = [each[i] for each in truth.moved]
+        if own.dtype == torch.float4_e2m1fn_x2:  # PyTorch casts it to nothing: its bytes are compared
+            mine, own, wide, *moved = (each.view(torch.uint8) for each in (mine, own, wide, *moved))
         choice = truth.choices[i] if truth.choices else None
         one = (
             _exactly(mine, own, wide, moved, choice)
@@ -216,14 +218,15 @@ def _closely(
     lost: torch.Tensor | None,
 ) -> ErrorJudgement:
     real = dtype.to_real() if dtype.is_complex else dtype
-    mine64, own64 = mine.double(), own.double()
+    mine64, own64, wide, moved = mine.double(), own.double(), wide.double(), [each.double() for each in moved]
     finite = own64.isfinite() & wide.isfinite()
     # At special values PyTorch's kernels differ by instruction set and layout: float64's result is accepted too.
     # The float64 result is rounded to the dtype first: an infinity is right where it overflows there.
-    wrong = _is_other(mine64, own64) & _is_other(mine64, wide.to(real).double()) & ~(finite & mine64.isfinite())
+    rounded = wide.to(real).double()
+    wrong = _is_other(mine64, own64) & _is_other(mine64, rounded) & ~(finite & mine64.isfinite())
     # A perturbed operand that makes a finite result infinite shows that the operand is at the threshold of overflow.
     for each in moved:
-        wrong &= each.to(real).isfinite() == wide.to(real).isfinite()
+        wrong &= each.to(real).double().isfinite() == rounded.isfinite()
     if allowed.signed_zeros:
         wrong |= _is_other_zero(mine64, own64, wide)
     if bool(wrong.any()):

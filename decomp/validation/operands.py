@@ -221,8 +221,10 @@ def _leaf_alike(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any
         raise NoOperands("its operands are too large to be generated")
     # The strides of the program, as kernels take different paths for them, and rules may have conditions on strides.
     made = torch.empty_strided(shape, strides, dtype=value.dtype, device=_device(value))
+    # PyTorch converts no number to float4: any bytes are numbers.
+    stored = made.view(torch.uint8) if made.dtype == torch.float4_e2m1fn_x2 else made
     with torch.no_grad():
-        return _fill(made, make(made))
+        return _fill(stored, make(stored)).view(made.dtype)
 
 
 def _fill(made: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 import functools
+import math
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ def whole_programs(
         errors = [_require_close(name, truth, ours.get(name), kind, max(FLOOR, promise)) for name in names]
         if what == "gradients":
             _require_same_tracking(truth.own, found)
-        size = max((float(t.abs().max()) for t in getattr(truth.own, what).values() if _counts(t)), default=0.0) or 1.0
+        size = max(map(_size, getattr(truth.own, what).values()), default=0.0) or 1.0
         mine, own = (max((pair[i] for pair in errors), default=0.0) / size for i in range(2))
         worst.append(f"{_counted(names, what)} within {mine:.2g} (the source: {own:.2g})")
     allowed = ", which differ where subnormal numbers are flushed to 0: no more is promised there" * truth.flushed
@@ -92,8 +93,12 @@ def _of_source(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
         ) from error
 
 
-def _counts(result: torch.Tensor) -> bool:
-    return bool(result.is_floating_point() and result.numel() and result.isfinite().all())
+def _size(result: torch.Tensor) -> float:
+    """The largest number of a result of finite floats; 0 of others."""
+    if not result.is_floating_point() or not result.numel() or result.dtype == torch.float4_e2m1fn_x2:
+        return 0.0
+    largest = float(result.double().abs().max())  # float8 has no kernel for either
+    return largest if math.isfinite(largest) else 0.0
 
 
 FLOOR = 32.0

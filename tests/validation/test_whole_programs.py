@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import decomp
-from decomp.proof.correspondence import GradientsDiffer
+from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
 from decomp.validation.whole_programs import whole_programs
 from decomp_rules import targets
 from tests.forms import Holder
@@ -124,3 +124,36 @@ def test_results_that_an_op_only_saves_for_its_backward_require_no_gradient(call
     given = x()[:, :3].clone(memory_format=torch.contiguous_format).requires_grad_()
     lowered = decomp.lower(Holder(call), to=targets.tinygrad, args=(given,), verify="values").result
     assert [each.requires_grad for each in lowered(given)] == [each.requires_grad for each in call(given)]
+
+
+class Moved(nn.Module):
+    """It moves numbers in floats of a byte, and returns such."""
+
+    def forward(self, x, pairs):
+        pairs = pairs.view(torch.float4_e2m1fn_x2)
+        return *(torch.cat((x, x)).to(dtype) for dtype in FLOAT8), torch.stack((pairs, pairs))
+
+
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu)
+
+
+def test_results_in_floats_of_a_byte_are_compared():
+    given = (x().abs() + 1, torch.randint(256, (2, 4), dtype=torch.uint8))
+    lowering = decomp.lower(Moved(), to=targets.tinygrad, args=given, verify="values")
+    assert "4 results within 0 (the source: 0" in lowering.proof.checks[-1]
+
+
+@pytest.mark.parametrize("dtype", [*FLOAT8, torch.float4_e2m1fn_x2])
+def test_another_number_in_floats_of_a_byte_is_seen(dtype):
+    class Number(nn.Module):
+        def __init__(self, byte):
+            super().__init__()
+            self.byte = byte
+
+        def forward(self, x):
+            return (x * 0 + self.byte).to(torch.uint8).view(dtype)
+
+    message = "result" if dtype != torch.float4_e2m1fn_x2 else "gives 85 instead of 17"
+    with pytest.raises(ValuesDiffer, match=message):
+        whole_programs(Number(17), Number(85), (torch.ones(3),), {}, promise=1.0, gradients=False)
+    whole_programs(Number(17), Number(17), (torch.ones(3),), {}, promise=1.0, gradients=False)
