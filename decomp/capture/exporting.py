@@ -35,6 +35,7 @@ from decomp.torch_internals.fakes import (
     UnsupportedOperatorException,
     lstm_states_right,
 )
+from decomp.torch_internals.graphs import export_below_autograd
 from decomp.torch_internals.modes import process_state_kept
 from decomp.torch_internals.pytree import tree_leaves, tree_map, tree_map_only
 from decomp.torch_internals.transforms import is_wrapped
@@ -51,15 +52,17 @@ def export(
     dynamic_shapes: Any = None,
     infer: Infer | None = None,
     lost: dict[str, bool] | None = None,
+    below_autograd: bool = False,
 ) -> ExportedProgram:
     """The exported program of a module; if non-strict tracing fails on Python that it cannot trace, by Dynamo
     (`strict=True`). With `infer`, calls that PyTorch cannot run on fake tensors are replaced by what `infer` returns
-    for them. `lost` collects what affects gradients and is not in the program (see `record_modes`). Raises
-    `CaptureError`, `MutationError`, `NotLowered`."""
+    for them. `lost` collects what affects gradients and is not in the program (see `record_modes`). `below_autograd`:
+    whether it is traced where tensor subclasses compute, which Dynamo does not do. Raises `CaptureError`,
+    `MutationError`, `NotLowered`."""
     lost = {} if lost is None else lost
     try:
         with _ExpandByRule(infer) if infer is not None else contextlib.nullcontext():
-            found = _export_with_random(model, args, kwargs, dynamic_shapes, lost)
+            found = _export_with_random(model, args, kwargs, dynamic_shapes, lost, below_autograd)
         if any(map(is_wrapped, found.constants.values())):
             # torch.export (2.13) does not follow grad transforms, and takes their wrapped tensors for constants.
             # Where Dynamo refuses, the transforms are removed from the program itself.
@@ -74,10 +77,10 @@ def export(
         whole = OnOneDevice(model, device)
         with whole.placed():
             args, kwargs = whole.inputs((tuple(args), dict(kwargs or {})))
-            return whole.with_own_state(export(model, args, kwargs, dynamic_shapes, infer, lost))
+            return whole.with_own_state(export(model, args, kwargs, dynamic_shapes, infer, lost, below_autograd))
     reasons = first_line(refused)
     # Dynamo cannot run such ops on fake tensors either, so a second attempt would only cost time.
-    if not lacks_data(refused):
+    if not lacks_data(refused) and not below_autograd:
         try:
             program = _export(model, args, kwargs, dynamic_shapes, None)
             _lost_by_dynamo(lost, model, args, kwargs)
@@ -225,28 +228,35 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _export_with_random(
-    model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool]
+    model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool], below_autograd: bool
 ) -> ExportedProgram:
     try:
-        return _export(model, args, kwargs, dynamic_shapes, lost)
+        return _export(model, args, kwargs, dynamic_shapes, lost, below_autograd)
     # PyTorch's change, after 2.13: https://github.com/pytorch/pytorch/pull/185456.
     except SyntaxError:  # of `aten.random_.from`: torch 2.13 prints the keyword `from` as a Python name
         with _RandomAsRandintLike():
-            return _export(model, args, kwargs, dynamic_shapes, lost)
+            return _export(model, args, kwargs, dynamic_shapes, lost, below_autograd)
 
 
 def _export(
-    model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool] | None
+    model: nn.Module,
+    args: Any,
+    kwargs: Any,
+    dynamic_shapes: Any,
+    lost: dict[str, bool] | None,
+    below_autograd: bool = False,
 ) -> ExportedProgram:
     """The program, exported by Dynamo (`strict=True`) if `lost` is None."""
     strict = lost is None
     args, named = _make_distinct((tuple(args), dict(kwargs) if kwargs else None))
-    modes = contextlib.nullcontext() if lost is None else record_modes(model, lost)
+    modes = contextlib.nullcontext() if lost is None else record_modes(model, lost, below_autograd)
     with process_state_kept(), warnings.catch_warnings(), _masks_not_inspected(model), modes:
         # Recurrent modules flatten their weights again, which torch 2.13 reports as an assignment by the model.
         warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
         rows = contextlib.nullcontext() if strict or CHANGES.rows_by_data_are_exported else _SelectByItem()
         with contextlib.nullcontext() if strict else _KeepValuesOnMeta(), rows, lstm_states_right():
+            if below_autograd:
+                return export_below_autograd(model, args, named, dynamic_shapes)
             return torch.export.export(model, args, named, dynamic_shapes=dynamic_shapes, strict=strict)
 
 

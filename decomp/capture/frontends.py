@@ -105,7 +105,7 @@ def _of_module(
         captured = functools.partial(
             _capture_module, plain, *given, tracer_class, dynamic_shapes, leaves, infer, trains
         )
-        return captured() if plain is model else _with_wrapped(model, captured, *given, dynamic_shapes, trains)
+        return captured() if plain is model else _with_wrapped(model, plain, captured, *given, dynamic_shapes, trains)
     refuse_distributed(model)
     refuse_wrapped(model, type(model).__name__)
     return _trace_symbolically(model, tracer_class, leaves)
@@ -132,14 +132,15 @@ def _of_shards(
 
 def _with_wrapped(
     model: nn.Module,
+    plain: nn.Module,
     parts_captured: Callable[[], Module],
     args: Any,
     kwargs: Any,
     dynamic_shapes: Any,
     trains: Callable[[Module], bool],
 ) -> Module:
-    """A module with weights that are subclasses, their parts in their place; or, if PyTorch sees what they compute only
-    below autograd, the exported program of the module itself, taken apart there."""
+    """A module with weights that are subclasses, with their parts in their place (`plain`): captured as any module is;
+    or, if PyTorch sees what the subclasses compute only below autograd, exported there."""
     try:
         program = parts_captured()
         calls = [str(node.target) for node in program.graph.nodes if node.op == "call_module"]
@@ -150,7 +151,7 @@ def _with_wrapped(
         why = first_line(error)
     lost: dict[str, bool] = {}
     try:
-        exported = _exported(unwrap_program(export(model, args, kwargs, dynamic_shapes, lost=lost)), "captured")
+        exported = _exported(export(plain, args, kwargs, dynamic_shapes, lost=lost, below_autograd=True), "captured")
     except CaptureError as error:
         raise refused_model(model, why, first_line(error.__cause__ or error)) from error
     if lost and trains(exported):

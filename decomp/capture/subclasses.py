@@ -63,13 +63,13 @@ def _wrapped_state(program: ExportedProgram) -> list[str]:
     return [name for name, value in {**program.state_dict, **program.constants}.items() if _is_wrapped(value)]
 
 
-def refused_model(model: nn.Module, with_parts: str, exported: str) -> CaptureError:
-    """The error for a module with such weights that PyTorch captures neither with their parts in their place nor as an
-    exported program that is taken apart, with the reasons."""
+def refused_model(model: nn.Module, with_parts: str, below: str) -> CaptureError:
+    """The error for a module with such weights that PyTorch captures neither as any module nor below autograd, with the
+    reasons."""
     kinds = {type(value).__name__: None for value in model.state_dict().values() if _is_wrapped(value)}
     return CaptureError(
         f"{type(model).__name__} has weights of the class {', '.join(kinds)}, and PyTorch does not capture what they "
-        f"compute\n  with their tensors as its weights: {with_parts}\n  exported, and then taken apart: {exported}\n"
+        f"compute\n  with their tensors as its weights: {with_parts}\n  below autograd: {below}\n"
         "  to do: call torch.compile(model, backend=decomp.backend(to=...)), where Dynamo takes such weights apart, or "
         "quantise the model in another format"
     )

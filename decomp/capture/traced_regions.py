@@ -82,11 +82,11 @@ def user_line() -> str | None:
 
 
 @contextlib.contextmanager
-def record_modes(model: nn.Module, lost: dict[str, bool]) -> Iterator[None]:
+def record_modes(model: nn.Module, lost: dict[str, bool], below_autograd: bool = False) -> Iterator[None]:
     """Inside this context calls of `model` are traced with `x.data` as `x.detach()`, and with gradients disabled under
     inference mode. What affects gradients and is not recorded is added to `lost`: a description, and whether Dynamo
-    records it."""
-    mode = _AutogradCalls(lost)
+    records it. `below_autograd`: whether the trace is made there, where no gradient mode is recorded."""
+    mode = _AutogradCalls(lost, below_autograd)
     hooks = [
         # Before the user's own hooks, whose calls count.
         model.register_forward_pre_hook(mode.begin, prepend=True),
@@ -104,9 +104,9 @@ def record_modes(model: nn.Module, lost: dict[str, bool]) -> Iterator[None]:
 class _AutogradCalls(TorchFunctionMode):
     """Sees each call of a forward before the modes of torch.export do."""
 
-    def __init__(self, lost: dict[str, bool]) -> None:
+    def __init__(self, lost: dict[str, bool], below_autograd: bool) -> None:
         super().__init__()
-        self.lost = lost
+        self.lost, self.below_autograd = lost, below_autograd
         self.entered = contextlib.ExitStack()
         self.recording = True
         """The gradient mode that the trace has recorded."""
@@ -129,7 +129,9 @@ class _AutogradCalls(TorchFunctionMode):
         if torch.compiler.is_dynamo_compiling():  # `flex_attention` compiles itself with this mode active
             return func(*args, **(kwargs or {}))
         inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
-        if func is set_grad_enabled:
+        if self.below_autograd and (inference or func is set_grad_enabled and not args[0]):
+            self.lost[f"that gradients are off at {user_line()}"] = False
+        elif func is set_grad_enabled:
             self.recording = bool(args[0])
         elif inference or gradients:
             self._record(gradients and not inference)

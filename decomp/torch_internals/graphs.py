@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.export.exported_program import _common_getitem_elimination_pass
+from torch.export import ExportedProgram
+from torch.export.exported_program import (
+    _common_getitem_elimination_pass,
+    _override_composite_implicit_decomp,
+    _split_decomp_table_to_cia_and_python_decomp,
+)
 from torch.fx._lazy_graph_module import _LazyGraphModule, _make_graph_module, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx as make_fx
 
@@ -21,6 +27,24 @@ tree_info = fx.graph._PyTreeInfo
 
 # The pass run by the constructor of `ExportedProgram`.
 share_getitems = _common_getitem_elimination_pass
+
+
+def export_below_autograd(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
+    """As `torch.export.export`, traced below autograd, where PyTorch asks a tensor subclass what it computes; in the
+    ops of `run_decompositions({})`, which itself loses the constants that a subclass creates, until torch 2.15
+    (`exported_program.py`: `constants=ep.constants`). A subclass that knows only the parts of a composite op is asked
+    for these, as when the module runs, and all composite ops are taken apart."""
+    from torch.export._trace import _export  # deferred, as in torch.export: it imports Dynamo
+
+    traced = functools.partial(_export, model, args, kwargs, dynamic_shapes, strict=False, pre_dispatch=False)
+    found: ExportedProgram
+    try:
+        with _override_composite_implicit_decomp(_split_decomp_table_to_cia_and_python_decomp({})[0]):
+            found = traced()
+    except Exception:  # whatever a subclass's own code raises
+        found = traced()
+    return found
+
 
 # The function that Dynamo calls for `.data` of a tensor.
 get_data_attr = torch._C._autograd._get_data_attr

@@ -121,15 +121,15 @@ class Below(Scaled):
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
-    @staticmethod
-    def __tensor_unflatten__(inner: dict[str, Any], context: None, size: Any, stride: Any) -> "Below":
-        return Below(inner["places"], inner["scale"])
+    @classmethod
+    def __tensor_unflatten__(cls, inner: dict[str, Any], context: None, size: Any, stride: Any) -> "Below":
+        return cls(inner["places"], inner["scale"])
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         aten = torch.ops.aten
         if func in (aten.detach.default, aten.alias.default):
-            return Below(args[0].places, args[0].scale)
+            return cls(args[0].places, args[0].scale)
         return func(*(arg.plain() if isinstance(arg, Below) else arg for arg in args), **(kwargs or {}))
 
 
@@ -161,17 +161,77 @@ def test_what_a_subclass_computes_below_autograd_is_lowered() -> None:
     assert isinstance(source.layer.weight, Below)
 
 
+class Tabled(Below):
+    """One that makes a tensor of its own where it is asked: the numbers that its places are places in."""
+
+    def plain(self) -> torch.Tensor:
+        return torch.tensor([0.5, -1.5, 2.0, 3.0] * 4)[self.places.long()] * self.scale
+
+
+class OfProducts(Below):
+    """One that knows the products in which PyTorch computes a linear layer, and not the layer."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        aten = torch.ops.aten
+        kept = {aten.detach.default: lambda t: t, aten.alias.default: lambda t: t, aten.t.default: torch.t}
+        if func in kept:
+            return cls(kept[func](args[0].places), kept[func](args[0].scale))
+        if func is not aten.addmm.default:
+            raise NotImplementedError(str(func))
+        return func(args[0], args[1], args[2].plain())
+
+
+@pytest.mark.parametrize("kind", [Tabled, OfProducts])
+def test_a_subclass_is_asked_below_autograd_as_when_the_module_runs(kind: Any) -> None:
+    source, x = Layer(kind), torch.randn(3, 4)
+    batch = {0: torch.export.Dim("batch", min=2, max=8)}
+    lowered = decomp.lower(source, to=targets.core_aten, args=(x,), dynamic_shapes=(batch,), verify="values").result
+    assert torch.equal(lowered(x), source(x)) and torch.equal(lowered(x[:2]), source(x[:2]))
+    assert {"layer.weight_places", "layer.weight_scale", "layer.bias"} == set(lowered.state_dict())
+
+
+def test_calls_on_plain_tensors_stay_composite_ops() -> None:
+    source, x = nn.Sequential(Layer(Tabled), nn.LayerNorm(4)), torch.randn(3, 4)
+    lowered = decomp.lower(source, to=targets.core_aten, args=(x,), keep={"linear", "layer_norm"}).result
+    found = {str(call.op) for call in decomp.calls(lowered)}
+    assert {"aten.linear", "aten.layer_norm"} <= found
+
+
+class HalfTracked(nn.Module):
+    """The gradient of a half of its result is off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Layer(Below)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        with torch.no_grad():
+            half = y / 2
+        return y / 2 + half
+
+
+def test_below_autograd_a_region_without_gradients_is_refused_unless_for_inference() -> None:
+    source, x = HalfTracked(), torch.randn(3, 4)
+    with pytest.raises(decomp.CaptureError) as error:
+        decomp.lower(source, to=targets.core_aten, args=(x,))
+    assert str(error.value).startswith("torch.export does not record that gradients are off at test_subclasses.py:")
+    assert str(error.value).endswith(
+        "with torch.no_grad():: the gradients of HalfTracked would differ\n"
+        "  to do: pass training=False, for inference alone; or lower inside torch.compile, by decomp.backend"
+    )
+    lowered = decomp.lower(source, to=targets.core_aten, args=(x,), training=False).result
+    torch.testing.assert_close(lowered(x), source(x))
+
+
 class Closed(Below):
     """One that computes nothing."""
-
-    @staticmethod
-    def __tensor_unflatten__(inner: dict[str, Any], context: None, size: Any, stride: Any) -> "Closed":
-        return Closed(inner["places"], inner["scale"])
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         assert func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default), "closed to every op"
-        return Closed(args[0].places, args[0].scale)
+        return cls(args[0].places, args[0].scale)
 
 
 def test_a_subclass_that_no_capture_follows_is_named() -> None:

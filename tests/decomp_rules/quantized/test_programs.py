@@ -148,19 +148,27 @@ def test_an_exported_program_with_such_weights_is_unwrapped_by_torch() -> None:
     torch.testing.assert_close(lowered.module()(x), model(x))
 
 
-def test_4_bit_floats_are_refused_with_a_capture_that_takes_them() -> None:
-    from torchao.prototype.mx_formats.inference_workflow import NVFP4WeightOnlyConfig
+def blocks_of_4_bits() -> dict[str, Any]:
+    from torchao.prototype.mx_formats import inference_workflow as formats
+    from torchao.quantization.quantize_.common import KernelPreference
+
+    e2m1, emulated = torch.float4_e2m1fn_x2, KernelPreference.EMULATED
+    return {
+        "nvfp4": formats.NVFP4WeightOnlyConfig(),
+        "mxfp4": formats.MXDynamicActivationMXWeightConfig(
+            activation_dtype=e2m1, weight_dtype=e2m1, kernel_preference=emulated
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp4"])
+def test_4_bit_floats_in_blocks_have_the_bits_of_the_model(name: str) -> None:
     from torchao.quantization import quantize_
 
     torch.manual_seed(0)
-    model, x = nn.Sequential(nn.Linear(32, 16, bias=False)).bfloat16(), torch.randn(4, 32).bfloat16()
-    quantize_(model, NVFP4WeightOnlyConfig())
-    with pytest.raises(decomp.CaptureError) as caught:
-        decomp.lower(model, to=targets.tinygrad, args=(x,))
-    assert str(caught.value).startswith("Sequential has weights of the class NVFP4Tensor, and PyTorch does not capture")
-    assert str(caught.value).endswith(
-        "\n  to do: call torch.compile(model, backend=decomp.backend(to=...)), where Dynamo takes such weights apart, "
-        "or quantise the model in another format"
-    )
-    compiled = torch.compile(model, backend=decomp.backend(to=targets.tinygrad))
-    assert torch.equal(compiled(x), model(x))
+    model, x = nn.Sequential(nn.Linear(32, 32)).bfloat16(), torch.randn(32, 32).bfloat16()
+    quantize_(model, blocks_of_4_bits()[name])
+    lowered = decomp.lower(model, to=targets.tinygrad, args=(x,), training=False, verify="values").result
+    assert torch.equal(lowered(x), model(x))
+    packed = dict(lowered.named_buffers())["0.weight_qdata"]
+    assert packed.data_ptr() == model[0].weight.qdata.data_ptr() and packed.nbytes == 32 * 32 // 2
