@@ -115,7 +115,7 @@ def record(name: str, found: TargetScore) -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
         "ops": len(targets.get(name)),
-        "table": len(table_of(Setting.of(*asked("core_aten")))),
+        "table": len(table_of(Setting.of(decomp.Target("none", []), decomp.Options()))),  # without a target's own ops
         "narrow": name in NARROW,
         "versions": dict(found.versions),
         "structural": half,
@@ -154,8 +154,9 @@ How much of PyTorch reaches each set of ops by the rules of the library: four sh
 which every sample call of the library's table is lowered into the set. *Calls*: of the calls that about a hundred real
 models make. *Models*: the sample models. *LLMs*: small copies of 17 families of language models (GPT-2, GPT-NeoX,
 BLOOM, OPT, Falcon, Llama, Mistral, Phi-3, Qwen2, Qwen3, Gemma 2, Gemma 3, Mixtral, Qwen2-MoE, gpt-oss, DeepSeek-V3,
-Mamba), made from configurations of transformers. Nothing was run: this is what the rules reach in the set of ops as it
-is published, not whether a runtime computes it right.
+Mamba), made from configurations of transformers. *Best to add*: the ops or dtypes that bring the most of them into
+reach, each set by itself. Nothing was run: this is what the rules reach in the set of ops as it is published, not
+whether a runtime computes it right.
 
 `decomp score mychip.py:chip` makes the same for your chip, and runs its functions if it has any; see
 [the command line](../guides/command-line.md)."""
@@ -185,8 +186,7 @@ def _share(figure: Mapping[str, Any]) -> str:
 def _target(name: str, record: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {name}"
     yield ""
-    description = targets.get(name).description
-    yield f"{description[:1].upper()}{description[1:]}."
+    yield f"`{name}`: {targets.get(name).description}."
     yield ""
     for figure in ScoreHalf.read(record["structural"]).figures:
         yield f"- {figure.unit}: {figure.reached:,} of {figure.total:,}{_best(figure)}{_hopeless(figure)}"
