@@ -70,8 +70,8 @@ def refused_model(model: nn.Module, with_parts: str, below: str) -> CaptureError
     return CaptureError(
         f"{type(model).__name__} has weights of the class {', '.join(kinds)}, and PyTorch does not capture what they "
         f"compute\n  with their tensors as its weights: {with_parts}\n  below autograd: {below}\n"
-        "  to do: call torch.compile(model, backend=decomp.backend(to=...)), where Dynamo takes such weights apart, or "
-        "quantise the model in another format"
+        "  to do: pass inputs on which the model runs, call torch.compile(model, backend=decomp.backend(to=...)), "
+        "where Dynamo takes such weights apart, or quantise the model in another format"
     )
 
 

@@ -238,7 +238,11 @@ def test_a_subclass_that_no_capture_follows_is_named() -> None:
     x = torch.randn(3, 4)
     with pytest.raises(decomp.CaptureError, match="Layer has weights of the class Closed") as error:
         decomp.lower(Layer(Closed), to=targets.core_aten, args=(x,))
-    assert "closed to every op" in str(error.value) and "decomp.backend" in str(error.value)
+    assert "\n  below autograd: closed to every op\n" in str(error.value)
+    assert str(error.value).endswith(
+        "\n  to do: pass inputs on which the model runs, call torch.compile(model, backend=decomp.backend(to=...)), "
+        "where Dynamo takes such weights apart, or quantise the model in another format"
+    )
 
 
 def test_a_name_that_is_taken() -> None:
