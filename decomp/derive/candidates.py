@@ -39,6 +39,7 @@ from decomp.ir.ops import Op, of_function
 from decomp.ir.schema import Bound
 from decomp.ir.signature import Key, Signature
 from decomp.metadata.fakes import Fakes, fakes_in, mode_of
+from decomp.metadata.open_kernels import kernels_of
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, is_accurate_enough
 from decomp.rules.declining import Declined
@@ -48,7 +49,7 @@ from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
 from decomp.simplification.freezing import as_frozen
 from decomp.torch_internals import pytree
-from decomp.torch_internals.fakes import FakeTensorMode
+from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.type_conversion.narrowing import SHIFT_OPS, narrow_graph
 
 # More than any op has rules, so that the order of places is the order in which alternatives are tried.
@@ -274,10 +275,19 @@ class Candidates:
         # With fixed sizes a rule that compares strides as numbers gives a view where the kernel does.
         if not request.signature.symbolic or isinstance(found, Declined) or not view_bases(request.node):
             return found
-        if _is_view(found.graph, request):
+        if _is_view(found.graph, request) or self._is_copied(request.node):
             return found
         own = self.recorded(None, request)
         return own if isinstance(own, Expansion) and _is_view(own.graph, request) else found
+
+    def _is_copied(self, node: fx.Node) -> bool:
+        """Whether PyTorch's kernel copies at sizes that it does not know, which is cheaper to see than to record."""
+        if self._fakes is None or not isinstance(node.target, torch._ops.OpOverload):
+            return False
+        args, kwargs = fx.map_arg((node.args, node.kwargs), metadata)
+        made = kernels_of(self._fakes).run(node.target, args, kwargs)
+        memory = {tensor.untyped_storage()._cdata for tensor in pytree.tensors_in((args, kwargs))}
+        return isinstance(made, FakeTensor) and made.untyped_storage()._cdata not in memory
 
     def _record(self, rule: Rule | None, request: Request) -> Expansion | Declined:
         site, bound = self._site(request), cast(Bound, request.call)
