@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
 from decomp import Converter
+from decomp.ops import aten
 from decomp_rules import targets
 from decomp_rules.converters import Quiet, refuse_number_results, refuse_numbers
 
@@ -32,12 +33,19 @@ def convert(program: ExportedProgram) -> Any:
     with Quiet(), contextlib.redirect_stdout(io.StringIO()):  # its progress
         import coreai_torch
 
-        table = {} if _takes_all_calls(program) else coreai_torch.get_decomp_table()
-        given = _with_results_apart(program.run_decompositions(table))  # a copy, which Core AI edits
+        given = prepared(program)
         _refuse_pooled_indices(given)
         made = coreai_torch.TorchConverter().add_exported_program(given).to_coreai()
         _refuse_unwritable(made)
     return made
+
+
+def prepared(program: ExportedProgram) -> ExportedProgram:
+    """What Core AI is given: a copy, which it edits, without what it converts wrong or ends the process for."""
+    import coreai_torch
+
+    table = {} if _takes_all_calls(program) else coreai_torch.get_decomp_table()
+    return _with_results_apart(_with_products_apart(program.run_decompositions(table)))
 
 
 def _refuse_unwritable(model: Any) -> None:
@@ -62,7 +70,7 @@ def _refuse_wide_constants(program: ExportedProgram) -> None:
 
 def _refuse_pooled_indices(program: ExportedProgram) -> None:
     """Core AI (0.4.3) returns zeros as indices."""
-    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.max_pool2d_with_indices.default):
+    for node in program.graph.find_nodes(op="call_function", target=aten.max_pool2d_with_indices.default):
         if any(item.args[1] == 1 and item.users for item in node.users):
             raise NotImplementedError(f"{node.target}: Core AI does not compute the indices of {node.name}")
 
@@ -71,6 +79,66 @@ def _takes_all_calls(program: ExportedProgram) -> bool:
     known = set(registry())
     calls = [node.target for node in program.graph.nodes if node.op == "call_function"]
     return all(str(call) in known for call in calls if getattr(call, "namespace", "") == "aten")
+
+
+def _with_products_apart(program: ExportedProgram) -> ExportedProgram:
+    """The program, with a batch of one in the place of matrix products for which Core AI (0.4.3) ends the process: it
+    moves a reshape of the left operand below the product, and on below an addition, a subtraction or a multiplication,
+    whose other operand it leaves in its shape. That is not a condition of the target, as simplification moves views as
+    well, after calls were found to be legal."""
+    for node in [each for op in _PRODUCTS for each in program.graph.find_nodes(op="call_function", target=op)]:
+        if _is_layout(node.args[-2]) and not all(_keeps_product(user, node) for user in node.users):
+            node.replace_all_uses_with(_batched(node))
+            node.graph.erase_node(node)
+    return program
+
+
+_PRODUCTS = (aten.mm.default, aten.addmm.default)
+_ALONE = (aten.relu.default, aten.gelu.default, aten.sigmoid.default, aten.silu.default, aten.tanh.default)
+"""Calls of one operand that Core AI has as one op."""
+
+
+def _is_layout(value: Any) -> bool:
+    """Whether Core AI may make a reshape of the call: a view of a tensor, or its copy."""
+    return isinstance(value, fx.Node) and (getattr(value.target, "is_view", False) or value.target in _COPIES)
+
+
+_COPIES = (aten.clone.default, aten._to_copy.default, aten._unsafe_view.default)
+
+
+def _keeps_product(user: fx.Node, product: fx.Node) -> bool:
+    """Whether no call on the elements of a product follows, before another shape is made of it: that of the tensor
+    whose rows it multiplies, or one of three or more dimensions."""
+    if user.op == "output" or user.target in _ALONE:
+        return True
+    if user.target is not aten.view.default:
+        return False
+    shape, rows = list(user.meta["val"].shape), product.args[-2]
+    while shape and shape[0] == 1:
+        shape = shape[1:]
+    source: Any = rows.args[0] if isinstance(rows, fx.Node) and rows.target is aten.view.default else None
+    return len(shape) > 2 or source is not None and source.meta["val"].shape[:-1] == user.meta["val"].shape[:-1]
+
+
+def _batched(node: fx.Node) -> fx.Node:
+    """The product, of batches of one."""
+    *bias, x, y = node.args
+    with node.graph.inserting_before(node):
+        made = _made(aten.bmm.default, *(_made(aten.unsqueeze.default, each, 0) for each in (x, y)))
+        made = _made(aten.squeeze.dims, made, [0])
+        return _made(aten.add.Tensor, _scaled(made, node, "alpha"), _scaled(bias[0], node, "beta")) if bias else made
+
+
+def _scaled(value: Any, node: fx.Node, name: str) -> fx.Node:
+    factor: Any = node.kwargs.get(name, 1)
+    return value if factor == 1 else _made(aten.mul.Tensor, value, factor)
+
+
+def _made(op: Any, *args: Any) -> fx.Node:
+    """A new call at the place at which the graph of its first operand inserts calls."""
+    made: fx.Node = args[0].graph.call_function(op, args)
+    made.meta["val"] = op(*(each.meta["val"] if isinstance(each, fx.Node) else each for each in args))
+    return made
 
 
 def _with_results_apart(program: ExportedProgram) -> ExportedProgram:
@@ -91,7 +159,7 @@ def _with_results_apart(program: ExportedProgram) -> ExportedProgram:
 
 def _copied(node: fx.Node, output: fx.Node) -> fx.Node:
     with output.graph.inserting_before(output):
-        copy = output.graph.call_function(torch.ops.aten.clone.default, (node,))
+        copy = output.graph.call_function(aten.clone.default, (node,))
     copy.meta = dict(node.meta)
     return copy
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 import decomp
 from decomp.tools.converting.conversion import conversion
 from decomp_rules import targets
+from decomp_rules.converters import coreai
 from tests.installed import converter
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
@@ -123,3 +124,48 @@ def test_what_cannot_be_written_is_refused_when_it_is_converted():
         NotImplementedError, match=r"Core AI does not write it: 'aicode\.primitive\.greater_v1' op operand"
     ):
         converter("coreai").convert(exported(lambda x: (x > 0) > (x > 1)))
+
+
+class Gated(nn.Module):
+    """Two products of the rows of one tensor, multiplied, as in the feed-forward layers of Llama."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(4, 6), nn.Linear(4, 6, bias=False), nn.Linear(6, 4, bias=False)
+
+    def forward(self, x):
+        return x + self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+def test_products_of_the_rows_of_a_tensor_are_converted_where_core_ai_ends_the_process():
+    x = torch.randn(2, 3, 4)
+    found = conversion(Gated(), converter("coreai"), (x,), None, None, None, True, {})  # in another process first
+    assert result_types(found.result) == ["2x3x4xf32"]
+    model = Calls(lambda x, y: torch.addmm(y, x.view(6, 4), x[0, 0].outer(y[0])), torch.randn(6, 5))
+    added = conversion(model, converter("coreai"), (x,), None, None, None, True, {})
+    assert result_types(added.result) == ["6x5xf32"]
+
+
+def products(program):
+    """The products of matrices that Core AI is given."""
+    converter("coreai")
+    called = (node.target for node in coreai.prepared(program).graph.nodes)
+    aten = torch.ops.aten
+    return [op._opname for op in called if op in (aten.mm.default, aten.addmm.default, aten.bmm.default)]
+
+
+def test_only_products_on_whose_elements_a_call_follows_become_batches():
+    x, y = torch.randn(2, 3, 4), torch.randn(4, 5)
+    layers = exported(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5)).eval(), x)
+    assert products(decomp.lower(layers, to=targets.coreai, training=False).result) == ["addmm", "addmm"]
+    assert products(exported(lambda x, y: x.view(6, 4).mm(y).view(2, 3, 5) + 1, x, y)) == ["mm"]
+    assert products(exported(lambda x, y: x.view(6, 4).mm(y), x, y)) == ["mm"]
+    assert products(exported(lambda x, y: x.view(6, 4).mm(y).exp() + y.sum(), x, y)) == ["bmm"]
+    assert products(exported(lambda x, y: x.mm(y) + y[:3], x[0], y)) == ["mm"]
+
+
+def test_a_product_with_an_addend_keeps_its_factors_as_a_batch():
+    x, y = torch.randn(2, 3, 4), torch.randn(4, 5)
+    program = exported(lambda x, y: 2 * torch.addmm(y[0], x.view(6, 4), y, beta=3, alpha=0.5) - y[:1], x, y)
+    assert products(program) == ["bmm"]
+    torch.testing.assert_close(coreai.prepared(program).module()(x), program.module()(x))
