@@ -20,11 +20,13 @@ from decomp import Converter
 from decomp.ops import aten
 from decomp_rules import targets
 from decomp_rules.converters import Quiet, refuse_number_results, refuse_numbers
+from decomp_rules.support.coreai_composites import has_composites, outlined
 
 
 def convert(program: ExportedProgram) -> Any:
     """The `coreai.authoring.AIProgram` of a program, with the names of its inputs. A program with calls that Core AI
-    has no lowering for is decomposed by its own table before, as its documentation asks for. Raises
+    has no lowering for is decomposed by its own table before, as its documentation asks for. Composite calls become
+    graphs of their own, which declare the composite. Raises
     `NotImplementedError` for inputs and results that are numbers, for constants that int32 does not hold and for the
     indices of pooling, and whatever Core AI raises."""
     refuse_numbers(program, "Core AI")
@@ -33,9 +35,8 @@ def convert(program: ExportedProgram) -> Any:
     with Quiet(), contextlib.redirect_stdout(io.StringIO()):  # its progress
         import coreai_torch
 
-        given = prepared(program)
-        _refuse_pooled_indices(given)
-        made = coreai_torch.TorchConverter().add_exported_program(given).to_coreai()
+        given, composites = _outlined(program) if has_composites(program) else (prepared(program), {})
+        made = coreai_torch.TorchConverter().add_exported_program(given, **composites).to_coreai()
         _refuse_unwritable(made)
     return made
 
@@ -45,7 +46,18 @@ def prepared(program: ExportedProgram) -> ExportedProgram:
     import coreai_torch
 
     table = {} if _takes_all_calls(program) else coreai_torch.get_decomp_table()
-    return _with_results_apart(_with_products_apart(program.run_decompositions(table)))
+    return _mended(program.run_decompositions(table))
+
+
+def _outlined(program: ExportedProgram) -> tuple[ExportedProgram, dict[str, Any]]:
+    """The same of a program with composites, and the option with which Core AI makes graphs of these."""
+    given, graphs = outlined(program, prepared)
+    return _mended(given), {"_externalized_exported_programs": graphs}
+
+
+def _mended(program: ExportedProgram) -> ExportedProgram:
+    _refuse_pooled_indices(program)
+    return _with_results_apart(_with_products_apart(program))
 
 
 def _refuse_unwritable(model: Any) -> None:
@@ -187,5 +199,6 @@ CONVERTER = Converter(
     save=save,
     suffix=".aimodel",
     registry=registry,
+    composites=True,
     note="Core AI compiles and runs it on Apple's systems alone: it was converted, and not run",
 )

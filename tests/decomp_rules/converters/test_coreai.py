@@ -33,8 +33,8 @@ def exported(function, x=X, buffer=None):
 
 
 def result_types(made):
-    """`3x4xf32` for each result."""
-    (output,) = re.findall(r"coreai\.output .* : (.*)", str(made))
+    """`3x4xf32` for each result of the last graph, which is the program."""
+    *_, output = re.findall(r"coreai\.output .* : (.*)", str(made))
     return re.findall(r"tensor<(.+?)>", output)
 
 
@@ -117,6 +117,54 @@ def test_arguments_that_its_lowerings_do_not_read_are_not_legal():
     assert not called & {torch.ops.aten.fmod.Scalar, torch.ops.aten.fmod.Tensor}
     assert not any(node.kwargs.get("alpha", 1) != 1 for node in calls)
     assert not any(len(node.args) > 5 for node in calls if node.target is torch.ops.aten.avg_pool2d.default)
+
+
+class Norms(nn.Module):
+    """Two calls of one signature, and one of another op that returns two tensors."""
+
+    def forward(self, x):
+        y = F.gelu(F.layer_norm(F.gelu(x), [4]))
+        return (*torch.median(y, -1), F.scaled_dot_product_attention(y, y, y))
+
+
+def composites(made):
+    """Of each composite, its declaration, the calls inside, and how often it is invoked."""
+    found = {}
+    for graph in re.split(r"(?=coreai\.graph )", str(made))[1:]:
+        name = re.search(r"@(\w+)", graph)[1]
+        declared = re.search(r"composite_decl = #coreai\.composite_declaration<(.*?)>}", graph)
+        found[name] = (declared and declared[1], graph.count(" = coreai."), str(made).count(f"invoke @{name}("))
+    return found
+
+
+NAMED = {"gelu": 3, "median": 1, "scaled_dot_product_attention": 2}
+
+
+def test_composites_are_graphs_that_declare_them_and_hold_their_decomposition():
+    coreai, x = converter("coreai"), torch.randn(2, 3, 4)
+    target = coreai.target - {"gelu", "scaled_dot_product_attention"}
+    found = conversion(Norms(), coreai, (x,), None, None, target, True, {"composites": NAMED})
+    graphs = composites(found.result)
+    assert {name: count for name, (_, _, count) in graphs.items()} == {
+        "aten_gelu_0": 2, "aten_median_1": 1, "aten_scaled_dot_product_attention_2": 1, "main": 0
+    }  # fmt: skip
+    declared, inside, _ = graphs["aten_gelu_0"]
+    assert declared.startswith('"aten.gelu" = {input_names = ["self"]') and inside > 4
+    assert 'approximate = "none", decomp.version = 3 : si64' in declared
+    assert 'input_names = ["query,key,value"]' in graphs["aten_scaled_dot_product_attention_2"][0]
+    assert result_types(found.result)[-3:] == ["2x3xf32", "2x3xsi32", "2x3x4xf32"]
+
+
+def test_the_program_with_composites_is_not_edited_and_calls_of_open_sizes_are_decomposed():
+    coreai = converter("coreai")
+    batch = torch.export.Dim("batch", min=2, max=8)
+    options = {"target": coreai.target - {"gelu"}, "composites": {"gelu"}}
+    program = torch.export.export(Calls(F.gelu), (X,), dynamic_shapes=({0: batch},))
+    made = decomp.convert(program, to="coreai", verify=False, **options)
+    assert [*composites(made)] == ["main"] and result_types(made) == ["?x4xf32"]
+    lowered = decomp.lower(exported(F.gelu), to=options["target"], composites={"gelu"}, training=False).result
+    before = str(lowered)
+    assert [*composites(coreai.convert(lowered))] == ["aten_gelu_0", "main"] and str(lowered) == before
 
 
 def test_what_cannot_be_written_is_refused_when_it_is_converted():
