@@ -83,7 +83,8 @@ def _refusal(error: Exception, logged: Sequence[str], program: ExportedProgram) 
 
 def run(model: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The results of the written program, evaluated by coremltools' own constant folding and the definitions of MIL, in
-    the dtypes that the exported program has. Raises `NotImplementedError` for an op without a value."""
+    the dtypes that the exported program has. Raises `NotImplementedError` for an op without a value, and for a result
+    of floats where the exported program has integers: of more than 2²⁴ it would not hold all."""
     with Quiet(), _Quiet():
         from coremltools.converters.mil.frontend.milproto.load import load
 
@@ -91,8 +92,15 @@ def run(model: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         program = load(spec, spec.specificationVersion, model.weights_dir)
         places = program.functions["main"].inputs.values()
         results = evaluate(program, [_as_input(x, place) for x, place in zip(inputs, places, strict=True)])
-    dtypes = model.user_defined_metadata[_DTYPES].split()
-    return [torch.tensor(result).to(getattr(torch, dtype)) for result, dtype in zip(results, dtypes, strict=True)]
+    dtypes = [getattr(torch, name) for name in model.user_defined_metadata[_DTYPES].split()]
+    return [_as_result(torch.tensor(result), dtype) for result, dtype in zip(results, dtypes, strict=True)]
+
+
+def _as_result(found: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    is_integer = dtype is not torch.bool and not dtype.is_floating_point
+    if is_integer and found.is_floating_point():
+        raise NotImplementedError(f"Core ML returns {found.dtype} where the program has {dtype}")
+    return found.to(dtype)
 
 
 def _as_input(tensor: torch.Tensor, place: Any) -> Any:

@@ -1,0 +1,81 @@
+"""Core ML: calls that its target leaves to rules, and results that its programs may not have."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import decomp
+from decomp.tools.converting.conversion import conversion
+from decomp_rules import targets
+from tests.installed import converter
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""coremltools (9.0) leaves its temporary folders to be cleaned up, of which Python warns."""
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Calls(nn.Module):
+    """Of one function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def integers(x):
+    """By the ops whose integers Core ML makes floats."""
+    count = (x > 0).sum(1)
+    zeros = torch.zeros(3, dtype=torch.int64) + torch.zeros_like(x[:, 0], dtype=torch.int64)
+    return F.pad(count, (1, 2), value=3), torch.full_like(count, 2), count.new_full((2,), 5), zeros, count // 2
+
+
+def lowered(function, x=X):
+    return decomp.lower(Calls(function), to=targets.coremltools, args=(x,), training=False, verify="values").result
+
+
+def test_integers_of_which_core_ml_makes_floats_are_computed_by_other_calls():
+    calls = [node for node in lowered(integers).graph.nodes if node.op == "call_function"]
+    called = {str(node.target) for node in calls}
+    assert not called & {f"aten.{name}" for name in FLOATS}
+    assert all(node.kwargs.get("dtype") for node in calls if node.target is torch.ops.aten.full.default)
+
+
+PADDED = ("constant_pad_nd.default", "pad.default")
+FLOATS = (*PADDED, "div.Tensor_mode", "floor_divide.default", "full_like.default", "new_full.default", "zeros.default")
+
+
+def test_floats_keep_these_calls():
+    called = [str(node.target) for node in lowered(lambda x: F.pad(x, (1, 2)) + 1).graph.nodes]
+    assert {"aten.constant_pad_nd.default", "aten.pad.default"} & {*called}
+
+
+def test_the_integers_of_a_converted_program_are_integers():
+    coremltools = converter("coremltools")
+    found = conversion(Calls(integers), coremltools, (X,), None, None, None, True, {})
+    assert "5 results within" in found.verified
+    as_exported = coremltools.convert(torch.export.export(Calls(lambda x: (x > 0).sum(1)), (X,)))
+    with pytest.raises(NotImplementedError, match=r"Core ML returns torch\.float32 where the program has torch\.int64"):
+        coremltools.run(as_exported, [X])
+
+
+def test_indices_computed_from_counts_are_taken():
+    found = conversion(Calls(lambda x: x.median(1)), converter("coremltools"), (X,), None, None, None, True, {})
+    assert "2 results within" in found.verified
+
+
+def test_tensors_of_six_dimensions_are_refused_before_core_ml_refuses_them():
+    with pytest.raises(decomp.NotLowered, match="the target accepts it under a condition: tensors have at most 5 dim"):
+        lowered(lambda x: x.view(1, 2, 1, 3, 1, 2) * 2)
+
+
+@pytest.mark.parametrize("sizes", [(2, 18, 16), (18, 16)])
+def test_images_are_folded_within_five_dimensions(sizes):
+    x = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+    program = lowered(lambda x: F.fold(x, (6, 6), 3), x)
+    assert max(node.meta["val"].dim() for node in program.graph.nodes if "val" in node.meta) == 5
+    torch.testing.assert_close(program(x), F.fold(x, (6, 6), 3))
