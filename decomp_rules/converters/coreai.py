@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import contextlib
+from dataclasses import replace
 import io
 from pathlib import Path
 import re
@@ -14,7 +15,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import TensorArgument
 
 from decomp import Converter
 from decomp.ops import aten
@@ -26,9 +26,8 @@ from decomp_rules.support.coreai_composites import has_composites, outlined
 def convert(program: ExportedProgram) -> Any:
     """The `coreai.authoring.AIProgram` of a program, with the names of its inputs. A program with calls that Core AI
     has no lowering for is decomposed by its own table before, as its documentation asks for. Composite calls become
-    graphs of their own, which declare the composite. Raises
-    `NotImplementedError` for inputs and results that are numbers, for constants that int32 does not hold and for the
-    indices of pooling, and whatever Core AI raises."""
+    graphs of their own, which declare the composite. Raises `NotImplementedError` for inputs and results that are
+    numbers, for constants that int32 does not hold and for the indices of pooling, and whatever Core AI raises."""
     refuse_numbers(program, "Core AI")
     refuse_number_results(program, "Core AI")
     _refuse_wide_constants(program)
@@ -162,7 +161,7 @@ def _with_results_apart(program: ExportedProgram) -> ExportedProgram:
     for node, spec in kept:
         if node in results:
             node = _copied(node, output)
-            spec.arg = TensorArgument(node.name)
+        spec.arg = replace(spec.arg, name=node.name)
         results.append(node)
     specs[:] = [spec for _, spec in kept]
     output.args = (tuple(results),)

@@ -212,6 +212,16 @@ def test_only_products_on_whose_elements_a_call_follows_become_batches():
     assert products(exported(lambda x, y: x.mm(y) + y[:3], x[0], y)) == ["mm"]
 
 
+def test_a_product_that_is_returned_as_well_is_a_batch_under_its_new_name():
+    def gated(x, y):
+        product = x.view(6, 4).mm(y)
+        return product, product * product.exp()
+
+    model, x = Calls(gated, torch.randn(4, 5)), torch.randn(2, 3, 4)
+    found = conversion(model, converter("coreai"), (x,), None, None, None, True, {})
+    assert products(found.lowering.result) == ["bmm"] and result_types(found.result) == ["6x5xf32", "6x5xf32"]
+
+
 def test_a_product_with_an_addend_keeps_its_factors_as_a_batch():
     x, y = torch.randn(2, 3, 4), torch.randn(4, 5)
     program = exported(lambda x, y: 2 * torch.addmm(y[0], x.view(6, 4), y, beta=3, alpha=0.5) - y[:1], x, y)
