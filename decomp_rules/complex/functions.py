@@ -345,13 +345,16 @@ def rsqrt(x: Tensor) -> Tensor:
 
 @register(aten.pow)
 def power(x: Any, exponent: Any) -> Tensor:
-    """zⁿ by products for whole n up to 4 in size, √z and 1/√z; else the power of two tensors."""
+    """zⁿ by products for whole n up to 4 in size, √z and 1/√z; else the power of two tensors, e^(w·ln z), for targets
+    without a power. Up to |w·ln z| ULP, as the kernel."""
     dtype = promoted_in_any_order(x, exponent)
-    if not dtype.is_complex or (is_tensor(x) and is_tensor(exponent)):
-        return decline("only complex numbers, one of them no tensor")
+    if not dtype.is_complex:
+        return decline("only complex numbers")
     if not is_tensor(x):
         return torch.pow(constant(exponent, x, dtype), cast(exponent, dtype))
     base = cast(x, dtype)
+    if is_tensor(exponent):
+        return _power_of_tensors(base, cast(exponent, dtype))
     if is_unknown(exponent):
         return torch.pow(base, constant(base, exponent))
     if exponent in (0.5, -0.5):
@@ -369,19 +372,15 @@ def _product(x: Tensor, count: int) -> Tensor:
     return {2: lambda: square, 3: lambda: square * x, 4: lambda: square * square}[count]()
 
 
-@register(aten.pow)
-def power_of_tensors(x: Tensor, exponent: Tensor) -> Tensor:
-    """e^(w·ln z), for targets without a power; of 0 that is 0 for Re w > 0, ∞ for Re w < 0 and else NaN. Where Re w·ln
-    |z| is infinite, Im w and the angle count only if it stays a number with them. Up to |w·ln z| ULP, as the kernel."""
-    if not (is_tensor(x) and is_tensor(exponent)) or not promoted_in_any_order(x, exponent).is_complex:
-        return decline("only complex tensors")
-    dtype = promoted_in_any_order(x, exponent)
-    x, exponent = cast(x, dtype), cast(exponent, dtype)
+def _power_of_tensors(x: Tensor, exponent: Tensor) -> Tensor:
+    """e^(w·ln z); of 0 that is 0 for Re w > 0, ∞ for Re w < 0 and else NaN. Where Re w·ln |z| is infinite, Im w and the
+    angle count only if it stays a number with them; where it is ∞·0 they alone do, if Im w is infinite too."""
     is_zero = x == 0
     (size, turn), (a, b) = parts(torch.log(torch.where(is_zero, 1.0, x))), parts(exponent)
-    scale = a * size
-    growth = scale - b * turn
+    scale, spin = a * size, b * turn
+    growth = scale - spin
     growth = torch.where((torch.abs(scale) == math.inf) & (growth != growth), scale, growth)
+    growth = torch.where((scale != scale) & (torch.abs(a) == math.inf) & (torch.abs(b) == math.inf), -spin, growth)
     found = torch.complex(*_exp(growth, b * size + a * turn))
     along = a.detach()
     infinite, none = (constant(x, complex(value, math.nan)) for value in (math.inf, math.nan))

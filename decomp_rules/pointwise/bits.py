@@ -8,7 +8,6 @@ in float32 that exact remainders correct.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -217,49 +216,22 @@ def _other_side(remainder: Tensor, divisor: Tensor) -> Tensor:
 
 @register(aten.pow)
 def power_of_integers(x: Any, exponent: Any) -> Tensor:
-    """x^Σ2ᵏ, the product of x^2ᵏ over the bits of the exponent; no power is taken that is beyond the largest of them,
-    as it may overflow where the result does not. 1/x cut off where the exponent is negative."""
-    if plain(exponent) or plain(x) or promoted(x, exponent) not in WIDE_INTEGERS:
-        return decline(f"{WIDE}, both of them tensors")
+    """Over the bits of the exponent, the first first: the square, times x where the bit is set. So all on the way are
+    powers of x up to the result, and overflow only where that does. 1/x cut off where the exponent is negative."""
     dtype = promoted(x, exponent)
+    if plain(exponent) or plain(x) or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        return decline("only integers, both of them tensors")
     x, exponent = cast(x, dtype), cast(exponent, dtype)
-    bits, power = cast(_bits(exponent), torch.bool), x
-    further = _exceeds(exponent, [(2 << k) - 1 for k in range(bits.shape[-1])])
-    result = constant(x, 1)
-    for k in range(bits.shape[-1]):
-        bit = bits.select(-1, k)
-        result = result * (cast(bit, dtype) * power + cast(torch.logical_not(bit), dtype))
-        power = power * further.select(-1, k)
-        power = power * power
-    return torch.where(exponent < 0, _inverse(x, bits), result)
-
-
-def _exceeds(x: Tensor, bounds: Sequence[int]) -> Tensor:
-    """Whether x exceeds each of some numbers, 1 or 0 in its dtype, in a last dimension."""
-    line = torch.tensor(bounds, dtype=x.dtype, device=x.device)
-    return cast(torch.lt(line, x.unsqueeze(-1)), x.dtype)
+    negative, bits = exponent < 0, cast(_bits(exponent), torch.bool)
+    base = torch.where(negative, 1, x) if dtype.is_signed else x
+    factors = torch.where(bits, base.unsqueeze(-1), 1)
+    *lower, result = (factors.select(-1, k) for k in range(factors.shape[-1]))
+    for factor in reversed(lower):
+        result = result * result * factor
+    return torch.where(negative, _inverse(x, bits), result) if dtype.is_signed else result
 
 
 def _inverse(x: Tensor, bits: Tensor) -> Tensor:
     """1/x to a power of these bits, cut off: 0 unless x is 1 or −1."""
     sign = 1 - 2 * cast(bits.select(-1, 0), x.dtype)
     return cast(torch.eq(x, 1), x.dtype) + cast(torch.eq(x, -1), x.dtype) * sign
-
-
-@register(aten.pow)
-def integer_power(x: Any, exponent: Any) -> Tensor:
-    """x^Σ2ᵏ, the product of x^2ᵏ over the bits of the exponent, modulo the width; 1/x cut off where it is negative."""
-    if plain(exponent) or plain(x):
-        return decline("one of them is a number")
-    dtype = promoted(x, exponent)
-    if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
-        return decline("only integers")
-    x, exponent = cast(x, dtype), cast(exponent, dtype)
-    bits, power = cast(_bits(exponent), torch.bool), x
-    result = constant(x, 1)
-    for k in range(bits.shape[-1]):
-        result = result * (cast(bits.select(-1, k), dtype) * (power + -1) + 1)
-        power = power * power
-    if dtype == torch.uint8:
-        return result
-    return torch.where(exponent < 0, _inverse(x, bits), result)

@@ -34,20 +34,43 @@ def rsqrt(x: Tensor) -> Tensor:
 
 @register(aten.pow)
 def power(x: Any, exponent: Any) -> Tensor:
-    """xⁿ for exponents that PyTorch treats apart (0, ±1/2, ±1, ±2, 3) and small whole ones, by products. ≤ 2 ULP."""
-    if is_tensor(exponent) or not is_tensor(x):
-        return decline("the exponent is a tensor")
+    """xⁿ for exponents that PyTorch treats apart (0, ±1/2, ±1, ±2, 3) and small whole ones, by products; 2ʸ as exp2;
+    numbers else as tensors. ≤ 2 ULP.
+
+    Of tensors ±2^(y·log₂|x|), for targets without a power: the logarithm from a table, to half as many digits again as
+    the result has, and its product with y exactly. ≤ 1 ULP. Gradients are those of 2^(y·log₂|x|), and where they would
+    overflow or vanish on the way y·xʸ⁻¹ and xʸ·ln x, with second ones of 0 where x is 0 or infinite. That by y is NaN
+    where x < 0; that by x has there the right sign also for y so huge that y − 1 is y, with which the op's has the
+    other one."""
     dtype = promoted(x, exponent)
     if dtype.is_complex:
         return decline("only real numbers")
+    if not is_tensor(x):
+        return _power_of_number(x, exponent, dtype)
+    if not is_tensor(exponent):
+        return _power_to_number(x, exponent, dtype)
+    if not dtype.is_floating_point:
+        return decline("of two tensors only floats")
     inner = working_dtype(dtype)
-    base = cast(x, inner)
+    return cast(_power(cast(x, inner), cast(exponent, inner)), dtype)
+
+
+def _power_of_number(x: float, exponent: Tensor, dtype: torch.dtype) -> Tensor:
+    if x == 1:
+        return torch.ones_like(exponent, dtype=dtype)
+    if x == 2 and dtype.is_floating_point:
+        return torch.exp2(cast(exponent, dtype))
+    return torch.pow(constant(exponent, x, dtype), cast(exponent, dtype))
+
+
+def _power_to_number(x: Tensor, exponent: float, dtype: torch.dtype) -> Tensor:
+    base = cast(x, working_dtype(dtype))
     if dtype.is_floating_point and exponent in _ROOTS:
         return cast(_ROOTS[exponent](base), dtype)
     whole = int(exponent) if math.isfinite(exponent) and exponent == int(exponent) else -1
     if 0 <= whole <= (4 if dtype.is_floating_point else 64):
         return cast(_repeated_product(base, whole), dtype)
-    return decline("the exponent is neither small and whole nor 1/2, -1/2, -1 or -2")
+    return torch.pow(cast(x, dtype), constant(x, exponent, dtype))
 
 
 _ROOTS = {
@@ -68,59 +91,6 @@ def _repeated_product(x: Tensor, count: int) -> Tensor:
         if count:
             x = x * x
     return torch.ones_like(x) if result is None else result
-
-
-@register(aten.pow)
-def power_with_scalar(x: Any, exponent: Any) -> Tensor:
-    """xʸ where one of them is a number, as the power of two tensors; 2ʸ as exp2."""
-    if is_tensor(x) and is_tensor(exponent):
-        return decline("both are tensors")
-    dtype = promoted(x, exponent) if is_tensor(x) else promoted(exponent, x)
-    if dtype.is_complex:
-        return decline("only real numbers")
-    if is_tensor(x) and dtype.is_floating_point and (exponent in _ROOTS or exponent in range(5)):
-        return decline("roots, inverses and small whole powers have a way of their own")
-    if is_tensor(x):
-        return torch.pow(cast(x, dtype), constant(x, exponent, dtype))
-    if x == 1:
-        return torch.ones_like(exponent, dtype=dtype)
-    if x == 2 and dtype.is_floating_point:
-        return torch.exp2(cast(exponent, dtype))
-    return torch.pow(constant(exponent, x, dtype), cast(exponent, dtype))
-
-
-@register(aten.pow)
-def power_of_tensors(x: Any, exponent: Any) -> Tensor:
-    """±2^(y·log₂|x|), for targets without a power: the logarithm from a table, to half as many digits again as the
-    result has, and its product with y exactly. ≤ 1 ULP. Gradients are those of 2^(y·log₂|x|), and where they would
-    overflow or vanish on the way y·xʸ⁻¹ and xʸ·ln x, with second ones of 0 where x is 0 or infinite. That by y is NaN
-    where x < 0; that by x has there the right sign also for y so huge that y − 1 is y, with which the op's has the
-    other one."""
-    if not is_tensor(x) or not is_tensor(exponent):
-        return decline("one of them is a number")
-    dtype = promoted(x, exponent)
-    if not dtype.is_floating_point:
-        return decline("only floats")
-    inner = working_dtype(dtype)
-    return cast(_power(cast(x, inner), cast(exponent, inner)), dtype)
-
-
-@register(aten.pow, level="fast")
-def power_of_size(x: Any, exponent: Any) -> Tensor:
-    """±2^(y·log₂|x|), for targets without a power: within 64 ULP where |y·log₂x| ≤ 16 and 10⁻³⁷ < |x|. Of a negative
-    base the exponent is taken to be whole."""
-    if not is_tensor(x) or not is_tensor(exponent):
-        return decline("one of them is a number")
-    dtype = promoted(x, exponent)
-    if not dtype.is_floating_point:
-        return decline("only floats")
-    x, exponent = cast(x, dtype), cast(exponent, dtype)
-    negative = torch.lt(x, 0)
-    if dtype != torch.float32:  # the product of a condition and a number is of the default dtype
-        negative = cast(negative, dtype)
-    size = torch.exp2(torch.log2(x * (negative * -2.0 + 1) + torch.finfo(dtype).tiny) * exponent)
-    rest = torch.fmod(exponent.detach(), 2.0)
-    return size * (negative * (rest * rest) * -2.0 + 1)
 
 
 @dataclass(frozen=True)

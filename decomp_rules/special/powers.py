@@ -33,75 +33,46 @@ _EXACT = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0)
 
 
 @register(aten.pow)
-def power_by_products(x: Tensor, exponent: Any) -> Tensor:
-    """x⁵ and x⁶ as products, x⁻³ as that of 1/x, whose powers vanish where those of x would overflow. ≤ 3.5 ULP."""
-    return _by_factors(x, exponent, lambda y: y in _PRODUCTS)
-
-
-@register(aten.pow, level="fast")
-def power_by_many_products(x: Tensor, exponent: Any) -> Tensor:
-    """xⁿ for −24 ≤ n ≤ 48 in the same way. ≤ 45 ULP."""
-    return _by_factors(x, exponent, lambda y: -24 <= y <= 48 and y == int(y))
+def power_with_slopes(x: Any, exponent: Any) -> Tensor:
+    """±2^(y·log₂|x|), the logarithm to 29 bits from tables, or known if x is a number. ≤ 2.7 ULP. Gradients are 0 where
+    |x| is no normal number, but for those of 0¹ and 0². x⁵ and x⁶ are products, and x⁻³ is that of 1/x, whose powers
+    vanish where those of x would overflow. ≤ 3.5 ULP."""
+    if not is_tensor(x):
+        return _of_number(x, exponent)
+    if is_tensor(exponent):
+        return _to_tensor(x, exponent, _with_both_slopes)
+    return _by_factors(x, exponent) if exponent in _PRODUCTS else _to_number(x, exponent, _with_slope)
 
 
 @register(aten.pow, forward_only=True)
-def power_by_roots(x: Tensor, exponent: Any) -> Tensor:
-    """xʸ for small y = n + k/4 as xⁿ, √x and √√x: of 1/x for negative y. ≤ 3.6 ULP. The gradient at 0 would be NaN."""
-    return _by_factors(x, exponent, lambda y: y in _QUARTERS)
+def power_without_slopes(x: Any, exponent: Any) -> Tensor:
+    """The same without gradients, for a tensor x; xʸ for small y = n + k/4 as xⁿ, √x and √√x: of 1/x for negative y.
+    ≤ 3.6 ULP. Their gradient at 0 would be NaN."""
+    if is_tensor(x) and is_tensor(exponent):
+        return _to_tensor(x, exponent, _value)
+    return _by_factors(x, exponent) if plain(exponent) and exponent in _QUARTERS else _to_number(x, exponent, _value)
+
+
+@register(aten.pow, level="fast")
+def power_by_binary(x: Any, exponent: Any) -> Tensor:
+    """2^(y·log₂x) for a number x > 0, and ±2^(y·log₂|x|) for tensors; xⁿ for −24 ≤ n ≤ 48 as products. ≤ 64 ULP where
+    |y·log₂x| ≤ 16 and 10⁻³⁷ < |x|. Where a tensor x is negative, a tensor y is taken to be whole."""
+    if not is_tensor(x):
+        return _of_number_by_binary(x, exponent)
+    if is_tensor(exponent):
+        return _to_tensor_by_binary(x, exponent)
+    if not plain(exponent) or not -24 <= exponent <= 48 or exponent != int(exponent):
+        return decline("the exponent is a number that is not whole, or whose products would be off by more")
+    return _by_factors(x, exponent)
 
 
 @register(aten.pow, level="fast", forward_only=True)
-def power_by_binary(x: Tensor, exponent: Any) -> Tensor:
+def power_to_number_by_binary(x: Tensor, exponent: Any) -> Tensor:
     """2^(y·log₂x) for numbers y that are not whole. ≤ 64 ULP where |y·log₂x| ≤ 16. The gradient at 0 would be NaN."""
     if not is_tensor(x) or not plain(exponent) or not math.isfinite(exponent) or exponent == int(exponent):
         return decline("the exponent is a tensor, or whole")
     dtype = promoted(x, exponent)
     return torch.exp2(torch.log2(cast(x, dtype)) * exponent) if dtype.is_floating_point else decline("only floats")
-
-
-@register(aten.pow, level="fast")
-def power_of_positive_by_binary(x: Any, exponent: Tensor) -> Tensor:
-    """2^(y·log₂x) for a positive number x. ≤ 64 ULP where |y·log₂x| ≤ 16."""
-    dtype = None if is_tensor(x) else promoted(exponent, x)
-    if dtype is None or not dtype.is_floating_point or not plain(x) or not 0 < x < math.inf:
-        return decline("the base is no positive number")
-    return torch.exp2(cast(exponent, dtype) * math.log2(x))
-
-
-@register(aten.pow, forward_only=True)
-def power_to_number(x: Tensor, exponent: Any) -> Tensor:
-    """±2^(y·log₂|x|), the logarithm to 29 bits from tables. ≤ 2.7 ULP. Without gradients."""
-    return _to_number(x, exponent, _value)
-
-
-@register(aten.pow)
-def power_to_number_with_slope(x: Tensor, exponent: Any) -> Tensor:
-    """The same with gradients: 0 where |x| is no normal number."""
-    return _to_number(x, exponent, _with_slope)
-
-
-@register(aten.pow)
-def power_of_positive_number(x: Any, exponent: Tensor) -> Tensor:
-    """2^(y·log₂x) for a positive number x, whose logarithm is known. ≤ 2.7 ULP."""
-    dtype = None if is_tensor(x) else promoted(exponent, x)
-    if dtype is None or not plain(x) or not _narrow(dtype):
-        return decline("the base is a tensor, or wider than 32 bits")
-    base = rounded(x, dtype)
-    if not 0 < base < math.inf or base in (1, 2):
-        return decline("the base is not positive, or has a way of its own")
-    return cast(power_of_number(base, cast(exponent, torch.float32)), dtype)
-
-
-@register(aten.pow, forward_only=True)
-def power_of_two_tensors(x: Tensor, exponent: Tensor) -> Tensor:
-    """±2^(y·log₂|x|), the logarithm to 29 bits from tables. ≤ 2.7 ULP. Without gradients."""
-    return _to_tensor(x, exponent, _value)
-
-
-@register(aten.pow)
-def power_of_two_tensors_with_slope(x: Tensor, exponent: Tensor) -> Tensor:
-    """The same with gradients: 0 where |x| is no normal number, but for 0¹ and 0²."""
-    return _to_tensor(x, exponent, _with_both_slopes)
 
 
 def _narrow(dtype: torch.dtype) -> bool:
@@ -113,15 +84,37 @@ def _turning(condition: Tensor, dtype: torch.dtype) -> Tensor:
     return (condition if dtype == torch.get_default_dtype() else cast(condition, dtype)) * -2.0 + 1
 
 
+# By the target's own logarithm
+
+
+def _of_number_by_binary(x: Any, exponent: Tensor) -> Tensor:
+    dtype = promoted(exponent, x)
+    if not dtype.is_floating_point or not plain(x) or not 0 < x < math.inf:
+        return decline("the base is no positive number")
+    return torch.exp2(cast(exponent, dtype) * math.log2(x))
+
+
+def _to_tensor_by_binary(x: Tensor, exponent: Tensor) -> Tensor:
+    dtype = promoted(x, exponent)
+    if not dtype.is_floating_point:
+        return decline("only floats")
+    x, exponent = cast(x, dtype), cast(exponent, dtype)
+    negative = torch.lt(x, 0)
+    if dtype != torch.float32:  # the product of a condition and a number is of the default dtype
+        negative = cast(negative, dtype)
+    size = torch.exp2(torch.log2(x * (negative * -2.0 + 1) + torch.finfo(dtype).tiny) * exponent)
+    rest = torch.fmod(exponent.detach(), 2.0)
+    return size * (negative * (rest * rest) * -2.0 + 1)
+
+
 # Products and roots
 
 
-def _by_factors(x: Any, exponent: Any, chosen: Callable[[float], bool]) -> Tensor:
-    if not is_tensor(x) or not plain(exponent) or not math.isfinite(exponent) or exponent in _EXACT:
-        return decline("the exponent is a tensor, not finite, or has a way of its own")
+def _by_factors(x: Tensor, exponent: float) -> Tensor:
+    """x to the power of so many quarters, other than those that are exact."""
     dtype = promoted(x, exponent)
-    if not dtype.is_floating_point or not chosen(exponent):
-        return decline("integers, or an exponent whose products would be off by more")
+    if exponent in _EXACT or not dtype.is_floating_point:
+        return decline("integers, or an exponent that has a way of its own")
     x = cast(x, working_dtype(dtype))
     return cast(_product(torch.reciprocal(x) if exponent < 0 else x, round(abs(exponent) * 4)), dtype)
 
@@ -152,7 +145,7 @@ def _binary_powers(x: Tensor, count: int) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class _Power:
+class _ShortPower:
     """A power and what it is made of."""
 
     base: Tensor
@@ -171,11 +164,21 @@ class _Power:
     value: Tensor
 
 
-def _value(power: _Power) -> Tensor:
+def _value(power: _ShortPower) -> Tensor:
     return power.value
 
 
-def _to_number(x: Any, exponent: Any, finished: Callable[[_Power], Tensor]) -> Tensor:
+def _of_number(x: Any, exponent: Tensor) -> Tensor:
+    dtype = promoted(exponent, x)
+    if not plain(x) or not _narrow(dtype):
+        return decline("the base is no real number, or the exponent wider than 32 bits")
+    base = rounded(x, dtype)
+    if not 0 < base < math.inf or base in (1, 2):
+        return decline("the base is not positive, or has a way of its own")
+    return cast(power_of_number(base, cast(exponent, torch.float32)), dtype)
+
+
+def _to_number(x: Any, exponent: Any, finished: Callable[[_ShortPower], Tensor]) -> Tensor:
     if not is_tensor(x) or not plain(exponent) or not _narrow(dtype := promoted(x, exponent)):
         return decline("only floats of at most 32 bits to the power of a number")
     y = rounded(exponent, dtype)
@@ -189,11 +192,11 @@ def _to_number(x: Any, exponent: Any, finished: Callable[[_Power], Tensor]) -> T
     value = torch.where(logarithm.right, torch.exp2(first) * torch.exp2(rest), torch.exp2(logarithm.own * y))
     sign = turn if odd else None
     value = value * sign if odd else value
-    return cast(finished(_Power(x, y, turn if whole else None, sign, logarithm.right, first, rest, value)), dtype)
+    return cast(finished(_ShortPower(x, y, turn if whole else None, sign, logarithm.right, first, rest, value)), dtype)
 
 
-def _to_tensor(x: Any, exponent: Any, finished: Callable[[_Power], Tensor]) -> Tensor:
-    if not is_tensor(x) or not is_tensor(exponent) or not _narrow(dtype := promoted(x, exponent)):
+def _to_tensor(x: Tensor, exponent: Tensor, finished: Callable[[_ShortPower], Tensor]) -> Tensor:
+    if not _narrow(dtype := promoted(x, exponent)):
         return decline("only two tensors of at most 32 bits, one of them of floats")
     x, exponent = cast(x, torch.float32), cast(exponent, torch.float32)
     base, y = x.detach(), exponent.detach()
@@ -204,7 +207,7 @@ def _to_tensor(x: Any, exponent: Any, finished: Callable[[_Power], Tensor]) -> T
     size = torch.where(right, torch.exp2(first) * torch.exp2(rest), torch.exp2(logarithm.own * y))
     changed = torch.logical_and(cast(y, torch.bool), cast(logarithm.own, torch.bool))
     value = torch.where(changed, size, 1.0) * sign  # also 1 to the power of NaN, and NaN to the power of 0
-    return cast(finished(_Power(x, exponent, turn, sign, right, first, rest, value)), dtype)
+    return cast(finished(_ShortPower(x, exponent, turn, sign, right, first, rest, value)), dtype)
 
 
 def _turn_and_sign(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,7 +233,7 @@ def _minus_infinity(x: Tensor) -> Tensor:
 # Gradients
 
 
-def _with_slope(power: _Power) -> Tensor:
+def _with_slope(power: _ShortPower) -> Tensor:
     """The power of a number, with first and second gradients as a polynomial in x minus its detached value: y·xʸ⁻¹ is
     there where xʸ overflows, or vanishes."""
     _, inverse, step, slope = _slope_along_base(power)
@@ -238,7 +241,7 @@ def _with_slope(power: _Power) -> Tensor:
     return power.value + _signed(slope * y * (1 + step * inverse * (0.5 * (y - 1))), power.sign)
 
 
-def _with_both_slopes(power: _Power) -> Tensor:
+def _with_both_slopes(power: _ShortPower) -> Tensor:
     """The same for two tensors. Where x is 0, x¹ has a slope too, and x² its curvature."""
     # Beyond, xʸ is 0 or infinite, and so are its gradients; y·ln x may be infinite too.
     power = replace(power, right=torch.logical_and(power.right, torch.lt(power.first * power.first, 2.0**20)))
@@ -252,7 +255,7 @@ def _with_both_slopes(power: _Power) -> Tensor:
     return power.value + _signed(along_base + along_exponent, power.sign) + _slope_of_zero(power)
 
 
-def _slope_along_base(power: _Power) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _slope_along_base(power: _ShortPower) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The magnitude of a base that is a normal number, else 1, and its reciprocal; the base minus its detached value,
     with the sign flipped where that of the base is; and that times the magnitude to the power of y − 1, or 0 where this
     is infinite."""
@@ -275,7 +278,7 @@ def _signed(x: Tensor, sign: Tensor | None) -> Tensor:
     return x if sign is None else x * sign
 
 
-def _slope_of_zero(power: _Power) -> Tensor:
+def _slope_of_zero(power: _ShortPower) -> Tensor:
     """0, with the slope of x¹ and the curvature of x² where x is 0."""
     x, y = power.base, power.exponent.detach()
     zero = torch.where(torch.eq(x.detach(), 0), x, 0.0)
