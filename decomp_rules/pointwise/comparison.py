@@ -143,8 +143,7 @@ def le_whole(x: Tensor, other: Any) -> Tensor:
     return torch.logical_not(torch.lt(_operand(x, other), x))
 
 
-@register(aten.le, needs=("ne",))
-@register(aten.le, needs=("eq",))
+@register(aten.le, needs=(("eq", "ne"),))
 def le_or_equal(x: Tensor, other: Any) -> Tensor:
     """x < other or x = other."""
     return torch.lt(x, other) | torch.eq(x, other)

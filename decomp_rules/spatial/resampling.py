@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from decomp import Rules, decline
 from decomp.ops import aten
-from decomp_rules.spatial import antialiasing, byte_images, grid
+from decomp_rules.spatial import antialiasing, byte_images
 from decomp_rules.spatial.windows import every, ntuple, opmath
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.lines import Line
@@ -471,4 +471,4 @@ def interpolate(
     return kernel(input, sizes, bool(align_corners), factors)
 
 
-RULES = RULES | antialiasing.RULES | grid.RULES
+RULES = RULES | antialiasing.RULES

@@ -55,6 +55,12 @@ def test_alternatives_stand_in_order_of_registration():
     assert repr(rules) == "Rules(2 rules for 1 ops)"
 
 
+def test_the_library_has_each_rule_once():
+    assert len(set(decomp_rules.RULES)) == len(decomp_rules.RULES)
+    conditions = [(rule.op, rule.function, rule.level, rule.forward_only) for rule in decomp_rules.RULES if rule.needs]
+    assert len(set(conditions)) == len(conditions)
+
+
 def test_one_function_can_serve_several_ops():
     rules = decomp.Rules()
 
