@@ -27,11 +27,11 @@ from decomp.derive.rule_selection import RuleSelection
 from decomp.errors import first_line
 from decomp.files import write_atomically
 from decomp.jobs import Failed, run_in_process
+from decomp.records import one_row_a_line
 from decomp.rules.options import Options
 from decomp.tools.cli.terminal import progressing
 from decomp.tools.converting.conversion import Results, conversion
 from decomp.tools.converting.converter import Converter
-from decomp.tools.writing import one_row_a_line
 from decomp.torch_internals import pytree
 from decomp.validation.whole_programs import whole_programs
 from decomp_rules import converters

@@ -30,10 +30,10 @@ from decomp.errors import count_noun
 from decomp.files import write_atomically
 from decomp.ir.signature import Signatures
 from decomp.jobs import Failed, answers, within
+from decomp.records import one_row_a_line
 from decomp.supported import torch_version
 from decomp.tables import Table
 from decomp.tools.cli.arguments import load_model
-from decomp.tools.writing import one_row_a_line
 from decomp_rules import targets
 
 ROOT = Path(__file__).parent.parent

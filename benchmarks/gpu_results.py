@@ -13,12 +13,12 @@ import torch
 
 from decomp.costs.machine import describe_machine
 from decomp.files import write_atomically
+from decomp.records import one_row_a_line
 from decomp.results import Certificate
 from decomp.rules.certificate import AS_WRITTEN, Figures
 from decomp.tools.benchmarking.records import BenchmarkResults
 from decomp.tools.benchmarking.table import summary, table
 from decomp.tools.certification import certificates
-from decomp.tools.writing import one_row_a_line
 
 RULES = ("rule", "level", "ULP, CPU", "ULP here", "PyTorch here", "gradient here", "tinygrad here", "wrong here")
 MODELS = ("model", "target", "calls", "ULP", "its own", "verified")

@@ -23,13 +23,13 @@ import torch
 from benchmarks.upgrades import ROOT, save
 import decomp
 from decomp.advice.jobs import Setting
+from decomp.records import one_row_a_line
 from decomp.tools.cli.configured_models import configured
 from decomp.tools.proving.proving import prove, table_of
 from decomp.tools.proving.records import TargetProof, some_of
 from decomp.tools.scoring.pages import added
 from decomp.tools.scoring.records import Figure, ScoreHalf, TargetScore
 from decomp.tools.scoring.score import score
-from decomp.tools.writing import one_row_a_line
 from decomp_rules import targets
 
 RECORDS = ROOT / "benchmarks" / "results" / "scores.json"

@@ -34,8 +34,8 @@ import decomp
 from decomp.errors import first_line
 from decomp.files import write_atomically
 from decomp.jobs import Failed, run_in_process
+from decomp.records import one_row_a_line
 from decomp.tables import Table
-from decomp.tools.writing import one_row_a_line
 from decomp.validation.whole_programs import whole_programs
 from decomp_rules import targets
 

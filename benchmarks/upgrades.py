@@ -21,10 +21,10 @@ import sys
 from typing import Any
 
 from decomp.files import write_atomically
+from decomp.records import one_row_a_line
 from decomp.tools.upgrading.comparing import Upgrade, compare
 from decomp.tools.upgrading.lines import KINDS
 from decomp.tools.upgrading.records import VersionRecord
-from decomp.tools.writing import one_row_a_line
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "benchmarks" / "results" / "upgrades.json"

@@ -45,7 +45,6 @@ from decomp.provenance import Provenance, record
 from decomp.report import Report, report_of
 from decomp.rules.accuracy import Accuracy, Policy
 from decomp.rules.keywords import DecomposeOptions, LowerOptions, PlanOptions
-from decomp.rules.library import hold_to_lock, write_page, write_program
 from decomp.rules.options import Options, verb
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import MatchAllTarget, Target
@@ -157,7 +156,9 @@ class Lowering:
         and what was verified. `title`: by default the name of the model's class. `before`: another lowering, of the
         same model or a similar one; the page then shows what became of each call in both, and what changed. Returns the
         path. Raises `ArgumentError` if the file cannot be written."""
-        return write_page(self, path, title, before)
+        from decomp.page import writing  # deferred: few lowerings are written, and it imports this module
+
+        return writing.write(self, path, title, before)
 
     @boundary("Lowering.save")
     def save(self, path: str | Path, *, weights: bool = True) -> Path:
@@ -165,7 +166,9 @@ class Lowering:
         constants beside it as `program.weights`; `decomp.results.PortableProgram.read` reads both. `weights=False`
         leaves parameters and buffers out, as for programs on the meta device. Returns the path. Raises `NotPortable`
         for what cannot be written, by name, and `ArgumentError` if the files cannot be."""
-        return write_program(self, path, weights)
+        from decomp.portable import writing  # deferred, as for the page
+
+        return writing.save(self, Path(path), weights)
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
@@ -249,7 +252,9 @@ def lower(model: Any, *, to: Target, **given: Unpack[LowerOptions]) -> Lowering:
     settings = Settings(training=options.trains, freeze=options.freeze) if options.simplify else None
     lowering = _lowered(source, RuleSelection.of(to, options), options, settings)
     if options.lock is not None:
-        hold_to_lock(lowering, options.lock)
+        from decomp.locking.comparing import hold_to_lock  # deferred, as for the page
+
+        hold_to_lock(lowering, Path(options.lock))
     return lowering
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from decomp.memory.planning import MemoryPlan as MemoryPlan
     from decomp.partitioning.outcome import Part as Part, Partition as Partition
     from decomp.patterns.found import Match as Match
+    from decomp.portable.reading import PortableProgram as PortableProgram
     from decomp.proof.correspondence import Proof as Proof
     from decomp.provenance import Provenance as Provenance
     from decomp.refolding.outcome import RefoldReport as RefoldReport
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from decomp.tools.benchmarking.workload import Workload as Workload
     from decomp.tools.bringup.report import BringUp as BringUp
     from decomp.tools.comparing.comparison import ComparedCall as ComparedCall, Comparison as Comparison
-    from decomp.tools.portable.reading import PortableProgram as PortableProgram
 
 _DEFINED_IN = {
     "Advice": "decomp.advising",
@@ -54,7 +54,7 @@ _DEFINED_IN = {
     "Methods": "decomp.breakdown.model_methods",
     "Part": "decomp.partitioning.outcome",
     "Partition": "decomp.partitioning.outcome",
-    "PortableProgram": "decomp.tools.portable.reading",
+    "PortableProgram": "decomp.portable.reading",
     "Proof": "decomp.proof.correspondence",
     "Provenance": "decomp.provenance",
     "RefoldReport": "decomp.refolding.outcome",

@@ -80,21 +80,3 @@ def certificate_of(rule: Any) -> Certificate | None:
     from decomp.rules import certificates  # deferred: a lowering by levels reads none
 
     return certificates.certificate_of(rule)
-
-
-def hold_to_lock(lowering: Any, path: str | Path) -> None:
-    """Write the lock of a lowering, or compare the lowering with the one that is there."""
-    # By name, here and below, as the tools are in a layer above.
-    importlib.import_module("decomp.tools.locking.comparing").hold_to_lock(lowering, Path(path))
-
-
-def write_page(lowering: Any, path: str | Path, title: str | None, before: Any) -> Path:
-    """Write the page of a lowering, or of what differs from an earlier one, and return its path."""
-    written: Path = importlib.import_module("decomp.tools.page.writing").write(lowering, path, title, before)
-    return written
-
-
-def write_program(lowering: Any, path: str | Path, weights: bool) -> Path:
-    """Write a lowered program as JSON, its weights beside it, and return its path."""
-    written: Path = importlib.import_module("decomp.tools.portable.writing").save(lowering, Path(path), weights)
-    return written

@@ -24,13 +24,13 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import decomp
 from decomp import Rule, Sample
+from decomp.records import one_row_a_line
 from decomp.results import Certificate
 from decomp.rules.certificates import identity
 from decomp.tools.certification import certificates
 from decomp.tools.certification.implementations import AsWritten, NotServed
 from decomp.tools.measurement.measuring import DTYPES, measured_samples
 from decomp.tools.measurement.trials import trial
-from decomp.tools.writing import one_row_a_line
 from decomp_rules import RULES
 from tests.mutants.rule_equivalence import reached, same
 from tests.mutants.rule_mutants import Mutant, Site, mutated, sites

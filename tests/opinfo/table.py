@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from decomp.tools.writing import one_row_a_line
+from decomp.records import one_row_a_line
 from tests.opinfo.verdict import BLOCKED, CLEAN, DECLARED, FAILED, WRONG
 
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ import statistics
 from typing import Any
 
 from decomp.files import write_atomically
-from decomp.tools.writing import one_row_a_line
+from decomp.records import one_row_a_line
 
 FORMAT = 1
 """The version of the JSON format; others are refused."""

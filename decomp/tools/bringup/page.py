@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from decomp.page.frame import document
 from decomp.tables import Markup, Table
 from decomp.tools.bringup.report import KINDS, BringUp, count_verdicts, verdict_of
 from decomp.tools.bringup.rows import BringUpRow, Problem
-from decomp.tools.page.frame import document
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --bad: #c22; --good: #282; --dim: #888; }

@@ -12,9 +12,9 @@ from typing import Any
 
 from decomp.errors import ArgumentError
 from decomp.files import write_atomically
+from decomp.records import one_row_a_line
 from decomp.tables import Table, folded, paragraph, titled
 from decomp.tools.bringup.rows import FINE, UNTRIED, BringUpRow, Problem
-from decomp.tools.writing import one_row_a_line
 
 KINDS = ("primitive", "op", "model")
 MOST = 8

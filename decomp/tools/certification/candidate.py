@@ -11,9 +11,9 @@ from decomp import errors
 from decomp.ir.dtypes import name_of
 from decomp.rules.certificate import FINITE, GOOD, OF_PRIMS, Implementation
 from decomp.rules.certificates import identity
+from decomp.rules.sources import content_hash
 from decomp.tools.certification.implementations import AlreadyLegal, AsWritten, Lowered, NotServed
 from decomp.tools.certification.results import MismatchedResults, Refused, match_kernel_metadata
-from decomp.tools.certification.sources import content_hash
 from decomp.tools.measurement.tally import Tally
 from decomp.tools.measurement.trials import Function, Trial
 

@@ -13,8 +13,8 @@ from decomp.rules.certificate import Certificate, Implementation
 from decomp.rules.certificates import SUFFIX, directory, family, identity, level_of, read_committed
 from decomp.rules.library import library
 from decomp.rules.rules import Rule
+from decomp.rules.sources import content_hash
 from decomp.tools.certification import TARGETS as TARGETS
-from decomp.tools.certification.sources import content_hash
 
 
 def commit(certificates: Iterable[Certificate], where: Path | None = None) -> list[Path]:

@@ -17,9 +17,9 @@ from decomp.rules.certificate import Certificate
 from decomp.rules.certificates import identity, level_of
 from decomp.rules.library import library
 from decomp.rules.rules import Rule, Rules
+from decomp.rules.sources import content_hash
 from decomp.rules.target import Target
 from decomp.samples import Sample
-from decomp.tools.certification.sources import content_hash
 from decomp.tools.measurement.measuring import measure_rule
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from decomp.errors import ArgumentError, count_noun
+from decomp.record_changes import RecordChange, RecordDifference
 from decomp.rules.certificate import Certificate, Implementation
 from decomp.rules.certificates import SUFFIX, read_committed
-from decomp.tools.changes import RecordChange, RecordDifference
 
 KINDS = {
     "gone": "rules that are gone",

@@ -13,10 +13,10 @@ from decomp.errors import ArgumentError
 from decomp.figures import new_figure, save_figure
 from decomp.rules.certificates import level_of
 from decomp.rules.rules import Rule
+from decomp.rules.sources import numbers_in
 from decomp.rules.target import Target
 from decomp.tools.certification.implementations import AlreadyLegal, AsWritten, Lowered, NotServed, PreferredRule
 from decomp.tools.certification.results import flat
-from decomp.tools.certification.sources import numbers_in
 from decomp.tools.measurement.comparison import ROUNDS
 from decomp.tools.measurement.measuring import measured_samples
 from decomp.tools.measurement.reference import Reference, mp_function

@@ -17,10 +17,10 @@ from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import Unusable, print_json, saved, show, working
 
 if TYPE_CHECKING:
+    from decomp.locking.comparing import LockDifference
+    from decomp.locking.lock import Lock
     from decomp.lowering import Lowering
     from decomp.tools.certification.rule_changes import RuleChanges
-    from decomp.tools.locking.comparing import LockDifference
-    from decomp.tools.locking.lock import Lock
     from decomp.tools.proving.comparing import ProofDifference
 
 LOCK, ONNX, PROOF = ".lock", ".onnx", ".json"
@@ -49,7 +49,7 @@ def diff(
     """Say how two lowerings differ: options, target, calls by op and module, cost, errors, rules, and how each call of
     the source is lowered; or how two ONNX files do, what two proofs reach, or what changed in the rules of a library.
     Exits with 1 if the programs, what is reached, or figures of rules differ."""
-    from decomp.tools.locking.comparing import compare
+    from decomp.locking.comparing import compare
 
     if old.endswith(PROOF):
         _of_proofs(old, new, words.as_json, None if everything else FEW)
@@ -85,8 +85,8 @@ class _Sides:
         self._lowered: list[Lowering] = []
 
     def lock(self, name: str, target: str) -> Lock:
-        from decomp.tools.locking import onnx_files
-        from decomp.tools.locking.lock import Lock
+        from decomp.locking import onnx_files
+        from decomp.locking.lock import Lock
 
         if name.endswith(LOCK):
             return Lock.load(Path(name))
@@ -102,8 +102,8 @@ class _Sides:
 
     def write_page(self, path: Path, names: tuple[str, str], found: LockDifference) -> None:
         """Write the page of the two that were lowered."""
-        from decomp.tools.page.differences import differences
-        from decomp.tools.page.writing import html_of_difference, save
+        from decomp.page.differences import differences
+        from decomp.page.writing import html_of_difference, save
 
         old, new = self._lowered
         save(path, lambda: html_of_difference(differences(old, new, names, found)))
@@ -111,8 +111,8 @@ class _Sides:
 
 def difference_table(found: LockDifference | ProofDifference | RuleChanges, most: int | None = None) -> RenderableType:
     """The changes by kind."""
+    from decomp.locking.comparing import LockDifference
     from decomp.tools.cli.tables import change_groups
-    from decomp.tools.locking.comparing import LockDifference
 
     groups = ((title, "bold", [f"{each.about}: {each.text}" for each in changes]) for title, changes in found.by_kind())
     parts: list[RenderableType] = [Text(found.headline, style="bold"), *change_groups(groups, most)]
@@ -164,7 +164,7 @@ def _two_targets(old: str, new: str | None, to: Sequence[str]) -> tuple[str, str
 
 def _require_page(path: Path, names: Sequence[str]) -> None:
     """Raise if the programs cannot be shown, or no page can be written there."""
-    from decomp.tools.page.writing import require_place
+    from decomp.page.writing import require_place
 
     if any(name.endswith((LOCK, ONNX)) for name in names):
         raise Unusable(

@@ -249,7 +249,7 @@ def _save_portable(lowering: decomp.Lowering, path: Path, weights: bool) -> None
 def _save(program: ExportedProgram, path: Path) -> None:
     import torch
 
-    from decomp.tools.writing import Unfailing
+    from decomp.records import Unfailing
 
     try:
         with write_atomically(path) as unfinished, Unfailing(unfinished) as file:

@@ -120,7 +120,7 @@ def targets(
 
 def _write_header(name: str | None, path: Path) -> None:
     """Write the C header of a target. Raises `Unusable`."""
-    from decomp.tools.portable.header import header
+    from decomp.portable.header import header
 
     if name is None:
         raise Unusable(f"--header {path}: of which target? decomp targets tinygrad --header {path}")

@@ -15,12 +15,12 @@ from decomp.ir.agreement import same_elements
 from decomp.ops import aten
 from decomp.rules.certificate import AS_EAGER, NOT_COMPILED
 from decomp.rules.rules import Rule
+from decomp.rules.sources import numbers_in
 from decomp.rules.target import Target
 from decomp.samples import Sample
 from decomp.tools.certification.candidate import MeasuredCandidate
 from decomp.tools.certification.implementations import AlreadyLegal, Lowered, NotServed, PreferredRule
 from decomp.tools.certification.results import flat
-from decomp.tools.certification.sources import numbers_in
 from decomp.tools.measurement.joint_graphs import JointlyCompiled, JointProgram, failure
 from decomp.tools.measurement.measuring import Measurement, draws_random_numbers, measured_samples
 from decomp.tools.measurement.promotion import LOWERED, integer_trials, promotion_trials, verdict

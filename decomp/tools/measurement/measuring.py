@@ -14,6 +14,7 @@ from decomp.rules.accuracy import LEVELS
 from decomp.rules.certificate import Certificate
 from decomp.rules.certificates import identity, level_of
 from decomp.rules.rules import Rule, Rules
+from decomp.rules.sources import content_hash, numbers_in
 from decomp.rules.target import Target
 from decomp.samples import Sample, samples_of
 from decomp.tools.certification.candidate import MeasuredCandidate, first_line
@@ -26,7 +27,6 @@ from decomp.tools.certification.implementations import (
     under_symbolic_sizes,
 )
 from decomp.tools.certification.results import flat, same_strides
-from decomp.tools.certification.sources import content_hash, numbers_in
 from decomp.tools.measurement import points
 from decomp.tools.measurement.comparison import ExactComparison, is_moved_input
 from decomp.tools.measurement.differentiation import Derivative, derivative

@@ -27,9 +27,9 @@ from decomp.proof.legality import why_illegal_in
 from decomp.rules.accuracy import LIMITS_BY_LEVEL, Within
 from decomp.rules.library import library
 from decomp.rules.options import Options
+from decomp.rules.sources import content_hash
 from decomp.rules.target import Target
 from decomp.samples import Sample, program_of
-from decomp.tools.certification.sources import content_hash
 from decomp.tools.measurement.trials import silenced
 from decomp.tools.proving.proving import named
 from decomp.tools.proving.records import BLOCKED, DERIVED, LEGAL, REFUSED, TIMEOUT, ProvedCall, TargetProof

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from decomp.errors import ArgumentError, count_noun
-from decomp.tools.changes import RecordChange, RecordDifference
+from decomp.record_changes import RecordChange, RecordDifference
 from decomp.tools.proving.records import ProvedCall, TargetProof
 from decomp.tools.upgrading.comparing import paired
 

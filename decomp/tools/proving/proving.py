@@ -27,9 +27,9 @@ from decomp.rules.certificates import identity
 from decomp.rules.library import library, samples
 from decomp.rules.options import Options
 from decomp.rules.rules import Rule
+from decomp.rules.sources import content_hash
 from decomp.rules.target import Target
 from decomp.samples import Sample, program_of
-from decomp.tools.certification.sources import content_hash
 from decomp.tools.measurement.trials import silenced
 from decomp.tools.proving.records import BLOCKED, DERIVED, LEGAL, REFUSED, TIMEOUT, ProvedCall, TargetProof
 from decomp.tools.upgrading.taking import calls_of, ops_of

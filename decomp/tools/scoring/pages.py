@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+from decomp.page.frame import document
 from decomp.tables import Table
-from decomp.tools.page.frame import document
 from decomp.tools.proving.records import some_of
 from decomp.tools.scoring.records import NUMERIC, STRUCTURAL, Figure, Lack, ScoreHalf, TargetScore
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from decomp.files import write_atomically
-from decomp.tools.writing import one_row_a_line, read_record
+from decomp.records import one_row_a_line, read_record
 
 KIND, FORMAT = "decomp score", 2
 STRUCTURAL, NUMERIC = "structural", "numeric"

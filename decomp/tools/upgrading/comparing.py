@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from decomp.errors import ArgumentError, count_noun
-from decomp.tools.changes import RecordChange, as_dicts, by_kind
+from decomp.record_changes import RecordChange, as_dicts, by_kind
 from decomp.tools.upgrading.differing import kernel_changes
 from decomp.tools.upgrading.lines import KINDS, Kind, names, op_name
 from decomp.tools.upgrading.records import CallRecord, ModelRecord, VersionRecord

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from decomp.errors import count_noun
-from decomp.tools.changes import RecordChange
+from decomp.record_changes import RecordChange
 from decomp.tools.upgrading.lines import op_name
 from decomp.tools.upgrading.numbers import UNKNOWN, Kept, read
 from decomp.tools.upgrading.records import Behaviour, CallRecord

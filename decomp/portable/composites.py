@@ -12,7 +12,7 @@ from torch import fx
 
 from decomp.errors import NotPortable, describe
 from decomp.ir.composites import CompositeCall, plain_attribute, read_attribute
-from decomp.tools.portable.arguments import literal, read_value
+from decomp.portable.arguments import literal, read_value
 
 _PARTS: Mapping[str, type | tuple[type, ...]] = {
     "name": str,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from decomp.tools.writing import one_row_a_line
+from decomp.records import one_row_a_line
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
 def test_records_are_json_with_one_row_a_line():

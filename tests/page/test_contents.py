@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import decomp
-from decomp.tools.page.contents import CALL, INPUT
-from decomp.tools.page.gathering import contents_of
+from decomp.page.contents import CALL, INPUT
+from decomp.page.gathering import contents_of
 from decomp_rules import targets
 
 ODD = "</script><b>&"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import decomp
-from decomp.tools.portable.header import header
+from decomp.portable.header import header
 from decomp_rules import patterns, samples, targets
 from decomp_rules.backends.c_compilers import zig_of_package
 

@@ -13,10 +13,10 @@ from typing import Any
 from decomp.errors import ArgumentError, first_line
 from decomp.files import write_atomically
 from decomp.lowering import Lowering
-from decomp.tools.page.contents import PageContents
-from decomp.tools.page.differences import DifferenceContents, differences
-from decomp.tools.page.frame import document
-from decomp.tools.page.gathering import contents_of
+from decomp.page.contents import PageContents
+from decomp.page.differences import DifferenceContents, differences
+from decomp.page.frame import document
+from decomp.page.gathering import contents_of
 
 SCRIPTS = ("elements.js", "model.js", "colours.js", "graph.js", "outline.js", "details.js", "page.js")
 """In the order in which they need each other."""
@@ -73,7 +73,7 @@ def _script(names: tuple[str, ...]) -> str:
 
 @functools.cache
 def _shipped(name: str) -> str:
-    return resources.files("decomp.tools.page").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("decomp.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _finite(value: Any) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import decomp
-from decomp.tools.page.contents import (
+from decomp.page.contents import (
     CALL,
     INPUT,
     Alternative,
@@ -19,9 +19,9 @@ from decomp.tools.page.contents import (
     RuleText,
     StageTitle,
 )
-from decomp.tools.page.writing import html
+from decomp.page.writing import html
 from decomp_rules import targets
-from tests.tools.page.test_contents import ODD, Branch, Odd
+from tests.page.test_contents import ODD, Branch, Odd
 
 X = torch.randn(3, 4)
 

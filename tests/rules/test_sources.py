@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from decomp import Rules
-from decomp.tools.certification.sources import _parts, content_hash, numbers_in
+from decomp.rules.sources import _parts, content_hash, numbers_in
 from decomp_rules import RULES
 
 HELP = "SCALE = 0.25\n\n\ndef scaled(x):\n    return x * SCALE\n\n\ndef unused(x):\n    return x\n"

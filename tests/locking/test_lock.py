@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 import decomp
 from decomp.errors import LockMismatch
-from decomp.tools.locking.comparing import compare
-from decomp.tools.locking.lock import Lock
+from decomp.locking.comparing import compare
+from decomp.locking.lock import Lock
 from decomp_rules import targets
 
 

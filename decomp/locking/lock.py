@@ -24,10 +24,10 @@ from decomp.files import write_atomically
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.stages import StageNode, final_stage, type_of
 from decomp.lowering import Lowering
+from decomp.records import one_row_a_line, read_record
 from decomp.report import price_of_program
 from decomp.rules.rules import Rule
-from decomp.tools.certification.sources import content_hash
-from decomp.tools.writing import one_row_a_line, read_record
+from decomp.rules.sources import content_hash
 from decomp.torch_internals.pytree import tensors_in
 from decomp.validation.plan_prices import certified_error
 

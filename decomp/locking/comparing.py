@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from decomp.costs.plans import spell_price
 from decomp.errors import ArgumentError, LockMismatch, count_noun
+from decomp.locking.lock import Lock, LockedCall, LockedRule
 from decomp.lowering import Lowering
-from decomp.tools.changes import RecordChange, as_dicts, by_kind, counted
-from decomp.tools.locking.lock import Lock, LockedCall, LockedRule
+from decomp.record_changes import RecordChange, as_dicts, by_kind, counted
 
 KINDS = {
     "version": "versions",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from decomp.errors import ArgumentError, first_line
-from decomp.tools.locking.lock import Lock
+from decomp.locking.lock import Lock
 
 FEW = 4
 """A constant of at most so many elements is shown by these."""

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from decomp.errors import ArgumentError
-from decomp.tools.locking.comparing import compare
-from decomp.tools.locking.onnx_files import read
+from decomp.locking.comparing import compare
+from decomp.locking.onnx_files import read
 from tests.commands import run, said
 
 onnx = pytest.importorskip("onnx")

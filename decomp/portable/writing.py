@@ -17,9 +17,9 @@ from decomp.files import write_atomically
 from decomp.ir.dtypes import name_of
 from decomp.loading import load
 from decomp.lowering import Lowering
-from decomp.tools.portable import weights as weight_files
-from decomp.tools.portable.recording import PortableRecorder, Weight
-from decomp.tools.writing import one_row_a_line
+from decomp.portable import weights as weight_files
+from decomp.portable.recording import PortableRecorder, Weight
+from decomp.records import one_row_a_line
 
 KIND, FORMAT = "decomp program", 2
 

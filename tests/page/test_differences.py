@@ -6,7 +6,7 @@ from torch import nn
 import torch.nn.functional as F
 
 import decomp
-from decomp.tools.page.differences import differences
+from decomp.page.differences import differences
 from decomp_rules import targets
 
 X = torch.randn(2, 4)

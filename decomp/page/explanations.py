@@ -17,6 +17,7 @@ from decomp.errors import CostError, spell_target
 from decomp.ir.call import call_if_bound
 from decomp.ir.module import ProgramGraph
 from decomp.lowering import Lowering
+from decomp.page.contents import Alternative, CertificateText, DecisionText, MeasuredExpansion, RuleText
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.certificate import AS_WRITTEN, Certificate
@@ -24,7 +25,6 @@ from decomp.rules.certificate_text import COLUMNS, circumstances, table, verdict
 from decomp.rules.library import certificate_of
 from decomp.rules.rules import Rule
 from decomp.tables import Table
-from decomp.tools.page.contents import Alternative, CertificateText, DecisionText, MeasuredExpansion, RuleText
 from decomp.validation.plan_prices import Place, PlanPricing
 
 

@@ -24,11 +24,11 @@ from decomp.loading import Unlifted
 from decomp.metadata.shape_env import SymbolFacts, facts_of
 from decomp.metadata.strides import contiguous_strides
 from decomp.metadata.symbolic_sizes import SYMBOLIC, same_shape
-from decomp.tools.portable import expressions
-from decomp.tools.portable.arguments import arguments_of_function, arguments_of_overload, literal, written_value
-from decomp.tools.portable.composites import written_composite
-from decomp.tools.portable.trees import tree_of, tree_of_spec
-from decomp.tools.portable.weights import values_of
+from decomp.portable import expressions
+from decomp.portable.arguments import arguments_of_function, arguments_of_overload, literal, written_value
+from decomp.portable.composites import written_composite
+from decomp.portable.trees import tree_of, tree_of_spec
+from decomp.portable.weights import values_of
 from decomp.torch_internals.graphs import PyTreeCodeGen
 
 _TYPES = {bool: "bool", int: "int", float: "float", str: "str", complex: "complex", type(None): "none"}

@@ -14,8 +14,7 @@ from decomp.ir.call import module_path
 from decomp.ir.module import ProgramGraph
 from decomp.ir.stages import StageGraph, user_line
 from decomp.lowering import Lowering
-from decomp.simplification.simplifier import Simplified
-from decomp.tools.page.contents import (
+from decomp.page.contents import (
     CALL,
     CONSTANT,
     HOST,
@@ -26,7 +25,8 @@ from decomp.tools.page.contents import (
     PageContents,
     StageTitle,
 )
-from decomp.tools.page.explanations import DecisionTexts, RuleTexts
+from decomp.page.explanations import DecisionTexts, RuleTexts
+from decomp.simplification.simplifier import Simplified
 
 TITLES = {
     "capture": ("Source", "the program as it was captured"),

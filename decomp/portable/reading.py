@@ -24,13 +24,13 @@ from decomp.ir.schema import parameters
 from decomp.metadata.fakes import new_mode
 from decomp.metadata.shape_env import SymbolFacts, new_sizes
 from decomp.ops import aten
-from decomp.tools.portable import expressions
-from decomp.tools.portable.arguments import known_dtype, parameters_of_function, read_value
-from decomp.tools.portable.composites import read_composite
-from decomp.tools.portable.trees import value_of
-from decomp.tools.portable.weights import WeightsFile, strides_of
-from decomp.tools.portable.writing import FORMAT, KIND
-from decomp.tools.writing import read_record
+from decomp.portable import expressions
+from decomp.portable.arguments import known_dtype, parameters_of_function, read_value
+from decomp.portable.composites import read_composite
+from decomp.portable.trees import value_of
+from decomp.portable.weights import WeightsFile, strides_of
+from decomp.portable.writing import FORMAT, KIND
+from decomp.records import read_record
 from decomp.torch_internals import pytree
 from decomp.torch_internals.graphs import PyTreeCodeGen, tree_info
 

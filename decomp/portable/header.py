@@ -13,8 +13,8 @@ from decomp.errors import UnknownOp
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import meant_overload, resolve
 from decomp.ir.schema import Parameter, overloads
+from decomp.portable.arguments import written_parameters
 from decomp.rules.target import Target
-from decomp.tools.portable.arguments import written_parameters
 
 _SCALARS = {
     "bool": ("bool", "bool"),

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 import functools
 
+from decomp.locking.comparing import LockDifference, compare
+from decomp.locking.lock import Lock
 from decomp.lowering import Lowering
-from decomp.tools.locking.comparing import LockDifference, compare
-from decomp.tools.locking.lock import Lock
-from decomp.tools.page.contents import CALL, HOST, Alternative, DecisionText, GraphStages, PageContents
-from decomp.tools.page.gathering import contents_of
+from decomp.page.contents import CALL, HOST, Alternative, DecisionText, GraphStages, PageContents
+from decomp.page.gathering import contents_of
 
 
 @dataclass(frozen=True, slots=True)

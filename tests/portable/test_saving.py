@@ -14,13 +14,13 @@ from torch.nn import functional as F
 import decomp
 from decomp.errors import NotPortable
 from decomp.ir.composites import CompositeCall, composites_in
+from decomp.portable import expressions, weights
 from decomp.results import PortableProgram
-from decomp.tools.portable import expressions, weights
 from decomp_rules import backends, samples, targets
 from tests.derive.nested import NESTED, NESTED_RULES, Nested, queries
 
 NUMPY = backends.get("numpy")
-SCHEMA = json.loads(resources.files("decomp.tools.portable").joinpath("program.schema.json").read_text("utf-8"))
+SCHEMA = json.loads(resources.files("decomp.portable").joinpath("program.schema.json").read_text("utf-8"))
 
 
 def saved(lowering, folder, **options):
