@@ -3,6 +3,7 @@ the sorted line; elsewhere a mode is found by comparing all pairs. NaN is greate
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import math
 import struct
 from typing import Any
@@ -106,10 +107,29 @@ def quantile_at_number(
     x: Tensor, q: float, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
 ) -> Tensor:
     """Between the sorted elements around q · (n − 1), whose places are known; NaN if there is one. Exactly the op."""
+    return _at_number(x, q, dim, keepdim, interpolation, _product)
+
+
+@register(aten.quantile, when=changes.quantile_places_in_float64)
+def quantile_at_wide_number(
+    x: Tensor, q: float, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
+) -> Tensor:
+    """The same with q · (n − 1) computed in float64 of a q of the input's dtype. Exactly the op."""
+    return _at_number(x, q, dim, keepdim, interpolation, lambda q, count, dtype: _product(q, 1, dtype) * count)
+
+
+def _at_number(
+    x: Tensor,
+    q: float,
+    dim: int | None,
+    keepdim: bool,
+    interpolation: str,
+    rank_of: Callable[[float, int, torch.dtype], float],
+) -> Tensor:
     line, at = (x.reshape(-1), 0) if dim is None else (x, wrap(dim, x.dim()))
     if not is_scalar(q) or not line.dim() or type(line.shape[at]) is not int:
         return decline("the place is data")
-    rank = _product(q, line.shape[at] - 1, x.dtype)
+    rank = rank_of(q, line.shape[at] - 1, x.dtype)
     values = torch.sort(line, dim=at)[0]
     below = values.narrow(at, _places(rank, interpolation)[0], 1)
     result = below
@@ -139,17 +159,15 @@ def _float32(value: float) -> float:
 @register(aten.quantile, when=not changes.quantile_places_in_float64)
 def quantile(x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear") -> Tensor:
     """Between the sorted elements around q · (n − 1); NaN if there is one. Exactly the op."""
-    line = torch.movedim(x, dim, -1) if dim is not None and x.dim() else x.reshape(-1)
-    values = torch.sort(line, dim=-1)[0]
-    q = constant(x, q) if is_scalar(q) else q
-    rank = q.reshape(-1) * (line.shape[-1] - 1)
-    below, above = _around(rank, interpolation)
-    result = torch.index_select(values, -1, below)
-    if above is not None:
-        weight = rank - below if interpolation == "linear" else torch.full_like(rank, 0.5)
-        result = torch.lerp(result, torch.index_select(values, -1, above), weight)
-    last = values.narrow(-1, line.shape[-1] - 1, 1)
-    return _listed(torch.where(torch.ne(last, last), last, result), q, x, dim, keepdim)
+    return _quantile(x, q, dim, keepdim, interpolation, x.dtype)
+
+
+@register(aten.quantile, when=changes.quantile_places_in_float64)
+def wide_quantile(
+    x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
+) -> Tensor:
+    """The same with q · (n − 1) computed in float64. Exactly the op."""
+    return _quantile(x, q, dim, keepdim, interpolation, torch.float64)
 
 
 @register(aten.nanquantile, when=not changes.quantile_places_in_float64)
@@ -157,49 +175,22 @@ def nanquantile(
     x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
 ) -> Tensor:
     """Between the sorted numbers around q · (k − 1), k of which are not NaN; NaN if there are none. Exactly the op."""
-    line = torch.movedim(x, dim, -1) if dim is not None and x.dim() else x.reshape(-1)
-    values = torch.sort(line, dim=-1)[0]
-    q = constant(x, q) if is_scalar(q) else q
-    count = torch.sum(torch.eq(line, line), dim=[line.dim() - 1], keepdim=True, dtype=torch.int64)
-    rank = q.reshape(-1) * cast(count - 1, x.dtype)
-    rank = torch.where(rank < 0, 0.0, rank)  # no numbers: no slope either
-    below, above = _around(rank, interpolation)
-    result = torch.gather(values, -1, below)
-    if above is not None:
-        weight = rank - below if interpolation == "linear" else torch.full_like(rank, 0.5)
-        result = torch.lerp(result, torch.gather(values, -1, above), weight)
-    return _listed(result, q, x, dim, keepdim)
+    return _nanquantile(x, q, dim, keepdim, interpolation, x.dtype)
 
 
-@register(aten.quantile, when=changes.quantile_places_in_float64)
-def quantile_at_wide_number(
-    x: Tensor, q: float, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
-) -> Tensor:
-    """Between the sorted elements around q · (n − 1), computed in float64 of a q of the input's dtype; NaN if there is
-    one. Exactly the op."""
-    line, at = (x.reshape(-1), 0) if dim is None else (x, wrap(dim, x.dim()))
-    if not is_scalar(q) or not line.dim() or type(line.shape[at]) is not int:
-        return decline("the place is data")
-    rank = _product(q, 1, x.dtype) * (line.shape[at] - 1)
-    values = torch.sort(line, dim=at)[0]
-    below = values.narrow(at, _places(rank, interpolation)[0], 1)
-    result = below
-    if interpolation in ("linear", "midpoint"):
-        above = values.narrow(at, math.ceil(rank), 1)
-        result = torch.lerp(below, above, 0.5 if interpolation == "midpoint" else rank - math.floor(rank))
-    last = values.narrow(at, line.shape[at] - 1, 1)
-    return _shaped(torch.where(torch.ne(last, last), last, result), x, dim, keepdim)
-
-
-@register(aten.quantile, when=changes.quantile_places_in_float64)
-def wide_quantile(
+@register(aten.nanquantile, when=changes.quantile_places_in_float64)
+def wide_nanquantile(
     x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
 ) -> Tensor:
-    """Between the sorted elements around q · (n − 1), computed in float64; NaN if there is one. Exactly the op."""
+    """The same with q · (k − 1) computed in float64. Exactly the op."""
+    return _nanquantile(x, q, dim, keepdim, interpolation, torch.float64)
+
+
+def _quantile(x: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str, places_in: torch.dtype) -> Tensor:
     line = torch.movedim(x, dim, -1) if dim is not None and x.dim() else x.reshape(-1)
     values = torch.sort(line, dim=-1)[0]
     q = constant(x, q) if is_scalar(q) else q
-    rank = cast(q.reshape(-1), torch.float64) * (line.shape[-1] - 1)
+    rank = cast(q.reshape(-1), places_in) * (line.shape[-1] - 1)
     below, above = _around(rank, interpolation)
     result = torch.index_select(values, -1, below)
     if above is not None:
@@ -209,17 +200,14 @@ def wide_quantile(
     return _listed(torch.where(torch.ne(last, last), last, result), q, x, dim, keepdim)
 
 
-@register(aten.nanquantile, when=changes.quantile_places_in_float64)
-def wide_nanquantile(
-    x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
+def _nanquantile(
+    x: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str, places_in: torch.dtype
 ) -> Tensor:
-    """Between the sorted numbers around q · (k − 1), computed in float64, k of which are not NaN; NaN if there are
-    none. Exactly the op."""
     line = torch.movedim(x, dim, -1) if dim is not None and x.dim() else x.reshape(-1)
     values = torch.sort(line, dim=-1)[0]
     q = constant(x, q) if is_scalar(q) else q
     count = torch.sum(torch.eq(line, line), dim=[line.dim() - 1], keepdim=True, dtype=torch.int64)
-    rank = cast(q.reshape(-1), torch.float64) * cast(count - 1, torch.float64)
+    rank = cast(q.reshape(-1), places_in) * cast(count - 1, places_in)
     rank = torch.where(rank < 0, 0.0, rank)  # no numbers: no slope either
     below, above = _around(rank, interpolation)
     result = torch.gather(values, -1, below)
