@@ -309,12 +309,12 @@ def _lowered(source: CaptureRequest, matching: RuleSelection, options: Options, 
     return replace(lowering, internals=replace(lowering.internals, picked=picked))
 
 
-def resimplify(lowering: Lowering, settings: Settings | None, verify: bool = True) -> Lowering:
+def resimplify(lowering: Lowering, settings: Settings | None) -> Lowering:
     """The same lowering with other simplification settings, or none; reuses cached plans."""
-    return _relowered(lowering, settings, lowering.internals.request.versions, verify)
+    return _relowered(lowering, settings, lowering.internals.request.versions, True)
 
 
-def without_composites(lowering: Lowering, settings: Settings | None, verify: bool = True) -> Lowering:
+def without_composites(lowering: Lowering, settings: Settings | None, verify: bool) -> Lowering:
     """The same lowering without composites, simplified with these settings, or not."""
     return _relowered(lowering, settings, {}, verify)
 

@@ -117,7 +117,7 @@ def _smallest_hitting_set(cuts: Sequence[Cut], prices: Mapping[int, float]) -> t
     # Who hits the smaller cut hits the larger one.
     cuts = [cut for cut in set(cuts) if not any(other < cut for other in cuts)]
     best = _greedy(cuts, prices)
-    search = _Branches(prices, best, _price(best, prices))
+    search = _Branches(prices, best, sum(prices[leaf] for leaf in best))
     search.follow(cuts, (), 0.0, frozenset())
     return search.best, search.steps < _MOST_STEPS
 
@@ -172,7 +172,3 @@ def _greedy(cuts: Sequence[Cut], prices: Mapping[int, float]) -> frozenset[int]:
         taken.add(best)
         left = [cut for cut in left if best not in cut]
     return frozenset(taken)
-
-
-def _price(leaves: Collection[int], prices: Mapping[int, float]) -> float:
-    return sum(prices[leaf] for leaf in leaves)

@@ -23,7 +23,7 @@ from decomp.graphs.tracing import fake_like
 from decomp.ir.aliases import bodies, changes_metadata, spelling_of
 from decomp.ir.call import is_host, metadata
 from decomp.ir.module import ProgramGraph
-from decomp.ir.op_facts import RUN_ONCE
+from decomp.ir.op_facts import runs_once
 from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.metadata.symbolic_sizes import is_data
 from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
@@ -286,7 +286,7 @@ class _StridesOnly(StridePropagation):
         value_map = {n: self.current(n) for n in node.all_input_nodes}
         new = self._copy_node(emit, node, value_map)
         # Regions are corrected from inside, by `_region_results`.
-        if not self._moved(emit, value_map) or _is_region(node) or not tensors_in(metadata(node)):
+        if not self._moved(emit, value_map) or runs_once(node.target) or not tensors_in(metadata(node)):
             return [new]
         # `transpose_` and its like change the metadata of their operand:
         # running one on a fake would change it for all earlier calls.
@@ -308,7 +308,7 @@ def _corrected(
     walk, regions = _StridesOnly(graph), dict[str, fx.GraphModule]()
     for node in walk.nodes():
         now = walk.current(node)
-        if _is_region(now):
+        if runs_once(now.target):
             results = _region_results(walk, now, owner, kernel_strides, regions)
         else:
             results = inputs.get(node.name) if node.op == "placeholder" else kernel_strides(now)
@@ -317,10 +317,6 @@ def _corrected(
     if walk.emit is not None:
         return walk.emit.rewrite, regions
     return (copy_graph(graph), regions) if regions else None
-
-
-def _is_region(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ in RUN_ONCE
 
 
 def _region_results(

@@ -13,7 +13,7 @@ from decomp.graphs.disjoint_sets import DisjointSets
 from decomp.ir.aliases import attribute, bodies, mutated_args, updates_statistics, view_bases
 from decomp.ir.arguments import nodes_in
 from decomp.ir.call import metadata
-from decomp.ir.op_facts import RUN_ONCE
+from decomp.ir.op_facts import runs_once
 from decomp.torch_internals.fakes import FakeTensor
 
 
@@ -121,7 +121,7 @@ def touching_writes(graph: fx.Graph, root: nn.Module | None) -> Iterator[fx.Node
 
 def regions(node: fx.Node, root: nn.Module | None) -> Iterator[tuple[list[Any], fx.GraphModule]]:
     """The body of a higher-order op that runs one body once (no_grad, autocast), with the operands for its inputs."""
-    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ in RUN_ONCE:
+    if runs_once(node.target):
         for name, body in bodies(node, root)[:1]:
             yield list(node.args[node.args.index(name) + 1 :]), body
 

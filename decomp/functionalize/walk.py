@@ -480,7 +480,7 @@ class _FunctionalWalk:
         for operand in written_operands:
             self._refuse_unless_followed(node, operand)
             self._refuse_shared(node, operand, region)
-        requires = self._gradient_of_region(node, region)
+        requires = region.grad_enabled and self._requires(*region.operand_nodes)
         new = self.emit.copy(node, self.value_of)
         self.requires_grad[node] = requires
         if not region.writes:
@@ -497,9 +497,6 @@ class _FunctionalWalk:
             value = self.emit.node("call_function", operator.getitem, (new, count + k), {}, at=node, label=operand.name)
             self.memory.write(self.tensors[operand].alias, value, requires, node)
         self.memory.grad_enabled = before
-
-    def _gradient_of_region(self, node: fx.Node, region: _RunOnceBody) -> bool:
-        return region.grad_enabled and self._requires(*region.operand_nodes)
 
     def _refuse_shared(self, node: fx.Node, operand: fx.Node, region: _RunOnceBody) -> None:
         root = self.tensors[operand].alias.storage

@@ -38,7 +38,7 @@ def bind_function(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
         return Bound(spelling.op, spelling.overload, arguments, spelling.inplace, given)
     signature = _signature(function)
     if signature is not None and not spelling.implied:
-        return bind_python(spelling, function, signature, args, kwargs, kind)
+        return bind_python(spelling, signature, args, kwargs, kind)
     return bind_spelling(spelling, args, kwargs, kind)
 
 
@@ -48,7 +48,7 @@ def bind_method(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], kind:
     method = getattr(torch.Tensor, name, None)
     signature = _signature(method) if inspect.isfunction(method) else None
     if signature is not None and not spelling.implied:
-        return bind_python(spelling, method, signature, args, kwargs, kind)
+        return bind_python(spelling, signature, args, kwargs, kind)
     return bind_spelling(spelling, args, kwargs, kind)
 
 

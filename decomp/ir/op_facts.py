@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import enum
+from typing import Any
+
+import torch
 
 from decomp.metadata import fake_stride_fixes
 from decomp.metadata.fake_stride_fixes import Layout
@@ -268,6 +271,12 @@ SWITCHED_REGIONS = _names("wrap_with_set_grad_enabled wrap_with_autocast")
 
 RUN_ONCE = SWITCHED_REGIONS | {"wrap", "tag_activation_checkpoint"}
 """Higher-order ops that run one body, on the operands that follow it, exactly once."""
+
+
+def runs_once(target: Any) -> bool:
+    """Whether what a node calls is one of `RUN_ONCE`."""
+    return isinstance(target, torch._ops.HigherOrderOperator) and target.__name__ in RUN_ONCE
+
 
 DISTINCT_OPERANDS = _names("cond while_loop scan map_impl associative_scan")
 """Higher-order ops that cannot be traced with the same tensor as two operands."""

@@ -16,7 +16,7 @@ from torch.library import CustomOpDef
 
 from decomp.errors import UnknownOp, spell_target
 from decomp.ir import spellings
-from decomp.torch_internals.schemas import FunctionSchema, all_schemas, schemas_of
+from decomp.torch_internals.schemas import all_schemas, schemas_of
 from decomp.torch_internals.versions import AbsentOp, names_by_version, versions_with
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -166,7 +166,7 @@ def _named_by_class(module: str, name: str) -> str | None:
 @functools.lru_cache(maxsize=1)
 def known_names() -> tuple[str, ...]:
     """Names of all ATen ops, for messages about misspelt ones."""
-    names = {schema.name.partition("::")[2] for schema in all_schemas() if _is_aten(schema)}
+    names = {schema.name.partition("::")[2] for schema in all_schemas() if schema.name.startswith("aten::")}
     return tuple(sorted(name for name in names if not name.startswith("__")))
 
 
@@ -177,10 +177,6 @@ def _names_without_underscores() -> dict[str, str]:
     # The last name wins: `nn.Softmax` is `softmax`, not `_softmax`.
     public_last = sorted({*known_names(), *names}, key=lambda name: (not name.startswith("_"), name))
     return {_flat(name): name for name in public_last if not name.endswith("_")}
-
-
-def _is_aten(schema: FunctionSchema) -> bool:
-    return bool(schema.name.startswith("aten::"))
 
 
 def _flat(name: str) -> str:

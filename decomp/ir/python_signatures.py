@@ -41,13 +41,12 @@ def python_signature(function: Any) -> inspect.Signature | None:
 
 def bind_python(
     spelling: Spelling,
-    function: Any,
     signature: inspect.Signature,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     kind: Callable[[Any], Kind],
 ) -> Bound:
-    """Bind a call of `function` by its own signature, then translate. Raises `BindingError`."""
+    """Bind a call of a Python function by its own signature, then translate. Raises `BindingError`."""
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:

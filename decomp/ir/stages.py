@@ -118,15 +118,11 @@ def stages_of(pieces: tuple[ProgramGraph, ...], bodies: tuple[ProgramGraph, ...]
 def final_stage(pieces: tuple[ProgramGraph, ...], bodies: tuple[ProgramGraph, ...] = ()) -> Stage:
     """The last stage of a lowering: its result. `bodies`: those of composites."""
     graphs = (*pieces, *bodies)
-    if not _is_simplified(graphs):
+    if all(piece.by != "simplify" for piece in graphs):
         return stage_of(graphs, "composites" if bodies else None)
     # A graph that could not be simplified is shown as a copy of the one before.
     last = tuple(_graph(own, _justification(own) if own.by == "simplify" else _unchanged, graphs) for own in graphs)
     return Stage("simplify", last)
-
-
-def _is_simplified(pieces: tuple[ProgramGraph, ...]) -> bool:
-    return any(piece.by == "simplify" for piece in pieces)
 
 
 Justify = Callable[[fx.Node], tuple[str, str]]

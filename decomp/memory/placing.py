@@ -13,7 +13,7 @@ from torch import fx
 from decomp.ir.call import metadata
 from decomp.memory.forms import find_form, is_dense, is_static, operands_written_over, storage_layout
 from decomp.memory.lifetimes import RESULT, Lifetimes, LiveStorage, memory_profile
-from decomp.memory.packing import ALIGNMENT, Room, Span, pack, peak_bytes
+from decomp.memory.packing import ALIGNMENT, Room, Span, pack
 
 ARENA = "arena"
 MIN_ARENA_BYTES = ALIGNMENT
@@ -207,8 +207,3 @@ def _measure(placement: Placement) -> None:
     if inside:
         spans.append((min(b.birth for b in inside), max(b.death for b in inside), placement.arena))
     placement.profile = memory_profile(iter(spans), placement.lifetimes)
-
-
-def packing_bound(placement: Placement) -> int:
-    """The most bytes, aligned, of the arena's buffers that are alive at one step."""
-    return peak_bytes([buffer.span for buffer in placement.in_arena()])

@@ -45,7 +45,7 @@ def header(target: Target) -> str:
     prefix = _identifier(target.name).lower()
     entries = list(_entries(target))
     names = _distinct(op for op, *_ in entries)
-    structs = (_struct(f"{prefix}_{name}", *entry) for name, entry in zip(names, entries))
+    structs = (_struct(f"{prefix}_{name}", *entry) for name, (_, *entry) in zip(names, entries))
     table = "".join(f' \\\n    X({name}, "{op}")' for name, (op, *_) in zip(names, entries))
     shown, upper = _comment(target.name), prefix.upper()
     return f"""\
@@ -118,7 +118,7 @@ def _entries(target: Target) -> Iterator[_Entry]:
             yield str(overload), overload, condition
 
 
-def _struct(name: str, op: str, overload: Any, condition: str) -> str:
+def _struct(name: str, overload: Any, condition: str) -> str:
     fields = [f"    {_field(each)};\n" for each in written_parameters(overload)] or ["    char no_arguments;\n"]
     said = f"\n   only if {_comment(condition)}" if condition else ""
     return f"/* {_comment(overload._schema)}{said} */\ntypedef struct {{\n{''.join(fields)}}} {name};\n\n"

@@ -19,7 +19,7 @@ from decomp.ir.call import call_if_bound, is_host, is_projection, metadata, modu
 from decomp.ir.composites import CompositeCall
 from decomp.ir.dtypes import name_of
 from decomp.ir.host_functions import HOST_NAMES
-from decomp.ir.op_facts import RUN_ONCE
+from decomp.ir.op_facts import runs_once
 from decomp.loading import Unlifted
 from decomp.metadata.shape_env import SymbolFacts, facts_of
 from decomp.metadata.strides import contiguous_strides
@@ -154,7 +154,7 @@ class _GraphRecorder:
                 )
             elif effects.get(node) == "write-back":
                 self._write_back(node)
-            elif node.op.startswith("call") and (_runs_once(node) or effects.get(node) in (None, "control flow")):
+            elif node.op.startswith("call") and (runs_once(node.target) or effects.get(node) in (None, "control flow")):
                 self._call(node)  # assertions and markers compute nothing
         results: Any = graph.output_node().args[0]
         return results
@@ -193,7 +193,7 @@ class _GraphRecorder:
             body, *operands = node.args
             arguments = {"body": body, "operands": operands}
             self._record(node, "higher_order.wrap", arguments, {"composite": written_composite(made, node)})
-        elif _runs_once(node):
+        elif runs_once(node.target):
             self._inline(node)
         else:
             self._record(node, *self._op_and_arguments(node), {})
@@ -309,11 +309,6 @@ class _GraphRecorder:
                 continue
             if origin.op in ("placeholder", "get_attr") or origins.count(origin) > 1:
                 yield {"output": i, "value": found.number}
-
-
-def _runs_once(node: fx.Node) -> bool:
-    target = node.target
-    return isinstance(target, torch._ops.HigherOrderOperator) and target.__name__ in RUN_ONCE
 
 
 def _no_shapes(node: fx.Node) -> NotPortable:

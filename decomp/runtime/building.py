@@ -19,7 +19,7 @@ from decomp.ir.call import Call, call_if_bound, is_host, is_projection, metadata
 from decomp.ir.composites import CompositeCall
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NarrowCall, is_between
-from decomp.ir.op_facts import RUN_ONCE
+from decomp.ir.op_facts import runs_once
 from decomp.ir.ops import Op, of_function
 from decomp.metadata.meta_values import known_value
 from decomp.runtime.arguments import UnknownDtype, arguments_of, why_not_callable
@@ -133,7 +133,7 @@ class CodeBuilder:
             # The backend has one array for both dtypes, so that a cast between them is nothing to it.
             elif node in self.border.apart or node in self.border.together or self._is_cast(node):
                 self.now[node] = self._current(node.args[0])
-            elif node in effects and effects[node] != "control flow" and not _is_region(node):
+            elif node in effects and effects[node] != "control flow" and not runs_once(node.target):
                 self._effect(node, effects[node])
             else:
                 self._call(node)
@@ -213,7 +213,7 @@ class CodeBuilder:
         self.written[to] = self.now[node] = self.now[to] = self._current(value)
 
     def _call(self, node: fx.Node) -> None:
-        if _is_region(node):
+        if runs_once(node.target):
             self._region(node)
         elif is_projection(node):
             self._host(node, _Projection(node), node.args[:1], {})
@@ -299,11 +299,6 @@ class CodeBuilder:
         if problem is not None:
             return self._problem(f"{call.op}: {getattr(found.function, '__name__', found.function)}: {problem}", node)
         self.steps.append(GeneratedStep(node, found.function, args, kwargs, True))
-
-
-def _is_region(node: fx.Node) -> bool:
-    target = node.target
-    return isinstance(target, torch._ops.HigherOrderOperator) and target.__name__ in RUN_ONCE
 
 
 _WRAP = Op("higher_order.wrap")

@@ -80,9 +80,9 @@ def is_bool(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.bool
 
 
-def dim_of(call: TermCall | Term, place: int = 1, default: int = 0) -> int | None:
-    """The non-negative value of an argument that is a dimension of the first operand; None if it is not a number."""
-    dim = call.args[place] if place < len(call.args) else default
+def dim_of(call: TermCall | Term) -> int | None:
+    """The non-negative value of the second argument, a dimension of the first; None if it is not a number."""
+    dim = call.args[1] if len(call.args) > 1 else 0
     base = call.args[0]
     if type(dim) is not int or type(base) is not Term or not isinstance(base.value, torch.Tensor):
         return None

@@ -96,7 +96,7 @@ def run(
     # Compared by value: a version counter misses writes through
     # `.data` and NumPy, and counts those that change nothing.
     kept = {name: t.clone() for name, t in before.items()}
-    wanted = _requiring_gradients(module, given, state) if gradients else {}
+    wanted = _requiring_gradients(given, state) if gradients else {}
     with contextlib.ExitStack() as stack:
         if wide and not plain:
             stack.enter_context(_Wide())
@@ -149,7 +149,7 @@ def _copied(leaf: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
     return made.requires_grad_(leaf.requires_grad)
 
 
-def _requiring_gradients(module: nn.Module, given: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _requiring_gradients(given: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The parameters and inputs that require a gradient, by name."""
     found = {f"parameter {name}": t for name, t in state.items() if t.requires_grad}
     found.update({f"input {n}": t for n, t in _named(given) if isinstance(t, torch.Tensor) and t.requires_grad})

@@ -21,7 +21,7 @@ Documented = Callable[..., Any]
 # Batch norm
 
 
-def _reserved(x: Tensor) -> Tensor:
+def _reserved() -> Tensor:
     return torch.zeros(0, dtype=torch.uint8)
 
 
@@ -30,7 +30,7 @@ def _norm(train: bool) -> tuple[Any, ...]:
 
 
 def _cudnn_batch_norm(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return *torch.native_batch_norm(x, *rest), _reserved(x)
+    return *torch.native_batch_norm(x, *rest), _reserved()
 
 
 def _norm_backward() -> tuple[Any, ...]:

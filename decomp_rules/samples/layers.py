@@ -61,10 +61,6 @@ def _norm_backward(functional: bool = False) -> tuple[Any, ...]:
     return f(4, 3, 5), x, weight, mean, var, saved, inverse
 
 
-def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    return x.mean((0, 2)), (x.var((0, 2), correction=0) + 1e-5).rsqrt()
-
-
 def _recurrent(gates: int, states: int, bidirectional: bool = False) -> tuple[Any, ...]:
     """Two layers over a sequence of 3 steps, 3 features, width 5."""
     directions = 2 if bidirectional else 1

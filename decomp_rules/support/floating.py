@@ -169,8 +169,3 @@ def times_exact(x: Tensor, factor: Fraction) -> Tensor:
     upper, lower = split(point)
     error = (upper * float(high) - rounded) + lower * float(high) + point * float(factor - high)
     return corrected(product, error, rounded)
-
-
-def signed_like(x: Tensor, magnitude: Any) -> Tensor:
-    """`magnitude` with the opposite sign where x < 0."""
-    return torch.where(x < 0, -magnitude, magnitude)

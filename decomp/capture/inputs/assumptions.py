@@ -163,17 +163,13 @@ def _names_of_paths(program: ExportedProgram, names: Sequence[str]) -> dict[str,
     arguments = (signature.forward_arg_names if signature is not None else None) or ()
     for path, name in zip(_paths_of(program), names):
         argument, *rest = path[1:]
-        if not _is_named(path):
+        if path[0].idx != 1:
             argument = arguments[argument.idx] if argument.idx < len(arguments) else f"args_{argument.idx}"
         else:
             argument = argument.key
         # Unparsing normalises quotes and spaces, so that paths compare as strings.
         found[_normal(f"L[{argument!r}]{pytree.keystr(tuple(rest))}")] = name
     return found
-
-
-def _is_named(path: Sequence[Any]) -> bool:
-    return bool(path[0].idx == 1)
 
 
 def _paths_of(program: ExportedProgram) -> list[Any]:

@@ -79,7 +79,7 @@ class Functions:
         given = self.runner.random(x, 1.0, 3)
         values = self._run(below, x, given)
         shape = metadata(x).shape
-        reduces = _reducing(x, below)
+        reduces = _reducing(below)
         pointwise, along = POINTWISE, list(along_dimensions(x, below))
         expected: dict[int, _Expected] = {}
         for place, node in enumerate(below):
@@ -98,7 +98,7 @@ class Functions:
                     break
                 if apart < NEAR_MISS and (near is None or apart < near[0]):
                     near = apart, reading
-            if near is not None and not _is_trivial(near[1], value, given):
+            if near is not None and not _is_trivial(value, given):
                 yield place, near[1], near[0], f"it differs by {near[0]:.1g} of the largest value"
 
     def _compared(
@@ -166,7 +166,7 @@ def _missing_cast(region: Region) -> str | None:
     return None
 
 
-def _is_trivial(reading: Reading, value: torch.Tensor, given: torch.Tensor) -> bool:
+def _is_trivial(value: torch.Tensor, given: torch.Tensor) -> bool:
     """Whether a value is close to a function only because both are close to the operand."""
     return distance(value, given) < NEAR_MISS
 
@@ -179,7 +179,7 @@ def _called(reading: Reading, x: torch.Tensor) -> torch.Tensor | None:
         return None
 
 
-def _reducing(x: fx.Node, below: list[fx.Node]) -> set[fx.Node]:
+def _reducing(below: list[fx.Node]) -> set[fx.Node]:
     """The nodes that depend on a reduction."""
     found: set[fx.Node] = set()
     for node in below:

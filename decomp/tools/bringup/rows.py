@@ -42,9 +42,9 @@ class Problem:
         return f"{self.where}: {self.problem}{values} in {self.call or 'the program'}{node}{line}"
 
 
-def problem_of(found: CallJudgement, where: str, call: str, node: str = "", source: str = "") -> Problem:
+def problem_of(found: CallJudgement, where: str, call: str) -> Problem:
     """A faulty judgement as a problem."""
-    return Problem(where, found.problem, call, found.at, found.expected, found.got, node, source)
+    return Problem(where, found.problem, call, found.at, found.expected, found.got)
 
 
 @dataclass

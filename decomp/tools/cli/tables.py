@@ -88,7 +88,7 @@ def plan_table(plan: Plan, lacks: Suggestion | None = None) -> RenderableType:
     """What a lowering would do; which ops are blocked, and what the target lacks."""
     costs = plan.costs()
     parts: list[RenderableType] = [Text(plan.headline, style="bold")]
-    parts += map(indented, _notes([*costs.summary(), *plan.notes]))
+    parts += (indented(f"  {note}") for note in (*costs.summary(), *plan.notes))
     if lacks is not None:
         first, *rest = lacks.lines()
         parts += ["", Text(first, style="green"), *map(indented, rest)]
@@ -131,10 +131,6 @@ def change_groups(groups: Iterable[tuple[str, str, Sequence[str]]], most: int | 
         left = len(lines) - len(lines[:most])
         if left:
             yield Text(f"  and {left} more (--all)")
-
-
-def _notes(notes: Iterable[str]) -> list[str]:
-    return [f"  {note}" for note in notes]
 
 
 def budget_table(budget: Budget) -> RenderableType:

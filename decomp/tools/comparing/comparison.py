@@ -130,7 +130,7 @@ class Comparison:
     @property
     def rows(self) -> tuple[ComparedCall, ...]:
         """The calls by gravity: the wrong ones first, then those with the largest errors."""
-        return tuple(sorted(self.calls, key=lambda call: (GRAVITY.index(call.verdict), -_size(call.ulp))))
+        return tuple(sorted(self.calls, key=lambda call: (GRAVITY.index(call.verdict), -(call.ulp or 0.0))))
 
     @property
     def culprits(self) -> dict[str, int]:
@@ -209,10 +209,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _size(ulp: float | None) -> float:
-    return 0.0 if ulp is None else ulp
 
 
 def number(value: float | None) -> str:
