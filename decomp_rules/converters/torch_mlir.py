@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import OutputKind
+from torch.export.graph_signature import OutputKind, OutputSpec
 
 from decomp import Converter
 from decomp_rules import targets
@@ -22,8 +22,8 @@ from decomp_rules.support.mlir import mlir_overloads, mlir_reason
 
 def convert(program: ExportedProgram) -> Any:
     """The `torch_mlir.ir.Module` of a program, whose function `main` is made of linalg. Raises `NotImplementedError`
-    for numbers among inputs and results, for a program that writes to its operands, and for a call that torch-mlir
-    does not translate, and whatever its importer raises."""
+    for numbers among inputs and results, for a program that writes to its operands or has other effects, and for a call
+    that torch-mlir does not translate, and whatever its importer raises."""
     refuse_numbers(program, "torch-mlir")
     refuse_number_results(program, "torch-mlir")
     with Quiet(), StandardError() as said:
@@ -54,7 +54,17 @@ def _refuse_writes(program: ExportedProgram) -> None:
     """What a call such as `batch_norm` in training writes would be the first results."""
     for spec in program.graph_signature.output_specs:
         if spec.kind is not OutputKind.USER_OUTPUT:
-            raise NotImplementedError(f"torch-mlir returns results alone, and the program writes to {spec.target}")
+            raise NotImplementedError(f"torch-mlir returns results alone, and {_described(spec, program)}")
+
+
+def _described(spec: OutputSpec, program: ExportedProgram) -> str:
+    """What an output that is not a result is for; some have no target."""
+    if spec.kind is OutputKind.TOKEN:
+        calls = [node for node in program.graph.nodes if str(node.target) == "with_effects"]
+        return f"{', '.join(dict.fromkeys(str(node.args[1]) for node in calls))} has side effects"
+    if spec.target is None:
+        return f"{spec.arg.name} is a {spec.kind.name.lower().replace('_', ' ')}"
+    return f"the program writes to {spec.target}"
 
 
 def run(model: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -452,6 +452,18 @@ def test_torch_mlir_refuses_a_call_that_writes_to_an_operand():
     assert str(raised.value) == "torch-mlir returns results alone, and the program writes to mean"
 
 
+def test_torch_mlir_names_the_call_with_an_effect():
+    class Inverse(nn.Module):
+        def forward(self, x):
+            return torch.linalg.inv(x)
+
+    with pytest.raises(NotImplementedError) as raised:
+        converter("torch_mlir").convert(torch.export.export(Inverse(), (torch.eye(3),)))
+    assert str(raised.value) == (
+        "torch-mlir returns results alone, and aten._linalg_check_errors.default has side effects"
+    )
+
+
 def test_torch_mlir_names_the_pass_that_fails():
     torch_mlir, x = converter("torch_mlir"), torch.ones(2, dtype=torch.bfloat16)
     made = torch_mlir.convert(torch.export.export(nn.ReLU(), (x,)))
