@@ -137,9 +137,17 @@ _OTHERS: Mapping[str, Callable[[], Sequence[tuple[Any, ...]]]] = {
         (torch.randn(5, 4), [torch.tensor([0, 2])], torch.randn(2, 4), True),
         (torch.randn(4), [torch.tensor([True, False, True, False])], torch.randn(2)),
     ],
+    "aten.linalg_det.default": lambda: [(_permutation(),)],
+    "aten.linalg_slogdet.default": lambda: [(_permutation(),)],
+    "aten.reciprocal.default": lambda: [(torch.tensor([2.0, 0.0, -0.0, torch.inf, torch.nan]),)],
     "aten.unfold.default": lambda: [(torch.randn(3, 9), -1, 4, 2), (torch.randn(2, 3, 9), 2, 4, 2)],
 }
 """Calls of another kind than the library's sample calls, where converters tell them apart."""
+
+
+def _permutation() -> torch.Tensor:
+    """A matrix whose first pivot is 0, so that elimination has to exchange rows: float32, (3, 3)."""
+    return torch.eye(3).roll(1, 0)
 
 
 def calls_to_ask(overload: torch._ops.OpOverload, dtypes: Sequence[str] = ()) -> list[Sample]:

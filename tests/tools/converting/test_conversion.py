@@ -464,6 +464,19 @@ def test_torch_mlir_names_the_call_with_an_effect():
     )
 
 
+class Singular(nn.Module):
+    def forward(self, x, y):
+        return torch.linalg.det(x), torch.linalg.slogdet(x), y.reciprocal(), nn.functional.instance_norm(y[None, None])
+
+
+@pytest.mark.parametrize("name", ["iree", "torch_mlir", "torch_onnx"])
+def test_pivots_of_zero_and_reciprocals_of_zero_and_nan_are_right(name):
+    """torch-mlir ends the process where it translates these calls itself, and IREE computes NaN."""
+    x, y = torch.eye(3).roll(1, 0), torch.tensor([2.0, 0.0, -0.0, torch.inf, torch.nan])
+    found = conversion(Singular(), converter(name), (x, y), None, None, None, True, {})
+    assert "5 results within" in found.verified
+
+
 def test_torch_mlir_names_the_pass_that_fails():
     torch_mlir, x = converter("torch_mlir"), torch.ones(2, dtype=torch.bfloat16)
     made = torch_mlir.convert(torch.export.export(nn.ReLU(), (x,)))

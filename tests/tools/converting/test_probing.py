@@ -115,6 +115,13 @@ def test_calls_of_floats_of_eight_bits_which_have_no_arithmetic_are_asked_too():
     assert calls and all(torch.float8_e4m3fn in {t.dtype for t in call.tensors} for call in calls)
 
 
+def test_calls_are_asked_at_values_where_a_converter_may_fail_that_is_right_elsewhere():
+    (matrix,) = calls_to_ask(torch.ops.aten.linalg_det.default, ["float32"])[-1].tensors
+    assert (matrix[0, 0], torch.linalg.det(matrix)) == (0, 1)
+    values = [call.tensors[0] for call in calls_to_ask(torch.ops.aten.reciprocal.default, ["float32"])]
+    assert any((each == 0).any() and each.isnan().any() for each in values)
+
+
 def call(verdict, dtype="float32", rank=2, **arguments):
     return AskedCall(
         "aten.topk.default", verdict, arguments={"x": DescribedTensor(dtype, rank), **arguments}, dtypes=(dtype,)
