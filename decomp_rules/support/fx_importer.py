@@ -3,14 +3,19 @@ misreads in a program, written in another form while it reads it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+_AS_INTEGERS: Mapping[torch.dtype, tuple[Callable[[torch.Tensor], torch.Tensor], torch._ops.OpOverload]] = {
+    torch.bool: (lambda held: held.to(torch.int8), torch.ops.aten._to_copy.default),
+    torch.bfloat16: (lambda held: held.view(torch.int16), torch.ops.aten.view.dtype),
+}
+"""How constants become integers, and the op that makes of them what they were."""
 _OF_THE_PROGRAM = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -19,6 +24,7 @@ class Importable:
 
     - Constants of bools are of int8, and cast. The importer casts them itself, to tensors that it forgets but for their
       address, so that the next constant may be given the elements of the last.
+    - Constants of bfloat16 are of int16, with the same bits, and viewed. IREE's compiler takes no small ones.
     - Nodes have no `tensor_meta`, which it believes where a node's value says otherwise.
     - The values of an op that returns a list are a list; it takes no tuple.
     - Buffers that are not persistent are in the state, too; torch-mlir looks for them there alone.
@@ -37,21 +43,24 @@ class Importable:
             node.meta.pop("tensor_meta", None)
             if isinstance(node.meta.get("val"), tuple) and _returns_list(node.target):
                 node.meta["val"] = list(node.meta["val"])
-        for node, store, name in list(_bool_constants(self.program)):
-            self.constants.append((store, name, store[name]))
-            store[name] = store[name].to(torch.int8)
-            self._cast(node, torch.bool)
-            node.meta["val"] = node.meta["val"].to(torch.int8)
+        for node, store, name in list(_held(self.program, _AS_INTEGERS)):
+            held = store[name]
+            self.constants.append((store, name, held))
+            as_integers, back = _AS_INTEGERS[held.dtype]
+            integers = as_integers(held.detach())
+            store[name] = nn.Parameter(integers, False) if isinstance(held, nn.Parameter) else integers
+            self._cast(node, back, held.dtype)
+            node.meta["val"] = as_integers(node.meta["val"])
         for node in list(_constants_in_lists(self.program)):
-            self._cast(node, node.meta["val"].dtype)
+            self._cast(node, torch.ops.aten._to_copy.default, node.meta["val"].dtype)
         self.buffers = list(_buffers_outside_the_state(self.program))
         self.program.state_dict.update({name: self.program.constants[name] for name in self.buffers})
         return self.program
 
-    def _cast(self, node: fx.Node, dtype: torch.dtype) -> None:
+    def _cast(self, node: fx.Node, op: torch._ops.OpOverload, dtype: torch.dtype) -> None:
         first = next(each for each in self.program.graph.nodes if each.op != "placeholder")
         with self.program.graph.inserting_before(first):
-            cast = self.program.graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": dtype})
+            cast = self.program.graph.call_function(op, (node,), {"dtype": dtype})
         cast.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(cast, lambda user: user is not cast)
         self.casts.append((node, cast))
@@ -80,13 +89,13 @@ def _returns_list(target: Any) -> bool:
     return len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
 
 
-def _bool_constants(program: ExportedProgram) -> Iterator[tuple[fx.Node, dict[str, Any], str]]:
-    """Placeholders of bools that the program holds, with the table that holds each, and its name there."""
+def _held(program: ExportedProgram, dtypes: Container[torch.dtype]) -> Iterator[tuple[fx.Node, dict[str, Any], str]]:
+    """Placeholders of these dtypes that the program holds, with the table that holds each, and its name there."""
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     for spec in program.graph_signature.input_specs:
         if spec.kind in _OF_THE_PROGRAM and spec.target is not None:
             store = program.constants if spec.target in program.constants else program.state_dict
-            if getattr(store.get(spec.target), "dtype", None) is torch.bool:
+            if getattr(store.get(spec.target), "dtype", None) in dtypes:
                 yield placeholders[spec.arg.name], store, spec.target
 
 

@@ -38,6 +38,26 @@ def test_constants_of_bools_are_integers_that_are_cast():
         torch.testing.assert_close(mine, own)
 
 
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([[1.0, torch.inf, -0.0, 0.3]], dtype=torch.bfloat16))
+
+    def forward(self, x):
+        return x.to(torch.bfloat16) * self.scale, self.scale
+
+
+def test_constants_of_bfloat16_are_integers_of_the_same_bits():
+    program = torch.export.export(Scaled(), (X,))
+    with Importable(program) as importable:
+        (held,) = importable.state_dict.values()
+        assert held.dtype is torch.int16
+        importable.graph.lint()
+        found = importable.module(check_guards=False)(X)
+    for mine, own in zip(found, Scaled()(X), strict=True):
+        torch.testing.assert_close(mine, own, rtol=0, atol=0, equal_nan=True)
+
+
 def test_nodes_have_no_tensor_meta_and_the_results_of_a_split_are_a_list():
     program = torch.export.export(Masked(), (X,))
     split = next(node for node in program.graph.nodes if node.target is torch.ops.aten.split.Tensor)
@@ -66,11 +86,12 @@ def test_a_constant_in_a_list_is_copied_and_a_buffer_that_is_not_persistent_is_i
     assert "rows" not in program.state_dict
 
 
-@pytest.mark.parametrize("model", [Masked, Indexed])
+@pytest.mark.parametrize("model", [Masked, Indexed, Scaled])
 def test_afterwards_the_program_is_as_it_was(model):
     program = torch.export.export(model(), (X,))
-    before, known, held = str(program), metadata(program), dict(program.constants)
+    before, known, held = str(program), metadata(program), program.constants | program.state_dict
     with Importable(program):
         assert str(program) != before
     assert str(program) == before and metadata(program) == known
-    assert all(program.constants[name] is tensor for name, tensor in held.items())
+    now = program.constants | program.state_dict
+    assert all(now[name] is tensor for name, tensor in held.items())
