@@ -353,9 +353,8 @@ class NotLowered(DecompError):
     def __str__(self) -> str:
         if not self.args:
             advice = self._advice()
-            lines = [] if advice is None else advice.lines()
-            narrow = advice is not None and advice.narrower is not None and advice.narrower.is_enough
-            self.args = ("\n".join(_not_lowered_lines(self.target, self.blockers, lines, narrow)),)
+            lines, other_dtypes = ([], []) if advice is None else (advice.lines(), advice.in_other_dtypes())
+            self.args = ("\n".join(_not_lowered_lines(self.target, self.blockers, lines, other_dtypes)),)
         return str(self.args[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -371,7 +370,7 @@ class NotLowered(DecompError):
 
 
 def _not_lowered_lines(
-    target: str, blockers: Sequence[Blocker], advice: Sequence[str] = (), narrow: bool = False
+    target: str, blockers: Sequence[Blocker], advice: Sequence[str] = (), other_dtypes: Sequence[str] = ()
 ) -> list[str]:
     ops = len({blocker.op for blocker in blockers})
     lines = [f"{count_noun(ops, 'op')} cannot be lowered to {target}; the program is unchanged", ""]
@@ -379,13 +378,13 @@ def _not_lowered_lines(
         lines += [f"  {line}".rstrip() for line in advice] + [""]
     for blocker in blockers:
         lines += [f"  {line}" for line in blocker.lines(other_targets=not advice)] + [""]
-    return lines + remedies(blockers, narrow)
+    return lines + remedies(blockers, other_dtypes)
 
 
-def remedies(blockers: Sequence[Blocker], narrow: bool = False) -> list[str]:
-    """Remedies for `blockers`, the easiest first; `narrow`: whether narrow dtypes are enough."""
+def remedies(blockers: Sequence[Blocker], other_dtypes: Sequence[str] = ()) -> list[str]:
+    """Remedies for `blockers`, the easiest first, which are those by other dtypes."""
     names = ", ".join(sorted({blocker.op for blocker in blockers}))
-    lines = ["compute in the dtypes of the target: narrow=True"] if narrow else []
+    lines = [*other_dtypes]
     if any(blocker.needs_metadata for blocker in blockers):
         lines.append("pass example inputs (args=...), so that rules know shapes and dtypes")
     lines += [

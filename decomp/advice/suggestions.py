@@ -180,6 +180,14 @@ class Suggestion:
         dtypes = (f"  {line}" for dtype in self.dtypes for line in dtype_remedies(dtype))
         return [*enough, *self._headline(), *self._stages(), *self._instead(), *dtypes, *fewer, "", *self._ways()]
 
+    def in_other_dtypes(self) -> list[str]:
+        """What to do to compute in dtypes that the target has, the easiest first."""
+        is_narrow = self.narrower is not None and self.narrower.is_enough
+        lines = ["compute in the dtypes of the target: narrow=True"] if is_narrow else []
+        if {"float16", "bfloat16"} & {*self.dtypes}:
+            lines.append("compute in float32: model.float(), with float32 inputs")
+        return lines
+
     def _headline(self) -> Iterator[str]:
         blocked = len(self.ways) - len(self.out_of_reach)
         if self.additions:

@@ -236,6 +236,16 @@ def test_a_dtype_without_a_narrower_one_has_no_word_of_narrow():
     assert "model.float() avoids bfloat16" in str(found)
 
 
+def test_a_model_of_16_bits_is_best_computed_in_float32():
+    chip = decomp.Target("chip", ["linear"], dtypes=["float32"])
+    half, x = torch.nn.Linear(3, 2).half(), torch.ones(1, 3)
+    with pytest.raises(decomp.NotLowered) as raised:
+        decomp.lower(half, to=chip, args=(x.half(),))
+    remedies = str(raised.value).partition("to do, the easiest first:\n")[2].splitlines()
+    assert remedies[0] == "    1. compute in float32: model.float(), with float32 inputs"
+    assert decomp.lower(half.float(), to=chip, args=(x,))
+
+
 def test_of_calls_that_break_a_condition_beside_the_dtype_the_op_is_advised():
     chip = decomp.Target("chip", [], dtypes=["float32"]).legal_if("mul", lambda call: False, "never on Sundays")
     found = suggestion(lambda x: x * x, chip | ["relu"], X.double())
