@@ -140,6 +140,7 @@ _OTHERS: Mapping[str, Callable[[], Sequence[tuple[Any, ...]]]] = {
     "aten.linalg_det.default": lambda: [(_permutation(),)],
     "aten.linalg_slogdet.default": lambda: [(_permutation(),)],
     "aten.reciprocal.default": lambda: [(torch.tensor([2.0, 0.0, -0.0, torch.inf, torch.nan]),)],
+    "aten.scaled_dot_product_attention.default": lambda: [(torch.randn(2, 3, 4),) * 3],
     "aten.unfold.default": lambda: [(torch.randn(3, 9), -1, 4, 2), (torch.randn(2, 3, 9), 2, 4, 2)],
 }
 """Calls of another kind than the library's sample calls, where converters tell them apart."""

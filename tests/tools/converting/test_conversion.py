@@ -16,7 +16,7 @@ from tests.derive.nested import NESTED, NESTED_RULES, Nested, queries
 from tests.installed import converter
 from tests.tools.converting import fakes
 
-SIXTEEN_BITS = [("iree", torch.float16), ("iree", torch.bfloat16)]
+SIXTEEN_BITS = [(name, torch.float16) for name in ("iree", "torch_mlir", "torch_onnx")] + [("iree", torch.bfloat16)]
 MODEL, X = nn.Sequential(nn.Linear(4, 3), nn.ReLU()), torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 
 
