@@ -67,7 +67,8 @@ processor, on a machine that others used as well, from the exported program to t
 has converted before: those of `run_decompositions()` and of lowering are inside, those of `torch.export` are not. What
 `decomp` keeps of earlier lowerings is kept, as by default. The first conversion of a program takes longer than others,
 and that was the one behind `decomp`; rows marked ×{times} were timed again, the least of {times} conversions in each
-way. On a busy machine the seconds of one program differed by up to a half between runs.
+way. On a busy machine the seconds of one program differed by up to a half between runs. What gives no answer in
+{timeout:.0f} s of the clock counts as refused; on that machine it may need less elsewhere.
 
 `python -m benchmarks.architectures CONVERTER` makes the records, `benchmarks/results/architectures.json`, and this
 page; it goes on where it was stopped. `--every N` tries the first architecture and each N-th after it alone: the list
@@ -83,7 +84,7 @@ def _lines(records: Mapping[str, Any]) -> Iterator[str]:
     rows = {name: [Row(**row) for row in made["rows"]] for name, made in records.items()}
     yield "# Architectures in front of converters"
     yield ""
-    yield from _TEXT.format(times=TIMED).splitlines()
+    yield from _TEXT.format(times=TIMED, timeout=TIMEOUT).splitlines()
     yield ""
     for name, made in records.items():
         yield f"- {name} {made['version']} on torch {made['torch']}, {made['date']}: {_extent(rows[name])}"
