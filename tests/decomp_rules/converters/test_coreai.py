@@ -57,6 +57,7 @@ def test_what_core_ai_refuses_as_exported_is_converted_and_written(tmp_path):
 def test_calls_of_its_table_are_not_decomposed_and_others_are_by_its_own():
     coreai = converter("coreai")
     assert "coreai.softmax" in str(coreai.convert(exported(lambda x: x.softmax(1))))
+    assert "coreai.softmax" in str(coreai.convert(exported(lambda x: x.softmax(1).detach())))
     assert result_types(coreai.convert(exported(lambda x: F.silu(torch.addcmul(x, x, x))))) == ["3x4xf32"]
 
 
