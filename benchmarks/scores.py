@@ -9,6 +9,7 @@ each; it goes on where it ended. The proofs are in the folder PROOFS: a complete
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Mapping, Sequence
 import datetime
 import functools
@@ -66,14 +67,19 @@ SOURCES: Mapping[str, str] = {
 
 def main(words: Sequence[str]) -> None:
     """Prove and score targets, or write the page."""
-    if list(words) == ["--page"]:
+    parser = argparse.ArgumentParser("python -m benchmarks.scores", description=main.__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, help="where proofs are kept, and completed")
+    parser.add_argument("names", nargs="*", help="the targets; by default all")
+    parser.add_argument("--workers", type=int, help="processes that share the work")
+    parser.add_argument("--page", action="store_true", help="write the page from the records")
+    given = parser.parse_args(words)
+    if given.page:
         save(PAGE, page(recorded()))
         return
-    given = list(words)
-    workers = int(given.pop(given.index("--workers") + 1)) if "--workers" in given else None
-    folder, *names = (word for word in given if word != "--workers")
-    for name in names or targets.names():
-        found = scored(name, Path(folder), workers)
+    if given.folder is None:
+        parser.error("a folder for the proofs is missing")
+    for name in given.names or targets.names():
+        found = scored(name, given.folder, given.workers)
         save(RECORDS, one_row_a_line({**recorded(), name: record(name, found)}))
         save(PAGE, page(recorded()))
         print(found.headline, flush=True)
