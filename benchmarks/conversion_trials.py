@@ -13,6 +13,7 @@ import importlib
 import json
 import math
 from pathlib import Path
+import re
 import time
 from typing import Any
 import warnings
@@ -233,9 +234,14 @@ def tried(
     for way in ways:
         answer = run_in_process(ProgramTrial(converter, module, kind, name, way, conversions), timeout)
         found = Found(CRASHES, str(answer)) if isinstance(answer, Failed) else answer
-        fields |= {way: found.verdict, f"{way}_text": found.text, f"{way}_seconds": found.seconds}
+        fields |= {way: found.verdict, f"{way}_text": without_folders(found.text), f"{way}_seconds": found.seconds}
         fields |= {CALLS[way]: found.calls} if way in CALLS else {}
     return fields
+
+
+def without_folders(text: str) -> str:
+    """A message with the name of a file in the place of its whole path, which is this machine's alone."""
+    return re.sub(r"(?<![\w/.])/(?:[\w.+-]+/)+(?=[\w.+-])", "", text)
 
 
 CALLS = {"exported": "calls", "lowered": "lowered_calls"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import architectures, small_architectures, transformers_exporters
-from benchmarks.conversion_trials import record, recorded
+from benchmarks.conversion_trials import record, recorded, without_folders
 from benchmarks.conversions import MODELS, OPS, RESULTS, tables
 from benchmarks.transformers_patches import CASES, KINDS, PATCHES
 
@@ -22,6 +22,13 @@ def test_a_record_has_a_row_for_each_program_and_what_it_was_made_with():
     for made in recorded(RESULTS).values():
         assert [row["name"] for row in made["rows"]] == [*OPS, *MODELS]
         assert all(made[key] for key in ("version", "torch", "date", "command"))
+
+
+def test_a_record_has_the_names_of_files_and_no_folders_of_a_machine():
+    assert without_folders('at loc("/home/me/model.py":41:0), 3/4 of x/y') == 'at loc("model.py":41:0), 3/4 of x/y'
+    for made in recorded(RESULTS).values():
+        texts = [str(value) for row in made["rows"] for key, value in row.items() if key.endswith("_text")]
+        assert [*map(without_folders, texts)] == texts
 
 
 def test_the_page_of_architectures_is_that_of_the_records():
