@@ -93,7 +93,8 @@ class OpenKernels:
             first = run(self._at[0], 0)
             second = run(self._at[1], 1) if first is not NotImplemented else NotImplemented
             return NotImplemented if second is NotImplemented else self._at_any_size(first, second)
-        except NotOpen:
+        # PyTorch's of a tensor with more elements than 64 bits count.
+        except (NotOpen, RuntimeError):
             return NotImplemented
 
     def _at_any_size(self, first: Any, second: Any) -> Any:
@@ -151,12 +152,15 @@ class OpenKernels:
                 raise NotOpen
             shape = settled(fake.shape)
             sizes, strides = (list(map(self._stand_ins.pair, given)) for given in (shape, settled(fake.stride())))
-            first, second = (
-                self._made.fixed.empty(
-                    [pair[which] for pair in sizes], [pair[which] for pair in strides], fake.dtype, fake.fake_device
+            try:
+                first, second = (
+                    self._made.fixed.empty(
+                        [pair[which] for pair in sizes], [pair[which] for pair in strides], fake.dtype, fake.fake_device
+                    )
+                    for which in (0, 1)
                 )
-                for which in (0, 1)
-            )
+            except RuntimeError as error:  # of more bytes than 64 bits count
+                raise NotOpen from error
             self._remember(fake, shape, first, second)
             self._bases[first.untyped_storage()._cdata] = fake
         return first, second

@@ -12,9 +12,9 @@ import torch
 Pair = tuple[int, int]
 """The values of one size at the two assignments."""
 
-# Larger than what programs write as numbers, so that no number of a program divides into one; and small enough that
-# the elements of a tensor with three open dimensions are counted in 64 bits.
-_FROM, _TO = 10_007, 40_000
+# Small enough that the elements of a tensor with six open dimensions are counted in 64 bits. That one of them divides a
+# number of the program does no harm, as the other assignment has another.
+_FROM, _TO = 1_009, 20_000
 
 
 class NotOpen(Exception):

@@ -146,6 +146,15 @@ def test_two_sizes_that_are_equal_in_the_example_alone_are_not_taken_for_one():
     assert kernels_of(fakes_in(program.mode)).run(aten.add.Tensor, (x, y), {}) is NotImplemented
 
 
+def test_more_elements_than_64_bits_count_are_left_to_pytorch():
+    program = Program()
+    x = program.open(torch.randn(2, 3, 4, 5))
+    wide = program.open(torch.randn(2, 3, 4, 5)[..., None, None, None, None]).expand(-1, -1, -1, -1, *x.shape)
+    kernels = kernels_of(fakes_in(program.mode))
+    assert kernels.run(aten.mul.Tensor, (x.view(*x.shape, 1, 1, 1, 1), x), {}) is NotImplemented
+    assert kernels.layout(wide) is None
+
+
 def test_a_size_that_two_numbers_do_not_tell_from_another_has_none():
     size = Program().open(torch.randn(5)).shape[0]
     stand_ins = StandIns()
