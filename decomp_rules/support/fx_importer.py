@@ -11,9 +11,11 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from decomp.ops import aten
+
 _AS_INTEGERS: Mapping[torch.dtype, tuple[Callable[[torch.Tensor], torch.Tensor], torch._ops.OpOverload]] = {
-    torch.bool: (lambda held: held.to(torch.int8), torch.ops.aten._to_copy.default),
-    torch.bfloat16: (lambda held: held.view(torch.int16), torch.ops.aten.view.dtype),
+    torch.bool: (lambda held: held.to(torch.int8), aten._to_copy.default),
+    torch.bfloat16: (lambda held: held.view(torch.int16), aten.view.dtype),
 }
 """How constants become integers, and the op that makes of them what they were."""
 _OF_THE_PROGRAM = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -52,7 +54,7 @@ class Importable:
             self._cast(node, back, held.dtype)
             node.meta["val"] = as_integers(node.meta["val"])
         for node in list(_constants_in_lists(self.program)):
-            self._cast(node, torch.ops.aten._to_copy.default, node.meta["val"].dtype)
+            self._cast(node, aten._to_copy.default, node.meta["val"].dtype)
         self.buffers = list(_buffers_outside_the_state(self.program))
         self.program.state_dict.update({name: self.program.constants[name] for name in self.buffers})
         return self.program
