@@ -288,6 +288,14 @@ def is_the_data_of_a_tensor_in_graphs_of_dynamo():
     assert graphs.get_data_attr in [node.target for node in graphs_of_dynamo[0].graph.nodes]
 
 
+@piece("graphs.export_below_autograd")
+def takes_composite_ops_apart_as_they_are_when_a_module_runs():
+    module, x = nn.Linear(3, 2), torch.ones(4, 3)
+    program = graphs.export_below_autograd(module, (x,), None, None)
+    assert "aten.linear" not in str(program.graph)
+    assert torch.equal(program.module()(x), module(x))
+
+
 @piece("graphs.make_fx")
 def traces_overloads():
     traced = graphs.make_fx(torch.relu)(torch.ones(2))

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.export import ExportedProgram
 from torch.export.exported_program import (
     _common_getitem_elimination_pass,
     _override_composite_implicit_decomp,
@@ -29,7 +28,9 @@ tree_info = fx.graph._PyTreeInfo
 share_getitems = _common_getitem_elimination_pass
 
 
-def export_below_autograd(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
+def export_below_autograd(
+    model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any
+) -> torch.export.ExportedProgram:
     """As `torch.export.export`, traced below autograd, where PyTorch asks a tensor subclass what it computes; in the
     ops of `run_decompositions({})`, which itself loses the constants that a subclass creates, until torch 2.15
     (`exported_program.py`: `constants=ep.constants`). A subclass that knows only the parts of a composite op is asked
@@ -37,7 +38,7 @@ def export_below_autograd(model: nn.Module, args: Any, kwargs: Any, dynamic_shap
     from torch.export._trace import _export  # deferred, as in torch.export: it imports Dynamo
 
     traced = functools.partial(_export, model, args, kwargs, dynamic_shapes, strict=False, pre_dispatch=False)
-    found: ExportedProgram
+    found: torch.export.ExportedProgram
     try:
         with _override_composite_implicit_decomp(_split_decomp_table_to_cia_and_python_decomp({})[0]):
             found = traced()
