@@ -18,7 +18,7 @@ from decomp.errors import first_line
 from decomp.ir.call import call_target, metadata, select_results
 from decomp.metadata.fakes import Fakes, new_mode
 from decomp.metadata.meta_kernels import MetaKernels
-from decomp.metadata.symbolic_sizes import SYMBOLIC, expression, quiet, symbols_in
+from decomp.metadata.symbolic_sizes import SYMBOLIC, quiet, symbols_in
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -159,12 +159,14 @@ def at_sizes(value: Any, sizes: Sizes, fakes: Fakes | None = None) -> Any:
 def _leaf_at(leaf: Any, sizes: Sizes, empty: Callable[..., torch.Tensor]) -> Any:
     # Others keep the example's sizes: there are no strides to make them of.
     if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
-        shape, stride = ([_leaf_at(part, sizes, empty) for part in parts] for parts in (leaf.shape, leaf.stride()))
+        shape, stride = ([_number_at(part, sizes) for part in parts] for parts in (leaf.shape, leaf.stride()))
         return empty(shape, stride, dtype=leaf.dtype, device=leaf.device)
-    if isinstance(leaf, SYMBOLIC):
-        number = leaf.node.expr.xreplace(sizes)
-        return leaf.node.pytype(number)
-    return leaf
+    return _number_at(leaf, sizes)
+
+
+def _number_at(value: Any, sizes: Sizes) -> Any:
+    """A symbolic number at these sizes, others unchanged. Raises `TypeError` for one that these do not determine."""
+    return value.node.pytype(value.node.expr.xreplace(sizes)) if isinstance(value, SYMBOLIC) else value
 
 
 def _run(graph: fx.Graph, inputs: list[Any], fakes: Fakes, kernels: MetaKernels) -> Any:
@@ -223,10 +225,7 @@ def _shapes_at(value: Any, sizes: Sizes) -> list[list[int]] | None:
     """The shapes of metadata at these sizes; None if one of them is not determined by these."""
     numbers = _numbers(sizes)
     try:
-        return [
-            [int(expression(size).xreplace(numbers)) if isinstance(size, SYMBOLIC) else size for size in tensor.shape]
-            for tensor in tensors_in(value)
-        ]
+        return [[_number_at(size, numbers) for size in tensor.shape] for tensor in tensors_in(value)]
     except TypeError:
         return None
 
