@@ -56,8 +56,7 @@ class RuleTracer(fx.proxy.GraphAppendingTracer):
         self.closed = False
         """Whether the run of the rule is over: a proxy used afterwards has leaked into another run."""
         self._switches = context_state()
-        # Recipes are for the dispatcher of ATen and for fixed sizes;
-        # a call on symbols may take another path the next time.
+        # Recipes are for the dispatcher of ATen. A call with a number that is open has none, as its value may decide.
         self._shortcuts = Shortcuts(tape) if dialect == "aten" and tape.kernels is not None else None
         self._modes: contextlib.ExitStack | None = None
         """The stack on which to enter the recording modes, while they are not entered yet."""

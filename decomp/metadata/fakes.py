@@ -91,10 +91,14 @@ class Fakes:
 class OpenFakes(Fakes):
     """Creates fake tensors of a program with open sizes, and those of fixed sizes that are run in their place."""
 
-    def __init__(self, mode: FakeTensorMode, fixed: Fakes | None = None) -> None:
+    def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__(mode)
-        self.fixed = fixed or Fakes(new_mode())
         self.stand_ins = StandIns()
+
+    @functools.cached_property
+    def fixed(self) -> Fakes:
+        """Creates those of fixed sizes, in a mode of their own."""
+        return Fakes(new_mode())
 
     def dense(self, numel: Any, size: Sizes, stride: Sizes, dtype: torch.dtype, device: torch.device) -> FakeTensor:
         """A fake tensor on storage of its own, of as many elements as it has places. PyTorch computes the bytes of

@@ -48,7 +48,7 @@ class StandIns:
 
     def size(self, pair: Pair) -> Any:
         """The size with these two values: a number if they are equal, else an open size or a product of some. Raises
-        `NotOpen` if there is none."""
+        `NotOpen` if no product of sizes has them."""
         if pair[0] == pair[1]:
             return pair[0]
         found = self._sizes.get(pair)
