@@ -19,7 +19,7 @@ from decomp.ir.aliases import method_name
 from decomp.ir.arguments import substituted
 from decomp.ir.op_facts import METADATA_WRITES
 from decomp.metadata.ambient_modes import without_ambient_modes
-from decomp.metadata.fakes import new_mode
+from decomp.metadata.fakes import new_mode, require_grad_like
 from decomp.ops import aten
 from decomp.torch_internals.fakes import (
     DataDependentOutputException,
@@ -201,7 +201,9 @@ def _fake_in_mode(mode: FakeTensorMode, value: Any) -> Any:
 
     def made(leaf: Any) -> Any:
         fake = fake_like(mode, leaf)
-        return fake.requires_grad_() if isinstance(fake, torch.Tensor) and leaf.requires_grad else fake
+        if isinstance(fake, torch.Tensor):
+            require_grad_like(fake, leaf)
+        return fake
 
     return substituted(value, made, object)
 

@@ -21,7 +21,7 @@ from decomp.ir.binding import Bound
 from decomp.ir.call import NUMBER, kind_of, metadata
 from decomp.ir.effects import Effects, EffectTable
 from decomp.ir.spellings import NUMBER_AS_TENSOR
-from decomp.metadata.fakes import Fakes
+from decomp.metadata.fakes import Fakes, require_grad_like
 from decomp.metadata.open_kernels import OpenKernels
 from decomp.metadata.shape_env import NewGuard, refusing_guards, sizes_never_one
 from decomp.metadata.strides import dense_order, inverse, same_strides
@@ -326,8 +326,8 @@ def _input(tracer: RuleTracer, given: fx.Node, index: int) -> Any:
             tracer.numbers.add(node)
         return tracer.proxy(node)
     fake = value if isinstance(value, SYMBOLIC) else tracer.tape.fake_like(value)
-    if isinstance(tracer.rule, Composite) and isinstance(value, torch.Tensor) and value.requires_grad:
-        fake.requires_grad_()  # PyTorch's kernels branch on it
+    if isinstance(tracer.rule, Composite) and isinstance(value, torch.Tensor):
+        require_grad_like(fake, value)  # PyTorch's kernels branch on it
     # A placeholder for each distinct node: an operand that is given twice must be one value, as for `x - x`.
     node = tracer.tape.placeholder(f"arg{index}", fake)
     if isinstance(value, (tuple, list)):

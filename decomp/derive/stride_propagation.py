@@ -24,6 +24,7 @@ from decomp.ir.aliases import bodies, changes_metadata, spelling_of
 from decomp.ir.call import is_host, metadata
 from decomp.ir.module import ProgramGraph
 from decomp.ir.op_facts import runs_once
+from decomp.metadata.fakes import require_grad_like
 from decomp.metadata.strides import dense_order, inverse, same_layout
 from decomp.metadata.symbolic_sizes import is_data
 from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
@@ -195,8 +196,7 @@ def _update_meta(emit: Emitter, node: fx.Node, value: Any) -> None:
         return
     for was, now in zip(old, new):
         # The new metadata was computed under no_grad, but signatures and kernels depend on requires_grad.
-        if was.requires_grad and not now.requires_grad:
-            now.requires_grad_()
+        require_grad_like(now, was)
     following = iter(new)
     node.meta[emit.key] = tree_map(lambda x: next(following) if isinstance(x, torch.Tensor) else x, before)
     # The captured one stays if the strides change twice: users were captured with it.

@@ -121,6 +121,13 @@ def on_storage(base: torch.Tensor, dtype: torch.dtype, size: Sizes, stride: Size
     return empty.set_(base.untyped_storage(), 0, (0,), (1,)).as_strided(size, stride, offset)
 
 
+def require_grad_like(fake: torch.Tensor, like: torch.Tensor) -> None:
+    """Let `fake` require a gradient if `like` does. (A tensor of integers does after a comparison with a parameter was
+    written to it, but `requires_grad_()` refuses it; no gradient flows through it.)"""
+    if like.requires_grad and not fake.requires_grad and (fake.is_floating_point() or fake.is_complex()):
+        fake.requires_grad_()
+
+
 def _are_numbers(*sizes: Sizes) -> bool:
     # A list: for a few items it is faster than a generator, and this runs for each fake tensor.
     return all([type(size) is int for part in sizes for size in part])

@@ -210,3 +210,21 @@ def test_lazy_modules_must_be_run_once(args):
     )
     model(torch.ones(2, 3))
     assert decomp.lower(model, to=targets.core_aten, args=(torch.ones(2, 3),)).result(torch.ones(2, 3)).shape == (2, 2)
+
+
+class Matched(nn.Module):
+    """What it writes to an input of integers makes that input require a gradient, though its dtype cannot."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([2.0, 1.0]))
+
+    def forward(self, x):
+        x.eq_(self.weight.prod())
+        return self.weight.argsort()
+
+
+def test_integers_that_a_comparison_wrote_may_require_a_gradient():
+    lowered = decomp.lower(Matched(), to=targets.core_aten, args=(torch.tensor([2, 5]),), verify="values").result
+    given = torch.tensor([2, 5])
+    assert lowered(given).tolist() == [1, 0] and given.tolist() == [1, 0]
