@@ -160,6 +160,31 @@ def surely(condition: Any) -> bool:
     return bool(statically_known_true(condition))
 
 
+def is_at_least(size: Any, least: Any) -> bool:
+    """Whether a number is at least `least`; asked of PyTorch, unless it follows from remainders by positive numbers,
+    whose bounds sympy does not use (`n - k % n` is at least 1)."""
+    if isinstance(size, torch.SymInt) and _follows_from_remainders(size.node.expr - expression(least)):
+        return True
+    return bool(size >= least)
+
+
+def _follows_from_remainders(difference: Any) -> bool:
+    """Whether an expression is not negative at either bound of each remainder in it, in all of which it is linear."""
+    from decomp.torch_internals.sizes import sympy_functions
+
+    remainders = difference.atoms(sympy_functions.Mod, sympy_functions.PythonMod)
+    if not remainders or not all(each.args[1].is_positive for each in remainders):
+        return False
+    import sympy  # type: ignore[import-untyped]  # with symbolic sizes it has been imported already
+
+    free = {each: sympy.Dummy(integer=True) for each in remainders}
+    linear = difference.xreplace(free)
+    if any(linear.diff(one, other) != 0 for one in free.values() for other in free.values()):
+        return False
+    bounds = [[(free[each], sympy.Integer(0)), (free[each], each.args[1] - 1)] for each in remainders]
+    return all(linear.xreplace(dict(ends)).is_nonnegative for ends in itertools.product(*bounds))
+
+
 def is_data(size: Any) -> bool:
     """Whether a size is data-dependent, so that it cannot be compared before run time."""
     if not isinstance(size, torch.SymInt):
@@ -244,7 +269,7 @@ def _same_where_tried(a: Any, b: Any) -> bool:
 
 def _allowed(env: Any, symbols: list[Any], hints: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
     """Assignments of the symbols that violate no guard, with all other symbols at their captured values."""
-    import sympy  # type: ignore[import-untyped]  # with symbolic sizes it has been imported already
+    import sympy  # with symbolic sizes it has been imported already
 
     around = {symbol: sympy.sympify(value) for symbol, value in hints.items()}  # sizes, and numbers such as an eps
     # A fixed seed, so that the answer is reproducible.

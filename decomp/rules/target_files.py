@@ -37,6 +37,7 @@ from decomp.ir.call import Call, Predicate
 from decomp.ir.dtypes import KINDS, is_of, unknown_in
 from decomp.ir.ops import Op, known_names, op as op_of, resolve
 from decomp.ir.schema import names
+from decomp.metadata.symbolic_sizes import is_at_least
 from decomp.ops import aten
 from decomp.rules.target import Key, Target
 from decomp.torch_internals.schemas import all_schemas
@@ -146,8 +147,12 @@ _CHECKS: dict[str, tuple[type | tuple[type, ...], str, Callable[[Any], Test]]] =
     "equals": (object, "{argument} is {value!r}", lambda value: lambda v: bool(v == value)),
     "differs": (object, "{argument} is not {value!r}", lambda value: lambda v: bool(v != value)),
     "one_of": (list, "{argument} is one of {value!r}", lambda value: lambda v: v in value),
-    "at_least": ((int, float), "{argument} is at least {value}", lambda value: lambda v: min(_items(v)) >= value),
-    "at_most": ((int, float), "{argument} is at most {value}", lambda value: lambda v: max(_items(v)) <= value),
+    "at_least": ((int, float), "{argument} is at least {value}", lambda value: lambda v: _at_least(v, value)),
+    "at_most": (
+        (int, float),
+        "{argument} is at most {value}",
+        lambda value: lambda v: _at_most(v, value),
+    ),
     "length": (int, "{argument} has length {value}", lambda value: lambda v: v is not None and len(_items(v)) == value),
     "given": (bool, "{argument} is given", lambda value: lambda v: (v is not None and v != []) == value),
     "tensors": (int, "{argument} has tensors: {value}", lambda value: lambda v: len(_tensors(v)) == value),
@@ -272,6 +277,14 @@ def _plain(value: Any) -> Any:
 
 def _items(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else [value]
+
+
+def _at_least(value: Any, least: float) -> bool:
+    return all(is_at_least(item, least) for item in _items(value))
+
+
+def _at_most(value: Any, most: float) -> bool:
+    return all(is_at_least(-item, -most) for item in _items(value))
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.export import Dim
 
-from decomp.metadata.symbolic_sizes import has_fixed_sizes, same_size
+from decomp.metadata.symbolic_sizes import Undecided, decided_at_every_size, has_fixed_sizes, is_at_least, same_size
 
 
 def size_of(bound=None):
@@ -30,6 +30,16 @@ def test_a_multiple_divided_and_multiplied_is_itself():
 def test_sizes_that_agree_only_where_the_program_was_captured_differ(other):
     n = size_of()
     assert not same_size(other(n), n)
+
+
+def test_remainders_are_from_0_to_their_divisor():
+    n, is_known = size_of(), decided_at_every_size
+    with is_known(n.node.shape_env):
+        assert all(is_at_least(size, 0) for size in (-2 % n, n - -2 % n, n - 1 - 5 % n, 2 * n - 5 % n - 7 % n))
+        assert is_at_least(n - -2 % n, 1) and is_at_least(4, 3) and not is_at_least(2, 3)
+    for open_to_both in (n - 5 % (n + 2), 5 % n - 1, n - (5 % n) * (7 % n)):
+        with pytest.raises(Undecided), is_known(n.node.shape_env):
+            is_at_least(open_to_both, 0)
 
 
 def test_plain_sizes_are_compared_as_they_are():
