@@ -26,7 +26,8 @@ from decomp.advice.suggestions import (
     find_replacements,
     join_names,
 )
-from decomp.errors import ArgumentError, count_noun
+from decomp.errors import ArgumentError, boundary, count_noun
+from decomp.figures import place_of_plot
 from decomp.ir.dtypes import name_of
 from decomp.ir.narrow_calls import NARROWER
 from decomp.jobs import Progress
@@ -110,13 +111,14 @@ class Advice:
         """Plain dicts, lists, strings and numbers."""
         return asdict(replace(self, target=None))
 
+    @boundary("Advice.plot")
     def plot(self, path: str | Path) -> Path:
         """Plot the number of programs that lower over the number of ops implemented. Needs matplotlib, of the extra
-        `plot`. Returns the path."""
+        `plot`. Returns the path. Raises `ArgumentError` if the file cannot be written, and `PackageMissing`."""
         # Deferred: matplotlib is an optional dependency.
         from decomp.advice.plotting import plot_curve
 
-        return plot_curve(self, Path(path))
+        return plot_curve(self, place_of_plot(path))
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

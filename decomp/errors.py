@@ -41,6 +41,10 @@ class ArgumentError(DecompError, TypeError, ValueError):
     """A public function was given an argument of the wrong kind."""
 
 
+class PackageMissing(DecompError, ImportError):
+    """An optional package is not installed; the message says what to install."""
+
+
 class LockMismatch(DecompError):
     """A lowering gave another program than its lock has. `changes` says what differs, a line for each kind."""
 
@@ -124,6 +128,12 @@ class UnknownOp(DecompError, LookupError):
         near = difflib.get_close_matches(str(spelling), list(known), n=3, cutoff=0.6)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         super().__init__(f"unknown op {spelling!r}{hint}")
+
+
+class UnknownNode(DecompError, KeyError):
+    """A query is about a node that the program does not have, or that is not of the kind asked for."""
+
+    __str__ = Exception.__str__  # that of KeyError quotes the message
 
 
 class ReasonMissing(DecompError, TypeError):
@@ -557,7 +567,7 @@ class PrimitiveError(DecompError):
 
     def __init__(self, backend: str, function: Any, node: fx.Node, cause: BaseException, before: str = "") -> None:
         self.backend, self.function, self.node = backend, function, node
-        lines = [f"{backend}: {_named(function)} failed: {type(cause).__name__}: {first_line(cause)}"]
+        lines = [f"{backend}: {name_with_place(function)} failed: {type(cause).__name__}: {first_line(cause)}"]
         lines.append(f"  at {describe(node)}")
         line = source_line(node)
         super().__init__("\n".join([*lines, *([f"  {line}"] if line else []), *([f"  {before}"] if before else [])]))
@@ -574,13 +584,8 @@ class BackendError(DecompError):
         super().__init__("\n".join([f"{backend}: {problem}", *where, f"  to do: {remedy}"]))
 
 
-def _named(function: Any) -> str:
+def name_with_place(function: Any) -> str:
     return f"{getattr(function, '__name__', repr(function))} ({locate_function(function)})"
-
-
-def describe_wrong_result(function: Any, node: fx.Node, found: str, expected: str) -> str:
-    """The message for a function whose result differs from the program's metadata."""
-    return f"earlier, {_named(function)} returned {found} at {describe(node)}, which is {expected} in the program"
 
 
 class WrongInputs(InputMismatch):

@@ -34,6 +34,7 @@ from decomp.derive.session import capture_session, lowering_session, planning, r
 from decomp.errors import Blocker, NotLowered, NotPortable, boundary
 from decomp.forks import collector_paused
 from decomp.graphs.lowered_modules import snapshots_of
+from decomp.ir.call import of_node
 from decomp.ir.dtypes import name_of
 from decomp.ir.module import Module
 from decomp.ir.stages import Stage, stages_of
@@ -99,9 +100,8 @@ class Lowering:
         return without_composites(self, self.internals.request.settings, self.proof is not None).result
 
     def provenance(self, node: fx.Node | str) -> Provenance:
-        """Where a node of the lowered program comes from. Raises `KeyError` for an unknown node."""
-        name = node if isinstance(node, str) else node.name
-        return self._records[name]
+        """Where a node of the lowered program comes from. Raises `UnknownNode`."""
+        return of_node(self._records, node, "a node of the lowered program")
 
     @functools.cached_property
     def _records(self) -> dict[str, Provenance]:
@@ -150,6 +150,7 @@ class Lowering:
     def __repr__(self) -> str:
         return f"<{self.report().headline}; the program is .result, the rest print(lowering.report())>"
 
+    @boundary("Lowering.html")
     def html(self, path: str | Path, title: str | None = None, *, before: Lowering | None = None) -> Path:
         """Write a page that explains the lowering, as one HTML file that needs no network: its stages side by side, and
         for each call of the source the rules and calls that it became, the alternatives with their prices and errors,
@@ -168,7 +169,7 @@ class Lowering:
         for what cannot be written, by name, and `ArgumentError` if the files cannot be."""
         from decomp.portable import writing  # deferred, as for the page
 
-        return writing.save(self, Path(path), weights)
+        return writing.save(self, path, weights)
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()

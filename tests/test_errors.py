@@ -12,7 +12,9 @@ import torch
 from torch import fx
 
 import decomp
+from decomp import results
 from decomp.errors import Blocker, describe, locate_function, remedies, source_line, spell_target
+from decomp_rules import targets
 
 TRACE = """  File "/site/torch/nn/modules/module.py", line 1, in _call
     return forward(x)
@@ -162,3 +164,43 @@ def test_a_module_run_by_python_m_is_warned(tmp_path):
 
 def _with_path(folder):
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
+
+
+NODE = "to do: pass a node of its graph, or the name of one"
+WRONGLY_ASKED = {
+    "html": (lambda low: low.html(3), "html: path= must be the path of a file, not int"),
+    "before": (lambda low: low.html("page.html", before=low.result), "before= must be a Lowering, not GraphModule"),
+    "save": (lambda low: low.save(None), "save: path= must be the path of a file, not NoneType"),
+    "read": (lambda low: results.PortableProgram.read(3), "PortableProgram.read: path= must be the path of a file"),
+    "report": (lambda low: results.BringUp.load("/no/where"), "cannot read /no/where: No such file or directory"),
+    "offset": (
+        lambda low: decomp.memory_plan(low).offset(3),
+        f"3 is not a call of the program that allocates memory\n  {NODE}",
+    ),
+    "origin": (lambda low: decomp.refold(low).origin("no"), f"'no' is not a node of the refolded program\n  {NODE}"),
+    "provenance": (
+        lambda low: decomp.refold(low.result).provenance("mul"),
+        "provenance is that of a lowering: refold what decomp.lower returned, not its result",
+    ),
+    "dtypes": (
+        lambda low: low.target.with_dtypes(3),
+        "dtypes are as torch.float32 or 'float32', one or several; got int",
+    ),
+    "table": (
+        lambda low: decomp.Rules.from_torch("aten"),
+        "a decomposition table maps overloads to functions; got str",
+    ),
+    "costs": (lambda low: decomp.costs.table(3), "costs.table: path= must be the path of a file, not int"),
+    "partition": (
+        lambda low: decomp.partition(torch.nn.GELU(), to=low.target, args=(torch.ones(2),)).load("numpy"),
+        "partition.load takes a decomp.Backend, not str",
+    ),
+}
+
+
+@pytest.mark.parametrize("ask, text", WRONGLY_ASKED.values(), ids=WRONGLY_ASKED)
+def test_what_is_asked_wrongly_of_a_result_is_an_error_of_ours(ask, text):
+    lowering = decomp.lower(torch.nn.GELU(), to=targets.tinygrad, args=(torch.ones(2),))
+    with pytest.raises(decomp.DecompError) as refused:
+        ask(lowering)
+    assert str(refused.value).startswith(text) and not isinstance(refused.value, decomp.errors.InternalError)

@@ -182,8 +182,12 @@ def test_provenance_names_node_line_and_module() -> None:
     assert record.line is not None and "return F.gelu(self.norm(self.first(x)))" in record.line
     copied = low.provenance("x")
     assert copied.chain == () and str(copied).endswith("copied")
-    with pytest.raises(KeyError):
-        low.provenance("nothing")
+    for unknown in ("nothing", 3):
+        with pytest.raises(decomp.errors.UnknownNode) as refused:
+            low.provenance(unknown)
+        assert isinstance(refused.value, KeyError) and str(refused.value) == (
+            f"{unknown!r} is not a node of the lowered program\n  to do: pass a node of its graph, or the name of one"
+        )
 
 
 def test_a_plan_is_a_dry_run() -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def plot_curve(advice: Advice, path: Path) -> Path:
-    """Draw advice into a file, whose suffix decides the format. Raises `ImportError` without matplotlib."""
+    """Draw advice into a file, whose suffix decides the format. Raises `PackageMissing` without matplotlib."""
     figure = new_figure(9, 5)
     axes = figure.subplots()
     steps, programs = zip(*advice.curve)

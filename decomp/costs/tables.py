@@ -26,6 +26,7 @@ from decomp.costs.counting import BYTES, FLOPS
 from decomp.costs.model import CostModel
 from decomp.costs.sizes import numel, results, returns_view
 from decomp.errors import CostError, TargetError, UnknownOp, UnknownOpInFile, boundary
+from decomp.files import path_of_user
 from decomp.ir.call import Call
 from decomp.ir.ops import Op, meant_overload, resolve
 
@@ -107,7 +108,7 @@ def table(source: str | Path | Mapping[str, Any]) -> PriceTable:
     Raises `CostError`, of a file `TargetError` and `UnknownOp`, which name the file and the key."""
     if isinstance(source, Mapping):
         return table_of(source, "the table")
-    path = Path(source)
+    path = path_of_user(source, "costs.table")
     with errors_name(path):
         data = read_toml(path)
         if "costs" not in data:

@@ -38,7 +38,7 @@ from decomp.ir.dtypes import name_of
 from decomp.ir.ops import Op, of_function
 from decomp.ir.schema import Bound
 from decomp.ir.signature import Key, Signature
-from decomp.metadata.fakes import Fakes, fakes_in, mode_of
+from decomp.metadata.fakes import Fakes, fakes_in, is_apart, mode_of
 from decomp.metadata.open_kernels import kernels_of
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS, Level, is_accurate_enough
@@ -286,8 +286,7 @@ class Candidates:
             return False
         args, kwargs = fx.map_arg((node.args, node.kwargs), metadata)
         made = kernels_of(self._fakes).run(node.target, args, kwargs)
-        memory = {tensor.untyped_storage()._cdata for tensor in pytree.tensors_in((args, kwargs))}
-        return isinstance(made, FakeTensor) and made.untyped_storage()._cdata not in memory
+        return isinstance(made, FakeTensor) and all(is_apart(made, x) for x in pytree.tensors_in((args, kwargs)))
 
     def _record(self, rule: Rule | None, request: Request) -> Expansion | Declined:
         site, bound = self._site(request), cast(Bound, request.call)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 import functools
 import operator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
-from decomp.errors import CaptureError, NotPortable, boundary, spell_target
+from decomp.errors import CaptureError, NotPortable, UnknownNode, boundary, spell_target
 from decomp.ir import spellings
 from decomp.ir.arguments import leaves, nodes_in
 from decomp.ir.binding import BindingError, Bound, bind_function, bind_method
@@ -25,12 +25,22 @@ CALLS = frozenset({"call_function", "call_method", "call_module"})
 NUMBER = "number"
 """The key in the meta of an expansion's input that is a size or another number, if there is no metadata."""
 
+T = TypeVar("T")
+
 
 def metadata(node: Any) -> Any:
     """The metadata of a node's value (a fake tensor, a number, a tuple of them), or None if the program has none."""
     meta = node.meta
     found = meta.get("val")
     return found if found is not None else meta.get("example_value")
+
+
+def of_node(table: Mapping[str, T], node: Any, described: str) -> T:
+    """The entry of a node, or of its name. Raises `UnknownNode`: `node` is not what was `described`."""
+    name = getattr(node, "name", node)
+    if not isinstance(name, str) or name not in table:
+        raise UnknownNode(f"{node!r} is not {described}\n  to do: pass a node of its graph, or the name of one")
+    return table[name]
 
 
 def is_surely_legal(node: fx.Node, sure: bool | frozenset[torch.dtype]) -> bool:

@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from decomp.errors import ArgumentError, first_line
+from decomp.errors import ArgumentError, PackageMissing, first_line
 from decomp.locking.lock import Lock
 
 FEW = 4
@@ -23,7 +23,7 @@ def read(path: Path) -> Lock:
     try:
         import onnx
     except ImportError as error:
-        raise ArgumentError(
+        raise PackageMissing(
             f"{path}: to read ONNX files install the package onnx: pip install 'decomp[onnx]'"
         ) from error
     try:

@@ -10,7 +10,9 @@ from typing import Any
 from torch import fx
 
 from decomp.errors import ArgumentError, NotPortable, boundary
+from decomp.figures import place_of_plot
 from decomp.forks import collector_paused
+from decomp.ir.call import of_node
 from decomp.loading import Unlifted, has_dynamic_sizes, is_computation, load
 from decomp.memory.applying import apply_plan
 from decomp.memory.blocks import BlockedProgram, run_in_blocks
@@ -108,11 +110,11 @@ class MemoryPlan:
         return sum(op.in_blocks for op in self.ops)
 
     def offset(self, node: fx.Node | str) -> int | None:
-        """The offset in bytes of a call's result in the arena; None if it is elsewhere. Raises `KeyError` for a call
-        that allocates no memory, such as a view."""
-        name = node if isinstance(node, str) else node.name
-        found = {made.name: buffer for made, buffer in self.placement.of.items()}
-        return found[name].offset if found[name].memory == ARENA else None
+        """The offset in bytes of a call's result in the arena; None if it is elsewhere. Raises `UnknownNode`, also for
+        a call that allocates no memory, such as a view."""
+        buffers = {made.name: buffer for made, buffer in self.placement.of.items()}
+        found = of_node(buffers, node, "a call of the program that allocates memory")
+        return found.offset if found.memory == ARENA else None
 
     def apply(self) -> fx.GraphModule:
         """Return the program with calls in their in-place and `out=` forms, for inference. Its results are the same bit
@@ -136,12 +138,14 @@ class MemoryPlan:
         names += ["in_place", "in_arena", "in_blocks"]
         return {name: getattr(self, name) for name in names} | {"ops": [vars(op) for op in self.ops]}
 
+    @boundary("MemoryPlan.plot")
     def plot(self, path: str | Path) -> Path:
         """Plot offsets in the arena over time, and the bytes held at each step with and without the plan. Needs
-        matplotlib, of the extra `plot`. Returns the path."""
+        matplotlib, of the extra `plot`. Returns the path. Raises `ArgumentError` if the file cannot be written, and
+        `PackageMissing`."""
         from decomp.memory.plotting import plot
 
-        return plot(self, Path(path))
+        return plot(self, place_of_plot(path))
 
     def __str__(self) -> str:
         return "\n".join(render_plan(self))

@@ -16,7 +16,7 @@ MEGABYTE = 1e6
 
 
 def plot(plan: MemoryPlan, path: Path) -> Path:
-    """Draw a plan into a file, whose suffix decides the format. Raises `ImportError` without matplotlib."""
+    """Draw a plan into a file, whose suffix decides the format. Raises `PackageMissing` without matplotlib."""
     figure = new_figure(9, 7)
     upper, lower = figure.subplots(2, 1, sharex=True)
     _held(upper, plan)

@@ -128,6 +128,15 @@ def require_grad_like(fake: torch.Tensor, like: torch.Tensor) -> None:
         fake.requires_grad_()
 
 
+def is_apart(value: Any, base: Any) -> bool:
+    """Whether the metadata of a view, or of the first of several, is on memory other than that of its base."""
+    view = value[0] if isinstance(value, (tuple, list)) and value else value
+    if not all(isinstance(each, torch.Tensor) and each.layout is torch.strided for each in (view, base)):
+        return False
+    # Fake tensors have no addresses; the identity of their storage is what views share.
+    return bool(view.untyped_storage()._cdata != base.untyped_storage()._cdata)
+
+
 def _are_numbers(*sizes: Sizes) -> bool:
     # A list: for a few items it is faster than a generator, and this runs for each fake tensor.
     return all([type(size) is int for part in sizes for size in part])

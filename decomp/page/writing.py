@@ -10,8 +10,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from decomp.errors import ArgumentError, first_line
-from decomp.files import write_atomically
+from decomp.errors import ArgumentError
+from decomp.files import naming_file, place_of_user, write_atomically
 from decomp.lowering import Lowering
 from decomp.page.contents import PageContents
 from decomp.page.differences import DifferenceContents, differences
@@ -27,28 +27,24 @@ def write(lowering: Lowering, path: str | Path, title: str | None = None, before
     """Write the page of a lowering, or of what differs from an earlier one. Raises `ArgumentError` if the file cannot
     be written."""
     if before is None:
-        return save(Path(path), lambda: html(contents_of(lowering, title)))
+        return save(path, lambda: html(contents_of(lowering, title)))
+    if not isinstance(before, type(lowering)):
+        raise ArgumentError(f"before= must be a Lowering, not {type(before).__name__}")
     names = (type(before.internals.model).__name__, title or type(lowering.internals.model).__name__)
-    return save(Path(path), lambda: html_of_difference(differences(before, lowering, names)))
+    return save(path, lambda: html_of_difference(differences(before, lowering, names)))
 
 
-def require_place(path: Path) -> None:
-    """Raise `ArgumentError` if no file can be at this path, before a page is made for it."""
-    if path.is_dir():
-        raise ArgumentError(f"html: {path} is a directory\n  to do: name a file, as {path / 'page.html'}")
-    if not path.absolute().parent.is_dir():
-        raise ArgumentError(f"html: there is no directory {path.parent}\n  to do: make it, or write elsewhere")
+def require_place(path: Any) -> Path:
+    """The path of a page. Raises `ArgumentError` if no file can be there, before the page is made."""
+    return place_of_user(path, "html", "page.html")
 
 
-def save(path: Path, made: Callable[[], str]) -> Path:
+def save(path: str | Path, made: Callable[[], str]) -> Path:
     """Write a page. Raises `ArgumentError` if the file cannot be written."""
-    require_place(path)
+    path = require_place(path)
     text = made()
-    try:
-        with write_atomically(path) as unfinished:
-            unfinished.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(f"html: cannot write {path}: {error.strerror or first_line(error)}") from error
+    with naming_file(path, "html: cannot write"), write_atomically(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
     return path
 
 

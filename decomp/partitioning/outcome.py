@@ -11,13 +11,14 @@ from typing import Any
 from torch import fx, nn
 
 from decomp.derive.decisions import op_of_node
-from decomp.errors import count_noun, spell_target
+from decomp.errors import ArgumentError, count_noun, spell_target
 from decomp.ir.call import is_host, is_projection, metadata
 from decomp.lowering import Lowering
 from decomp.partitioning.assignment import CHIP, HOST, Assignment, AssignmentProblem, crosses
 from decomp.partitioning.choices import Choices, bytes_of
 from decomp.partitioning.more_ops import MoreOps
 from decomp.partitioning.parts import Cut, OnBackend, program_of_parts
+from decomp.runtime.tables import Backend
 from decomp.tables import Table, titled
 
 
@@ -113,6 +114,8 @@ class Partition:
     def load(self, backend: Any) -> fx.GraphModule:
         """The program with its parts on the chip loaded on a `Backend`, the others run by PyTorch; without gradients.
         `backend.load(partition)` is the same. Raises `LoadError`."""
+        if not isinstance(backend, Backend):
+            raise ArgumentError(f"partition.load takes a decomp.Backend, not {type(backend).__name__}")
         modules: dict[str, nn.Module] = {}
         for part, cut in zip(self.parts, self.cuts):
             on_chip = part.lowering is not None

@@ -17,7 +17,8 @@ from torch import fx, nn
 from decomp.capture.inputs.assumptions import size_assumptions
 from decomp.capture.inputs.checks import InputCheck, expected_inputs
 from decomp.capture.lowered_module import install_input_check
-from decomp.errors import ArgumentError, boundary, first_line
+from decomp.errors import ArgumentError, boundary
+from decomp.files import naming_file, path_of_user
 from decomp.ir.composites import KEY
 from decomp.ir.host_functions import HOST_FUNCTIONS
 from decomp.ir.schema import parameters
@@ -54,15 +55,13 @@ class PortableProgram:
     def read(cls, path: str | Path) -> PortableProgram:
         """Read `program.json` and the file of weights beside it. Nothing in them is executed. Raises `ArgumentError`,
         which names the file, if one is not there, damaged, of another format, or calls an op that is not registered."""
-        path = Path(path)
-        try:
+        path = path_of_user(path, "PortableProgram.read")
+        with naming_file(path, "cannot read"):
             document = read_record(path, KIND, FORMAT, "program", _REMEDY, dict)
             name = document.get("weights", {}).get("file")
             if not isinstance(name, str) or Path(name).name != name:
                 raise ArgumentError(f"{path} is a damaged program: its weights are in {name!r}\n  to do: {_REMEDY}")
             weights = WeightsFile(path.with_name(name), document["weights"]["bytes"])
-        except OSError as error:
-            raise ArgumentError(f"cannot read {path}: {error.strerror or first_line(error)}") from error
         return read_record(
             path, KIND, FORMAT, "program", _REMEDY, lambda found: cls(found["target"], _module(found, weights), found)
         )

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from decomp.errors import ArgumentError, NotPortable, first_line
-from decomp.files import write_atomically
+from decomp.errors import ArgumentError, NotPortable
+from decomp.files import naming_file, path_of_user, write_atomically
 from decomp.ir.dtypes import name_of
 from decomp.loading import load
 from decomp.lowering import Lowering
@@ -24,9 +24,10 @@ from decomp.records import one_row_a_line
 KIND, FORMAT = "decomp program", 2
 
 
-def save(lowering: Lowering, path: Path, weights: bool = True) -> Path:
+def save(lowering: Lowering, path: str | Path, weights: bool = True) -> Path:
     """Write a program, and its weights beside it. Raises `NotPortable` for what cannot be written, and `ArgumentError`
     if the files cannot."""
+    path = path_of_user(path, "save")
     if path.suffix != ".json":
         raise ArgumentError(f"save: {path} must end in .json; the weights go beside it, into {path.stem}.weights")
     recorder = PortableRecorder(load(lowering, None, None, None))
@@ -35,12 +36,13 @@ def save(lowering: Lowering, path: Path, weights: bool = True) -> Path:
     placed = weight_files.place([each.value for each in held])
     beside = path.with_suffix(".weights")
     document = _document(lowering, recorder, held, placed, beside.name)
-    try:
-        with write_atomically(beside) as unfinished, write_atomically(path) as described:
-            weight_files.write(placed, unfinished)
-            described.write_text(_text(document), encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(f"save: cannot write {path}: {error.strerror or first_line(error)}") from error
+    with (
+        naming_file(path, "save: cannot write"),
+        write_atomically(beside) as unfinished,
+        write_atomically(path) as described,
+    ):
+        weight_files.write(placed, unfinished)
+        described.write_text(_text(document), encoding="utf-8")
     return path
 
 

@@ -20,6 +20,7 @@ from decomp.graphs.lowered_modules import lowered_modules
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.snapshot import is_as_recorded
 from decomp.graphs.tracing import without_guards
+from decomp.ir.call import of_node
 from decomp.ir.module import Module
 from decomp.lowering import Lowering, without_composites
 from decomp.metadata.ambient_modes import without_ambient_modes
@@ -81,16 +82,17 @@ class Refolding:
         return replace(self)
 
     def origin(self, node: fx.Node | str) -> str:
-        """The name of the node, in the program passed in, from which a node comes. Raises `KeyError`."""
-        return self._origins[node if isinstance(node, str) else node.name]
+        """The name of the node, in the program passed in, from which a node comes. Raises `UnknownNode`."""
+        return of_node(self._origins, node, "a node of the refolded program")
 
     def provenance(self, node: fx.Node | str) -> Provenance:
-        """The provenance of a node of a refolded lowering. Raises `KeyError` for an unknown node, or one that was added
-        after the lowering."""
-        name = node if isinstance(node, str) else node.name
-        assert self.lowering is not None
-        found = self.lowering.provenance(self.origin(name))
-        return Provenance(found.source, found.op, found.line, found.module, ()) if name in self._restored else found
+        """The provenance of a node of a refolded lowering. Raises `UnknownNode`, also for a node that was added after
+        the lowering, and `ArgumentError` where a program was refolded that is not a lowering."""
+        if self.lowering is None:
+            raise ArgumentError("provenance is that of a lowering: refold what decomp.lower returned, not its result")
+        found = self.lowering.provenance(self.origin(node))
+        restored = getattr(node, "name", node) in self._restored
+        return Provenance(found.source, found.op, found.line, found.module, ()) if restored else found
 
     @functools.cached_property
     def _restored(self) -> frozenset[str]:

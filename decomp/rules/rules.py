@@ -72,7 +72,8 @@ class Rules:
     @classmethod
     def from_torch(cls, table: Mapping[Any, Callable[..., Any]]) -> Rules:
         """Rules from a decomposition table, `{torch.ops.aten.addcdiv.default: function}`. Each entry is a rule for its
-        overload only, and is traced once for each signature. Raises `UnknownOp`.
+        overload only, and is traced once for each signature. Raises `UnknownOp`, and `ArgumentError` for
+        what is not a table.
 
         ```python
         theirs = Rules.from_torch(torch._decomp.core_aten_decompositions())
@@ -81,6 +82,8 @@ class Rules:
         """
         from decomp.rules.torch_tables import rules_of
 
+        if not isinstance(table, Mapping):
+            raise ArgumentError(f"a decomposition table maps overloads to functions; got {type(table).__name__}")
         return cls(rules_of(table))
 
     def register(

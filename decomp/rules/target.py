@@ -166,7 +166,7 @@ class Target:
         computes nothing and stays legal on all dtypes, and so do ops that are added to the target later. Without
         complex dtypes, programs with complex numbers are lowered to pairs of real numbers. Raises `TargetError` for an
         unknown dtype."""
-        names = tuple(dict.fromkeys(map(name_of, [dtypes] if isinstance(dtypes, (str, torch.dtype)) else dtypes)))
+        names = tuple(dict.fromkeys(map(name_of, _as_dtypes(dtypes))))
         wrong = unknown_in(names)
         if wrong is not None:
             raise TargetError(f"unknown dtype {wrong!r}; known are {', '.join(KINDS)}, and names as float32")
@@ -181,7 +181,7 @@ class Target:
     def with_more_dtypes(self, dtypes: Iterable[torch.dtype]) -> Target:
         """A copy of this target on which tensors may also have these dtypes: calls that were illegal only because of
         them become legal."""
-        more = tuple(map(name_of, dtypes))
+        more = tuple(map(name_of, _as_dtypes(dtypes)))
 
         def wider(condition: Condition) -> Condition:
             holds = condition.holds
@@ -340,6 +340,15 @@ class Target:
 
     def _lookup(self, key: Key) -> Alternatives:
         return self._entries.get(key, self._entries.get((key[0], None), ()))
+
+
+def _as_dtypes(dtypes: Any) -> Iterable[torch.dtype | str]:
+    """One or several dtypes as several. Raises `TargetError` for something else."""
+    if isinstance(dtypes, (str, torch.dtype)):
+        return [dtypes]
+    if isinstance(dtypes, Iterable):
+        return dtypes
+    raise TargetError(f"dtypes are as torch.float32 or 'float32', one or several; got {type(dtypes).__name__}")
 
 
 class MatchAllTarget(Target):

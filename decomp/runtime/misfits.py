@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from decomp.errors import describe_wrong_result
+from decomp.errors import describe, name_with_place
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
 from decomp.runtime.code import GeneratedProgram, GeneratedStep
@@ -58,7 +58,8 @@ def first_misfit(code: GeneratedProgram, values: Sequence[Any], read: Read) -> s
 
 class _Misfit(Exception):
     def __init__(self, step: GeneratedStep, found: str, expected: str) -> None:
-        super().__init__(describe_wrong_result(step.function, step.node, found, expected))
+        returned = f"earlier, {name_with_place(step.function)} returned {found} at {describe(step.node)}"
+        super().__init__(f"{returned}, which is {expected} in the program")
 
 
 def _has_form(value: Any, meta: Any, read: Read) -> bool:

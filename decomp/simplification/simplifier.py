@@ -21,7 +21,7 @@ from decomp.ir.aliases import view_bases
 from decomp.ir.arguments import substituted
 from decomp.ir.module import BODY, Module, ProgramGraph
 from decomp.ir.signature import is_symbolic
-from decomp.metadata.fakes import mode_of
+from decomp.metadata.fakes import is_apart, mode_of
 from decomp.ops import aten
 from decomp.rules.target import Target
 from decomp.simplification.chains import CHAINS
@@ -424,7 +424,7 @@ class _Emission:
             return
         bases: Sequence[Any] = node.args[:1] if call is not None else view_bases(node)
         # The memory is right already for most views: their base kept its metadata.
-        if not any([_is_apart(value, base.meta.get("val")) for base in bases]):
+        if not any([is_apart(value, base.meta.get("val")) for base in bases]):
             return
         moved = self._moved(node, bases[0]) if len(bases) == 1 else None
         if moved is not None:
@@ -448,18 +448,9 @@ class _Emission:
             return self._new.on_memory_of(base, value, 0)
         bases = view_bases(old) if old not in self._applied else ()
         was = bases[0].meta.get("val") if len(bases) == 1 else None
-        if was is None or not same_value(base, was) or _is_apart(value, was):
+        if was is None or not same_value(base, was) or is_apart(value, was):
             return None
         return self._new.on_memory_of(base, value, value.storage_offset() - was.storage_offset())
-
-
-def _is_apart(value: Any, base: Any) -> bool:
-    """Whether the metadata of a view, or of the first of several, is on memory other than that of its base."""
-    view = value[0] if isinstance(value, (tuple, list)) and value else value
-    if not all(isinstance(each, torch.Tensor) and each.layout is torch.strided for each in (view, base)):
-        return False
-    # Fake tensors have no addresses; the identity of their storage is what views share.
-    return bool(view.untyped_storage()._cdata != base.untyped_storage()._cdata)
 
 
 def _names(subject: Subject, form: NormalForm, needed: Iterable[Term]) -> dict[Term, str]:

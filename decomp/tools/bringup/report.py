@@ -10,8 +10,8 @@ from pathlib import Path
 import re
 from typing import Any
 
-from decomp.errors import ArgumentError
-from decomp.files import write_atomically
+from decomp.errors import ArgumentError, boundary
+from decomp.files import naming_file, path_of_user, place_of_user, write_atomically
 from decomp.records import one_row_a_line
 from decomp.tables import Table, folded, paragraph, titled
 from decomp.tools.bringup.rows import FINE, UNTRIED, BringUpRow, Problem
@@ -131,21 +131,27 @@ class BringUp:
         head |= {"seconds": self.seconds, "ok": self.ok, "headline": self.headline}
         return {**head, "culprits": self.culprits, "rows": [row.to_json() for row in self.rows]}
 
+    @boundary("BringUp.save")
     def save(self, path: str | Path) -> Path:
-        """Write it to a file: HTML for `.html`, otherwise JSON."""
+        """Write it to a file: HTML for `.html`, otherwise JSON. Returns the path. Raises `ArgumentError` if the file
+        cannot be written."""
         from decomp.tools.bringup.page import page_of
 
-        path = Path(path)
+        path = place_of_user(path, "save", "report.html")
         text = page_of(self) if path.suffix == ".html" else one_row_a_line(self.as_dict())
-        with write_atomically(path) as unfinished:
+        with naming_file(path, "save: cannot write"), write_atomically(path) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
         return path
 
     @classmethod
+    @boundary("BringUp.load")
     def load(cls, path: str | Path) -> BringUp:
-        """Read a report that was saved as JSON. Raises `ArgumentError` if it is malformed."""
+        """Read a report that was saved as JSON. Raises `ArgumentError` if it cannot be read, or is malformed."""
+        path = path_of_user(path, "load")
+        with naming_file(path, "cannot read"):
+            text = path.read_text(encoding="utf-8")
         try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+            return cls.from_dict(json.loads(text))
         except (ValueError, KeyError, TypeError) as error:
             raise ArgumentError(f"{path} is not a bring-up report: save one with report.save(path)") from error
 
