@@ -93,8 +93,8 @@ class OpenKernels:
             first = run(self._at[0], 0)
             second = run(self._at[1], 1) if first is not NotImplemented else NotImplemented
             return NotImplemented if second is NotImplemented else self._at_any_size(first, second)
-        # PyTorch's of a tensor with more elements than 64 bits count.
-        except (NotOpen, RuntimeError):
+        # PyTorch's of a tensor with more elements than 64 bits count, or with a stride beyond them.
+        except (NotOpen, RuntimeError, TypeError):
             return NotImplemented
 
     def _at_any_size(self, first: Any, second: Any) -> Any:
@@ -159,7 +159,7 @@ class OpenKernels:
                     )
                     for which in (0, 1)
                 )
-            except RuntimeError as error:  # of more bytes than 64 bits count
+            except (RuntimeError, TypeError) as error:  # of more bytes than 64 bits count, or a larger stride
                 raise NotOpen from error
             self._remember(fake, shape, first, second)
             self._bases[first.untyped_storage()._cdata] = fake

@@ -174,3 +174,9 @@ def test_a_product_of_sizes_is_read_off_and_a_sum_is_not():
     for pair in ((a + c, b + d), (a - 1, b - 1), (a, d)):
         with pytest.raises(NotOpen):
             stand_ins.size(pair)
+
+
+def test_strides_beyond_64_bits_are_left_to_the_fake_mode():
+    program = Program()
+    many = program.open(torch.empty(tuple(range(2, 14)), device="meta"))
+    assert program.both(aten.add.Tensor, many, many) == (None, None)
