@@ -274,10 +274,11 @@ class Tape:
         return any(_linear(size.node.expr, expr)[0] for _, _, size in self._known_sizes())
 
     def _leaves(self, expr: Any) -> set[Any]:
-        """The parts from which a size is computed: symbols, or a quotient that only inputs of this size determine."""
+        """The parts from which a size is computed: symbols, or a quotient or product that only inputs of this size
+        determine."""
         if expr.is_symbol or not expr.args:
             return {expr} if expr.is_symbol else set()
-        if expr.is_Function and self._is_solvable(expr) and not all(map(self._is_solvable, expr.free_symbols)):
+        if self._is_solvable(expr) and not all(map(self._is_solvable, expr.free_symbols)):
             return {expr}
         return set().union(*map(self._leaves, expr.args))
 
@@ -343,7 +344,8 @@ def _linear(expr: Any, part: Any) -> tuple[int, int]:
     float."""
     if not all(getattr(given, "is_integer", False) for given in (expr, part)):
         return 0, 0
-    factor = expr.coeff(part, 1)
+    sign, core = part.as_coeff_Mul()  # sympy knows no coefficient of −x·y in x·y
+    factor = expr.coeff(core, 1) / sign
     rest = expr - factor * part
     if not (factor.is_number and factor.is_integer and rest.is_number and rest.is_integer):
         return 0, 0

@@ -253,7 +253,7 @@ def _rolled(x: Tensor, shift: Any, dim: int) -> Tensor:
     if type(length) is int and length == 0:
         return x
     # A shift by one needs no remainder, which could not be shown to be smaller than a dynamic length.
-    cut = {1: length - 1, -1: 1}[shift] if shift in (1, -1) else -shift % length
+    cut = {1: length - 1, -1: 1}[shift] if type(shift) is int and shift in (1, -1) else -shift % length
     if type(cut) is int and cut == 0:
         return x
     return torch.cat([x.narrow(dim, cut, length - cut), x.narrow(dim, 0, cut)], dim)

@@ -205,15 +205,16 @@ def test_what_is_wholly_overwritten_by_a_slice_still_has_a_gradient():
     assert found.tolist() == gradient.tolist() == [0.0, 0.0]
 
 
-def test_a_dimension_of_any_size_is_rolled_by_more_than_one():
-    class Rolled(torch.nn.Module):
+@pytest.mark.parametrize("function", [lambda x: x.roll((3, -2), (0, 1)), torch.fft.fftshift, torch.argmax])
+def test_dimensions_of_any_size_are_rolled_by_any_number_and_numbered(function):
+    class Moved(torch.nn.Module):
         def forward(self, x):
-            return x.roll((3, -2), (0, 1))
+            return function(x)
 
     shapes = ({0: torch.export.Dim("height", min=2), 1: torch.export.Dim("width", min=2)},)
-    lowered = decomp.lower(Rolled(), to=targets.tinygrad, args=(torch.randn(4, 5),), dynamic_shapes=shapes).result
+    lowered = decomp.lower(Moved(), to=targets.tinygrad, args=(torch.randn(4, 5),), dynamic_shapes=shapes).result
     for x in (torch.randn(2, 7), torch.randn(3, 2), torch.randn(9, 3)):
-        assert torch.equal(lowered(x), x.roll((3, -2), (0, 1)))
+        assert torch.equal(lowered(x), function(x))
 
 
 @pytest.mark.parametrize("step", [2, 3, 5])
