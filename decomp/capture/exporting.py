@@ -22,6 +22,7 @@ from decomp.capture.module_hooks import refuse_what_export_loses
 from decomp.capture.partly_meta import OnOneDevice, device_of_the_rest
 from decomp.capture.source_state import source_unchanged
 from decomp.capture.traced_regions import has_custom_functions, holds_custom_functions, record_modes
+from decomp.capture.violated_sizes import violated_sizes
 from decomp.errors import CaptureError, MutationError, NotLowered, first_line, is_own_fault
 from decomp.ir.aliases import attribute
 from decomp.ir.arguments import substituted
@@ -71,6 +72,9 @@ def export(
     except (MutationError, NotLowered):
         raise
     except Exception as error:
+        if (violated := violated_sizes(error)) is not None:
+            # Other ways to capture find the same, and log pages of it.
+            raise CaptureError(f"torch.export could not capture {type(model).__name__}: {violated}") from error
         refused = error
     device = device_of_the_rest(model, args, kwargs)
     if device is not None:

@@ -1,0 +1,40 @@
+"""Sizes that torch.export refuses: what a program assumes of those that were declared dynamic, and what to declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import re
+
+_INPUT_SIZE = re.compile(r"L\['(\w+)'\]((?:\[[^\]]*\])*)\.size\(\)\[(\d+)\]")
+_NO_BOUND = re.compile(r" and [^ ]+ <= IntInfinity\(\)")
+
+
+def violated_sizes(error: BaseException) -> str | None:
+    """What torch.export's error says of declared sizes, a line each and a line of what to do; None for other errors."""
+    lines = [_in_words(line) for line in str(error).splitlines()]
+    if type(error).__name__ == "ConstraintViolationError" and lines and " not in range " in lines[0]:
+        remedy = "pass example inputs of sizes in this range, or declare another range"
+        return f"an example input has the size {lines[0]}, which dynamic_shapes declares\n  to do: {remedy}"
+    if not lines or not lines[0].startswith("Constraints violated"):
+        return None
+    facts = [f"  {line[4:].partition(' If you')[0].removesuffix('.')}" for line in lines if line.startswith("  - ")]
+    remedies = "; ".join(_remedies(lines)) or "leave such sizes out of dynamic_shapes, or declare them Dim.AUTO"
+    found = "the program does not take all sizes that dynamic_shapes declares"
+    return "\n".join([found, *facts, f"  to do: {remedies}"])
+
+
+def _in_words(line: str) -> str:
+    """`x.shape[0]` for `L['x'].size()[0]`, without a bound that is none."""
+    return _NO_BOUND.sub("", _INPUT_SIZE.sub(r"\1\2.shape[\3]", line))
+
+
+def _remedies(lines: list[str]) -> Iterator[str]:
+    start = lines.index("Suggested fixes:") + 1 if "Suggested fixes:" in lines else len(lines)
+    for line in lines[start:]:
+        name, found, value = line.strip().partition(" = ")
+        if not found:
+            return
+        if value.isdigit():
+            yield f"leave {name} out, which is always {value}"
+        else:
+            yield f"declare {name} = {value}"

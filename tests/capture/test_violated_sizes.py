@@ -1,0 +1,52 @@
+"""What is said of sizes that a program does not take, though they were declared dynamic."""
+
+import pytest
+import torch
+from torch.export import Dim
+
+import decomp
+from decomp_rules import targets
+
+X = torch.randn(6, 5)
+A = Dim("a", min=2)
+FITS = "could not capture Summed: the program does not take all sizes that dynamic_shapes declares"
+
+
+class Summed(torch.nn.Module):
+    """The first rows, with a row of a fixed width added."""
+
+    def forward(self, x, y):
+        return x.narrow(0, 0, 4) + y
+
+
+@pytest.mark.parametrize(
+    "shapes, texts",
+    [
+        (
+            ({0: A}, {}),
+            [FITS, "satisfy the generated guard 4 <= x.shape[0]\n", "  to do: declare a = Dim('a', min=4)"],
+        ),
+        (
+            ({1: A}, {0: Dim("b", min=2)}),
+            [FITS, "The values of b = y.shape[0] and a = x.shape[1] must always be equal\n", "  to do: declare b = a"],
+        ),
+        (
+            ({1: A}, {}),
+            [FITS, "but your code specialized it to be a constant (5)\n", "  to do: leave a out, which is always 5"],
+        ),
+        (
+            ({1: Dim.DYNAMIC}, {}),
+            [FITS, "specialized it to be a constant (5)\n", "leave such sizes out of dynamic_shapes, or declare them"],
+        ),
+        (
+            ({0: Dim("a", min=2, max=5)}, {}),
+            ["an example input has the size 6 not in range [2, 5], which dynamic_shapes declares\n  to do: pass "],
+        ),
+    ],
+)
+def test_what_to_declare_is_said_and_nothing_is_logged(shapes, texts, capfd):
+    with pytest.raises(decomp.CaptureError) as refused:
+        decomp.lower(Summed(), to=targets.core_aten, args=(X, torch.randn(5)), dynamic_shapes=shapes)
+    assert all(text in str(refused.value) for text in texts)
+    assert "L['" not in str(refused.value) and "IntInfinity" not in str(refused.value)
+    assert capfd.readouterr().err == ""
