@@ -4,7 +4,6 @@ values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,9 +11,11 @@ import torch
 Pair = tuple[int, int]
 """The values of one size at the two assignments."""
 
-# Small enough that the elements of a tensor with six open dimensions are counted in 64 bits. That one of them divides a
-# number of the program does no harm, as the other assignment has another.
-_FROM, _TO = 1_009, 20_000
+# The first assignment takes primes from the lower end upwards, the second from the upper end downwards: the difference
+# between two sizes then has another sign at each, so that no size and a number added to it are another size at both.
+# Small enough that the elements of a tensor with five open dimensions are counted in 64 bits. That one of them divides
+# a number of the program does no harm, as the other assignment has another.
+_FROM, _TO = 1_009, 3_000
 
 
 class NotOpen(Exception):
@@ -25,26 +26,34 @@ class StandIns:
     """The pairs of numbers for the sizes of one program, and the sizes for pairs of numbers."""
 
     def __init__(self) -> None:
-        self._primes = _primes()
+        self._primes = iter(_PRIMES), reversed(_PRIMES)
         self._symbols: tuple[dict[Any, Any], dict[Any, Any]] = {}, {}
-        self._pairs: dict[Any, Pair] = {}
+        self._pairs: dict[Any, Pair | None] = {}
         self._sizes: dict[Pair, Any] = {}
 
     def pair(self, size: Any) -> Pair:
         """The two numbers for a size. Raises `NotOpen` for a symbolic number that is no size, and for a size that the
-        two do not tell from another one, such as `Min(s0, 512)`."""
+        two do not tell from another one, such as `Min(s0, 512)`, or `(s0 + 1)//2`, which is exact at odd numbers."""
         if type(size) is int:
             return size, size
         if not isinstance(size, torch.SymInt):
             raise NotOpen
         expr = size.node.expr
-        found = self._pairs.get(expr)
+        if expr not in self._pairs:
+            self._pairs[expr] = self._determining(size, expr)
+        found = self._pairs[expr]
         if found is None:
-            found = self._pairs[expr] = self._evaluated(expr)
-            if not expr.is_number and (found[0] == found[1] or self._sizes.setdefault(found, size).node.expr != expr):
-                del self._pairs[expr]
-                raise NotOpen
+            raise NotOpen
         return found
+
+    def _determining(self, size: Any, expr: Any) -> Pair | None:
+        """The two numbers of a size, None if they do not determine it among the sizes of the program."""
+        if not expr.is_polynomial(*expr.free_symbols):
+            return None
+        pair = self._evaluated(expr)
+        if expr.is_number or pair[0] != pair[1] and self._sizes.setdefault(pair, size).node.expr == expr:
+            return pair
+        return None
 
     def size(self, pair: Pair) -> Any:
         """The size with these two values: a number if they are equal, else an open size or a product of some. Raises
@@ -58,9 +67,9 @@ class StandIns:
 
     def _evaluated(self, expr: Any) -> Pair:
         for symbol in expr.free_symbols:
-            for numbers in self._symbols:
+            for numbers, primes in zip(self._symbols, self._primes):
                 if symbol not in numbers:
-                    numbers[symbol] = _sympy_integer(next(self._primes, 0))
+                    numbers[symbol] = _sympy_integer(next(primes, 0))
         values = [expr.xreplace(numbers) for numbers in self._symbols]
         if not all([value.is_Integer for value in values]):
             raise NotOpen
@@ -79,8 +88,7 @@ class StandIns:
         raise NotOpen
 
 
-def _primes() -> Iterator[int]:
-    return (n for n in range(_FROM, _TO) if all(n % d for d in range(2, int(n**0.5) + 1)))
+_PRIMES = tuple(n for n in range(_FROM, _TO) if all(n % d for d in range(2, int(n**0.5) + 1)))
 
 
 def _sympy_integer(number: int) -> Any:

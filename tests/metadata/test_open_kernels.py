@@ -32,6 +32,11 @@ class Program:
         with self.mode:
             return self.mode.from_tensor(x, symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds))
 
+    def fake_of(self, *sizes):
+        """A tensor of these sizes."""
+        with self.mode:
+            return torch.empty(sizes)
+
     def both(self, func, *args, **kwargs):
         """What is known of the results of a call by two runs at fixed sizes, and by the fake mode; None first where the
         fake mode is to be asked."""
@@ -159,9 +164,29 @@ def test_a_size_that_two_numbers_do_not_tell_from_another_has_none():
     size = Program().open(torch.randn(5)).shape[0]
     stand_ins = StandIns()
     assert stand_ins.size(stand_ins.pair(size)) is size
-    for other in (torch.sym_min(size, 512), torch.sym_max(size, 512)):
+    for other in (torch.sym_min(size, 512), torch.sym_max(size, 512), (size + 1) // 2, 2 * ((size + 1) // 2)):
         with pytest.raises(NotOpen):
             stand_ins.pair(other)
+
+
+def test_no_size_and_a_number_are_another_size():
+    stand_ins, program = StandIns(), Program()
+    pairs = [stand_ins.pair(program.open(torch.randn(n)).shape[0]) for n in range(2, 60)]
+    differences = {(c - a, d - b) for a, b in pairs for c, d in pairs if (a, b) != (c, d)}
+    assert all(one != other for one, other in differences)
+
+
+def test_what_is_padded_to_an_even_size_has_the_size_that_it_has():
+    program = Program()
+    x = program.open(torch.randn(5))
+    even = (x.shape[0] + 1) // 2 * 2
+    for order in ((even, x.shape[0] + 1), (x.shape[0] + 1, even)):
+        kernels = kernels_of(fakes_in(program.mode))
+        with without_guards(program.mode):
+            halves = [program.fake_of(size) for size in order]
+        assert [kernels.run(aten.neg.default, (half,), {}) is NotImplemented for half in halves] == [
+            expression(size) == expression(even) for size in order
+        ]
 
 
 def test_a_product_of_sizes_is_read_off_and_a_sum_is_not():

@@ -217,6 +217,20 @@ def test_dimensions_of_any_size_are_rolled_by_any_number_and_numbered(function):
         assert torch.equal(lowered(x), function(x))
 
 
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_steps_through_a_dimension_of_any_size_are_read(step):
+    class Stepped(torch.nn.Module):
+        def forward(self, x):
+            return x[::step] + 1, x[1::step] * 2
+
+    shapes = ({0: torch.export.Dim("n", min=8)},)
+    lowered = decomp.lower(Stepped(), to=targets.tinygrad, args=(torch.randn(9, 2),), dynamic_shapes=shapes).result
+    for n in range(8, 20):
+        x = torch.randn(n, 2)
+        for found, wanted in zip(lowered(x), Stepped()(x)):
+            assert torch.equal(found, wanted)
+
+
 @pytest.mark.parametrize("step", [2, 3, 5])
 @pytest.mark.parametrize("start, end", [(0, 7), (1, 6), (2, 3), (-3, 2**63 - 1), (4, 4)])
 def test_steps_agree_where_what_is_spare_is_cut_off(start, end, step):
