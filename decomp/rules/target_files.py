@@ -266,8 +266,8 @@ class _OfDtypes:
     def __call__(self, call: Call) -> bool:
         if self.argument is not None:
             return all(is_of(t.dtype, self.kinds) for t in _tensors(call.argument(self.argument)))
-        found = _tensors(call.meta) if self.of_result else call.tensors
-        # What is unknown is not legal.
+        # The tensors of a call that takes none, as `rand`, are its results. What is unknown is not legal.
+        found = (not self.of_result and call.tensors) or _tensors(call.meta)
         return bool(found) and all(is_of(t.dtype, self.kinds) for t in found)
 
 

@@ -236,6 +236,14 @@ def test_a_file_says_the_same_as_code(tmp_path):
     assert chip.why_illegal(call(x, f=lambda x: x.amax((0, 1)))) == "one dimension at a time"
 
 
+def test_the_tensors_of_a_call_that_takes_none_are_its_results(tmp_path):
+    text = 'ops = ["rand", "arange"]\n[[when]]\nop = ["rand", "arange"]\ndtype = ["float32"]\n'
+    chip = Target.load(written(tmp_path / "chip.toml", text))
+    assert chip.why_illegal(call(x, f=lambda x: torch.rand(3))) is None
+    assert chip.why_illegal(call(x, f=lambda x: torch.rand(3, dtype=torch.float64))) == "its tensors are float32"
+    assert chip.why_illegal(call(x, f=lambda x: torch.arange(3))) == "its tensors are float32"
+
+
 NARROW = """
 ops = ["abs", "add", "index", "where.self", "max_pool2d", "detach"]
 dtypes = ["float32", "integer", "bool"]
