@@ -3,7 +3,7 @@ results, inputs and buffers that were written to, and gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 import contextlib
 import copy
 from dataclasses import dataclass, replace
@@ -83,9 +83,11 @@ def run(
     plain: bool = False,
     moved: Callable[[Any], Any] | None = None,
     mode: TorchDispatchMode | None = None,
+    drawn: Container[str] = (),
 ) -> ObservedRun:
     """Run a module on copies. `wide`: in float64, including calls with an explicit dtype. `moved` changes inputs and
-    state first. `mode`: a mode to run under. `plain`: without a mode."""
+    state first. `mode`: a mode to run under. `plain`: without a mode. `drawn`: the results that depend on random
+    numbers, which the gradients are then not of."""
     given = _copies((tuple(args), dict(kwargs or {})))
     state = _copies(dict((*module.named_parameters(), *module.named_buffers())))
     if moved is not None:
@@ -112,7 +114,8 @@ def run(
     named = {f"result{name}": t for name, t in _named(results) if isinstance(t, torch.Tensor)}
     changed = {f"{name}{AFTERWARDS}": t for name, t in before.items() if not _equal(t, kept[name])}
     tracked = frozenset(name for name, value in {**named, **changed}.items() if _is_tracked(value))
-    return ObservedRun({**_detached(named), **_detached(changed)}, _gradients(named, wanted), tracked)
+    same = {name: value for name, value in named.items() if name not in drawn}
+    return ObservedRun({**_detached(named), **_detached(changed)}, _gradients(same, wanted), tracked)
 
 
 def _named(value: Any) -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,7 @@ from torch import nn
 from decomp.errors import ArgumentError, count_noun, first_line
 from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
 from decomp.validation.closeness import CallReference, compare_with_reference
+from decomp.validation.draws import DrawnValues, drawn_values
 from decomp.validation.running_programs import (
     AFTERWARDS,
     Flushing,
@@ -22,7 +23,6 @@ from decomp.validation.running_programs import (
     branches,
     callable_of,
     flushed,
-    is_random,
     named_as,
     nudged,
     run,
@@ -39,32 +39,63 @@ def whole_programs(
     gradients: bool = True,
     narrow: Narrow | None = None,
     subnormals: bool = True,
+    recorded: Any = None,
 ) -> str:
     """Run two programs on the same inputs and compare all that a caller can observe, gradients only if the second must
     have them; `promise` is the allowed error of its rules in ULP, of the `narrow` dtypes if it computes in these.
-    `subnormals`: whether the rules promise anything for subnormal numbers. Raises `ValuesDiffer`, `GradientsDiffer`,
-    and `ArgumentError` if the source does not run on the inputs."""
+    `subnormals`: whether the rules promise anything for subnormal numbers. Of values that depend on random numbers only
+    dtypes and numbers of dimensions are compared; `recorded` is a program with the graph of both, if neither has one,
+    to show which these are. Raises `ValuesDiffer`, `GradientsDiffer`, and `ArgumentError` if the source does not run on
+    the inputs."""
     before, after = callable_of(source), callable_of(lowered)
-    # Rules draw in another order or number than PyTorch's kernel, so equal seeds give other numbers.
-    if is_random(source) or is_random(lowered):
-        return "the whole program not compared, as it is random"
+    drawn = drawn_values(source, lowered, *([recorded] if recorded is not None else []))
+    if drawn.every:
+        return NOT_COMPARED
     plain = branches(source) or branches(lowered)
-    truth = _Truth(before, args, kwargs, plain=plain, gradients=gradients, narrow=narrow, subnormals=subnormals)
-    found = named_as(before, _ran(after, args, kwargs, truth.differentiable), after)
+    truth = _Truth(before, args, kwargs, plain, gradients, narrow, subnormals, drawn)
+    found = named_as(before, _ran(after, args, kwargs, truth.differentiable, drawn), after)
+    _require_alike(truth.own, found, drawn)
+    if drawn and all(name in drawn for name in truth.own.values):
+        return NOT_COMPARED
     worst = []
     for what, kind in (("values", ValuesDiffer), ("gradients", GradientsDiffer)):
-        names, ours = list(getattr(truth.own, what)), getattr(found, what)
-        extra = ours.keys() - set(names)
+        names, ours = [name for name in getattr(truth.own, what) if name not in drawn], getattr(found, what)
+        extra = {name for name in ours if name not in drawn} - set(names)
         if extra and what == "values":
             raise kind(f"the lowered program returns {sorted(extra)[0]}, the source does not")
         errors = [_require_close(name, truth, ours.get(name), kind, max(FLOOR, promise)) for name in names]
         if what == "gradients":
             _require_same_tracking(truth.own, found)
-        size = max(map(_size, getattr(truth.own, what).values()), default=0.0) or 1.0
+        size = max((_size(getattr(truth.own, what)[name]) for name in names), default=0.0) or 1.0
         mine, own = (max((pair[i] for pair in errors), default=0.0) / size for i in range(2))
         worst.append(f"{_counted(names, what)} within {mine:.2g} (the source: {own:.2g})")
+    said = f"the whole program run on the example inputs, against {truth.reference}: {', '.join(worst)}"
     allowed = ", which differ where subnormal numbers are flushed to 0: no more is promised there" * truth.flushed
-    return f"the whole program run on the example inputs, against {truth.reference}: {', '.join(worst)}{allowed}"
+    return said + allowed + _left_out([name for name in truth.own.values if name in drawn])
+
+
+NOT_COMPARED = "the whole program not compared, as it is random"
+
+
+def _left_out(names: Sequence[str]) -> str:
+    """`; 1 result not compared, as it depends on random numbers`."""
+    depends = "it depends" if len(names) == 1 else "they depend"
+    return f"; {_counted(names, 'values')} not compared, as {depends} on random numbers" if names else ""
+
+
+def _require_alike(own: ObservedRun, found: ObservedRun, drawn: DrawnValues) -> None:
+    """Raise unless the results that depend on draws have the source's dtypes and numbers of dimensions: sizes may be
+    drawn, and what is written may be what was there."""
+    for name in (each for each in own.values if each in drawn and not each.endswith(AFTERWARDS)):
+        value, expected = found.values.get(name), own.values[name]
+        if value is None:
+            raise ValuesDiffer(f"the lowered program does not return {name}")
+        if (value.dtype, value.dim()) != (expected.dtype, expected.dim()):
+            raise ValuesDiffer(f"{name} of the lowered program is {_kind(value)}, and {_kind(expected)} of the source")
+
+
+def _kind(value: torch.Tensor) -> str:
+    return f"a tensor of {str(value.dtype).removeprefix('torch.')} with {count_noun(value.dim(), 'dimension')}"
 
 
 def _counted(names: Sequence[str], what: str) -> str:
@@ -72,13 +103,15 @@ def _counted(names: Sequence[str], what: str) -> str:
     if what == "gradients":
         return count_noun(len(names), "gradient")
     changed = sum(name.endswith(AFTERWARDS) for name in names)
-    results = count_noun(len(names) - changed, "result")
-    return f"{results} and {count_noun(changed, 'changed tensor')}" if changed else results
+    counts = [count_noun(len(names) - changed, "result")] * (len(names) > changed or not changed)
+    return " and ".join([*counts, *[count_noun(changed, "changed tensor")] * bool(changed)])
 
 
-def _ran(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], gradients: bool) -> ObservedRun:
+def _ran(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], gradients: bool, drawn: DrawnValues
+) -> ObservedRun:
     try:
-        return run(module, args, kwargs, gradients=gradients)
+        return run(module, args, kwargs, gradients=gradients, drawn=drawn)
     except Exception as error:  # the source ran on these inputs
         raise ValuesDiffer(f"the lowered program fails with {type(error).__name__}: {first_line(error)}") from error
 
@@ -107,7 +140,7 @@ FLOOR = 32.0
 
 def _require_same_tracking(own: ObservedRun, found: ObservedRun) -> None:
     """Raise unless the same values require a gradient: where it is zero everywhere, gradients alone do not tell."""
-    for name in own.values:
+    for name in own.values.keys() & found.values.keys():  # what is drawn, and written, may be what was there
         if (name in own.tracked) != (name in found.tracked):
             has, had = ("no", "one") if name in own.tracked else ("a", "none")
             raise GradientsDiffer(f"{name} requires {has} gradient in the lowered program, and {had} in the source")
@@ -127,14 +160,15 @@ class _Truth:
         gradients: bool = True,
         narrow: Narrow | None = None,
         subnormals: bool = True,
+        drawn: DrawnValues = DrawnValues(),
     ) -> None:
         wide, self.narrow = module, narrow
         module = callable_of(narrow.source) if narrow is not None else module
         # Tried with gradients first, since results are the same with and without and one run is then enough.
-        own = self._tried(module, args, kwargs, gradients=True) if gradients else None
+        own = self._tried(module, args, kwargs, gradients=True, drawn=drawn) if gradients else None
         self.differentiable = own is not None
         self.own = own or _of_source(module, args, kwargs)
-        how = {"gradients": self.differentiable, "plain": plain}
+        how = {"gradients": self.differentiable, "plain": plain, "drawn": drawn}
         self._again = functools.partial(self._tried, module, args, kwargs, **how)
         self._may_flush, self.flushed = not subnormals, False
         self.wide = self._tried(wide, args, kwargs, wide=True, **how)

@@ -24,6 +24,7 @@ from decomp.rules.target import Target
 from decomp.tools.converting.converter import Converter, failure
 from decomp.tools.converting.trial import NoTrial, try_out
 from decomp.torch_internals import pytree
+from decomp.validation.draws import drawn_values
 from decomp.validation.running_programs import without_numbers
 from decomp.validation.values import example_inputs
 from decomp.validation.whole_programs import whole_programs
@@ -171,8 +172,8 @@ def _verified(converter: Converter, version: str, lowering: Lowering, model: Any
     if results is None or given is None:
         return f"converted in a process of its own, but not run, as {missing}"
     try:
-        compared = whole_programs(model, Results(lowering.result, results), *given, gradients=False)
-        return compared.partition(_NO_GRADIENTS)[0]
+        made = Results(lowering.result, results)
+        compared = whole_programs(model, made, *given, gradients=False, recorded=lowering.result)
     except ValuesDiffer as error:
         raise failure(
             f"{converter.name} {version} converts the program to one with other results: {first_line(error)}",
@@ -180,9 +181,13 @@ def _verified(converter: Converter, version: str, lowering: Lowering, model: Any
             f"report it to {converter.name}, with the lowered program (decomp.lower) and these inputs",
             facts=[f"the lowered program, {_calls(lowering)}, is verified: the fault is in {converter.name}"],
         ) from error
+    said = _NO_GRADIENTS.sub("", compared)
+    if drawn_values(lowering.result):
+        warn(f"{converter.name} {version}: {said}")
+    return said
 
 
-_NO_GRADIENTS = ", 0 gradients"
+_NO_GRADIENTS = re.compile(r", 0 gradients within \S+ \(the source: \S+\)")
 
 
 class Results(nn.Module):

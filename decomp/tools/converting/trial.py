@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 import tempfile
 from typing import Any
+import warnings
 
 import torch
 from torch.export import ExportedProgram
@@ -70,7 +71,9 @@ def _results(converter: Converter, program: ExportedProgram, inputs: Tensors | N
 def _written(program: ExportedProgram, inputs: Tensors | None, place: Path) -> bool:
     """Whether the program could be written; `torch.export.save` does not take all of them."""
     try:
-        torch.export.save(program, place / "program.pt2")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch 2.13's own, of constants that share memory
+            torch.export.save(program, place / "program.pt2")
         if inputs is not None:
             torch.save([tensor.detach() for tensor in inputs], place / "inputs.pt")
     except Exception:  # whatever the program holds
