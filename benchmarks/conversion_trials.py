@@ -28,19 +28,22 @@ from decomp.derive.rule_selection import RuleSelection
 from decomp.errors import first_line
 from decomp.files import write_atomically
 from decomp.jobs import Failed, run_in_process
+from decomp.proof.correspondence import CaptureDiffers
 from decomp.records import one_row_a_line
 from decomp.rules.options import Options
 from decomp.tools.cli.terminal import progressing
 from decomp.tools.converting.conversion import Results, conversion
 from decomp.tools.converting.converter import Converter
 from decomp.torch_internals import pytree
-from decomp.validation.whole_programs import whole_programs
+from decomp.validation.whole_programs import NOT_COMPARED, require_as_captured, whole_programs
 from decomp_rules import converters
 
 TIMEOUT = 300.0
 RIGHT, WRONG, REFUSED, CRASHES = "right", "wrong", "refused", "crashes"
 CONVERTED = "converted"
 """Without a runtime, which would say whether it is right."""
+RANDOM = "random"
+"""Converted and run, but all results depend on random numbers, which each runtime draws itself."""
 Built = tuple[nn.Module, tuple[Any, ...]]
 
 
@@ -52,8 +55,8 @@ class Row:
     kind: str
     """"op", "model" or "architecture"."""
     exported: str = ""
-    """As exported: one of right, wrong, refused, crashes, and converted where there is no runtime; empty if it was not
-    tried, as are the others."""
+    """As exported: one of right, wrong, refused, crashes, random, and converted where there is no runtime; empty if it
+    was not tried, as are the others."""
     exported_text: str = ""
     lowered: str = ""
     """The same, lowered before."""
@@ -172,7 +175,7 @@ def converted_by(
             return Found(REFUSED, f"not lowered: {ops}")
         seconds = min(seconds, time.process_time() - began)
     calls = sum(node.op == "call_function" for node in given.graph.nodes)
-    return Found(*_compared(converter, made, given, model, args), calls, round(seconds, 3))
+    return Found(*_compared(converter, made, given, program, model, args), calls, round(seconds, 3))
 
 
 Handed = tuple[Any, ExportedProgram]
@@ -196,20 +199,39 @@ HANDED = {"exported": _as_exported, "decomposed": _decomposed, "lowered": _lower
 
 
 def _compared(
-    converter: Converter, made: Any, program: ExportedProgram, model: nn.Module, args: tuple[Any, ...]
+    converter: Converter,
+    made: Any,
+    given: ExportedProgram,
+    captured: ExportedProgram,
+    model: nn.Module,
+    args: tuple[Any, ...],
 ) -> tuple[str, str]:
-    """The verdict, and the first line of what differs."""
+    """The verdict, and the first line of what differs. Where the exported program computes something else than the
+    model, it is the source."""
     if converter.run is None:
         return CONVERTED, ""
-    results = converter.run(made, pytree.tensors_in(args))
+    results = Results(given, converter.run(made, pytree.tensors_in(args)))
+    found = _verdict(model, results, given, args)
+    if found[0] == WRONG:
+        try:
+            require_as_captured(model, captured, args, {})
+        except CaptureDiffers:
+            verdict, text = _verdict(captured, results, given, args)
+            return verdict, text or CAPTURED_OTHERWISE
+    return found
+
+
+CAPTURED_OTHERWISE = "compared with the exported program, which computes something else than the model"
+
+
+def _verdict(source: Any, results: Results, given: ExportedProgram, args: tuple[Any, ...]) -> tuple[str, str]:
     try:
-        whole_programs(model, Results(program, results), args, {}, gradients=False)
+        said = whole_programs(source, results, args, {}, gradients=False, recorded=given)
     except decomp.VerificationError as error:
-        text = first_line(error).removeprefix("result of the lowered program differs: it ")
-        return WRONG, text + _differs_as_well(program, model, args)
+        return WRONG, first_line(error).removeprefix("result of the lowered program differs: it ")
     except (RuntimeError, ValueError, IndexError) as error:  # other results, or other numbers of them
         return WRONG, first_line(error)
-    return RIGHT, ""
+    return (RANDOM, "all results depend on random numbers") if said == NOT_COMPARED else (RIGHT, "")
 
 
 def _line(error: BaseException) -> str:
@@ -288,14 +310,5 @@ def counts(verdicts: Sequence[str]) -> str:
     refused = sum(verdict in (REFUSED, CRASHES) for verdict in verdicts)
     if CONVERTED in verdicts:
         return f"{verdicts.count(CONVERTED)} converted | – | {refused}"
-    return f"{verdicts.count(RIGHT)} | {verdicts.count(WRONG)} | {refused}"
-
-
-def _differs_as_well(program: ExportedProgram, model: nn.Module, args: tuple[Any, ...]) -> str:
-    """A remark if the program that was converted differs from the model where PyTorch runs it, too: what draws random
-    numbers does, and what `torch.export` records otherwise."""
-    try:
-        whole_programs(model, program, args, {}, gradients=False)
-    except decomp.VerificationError:
-        return "; so does the exported program, run by PyTorch"
-    return ""
+    drawn = f" and {verdicts.count(RANDOM)} random" if RANDOM in verdicts else ""
+    return f"{verdicts.count(RIGHT)}{drawn} | {verdicts.count(WRONG)} | {refused}"

@@ -121,8 +121,15 @@ class LoweringInternals:
 
     def narrow_source(self) -> Any:
         """The source program with the same ops, in the narrow dtypes of the target."""
+        return self._rebuilt(self.request.narrower)
+
+    def captured(self) -> Any:
+        """The source program with the same ops, as it was captured."""
+        return self._rebuilt({})
+
+    def _rebuilt(self, narrower: Mapping[torch.dtype, torch.dtype]) -> Any:
         no_rules, target = Rules(), MatchAllTarget("narrow dtypes alone")
-        target.narrower = self.request.narrower
+        target.narrower = narrower
         matching = RuleSelection(no_rules, target, self.request.matching.training)
         with resumed_session(self.program, no_rules) as sizes:
             planned = plan_program(self.program, matching, self.request.policy, partial=True)

@@ -174,6 +174,16 @@ class ValuesDiffer(VerificationError):
     remedy = _MEND_THE_RULE
 
 
+class CaptureDiffers(ValuesDiffer):
+    """The program that was captured from a model computes values other than the model: it asks whether it is captured,
+    or reads what is no input."""
+
+    remedy = (
+        "the model must compute the same where torch.compiler.is_exporting() is True; if what was captured will do, "
+        "pass torch.export.export(model, args) in its place"
+    )
+
+
 class GradientsDiffer(VerificationError):
     """A lowered call, or the whole program, has gradients other than its source's."""
 

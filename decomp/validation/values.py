@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.export import ExportedProgram
 
 from decomp.derive.decisions import Derived, op_of_node
 from decomp.errors import ArgumentError, first_line
@@ -47,7 +48,7 @@ from decomp.validation.running_programs import (
     weights_for as _weights,
     without_numbers,
 )
-from decomp.validation.whole_programs import whole_programs
+from decomp.validation.whole_programs import require_as_captured, whole_programs
 
 if TYPE_CHECKING:
     from decomp.lowering import Lowering
@@ -93,9 +94,14 @@ def measure_lowering(
     promise = max((verdict.promise for verdict in verdicts), default=0.0)
     narrow = Narrow(internals.narrow_source(), internals.request.narrower) if internals.request.narrower else None
     exact = all(decision.level == LEVELS[0] for piece in internals.pieces for _, decision in _derived(piece))
-    whole = whole_programs(
-        source, lowered.result, *given, promise, gradients=lowered.trains, narrow=narrow, subnormals=exact
-    )
+    try:
+        whole = whole_programs(
+            source, lowered.result, *given, promise, gradients=lowered.trains, narrow=narrow, subnormals=exact
+        )
+    except ValuesDiffer:
+        if not isinstance(source, (fx.GraphModule, ExportedProgram)):
+            require_as_captured(source, internals.captured(), *given)
+        raise
     return [*laws, _phrase(verdicts), whole]
 
 

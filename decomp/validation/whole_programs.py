@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from decomp.errors import ArgumentError, count_noun, first_line
-from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer, VerificationError
+from decomp.proof.correspondence import CaptureDiffers, GradientsDiffer, ValuesDiffer, VerificationError
 from decomp.validation.closeness import CallReference, compare_with_reference
 from decomp.validation.draws import DrawnValues, drawn_values
 from decomp.validation.running_programs import (
@@ -96,6 +96,16 @@ def _require_alike(own: ObservedRun, found: ObservedRun, drawn: DrawnValues) -> 
 
 def _kind(value: torch.Tensor) -> str:
     return f"a tensor of {str(value.dtype).removeprefix('torch.')} with {count_noun(value.dim(), 'dimension')}"
+
+
+def require_as_captured(model: Any, captured: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise `CaptureDiffers` if a program that was captured from a model does not compute what the model computes: then
+    neither rules nor a converter are at fault."""
+    try:
+        whole_programs(model, captured, args, kwargs, gradients=False)
+    except ValuesDiffer as error:
+        said = error.problem.replace("the lowered program", "the captured program").replace("source", "model")
+        raise CaptureDiffers(f"what was captured is not what the model computes: {said}") from None
 
 
 def _counted(names: Sequence[str], what: str) -> str:

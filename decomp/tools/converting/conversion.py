@@ -27,7 +27,7 @@ from decomp.torch_internals import pytree
 from decomp.validation.draws import drawn_values
 from decomp.validation.running_programs import without_numbers
 from decomp.validation.values import example_inputs
-from decomp.validation.whole_programs import whole_programs
+from decomp.validation.whole_programs import require_as_captured, whole_programs
 from decomp_rules import converters
 
 
@@ -66,8 +66,11 @@ def convert(
       `verify="values"`. False converts at once.
     - `options`: those of `lower`; `training=False` by default, as a converted model only infers.
 
+    Results that depend on random numbers are not compared, as a runtime draws its own; a warning says how many.
+
     Raises `ConversionError` if the converter is absent or too old, crashes, refuses the lowered program, or converts it
-    to one with other results; and what `lower` raises, such as `NotLowered`.
+    to one with other results; `VerificationError` if the exported program computes something else than the model; and
+    what `lower` raises, such as `NotLowered`.
     """
     return conversion(model, to, args, kwargs, dynamic_shapes, target, verify, options).result
 
@@ -89,7 +92,7 @@ def conversion(
     program = _exported(model, args, kwargs, dynamic_shapes, target, options)
     lowering = lower(program, to=target, **_without_unknown_composites(converter, options))
     _refuse_writes(converter, lowering.result)
-    verified = _verified(converter, version, lowering, model, args, kwargs) if verify else "not verified"
+    verified = _verified(converter, version, lowering, model, program, args, kwargs) if verify else "not verified"
     try:
         result = converter.convert(lowering.result)
     except Exception as error:  # a converter may raise anything
@@ -158,8 +161,10 @@ def _refuse_writes(converter: Converter, program: ExportedProgram) -> None:
         )
 
 
-def _verified(converter: Converter, version: str, lowering: Lowering, model: Any, args: Any, kwargs: Any) -> str:
-    """What was compared. Raises `ConversionError`."""
+def _verified(
+    converter: Converter, version: str, lowering: Lowering, model: Any, program: ExportedProgram, args: Any, kwargs: Any
+) -> str:
+    """What was compared. Raises `ConversionError`, and `CaptureDiffers` if the program is not the model."""
     given = example_inputs(model, args, kwargs)
     missing = "there are no example inputs" if given is None else without_numbers(model, *given)
     if converter.run is None:
@@ -175,6 +180,8 @@ def _verified(converter: Converter, version: str, lowering: Lowering, model: Any
         made = Results(lowering.result, results)
         compared = whole_programs(model, made, *given, gradients=False, recorded=lowering.result)
     except ValuesDiffer as error:
+        if program is not model:
+            require_as_captured(model, program, *given)
         raise failure(
             f"{converter.name} {version} converts the program to one with other results: {first_line(error)}",
             *_probe_again(converter),

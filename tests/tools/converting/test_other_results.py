@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import decomp
+from decomp.proof.correspondence import CaptureDiffers
+from decomp.tools.converting.conversion import conversion
 from tests.installed import converter
 from tests.tools.converting import fakes
 
@@ -59,3 +61,30 @@ def test_converters_draw_their_own_random_numbers(name):
 
     with pytest.warns(UserWarning, match="; 1 result not compared, as it depends on random numbers"):
         decomp.convert(Masked(), to=found, args=(X,))
+
+
+class Asks(nn.Module):
+    """Computes something else while it is exported."""
+
+    def forward(self, x):
+        return torch.relu(x) + (1 if torch.compiler.is_exporting() else 0)
+
+
+def test_a_model_that_computes_something_else_while_it_is_captured_is_reported_as_such():
+    with pytest.raises(CaptureDiffers) as raised:
+        decomp.convert(Asks(), to=fakes.FAKE, args=(X,))
+    assert re.fullmatch(
+        r"what was captured is not what the model computes: result of the captured program differs: it gives \S+ "
+        r"instead of \S+ at \[\d, \d\], off by \S+ ULP where 32 are promised\n"
+        r"  to do: the model must compute the same where torch\.compiler\.is_exporting\(\) is True; if what was "
+        r"captured will do, pass torch\.export\.export\(model, args\) in its place",
+        str(raised.value),
+    )
+    with pytest.raises(CaptureDiffers):
+        decomp.lower(Asks(), to=fakes.TARGET, args=(X,), verify="values")
+    program = torch.export.export(Asks(), (X,))
+    assert conversion(program, fakes.FAKE, (X,), None, None, None, True, {}).verified.startswith(
+        "the whole program run"
+    )
+    with pytest.raises(decomp.errors.ConversionError, match="the fault is in wrong"):
+        decomp.convert(program, to=fakes.WRONG, args=(X,))
