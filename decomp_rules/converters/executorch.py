@@ -9,8 +9,9 @@ import re
 from typing import Any
 
 import torch
+from torch import fx, nn
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, TensorArgument
+from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec
 
 from decomp import Converter
 from decomp_rules import targets
@@ -18,15 +19,15 @@ from decomp_rules.converters import Quiet, StandardError
 
 
 def convert(program: ExportedProgram) -> Any:
-    """The `ExecutorchProgramManager` of a program. Its inputs must be contiguous, or channels-last where those are that
-    the program was exported with. Raises `NotImplementedError` for an op that is not in Core ATen, and whatever
-    ExecuTorch raises."""
+    """The `ExecutorchProgramManager` of a program, which computes with contiguous tensors, whatever strides the program
+    has inside: its kernels refuse operands that are laid out in several ways. Its inputs must be contiguous. Raises
+    `NotImplementedError` for an op that is not in Core ATen, and whatever ExecuTorch raises."""
     with Quiet():
         from executorch.exir import to_edge
 
         try:
             with _Adapted(program):
-                return to_edge(program).to_executorch()
+                return _made_contiguous(to_edge(program)).to_executorch()
         except Exception as error:  # the class of what the verifier raises is private to PyTorch
             refusal = _refusal(str(error))
             if refusal is None:
@@ -73,22 +74,45 @@ def _refusal(said: str) -> NotImplementedError | None:
     return NotImplementedError(f"{found[1]} is not in Core ATen, and `to_edge` takes no other op") if found else None
 
 
+def _made_contiguous(edge: Any) -> Any:
+    """A program of the edge dialect whose copies are contiguous, also where a model, or a decomposition of PyTorch's,
+    asks for channels-last ones."""
+    from executorch.exir.pass_base import ExportPass
+
+    class Contiguous(ExportPass):  # type: ignore[misc]
+        def call_operator(self, op: Any, args: Any, kwargs: Any, meta: Any) -> Any:
+            order = kwargs.get("dim_order")
+            return super().call_operator(op, args, {**kwargs, "dim_order": sorted(order)} if order else kwargs, meta)
+
+    graphs = (each.graph for each in edge.exported_program().graph_module.modules() if isinstance(each, fx.GraphModule))
+    orders = (list(node.kwargs.get("dim_order") or ()) for graph in graphs for node in graph.nodes)
+    return edge.transform([Contiguous()]) if any(order != sorted(order) for order in orders) else edge
+
+
 class _Adapted:
-    """While a program is converted: its inputs are contiguous or channels-last, the layouts that the runtime takes; and
-    it returns a tuple of the same tensors in the place of what `torch.sort` and others return, a class that ExecuTorch
-    (1.5) does not write. The runtime returns a list in any case."""
+    """While a program is converted: its inputs and state are contiguous; and it returns a tuple of the same tensors in
+    the place of what `torch.sort` and others return, a class that ExecuTorch (1.5) does not write. The runtime returns
+    a list in any case."""
 
     def __init__(self, program: ExportedProgram) -> None:
-        inputs = {spec.arg.name for spec in _user_inputs(program) if isinstance(spec.arg, TensorArgument)}
-        named = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in inputs]
-        self.nodes = [node for node in named if not _is_taken(node.meta["val"])]
+        inputs = program.graph.find_nodes(op="placeholder")
+        self.nodes = [node for node in inputs if _is_laid_out(node.meta["val"])]
         self.own = [node.meta["val"] for node in self.nodes]
+        self.state = [
+            (tensors, name, tensor)
+            for tensors in (program.state_dict, program.constants)
+            for name, tensor in tensors.items()
+            if _is_laid_out(tensor)
+        ]
         self.signature = program.module_call_graph[0].signature
         self.returned = self.signature.out_spec
 
     def __enter__(self) -> None:
         for node, value in zip(self.nodes, self.own):
             node.meta["val"] = torch.empty_like(value, memory_format=torch.contiguous_format)
+        for tensors, name, tensor in self.state:
+            contiguous = tensor.detach().contiguous()
+            tensors[name] = nn.Parameter(contiguous, False) if isinstance(tensor, nn.Parameter) else contiguous
         if any(kind.__module__ == "torch.return_types" for kind in _kinds(self.returned)):
             leaf = _leaf(self.returned)
             self.signature.out_spec = type(self.signature.in_spec)(tuple, None, [leaf] * self.returned.num_leaves)
@@ -96,7 +120,14 @@ class _Adapted:
     def __exit__(self, *error: Any) -> None:
         for node, value in zip(self.nodes, self.own):
             node.meta["val"] = value
+        for tensors, name, tensor in self.state:
+            tensors[name] = tensor
         self.signature.out_spec = self.returned
+
+
+def _is_laid_out(value: Any) -> bool:
+    """Whether a value is a tensor with other strides than contiguous ones."""
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_contiguous()
 
 
 def _leaf(spec: Any) -> Any:
@@ -116,15 +147,9 @@ def _user_inputs(program: ExportedProgram) -> list[InputSpec]:
     return [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
 
 
-def _is_taken(tensor: torch.Tensor) -> bool:
-    """Whether the runtime takes a tensor with these strides."""
-    last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-    return last or tensor.is_contiguous()
-
-
 def _arguments(model: Any, inputs: Sequence[torch.Tensor]) -> list[Any]:
     """The arguments of the method: these tensors, and the numbers that the program was exported with."""
-    tensors = iter(tensor.detach() if _is_taken(tensor) else tensor.detach().contiguous() for tensor in inputs)
+    tensors = iter(tensor.detach().contiguous() for tensor in inputs)
     arguments = [spec.arg for spec in _user_inputs(model.exported_program())]
     return [arg.value if isinstance(arg, ConstantArgument) else next(tensors) for arg in arguments]
 
