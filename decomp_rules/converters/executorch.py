@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec
+from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind
 
 from decomp import Converter
 from decomp_rules import targets
@@ -90,9 +90,9 @@ def _made_contiguous(edge: Any) -> Any:
 
 
 class _Adapted:
-    """While a program is converted: its inputs and state are contiguous; and it returns a tuple of the same tensors in
-    the place of what `torch.sort` and others return, a class that ExecuTorch (1.5) does not write. The runtime returns
-    a list in any case."""
+    """While a program is converted: its inputs and state are contiguous; it returns its results alone, where ExecuTorch
+    (1.5) would return the parameters that it writes to as well; and a tuple of the same tensors in the place of what
+    `torch.sort` and others return, a class that ExecuTorch does not write. The runtime returns a list in any case."""
 
     def __init__(self, program: ExportedProgram) -> None:
         inputs = program.graph.find_nodes(op="placeholder")
@@ -104,6 +104,8 @@ class _Adapted:
             for name, tensor in tensors.items()
             if _is_laid_out(tensor)
         ]
+        self.output, self.specs = program.graph.output_node(), program.graph_signature.output_specs
+        self.outputs, self.every = self.output.args, list(self.specs)
         self.signature = program.module_call_graph[0].signature
         self.returned = self.signature.out_spec
 
@@ -113,6 +115,9 @@ class _Adapted:
         for tensors, name, tensor in self.state:
             contiguous = tensor.detach().contiguous()
             tensors[name] = nn.Parameter(contiguous, False) if isinstance(tensor, nn.Parameter) else contiguous
+        kept = [place for place, spec in enumerate(self.every) if spec.kind is not OutputKind.PARAMETER_MUTATION]
+        self.output.args = (tuple(list(self.outputs[0])[place] for place in kept),)
+        self.specs[:] = [self.every[place] for place in kept]
         if any(kind.__module__ == "torch.return_types" for kind in _kinds(self.returned)):
             leaf = _leaf(self.returned)
             self.signature.out_spec = type(self.signature.in_spec)(tuple, None, [leaf] * self.returned.num_leaves)
@@ -122,6 +127,7 @@ class _Adapted:
             node.meta["val"] = value
         for tensors, name, tensor in self.state:
             tensors[name] = tensor
+        self.output.args, self.specs[:] = self.outputs, self.every
         self.signature.out_spec = self.returned
 
 

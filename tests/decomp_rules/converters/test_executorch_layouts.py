@@ -1,4 +1,5 @@
-"""ExecuTorch's kernels refuse operands that are laid out in several ways, so that all tensors become contiguous."""
+"""What ExecuTorch is given: contiguous tensors, as its kernels refuse operands that are laid out in several ways, and
+programs that return their results alone."""
 
 import pytest
 import torch
@@ -48,3 +49,24 @@ def test_channels_last_weights_and_inputs_are_converted_and_the_program_stays_as
     torch.testing.assert_close(found, model(x).detach())
     assert all(program.state_dict[name] is weight for name, weight in weights.items())
     assert all(node.meta["val"] is value for node, value in zip(inputs, before))
+
+
+class Rescaled(nn.Module):
+    """Writes to a parameter, as RWKV does."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4).requires_grad_(False)
+
+    def forward(self, x):
+        self.linear.weight.div_(2)
+        return self.linear(x)
+
+
+def test_parameters_that_a_program_writes_to_are_no_results():
+    executorch, x = converter("executorch"), torch.randn(2, 4)
+    program = torch.export.export(Rescaled(), (x,))
+    lowered = decomp.lower(program, to=executorch.target, training=False).result
+    found = executorch.run(executorch.convert(lowered), [x])
+    assert len(found) == 1 and len(lowered.graph.output_node().args[0]) == 2
+    torch.testing.assert_close(found[0], program.module()(x))
