@@ -62,8 +62,8 @@ def _settings(config: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str
     for key, value in config.items():
         if isinstance(value, dict) and key.endswith("_config"):
             yield from _settings(value, f"{inside}{key}.")
-        elif key in SMALL and isinstance(value, int):
-            yield f"{inside}{key}", SMALL[key]
+        elif key in SMALL and isinstance(value, int) or key == "image_size" and isinstance(value, (list, tuple)):
+            yield f"{inside}{key}", SMALL[key]  # an image may have a height and a width
 
 
 def built(kind: str, name: str) -> Built:
