@@ -56,6 +56,12 @@ class AdviseOptions(LevelOptions, total=False):
     max_ulp: Limits | None
 
 
+class ConvertOptions(AdviseOptions, total=False):
+    """The flags of `decomp convert`."""
+
+    composites: Iterable[Any] | Mapping[Any, int]
+
+
 class PlanOptions(CaptureOptions, AdviseOptions, total=False):
     """The keywords of `plan`."""
 

@@ -13,7 +13,7 @@ import typer
 
 from decomp.errors import count_noun, first_line
 from decomp.files import write_atomically
-from decomp.rules.keywords import AdviseOptions
+from decomp.rules.keywords import ConvertOptions
 from decomp.tools.cli.arguments import Model, attribute, load_target, near
 from decomp.tools.cli.flags import Words, command
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show, working
@@ -34,7 +34,7 @@ ONLY = "Only this overload, as aten.topk.default (may be repeated)."
 IN_DTYPES = "Only calls of tensors in this dtype, as float32 (may be repeated)."
 
 
-@command(AdviseOptions)
+@command(ConvertOptions)
 def convert(
     model: Model,
     to: Annotated[str, typer.Option("--to", metavar="CONVERTER", help=CONVERTER, show_default=False)],
@@ -105,6 +105,7 @@ def conversion_table(found: Conversion) -> RenderableType:
     after = count_noun(_calls(found.lowering.result.graph), "call")
     who = f"{found.converter.name} {found.version}"
     parts = [Text(f"{who} converts the model: {before}, lowered to {after}", style="bold"), Text(found.verified)]
+    parts += [Text(f"composite: {each}") for each in found.lowering.report().composites]
     return Group(*parts, *([Text(f"note: {found.converter.note}")] if found.converter.note else []))
 
 
@@ -163,5 +164,6 @@ def _as_dict(found: Conversion) -> dict[str, object]:
         "version": found.version,
         "calls": _calls(found.lowering.internals.program.graph),
         "lowered_calls": _calls(found.lowering.result.graph),
+        "composites": found.lowering.report().composites,
         "verified": found.verified,
     }

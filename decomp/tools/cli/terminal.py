@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+from pathlib import Path
 import re
 import sys
 import traceback
@@ -45,6 +46,7 @@ def report_errors(
     before = _quiet.set(quiet)
     try:
         with contextlib.ExitStack() as loudness:
+            loudness.enter_context(_plain_warnings())
             if not debug:
                 loudness.enter_context(_quiet_pytorch())
             if quiet:
@@ -94,6 +96,24 @@ def _quiet_pytorch() -> Iterator[None]:
 
 
 _SILENT = logging.CRITICAL + 1
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """With the text alone of a warning of this project, which has no line of the user's in a command: it is at the
+    line of typer that calls the command."""
+    before = warnings.formatwarning
+
+    def formatted(message: Any, category: Any, filename: str, lineno: int, line: str | None = None) -> str:
+        if Path(filename).parent == Path(typer.__file__).parent:
+            return f"warning: {message}\n"
+        return before(message, category, filename, lineno, line)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _loggers_below(name: str) -> list[logging.Logger]:

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 import decomp
 from tests.commands import run, said
 
@@ -22,6 +24,31 @@ def test_a_model_is_converted_compared_and_saved(tmp_path):
 def test_json_has_what_was_compared():
     found = json.loads(run("convert", "mlp", "--to", f"{FAKES}:FAKE", "--target", "core_aten", "--json").stdout)
     assert found["converter"] == "fake" and found["output"] is None and "1 result within" in found["verified"]
+
+
+def test_composites_are_handed_to_a_converter_that_takes_them(tmp_path):
+    words = ("convert", "mlp", "--to", f"{FAKES}:COMPOSITES", "--target", "core_aten", "--composites", "linear")
+    made, path = "aten.linear (composite, 2 calls inside)", tmp_path / "mlp.txt"
+    result = run(*words, "--composites", "relu", "-o", path)
+    lines = result.output.splitlines()
+    assert lines[2:-1] == [
+        f"composite: {made}",
+        f"composite: {made}",
+        "composite: aten.relu: no composite, its calls are legal on core_aten",
+    ]
+    assert path.read_text().count("torch.ops.higher_order.wrap") == 2
+    assert json.loads(run(*words, "--json").stdout)["composites"] == [made, made]
+
+
+def test_a_converter_that_takes_no_composites_is_given_the_lowered_calls_with_a_warning(tmp_path):
+    path = tmp_path / "mlp.txt"
+    words = ("convert", "mlp", "--to", f"{FAKES}:FAKE", "--target", "core_aten", "--no-verify", "-o", path)
+    with pytest.warns(UserWarning, match="fake takes no composites: the calls that would be some are lowered"):
+        assert run(*words, "--composites", "linear").exit_code == 0
+    assert "wrap" not in path.read_text()
+    assert said(run(*words, "--composites", "lniear"))[1].startswith(
+        "error: unknown op 'lniear'; did you mean 'linear'"
+    )
 
 
 def test_what_a_converter_gets_wrong_ends_with_three():

@@ -2,13 +2,16 @@
 
 import logging
 import sys
+import warnings
 
 import pytest
 import torch
 from torch import nn
+import typer
 
 from decomp.tools.cli.app import COMMANDS, imported
 from decomp.tools.cli.flags import Words
+from decomp.tools.cli.terminal import report_errors
 from tests.commands import run, said
 
 NOISY = """
@@ -55,6 +58,14 @@ def test_what_pytorch_logs_and_warns_of_is_shown_with_debug_alone(noisy):
     with pytest.warns(UserWarning) as warned:
         loud = run("lower", noisy, "--to", "core_aten", "--debug")
     assert loud.exit_code == 0 and "noise of a warning" in [str(each.message) for each in warned]
+
+
+def test_a_warning_without_a_line_of_the_users_is_its_text():
+    own, users = ("no composites", UserWarning, typer.main.__file__, 5), ("careful", UserWarning, "mine.py", 3)
+    with report_errors():
+        assert warnings.formatwarning(*own) == "warning: no composites\n"
+        assert warnings.formatwarning(*users).startswith("mine.py:3: UserWarning: careful")
+    assert "UserWarning" in warnings.formatwarning(*own)
 
 
 def test_quiet_shows_the_result_alone(noisy):

@@ -84,6 +84,7 @@ def save(model, path):
 FAKE = decomp.Converter(
     "fake", package="pytest", at_least="8", target=TARGET, convert=convert, run=run, save=save, suffix=".txt"
 )
+COMPOSITES = dataclasses.replace(FAKE, name="composites", composites=True)
 WRONG = dataclasses.replace(FAKE, name="wrong", run=one_more)
 REFUSES = dataclasses.replace(FAKE, name="refuses", convert=refuse)
 CRASHES = dataclasses.replace(FAKE, name="crashes", convert=crash)
