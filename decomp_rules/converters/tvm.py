@@ -15,6 +15,8 @@ from torch.export import ExportedProgram
 from decomp import Converter
 from decomp_rules import targets
 from decomp_rules.converters import Quiet, refuse_numbers
+from decomp_rules.support import tvm_operands
+from decomp_rules.support.tvm_operands import dtype_of
 
 
 def convert(program: ExportedProgram) -> Any:
@@ -87,13 +89,9 @@ def _reduced(op: Callable[..., Any], neutral: float, node: fx.Node, importer: An
     found = emit(op(x, **sizes))
     if not node.meta["val"].dtype.is_floating_point:
         return found
-    number = relax.const(neutral, _dtype_of(node))
+    number = relax.const(neutral, dtype_of(node))
     others = emit(relax.op.astype(relax.op.not_equal(x, number), "int32"))
     return emit(relax.op.where(relax.op.greater(emit(relax.op.max(others, **sizes)), relax.const(0)), found, number))
-
-
-def _dtype_of(node: fx.Node) -> str:
-    return str(node.meta["val"].dtype).removeprefix("torch.")
 
 
 def _full(node: fx.Node, importer: Any) -> Any:
@@ -103,17 +101,18 @@ def _full(node: fx.Node, importer: Any) -> Any:
     size, value = importer.retrieve_args(node)[:2]
     if not isinstance(value, (bool, int, float)):
         return importer._full(node)  # a size of an input, which is finite
-    number = relax.const(value, _dtype_of(node))
+    number = relax.const(value, dtype_of(node))
     return importer.block_builder.emit(relax.op.broadcast_to(number, relax.ShapeExpr(size)))
 
 
 TRANSLATIONS: Mapping[str, Callable[[fx.Node, Any], Any]] = {
+    **tvm_operands.TRANSLATIONS,
     "amax.default": _amax,
     "amin.default": _amin,
     "full.default": _full,
 }
 """The `custom_convert_map` that mends TVM's importer (0.27): it has no rule for `amax` and `amin`, which Relax has, and
-what it makes of `full` cannot be compiled if the number is infinite or NaN."""
+what it makes of `full` cannot be compiled if the number is infinite or NaN; and operands of several dtypes."""
 
 CONVERTER = Converter(
     "tvm",

@@ -107,6 +107,25 @@ class Extremes(nn.Module):
         return x.amax(-1), x.amin(-1, True), x.amax((0, 1))
 
 
+class Promoting(nn.Module):
+    """Operands of several dtypes: numbers and tensors beside those of another kind, one without dimensions."""
+
+    def forward(self, i, x, short, number):
+        compared = i > 1.5, i == 5.5, short <= x, i != number
+        cut = torch.div(i, 2, rounding_mode="trunc"), torch.div(x, 2, rounding_mode="trunc"), i // 2, i // 2.5, x // 2
+        results = i * 2.5, 2.5 - i, 2.5 / i, i + x, x * short, i % 2.5, i**0.5, short * number, torch.maximum(i, x)
+        chosen = torch.where(i > 5, x, i), torch.where(compared[0], compared[0], x)
+        return *compared, *cut, *results, *chosen, torch.cat([i, x]), i.prod(dtype=torch.float32)
+
+
+def test_tvm_computes_in_the_dtype_that_operands_of_several_are_promoted_to():
+    pytest.importorskip("tvm")
+    given = torch.tensor([7, 5, 9]), torch.tensor([-7.5, 5, 9.25]), torch.tensor([2, 5, -2]).int(), torch.tensor(2)
+    made = tvm.run(tvm.convert(torch.export.export(Promoting(), given)), given)
+    for mine, own in zip(made, Promoting()(*given), strict=True):
+        torch.testing.assert_close(mine, own)
+
+
 def test_tvm_makes_infinity_of_infinities_alone():
     pytest.importorskip("tvm")
     x = torch.tensor([[-torch.inf] * 3, [torch.inf] * 3, [-torch.inf, 1.0, 2.0]])
