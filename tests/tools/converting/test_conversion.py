@@ -426,6 +426,20 @@ def test_a_model_of_sixteen_bits_is_converted_and_right(name, dtype):
     assert "1 result within" in found.verified
 
 
+class Promoted(nn.Module):
+    """Operands of several dtypes, from integers."""
+
+    def forward(self, i, j):
+        powers = i**j, i ** j.int(), i.abs() ** (j / 3), (i > 0) ** j
+        return *powers, i // 2.5, i * 2.5, i < 5.5, torch.where(i > 2, i, j.int()), i.softmax(0, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("name", ["torch_onnx", "tvm"])
+def test_operands_of_several_dtypes_are_promoted(name):
+    given = torch.tensor([-2, 5, 9]), torch.tensor([2, 5, 3])
+    assert "9 results within" in conversion(Promoted(), converter(name), given, None, None, None, True, {}).verified
+
+
 class Sized(nn.Module):
     def forward(self, x):
         return x + 1, x.shape[0]
