@@ -1,6 +1,7 @@
-"""Operands of several dtypes in TVM's importer (0.27): it makes numbers of the dtype of the tensor beside them, so that
-integers times 2.5 are integers times 2 without a word, and refuses tensors of two dtypes in `where`, `cat` and integer
-quotients. Here they are first cast to the dtype that PyTorch computes in."""
+"""Operands of several dtypes, and of 16 bits, in TVM's importer (0.27). It makes numbers of the dtype of the tensor
+beside them: integers times 2.5 are integers times 2 without a word. It refuses tensors of two dtypes in `where`,
+`cat` and integer quotients. Products and convolutions of 16 bits are float32, and some functions are not compiled in 16
+bits. Here operands are first cast to the dtype that PyTorch computes in, and results of 16 bits are rounded once."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import fx
+
+from decomp_rules.support.operands import HALVES
 
 _COMPARISONS = tuple(f"{name}.{kind}" for name in ("eq", "ne", "ge", "gt", "le", "lt") for kind in ("Scalar", "Tensor"))
 _BITS = tuple(f"bitwise_{name}.{kind}" for name in ("and", "or", "xor") for kind in ("Scalar", "Tensor"))
@@ -21,6 +24,15 @@ _OTHERS = (
     *("clamp.default", "clamp_max.default", "clamp_min.default"),
     *("cat.default", "stack.default", "prod.default", "reciprocal.default"),
 )
+_TESTS = ("isfinite.default", "isinf.default", "isnan.default")
+_WIDE = (
+    *("addmm.default", "baddbmm.default", "bmm.default", "matmul.default", "mm.default"),
+    *("convolution.default", "conv1d.default", "conv2d.default", "conv3d.default"),
+    *("conv_transpose1d.default", "conv_transpose2d.input", "linalg_vector_norm.default"),
+    *(f"{name}.default" for name in ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cosh", "sinh")),
+    *("fmod.Scalar", "fmod.Tensor", "pow.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor", *_TESTS),
+)
+"""What is computed in float32 where operands have 16 bits."""
 
 
 def dtype_of(node: fx.Node) -> str:
@@ -31,13 +43,15 @@ def dtype_of(node: fx.Node) -> str:
 def _in_one_dtype(name: str, node: fx.Node, importer: Any) -> Any:
     """What the importer makes of a call of the overload `name`, with its operands in the dtype that it is computed
     in."""
-    dtype = _compared_in(node) if name in _COMPARISONS else node.meta["val"].dtype
+    dtype = _computed_in(name, node)
+    is_wide = name in _WIDE and dtype in HALVES
     before = {each: importer.env[each] for each in node.all_input_nodes}
-    importer.env |= {each: _in_dtype(importer, each, dtype) for each in before}
+    importer.env |= {each: _in_dtype(importer, each, torch.float32 if is_wide else dtype) for each in before}
     try:
-        return _own_translations(importer)[name](node)
+        found = _own_translations(importer)[name](node)
     finally:
         importer.env |= before
+    return _cast(importer, found, dtype) if is_wide and name not in _TESTS else found
 
 
 def _own_translations(importer: Any) -> Mapping[str, Callable[[fx.Node], Any]]:
@@ -54,17 +68,25 @@ _OWN = "decomp: the translations of the importer itself"
 
 def _in_dtype(importer: Any, operand: fx.Node, dtype: torch.dtype) -> Any:
     """The value of an operand, cast if it is a tensor of another dtype; sizes are numbers."""
-    from tvm import relax
-
     value, known = importer.env[operand], operand.meta.get("val")
     if not isinstance(known, torch.Tensor) or known.dtype == dtype:
         return value
+    return _cast(importer, value, dtype)
+
+
+def _cast(importer: Any, value: Any, dtype: torch.dtype) -> Any:
+    from tvm import relax
+
     return importer.block_builder.emit(relax.op.astype(value, str(dtype).removeprefix("torch.")))
 
 
-def _compared_in(node: fx.Node) -> torch.dtype:
-    first, second = (each.meta["val"] if isinstance(each, fx.Node) else each for each in node.args[:2])
-    return torch.result_type(first, second)
+def _computed_in(name: str, node: fx.Node) -> torch.dtype:
+    """The dtype of the results, but for calls whose results are bools."""
+    given = [each.meta["val"] if isinstance(each, fx.Node) else each for each in node.args[:2]]
+    if name in _COMPARISONS:
+        return torch.result_type(*given)
+    found: torch.dtype = (given[0] if name in _TESTS else node.meta["val"]).dtype
+    return found
 
 
 def _rounded_quotient(node: fx.Node, importer: Any) -> Any:
@@ -87,7 +109,7 @@ def _where(node: fx.Node, importer: Any) -> Any:
 
 
 TRANSLATIONS: Mapping[str, Callable[[fx.Node, Any], Any]] = {
-    **{name: functools.partial(_in_one_dtype, name) for name in (*_COMPARISONS, *_BITS, *_OTHERS)},
+    **{name: functools.partial(_in_one_dtype, name) for name in (*_COMPARISONS, *_BITS, *_OTHERS, *_WIDE)},
     "div.Tensor_mode": _rounded_quotient,
     "where.self": _where,
 }

@@ -16,7 +16,6 @@ from tests.derive.nested import NESTED, NESTED_RULES, Nested, queries
 from tests.installed import converter
 from tests.tools.converting import fakes
 
-SIXTEEN_BITS = [(name, torch.float16) for name in ("iree", "torch_mlir", "torch_onnx")] + [("iree", torch.bfloat16)]
 MODEL, X = nn.Sequential(nn.Linear(4, 3), nn.ReLU()), torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 
 
@@ -404,40 +403,6 @@ def test_iree_keeps_dtypes_and_takes_numbers_as_they_were_exported():
         made = iree.convert(torch.export.export(Cast(), (given, 2)))
         for mine, own in zip(iree.run(made, [given]), Cast()(given, 2), strict=True):
             torch.testing.assert_close(mine, own)
-
-
-class Mixed(nn.Module):
-    """A convolution and a norm, attention and a GELU."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm, self.linear = nn.Conv1d(4, 6, 3, padding=1), nn.LayerNorm(6), nn.Linear(6, 6)
-
-    def forward(self, x):
-        y = self.norm(self.conv(x).mT)
-        return F.softmax(F.gelu(self.linear(F.scaled_dot_product_attention(y, y, y))), -1)
-
-
-@pytest.mark.parametrize(("name", "dtype"), SIXTEEN_BITS)
-def test_a_model_of_sixteen_bits_is_converted_and_right(name, dtype):
-    found = conversion(
-        Mixed().to(dtype), converter(name), (torch.randn(2, 4, 5).to(dtype),), None, None, None, True, {}
-    )
-    assert "1 result within" in found.verified
-
-
-class Promoted(nn.Module):
-    """Operands of several dtypes, from integers."""
-
-    def forward(self, i, j):
-        powers = i**j, i ** j.int(), i.abs() ** (j / 3), (i > 0) ** j
-        return *powers, i // 2.5, i * 2.5, i < 5.5, torch.where(i > 2, i, j.int()), i.softmax(0, dtype=torch.float32)
-
-
-@pytest.mark.parametrize("name", ["torch_onnx", "tvm"])
-def test_operands_of_several_dtypes_are_promoted(name):
-    given = torch.tensor([-2, 5, 9]), torch.tensor([2, 5, 3])
-    assert "9 results within" in conversion(Promoted(), converter(name), given, None, None, None, True, {}).verified
 
 
 class Sized(nn.Module):

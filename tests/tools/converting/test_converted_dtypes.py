@@ -1,0 +1,48 @@
+"""Models of 16 bits, and operands of several dtypes, in front of converters."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from decomp.tools.converting.conversion import conversion
+from tests.installed import converter
+
+SIXTEEN_BITS = [
+    *((name, torch.float16) for name in ("iree", "torch_mlir", "torch_onnx", "tvm")),
+    *((name, torch.bfloat16) for name in ("iree", "tvm")),
+]
+
+
+class Mixed(nn.Module):
+    """A convolution and a norm, attention and a GELU."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.linear = nn.Conv1d(4, 6, 3, padding=1), nn.LayerNorm(6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        y = self.norm(self.conv(x).mT)
+        return F.softmax(F.gelu(self.linear(F.scaled_dot_product_attention(y, y, y))), -1)
+
+
+@pytest.mark.parametrize(("name", "dtype"), SIXTEEN_BITS)
+def test_a_model_of_sixteen_bits_is_converted_and_right(name, dtype):
+    found = conversion(
+        Mixed().to(dtype), converter(name), (torch.randn(2, 4, 5).to(dtype),), None, None, None, True, {}
+    )
+    assert "1 result within" in found.verified
+
+
+class Promoted(nn.Module):
+    """Operands of several dtypes, from integers."""
+
+    def forward(self, i, j):
+        powers = i**j, i ** j.int(), i.abs() ** (j / 3), (i > 0) ** j
+        return *powers, i // 2.5, i * 2.5, i < 5.5, torch.where(i > 2, i, j.int()), i.softmax(0, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("name", ["torch_onnx", "tvm"])
+def test_operands_of_several_dtypes_are_promoted(name):
+    given = torch.tensor([-2, 5, 9]), torch.tensor([2, 5, 3])
+    assert "9 results within" in conversion(Promoted(), converter(name), given, None, None, None, True, {}).verified
