@@ -5,7 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import decomp
 from decomp.tools.converting.conversion import conversion
+from decomp_rules import targets
 from tests.installed import converter
 
 SIXTEEN_BITS = [
@@ -32,6 +34,13 @@ def test_a_model_of_sixteen_bits_is_converted_and_right(name, dtype):
         Mixed().to(dtype), converter(name), (torch.randn(2, 4, 5).to(dtype),), None, None, None, True, {}
     )
     assert "1 result within" in found.verified
+
+
+def test_a_model_of_sixteen_bits_for_litert_is_refused_with_the_remedy_first():
+    program = torch.export.export(Mixed().half(), (torch.randn(2, 4, 5).half(),))
+    with pytest.raises(decomp.NotLowered) as raised:
+        decomp.lower(program, to=targets.litert, training=False)
+    assert "    1. compute in float32: model.float(), with float32 inputs\n" in str(raised.value)
 
 
 class Promoted(nn.Module):
