@@ -67,8 +67,10 @@ _OWN = "decomp: the translations of the importer itself"
 
 
 def _in_dtype(importer: Any, operand: fx.Node, dtype: torch.dtype) -> Any:
-    """The value of an operand, cast if it is a tensor of another dtype; sizes are numbers."""
+    """The value of an operand, cast if it is a tensor of another dtype; of an open size a tensor without dimensions."""
     value, known = importer.env[operand], operand.meta.get("val")
+    if isinstance(known, torch.SymInt):
+        return _cast(importer, _size_as_tensor(importer, value), dtype)
     if not isinstance(known, torch.Tensor) or known.dtype == dtype:
         return value
     return _cast(importer, value, dtype)
@@ -78,6 +80,14 @@ def _cast(importer: Any, value: Any, dtype: torch.dtype) -> Any:
     from tvm import relax
 
     return importer.block_builder.emit(relax.op.astype(value, str(dtype).removeprefix("torch.")))
+
+
+def _size_as_tensor(importer: Any, size: Any) -> Any:
+    """int64, (): Relax has no arithmetic of a tensor and a size."""
+    from tvm import relax
+
+    sizes = importer.block_builder.emit(relax.op.shape_to_tensor(relax.ShapeExpr([size])))
+    return importer.block_builder.emit(relax.op.reshape(sizes, ()))
 
 
 def _computed_in(name: str, node: fx.Node) -> torch.dtype:

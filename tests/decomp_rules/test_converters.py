@@ -126,6 +126,19 @@ def test_tvm_computes_in_the_dtype_that_operands_of_several_are_promoted_to():
         torch.testing.assert_close(mine, own)
 
 
+class BySize(nn.Module):
+    def forward(self, x):
+        return x * x.shape[0], x.long() // x.shape[0], x >= x.shape[0]
+
+
+def test_tvm_computes_with_open_sizes():
+    pytest.importorskip("tvm")
+    program = torch.export.export(BySize(), (torch.ones(3, 2),), dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC}})
+    x = torch.arange(10.0).view(5, 2)
+    made = tvm.run(tvm.convert(program), [x])
+    assert [each.tolist() for each in made] == [each.tolist() for each in BySize()(x)]
+
+
 def test_tvm_makes_infinity_of_infinities_alone():
     pytest.importorskip("tvm")
     x = torch.tensor([[-torch.inf] * 3, [torch.inf] * 3, [-torch.inf, 1.0, 2.0]])
