@@ -103,6 +103,15 @@ def lt_of_booleans(x: Tensor, other: Any) -> Tensor:
     return torch.logical_not(x) & other
 
 
+@register(aten.lt)
+def lt_of_boolean_and_number(x: Tensor, other: Any) -> Tensor:
+    """The boolean in the dtype of what it is compared with, for targets that order no booleans."""
+    dtype = promoted(x, other)
+    if x.dtype != torch.bool or dtype == torch.bool:
+        return decline("only a boolean beside numbers")
+    return torch.lt(cast(x, dtype), other)
+
+
 @register(aten.gt)
 def gt(x: Tensor, other: Any) -> Tensor:
     """other < x."""
