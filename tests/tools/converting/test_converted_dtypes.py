@@ -1,5 +1,7 @@
 """Models of 16 bits, and operands of several dtypes, in front of converters."""
 
+import operator
+
 import pytest
 import torch
 from torch import nn
@@ -55,3 +57,17 @@ class Promoted(nn.Module):
 def test_operands_of_several_dtypes_are_promoted(name):
     given = torch.tensor([-2, 5, 9]), torch.tensor([2, 5, 3])
     assert "9 results within" in conversion(Promoted(), converter(name), given, None, None, None, True, {}).verified
+
+
+class Ordered(nn.Module):
+    """Booleans in order, beside numbers and tensors."""
+
+    def forward(self, b, i, x):
+        ordered = operator.lt, operator.le, operator.gt, operator.ge
+        return [order(b, other) for order in ordered for other in (-2, 0.5, i, x, ~b)]
+
+
+@pytest.mark.parametrize("name", ["iree", "torch_mlir"])
+def test_booleans_are_ordered_beside_numbers(name):
+    given = torch.tensor([True, False, True]), torch.tensor([-7, 5, 1]), torch.tensor([-7.0, 0.5, 1.0])
+    assert "20 results within" in conversion(Ordered(), converter(name), given, None, None, None, True, {}).verified
