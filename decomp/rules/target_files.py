@@ -12,7 +12,8 @@ reason = "negative padding is a slice"    # optional
 The checks are `equals`, `differs`, `one_of`, `at_least` and `at_most` (of each element, if it is a list), `length`,
 `given` (passed, and not an empty list), `tensors` (how many elements of a list are tensors) and `rank` (the dimensions
 of a tensor, a number or a list of them), each of one `argument`. `dtype` and `result` list the dtypes that tensor
-arguments (or only `argument`, if given) and results may have: kinds (float, complex, integer, bool) or names (float32).
+arguments (or only `argument`, if given) and results may have: kinds (float, complex, integer, bool) or names (float32);
+of a call without tensor arguments, such as `rand`, both are about its results.
 `op` may be a list of ops. All conditions of an op must hold. `any_of` is a list of tables of checks, of which one must
 hold: `any_of = [{dtype = "float", result = "float"}, {dtype = "integer", result = "integer"}]`.
 

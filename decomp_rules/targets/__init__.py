@@ -1,6 +1,6 @@
 """Targets, one small TOML file each, read when first asked for: `decomp_rules.targets.tinygrad`. One has no file:
-`onnxruntime` is `onnx` with the ops of `onnx_functions`. `openvino`, `iree` and `coremltools` have conditions
-beside their files, and those of `attention_masks` are about attention on four."""
+`onnxruntime` is `onnx` with the ops of `onnx_functions`. `openvino`, `iree`, `torch_mlir` and `coremltools` have
+conditions beside their files, and those of `attention_masks` are about attention on four."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ def get(name: str) -> Target:
         from decomp_rules.targets.iree_conditions import with_conditions as with_broadcasts
 
         found = with_broadcasts(found)
+    if name in ("iree", "torch_mlir"):
+        from decomp_rules.targets.iree_conditions import with_places
+
+        found = with_places(found)
     if name == "coremltools":
         from decomp_rules.targets.coremltools_conditions import with_ranks
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from decomp import Target
+
+
+def _indexed_by_places(call: Any) -> bool:
+    """Where a mask selects nothing, IREE writes elsewhere, and what torch-mlir made ends the process."""
+    given = [index for index in call.argument("indices") if index is not None]
+    return all(index.dtype not in (torch.bool, torch.uint8) for index in given)
 
 
 def _slopes_are_broadcast(call: Any) -> bool:
@@ -36,6 +44,11 @@ def _each(given: Any, count: int) -> list[int]:
 
 
 CONVOLUTIONS = ("_convolution", "conv1d", "conv1d.padding", "conv2d", "conv2d.padding", "conv3d", "convolution")
+
+
+def with_places(target: Target) -> Target:
+    """The target of IREE or of torch-mlir, through which IREE reads programs, without masks for indices."""
+    return target.legal_if("index_put.default", _indexed_by_places, "the indices are places, no masks")
 
 
 def with_conditions(target: Target) -> Target:

@@ -49,3 +49,26 @@ def test_iree_computes_a_single_window_that_leaves_some_of_the_input(groups):
     model = nn.Sequential(nn.Conv2d(4, 8, 3, 2, 1, groups=groups), nn.Flatten(), nn.Unflatten(1, (4, 2)))
     model.append(nn.Conv1d(4, 4, 1, 3, padding="valid"))
     decomp.convert(model, to=converter("iree"), args=(torch.randn(1, 4, 2, 2),))
+
+
+class Masked(nn.Module):
+    """Writes where a mask says, which here is nowhere, and somewhere."""
+
+    def forward(self, x):
+        y = x.clone()
+        y[x > 100] = 0.0
+        y[x[:, 0] > 0] = x[0]
+        return y
+
+
+@pytest.mark.parametrize("name", ["iree", "torch_mlir"])
+def test_no_mask_is_an_index_that_is_written_to(name):
+    x = torch.tensor([[1.0, 2.0], [-1.0, 2.0]])
+    found = decomp.lower(Masked(), to=targets.get(name), args=(x,), training=False, verify="values").result
+    assert "index_put" not in [call.op.short for call in decomp.calls(found)]
+    places = decomp.lower(Holder(lambda x: x.index_put((torch.tensor([1]),), x[:1])), to=targets.get(name), args=(x,))
+    assert "index_put" in [call.op.short for call in decomp.calls(places.result)]
+
+
+def test_iree_writes_nowhere_under_a_mask_that_selects_nothing():
+    decomp.convert(Masked(), to=converter("iree"), args=(torch.tensor([[1.0, 2.0], [-1.0, 2.0]]),))
