@@ -19,7 +19,7 @@ def _indexed_by_places(call: Any) -> bool:
 def _slopes_are_broadcast(call: Any) -> bool:
     """IREE broadcasts slopes along the last dimension, where they belong to the second."""
     x, weight = call.argument("self"), call.argument("weight")
-    return x.dim() == 2 or x.dim() > 0 and weight.numel() == 1
+    return bool(x.dim() == 2 or x.dim() > 0 and weight.numel() == 1)
 
 
 def _windows_reach_the_end(call: Any) -> bool:
