@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import re
 
 _INPUT_SIZE = re.compile(r"L\['(\w+)'\]((?:\[[^\]]*\])*)\.size\(\)\[(\d+)\]")
+_NO_FACT = re.compile(r" If you.*|Specializations unexpectedly required.*")
 _NO_BOUND = re.compile(r" and [^ ]+ <= IntInfinity\(\)")
 
 
@@ -17,7 +18,7 @@ def violated_sizes(error: BaseException) -> str | None:
         return f"an example input has the size {lines[0]}, which dynamic_shapes declares\n  to do: {remedy}"
     if not lines or not lines[0].startswith("Constraints violated"):
         return None
-    facts = [f"  {line[4:].partition(' If you')[0].removesuffix('.')}" for line in lines if line.startswith("  - ")]
+    facts = [f"  {_NO_FACT.sub('', line[4:]).removesuffix('.')}" for line in lines if line.startswith("  - ")]
     remedies = "; ".join(_remedies(lines)) or "leave such sizes out of dynamic_shapes, or declare them Dim.AUTO"
     found = "the program does not take all sizes that dynamic_shapes declares"
     return "\n".join([found, *facts, f"  to do: {remedies}"])
