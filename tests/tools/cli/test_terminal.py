@@ -308,7 +308,7 @@ def test_the_help_says_what_is_executed():
         (["bench", "softmax", "--compare", "no.json", "no.json"], "error: "),
         (
             ["certify", "deg2rad", "--stored", "--plot", "nowhere/ulp.png"],
-            "error: nowhere/.ulp.unfinished.png: No such fi",
+            "error: plot: cannot write nowhere/ulp.png: No such file",
         ),
         (["bench", "softmax", "--quick", "--to", "core_aten", "--out", "file/x"], "error: file/x: Not a directory"),
     ],
