@@ -201,6 +201,29 @@ def complex_of_unknown_length(x: Tensor, dim: Sequence[int], normalization: int,
     return _scaled(out, normalization, _count(x, dim)).to(x.dtype)
 
 
+@register(aten._fft_r2c)
+def real_of_unknown_length(x: Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> Tensor:
+    """The transform of complex numbers; one-sided, the first half of the last dimension."""
+    found = aten._fft_c2c(cast(x, x.dtype.to_complex()), list(dim), normalization, True)
+    return aten.slice.Tensor(found, dim[-1], 0, x.shape[dim[-1]] // 2 + 1, 1) if onesided else found
+
+
+@register(aten._fft_c2r)
+def real_result_of_unknown_length(x: Tensor, dim: Sequence[int], normalization: int, last_dim_size: Any) -> Tensor:
+    """Twice the real part of the half that is there, but for its ends, by a matrix that is computed when it is needed,
+    jk taken modulo n, in double precision."""
+    *others, last = dim
+    n, half = last_dim_size, x.shape[last]
+    whole = aten._fft_c2c(x, others, UNSCALED, False) if others else x
+    re, im = (part.to(torch.float64).transpose(last, -1) for part in parts(whole))
+    k, j = (torch.arange(size, dtype=torch.int64, device=x.device) for size in (half, n))
+    angles = ((k.unsqueeze(1) * j) % n).to(torch.float64) * (2 * math.pi / n)
+    times = torch.where((k == 0) | (2 * k == n), 1.0, 2.0).to(torch.float64)
+    found = torch.matmul(re * times, torch.cos(angles)) - torch.matmul(im * times, torch.sin(angles))
+    scaled_result = _scaled(found.transpose(last, -1), normalization, _count(x, others) * n)
+    return scaled_result.to(x.dtype.to_real())
+
+
 def mirrored(x: Tensor, dims: Sequence[int]) -> Tensor:
     """x[−j], indices modulo the size, along some dimensions."""
     return torch.roll(torch.flip(x, list(dims)), [1] * len(dims), list(dims))

@@ -139,3 +139,21 @@ def test_frequencies() -> None:
     for n in (1, 4, 5):
         agrees(RULES, aten.fft_fftfreq.default, n, 0.5, gradient=False, tolerance=1e-7)
         agrees(RULES, aten.fft_rfftfreq.default, n, 0.5, gradient=False, tolerance=1e-7)
+
+
+@pytest.mark.parametrize("name", ["rfft", "fft", "irfft", "hfft", "irfft2"])
+def test_transforms_of_any_length_reach_targets_without_complex_numbers(name):
+    class Transformed(torch.nn.Module):
+        def forward(self, x):
+            given = x if name in ("rfft", "fft") else torch.complex(x, 2 * x)
+            along = (0, 1) if name == "irfft2" else 0
+            found = getattr(torch.fft, name)(given, dim=along)
+            return torch.view_as_real(found) if found.is_complex() else found
+
+    length = torch.export.Dim("length", min=8)
+    lowered = decomp.lower(
+        Transformed(), to=targets.tinygrad, args=(torch.randn(10, 4),), dynamic_shapes=({0: length},), training=False
+    ).result
+    for n in (8, 9, 101):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(lowered(x), Transformed()(x), rtol=1e-5, atol=2e-5)
