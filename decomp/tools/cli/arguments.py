@@ -325,8 +325,15 @@ def _called(name: str, dynamic: Sequence[str] = ()) -> ExportedProgram:
 
 def load_callable(name: str) -> Any:
     """The callable that `package.module:callable` names. Raises `Unusable`."""
+    from torch import nn
+
     require_weights(name)
     value = attribute(name)
+    if isinstance(value, nn.Module):  # it would be called without the inputs that are wanted of it
+        raise Unusable(
+            f"{name} is a module, without example inputs\n"
+            "  to do: name a function that returns both: def example(): return model, (x,)"
+        )
     if not callable(value):
         raise Unusable(f"{name} is of type {type(value).__name__}, not a callable")
     return value

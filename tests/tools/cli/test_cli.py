@@ -387,6 +387,7 @@ def picky():
 
 
 number = 3
+module = torch.nn.Linear(2, 2)
 
 rules = decomp.Rules()
 table = {torch.ops.aten.lerp.Scalar: lambda self, weight, end: self}
@@ -424,6 +425,11 @@ def test_a_callable_that_is_not_there_or_none_is_wrong_usage(programs):
     assert said(run("lower", f"{programs}:number", "--to", "tinygrad")) == (
         2,
         "error: my_programs:number is of type int, not a callable",
+    )
+    assert said(run("lower", f"{programs}:module", "--to", "tinygrad")) == (
+        2,
+        "error: my_programs:module is a module, without example inputs\n"
+        "  to do: name a function that returns both: def example(): return model, (x,)",
     )
     assert said(run("lower", f"{programs}:alone", "--to", "tinygrad")) == (
         2,
