@@ -25,7 +25,7 @@ def violated_sizes(error: BaseException) -> str | None:
 
 
 def _in_words(line: str) -> str:
-    """`x.shape[0]` for `L['x'].size()[0]`, without a bound that is none."""
+    """`x.shape[0]` for `L['x'].size()[0]`, without an upper bound of infinity."""
     return _NO_BOUND.sub("", _INPUT_SIZE.sub(r"\1\2.shape[\3]", line))
 
 

@@ -4,6 +4,7 @@ values."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ class StandIns:
     """The pairs of numbers for the sizes of one program, and the sizes for pairs of numbers."""
 
     def __init__(self) -> None:
-        self._primes = iter(_PRIMES), reversed(_PRIMES)
+        self._primes = iter(_primes()), reversed(_primes())
         self._symbols: tuple[dict[Any, Any], dict[Any, Any]] = {}, {}
         self._pairs: dict[Any, Pair | None] = {}
         self._sizes: dict[Pair, Any] = {}
@@ -88,7 +89,10 @@ class StandIns:
         raise NotOpen
 
 
-_PRIMES = tuple(n for n in range(_FROM, _TO) if all(n % d for d in range(2, int(n**0.5) + 1)))
+@functools.cache
+def _primes() -> tuple[int, ...]:
+    # Not at import, which programs of fixed sizes pay for, too.
+    return tuple(n for n in range(_FROM, _TO) if all(n % d for d in range(2, int(n**0.5) + 1)))
 
 
 def _sympy_integer(number: int) -> Any:

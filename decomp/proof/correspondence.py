@@ -176,7 +176,7 @@ class ValuesDiffer(VerificationError):
 
 class CaptureDiffers(ValuesDiffer):
     """The program that was captured from a model computes values other than the model: it asks whether it is captured,
-    or reads what is no input."""
+    or reads something that is not one of its inputs."""
 
     remedy = (
         "the model must compute the same where torch.compiler.is_exporting() is True; if what was captured will do, "

@@ -37,7 +37,11 @@ _WIDE = (
 
 def dtype_of(node: fx.Node) -> str:
     """The name of the dtype of a node's tensor, which is TVM's, too."""
-    return str(node.meta["val"].dtype).removeprefix("torch.")
+    return _name_of(node.meta["val"].dtype)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _in_one_dtype(name: str, node: fx.Node, importer: Any) -> Any:
@@ -79,7 +83,7 @@ def _in_dtype(importer: Any, operand: fx.Node, dtype: torch.dtype) -> Any:
 def _cast(importer: Any, value: Any, dtype: torch.dtype) -> Any:
     from tvm import relax
 
-    return importer.block_builder.emit(relax.op.astype(value, str(dtype).removeprefix("torch.")))
+    return importer.block_builder.emit(relax.op.astype(value, _name_of(dtype)))
 
 
 def _size_as_tensor(importer: Any, size: Any) -> Any:
