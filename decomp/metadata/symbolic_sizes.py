@@ -163,17 +163,20 @@ def surely(condition: Any) -> bool:
 def is_at_least(size: Any, least: Any) -> bool:
     """Whether a number is at least `least`; asked of PyTorch, unless it follows from remainders by positive numbers,
     whose bounds sympy does not use (`n - k % n` is at least 1)."""
-    if isinstance(size, torch.SymInt) and _follows_from_remainders(size.node.expr - expression(least)):
-        return True
+    if isinstance(size, torch.SymInt):
+        difference = size.node.expr - expression(least)
+        if _follows_from_remainders(difference, size.node.shape_env.var_to_range):
+            return True
     return bool(size >= least)
 
 
-def _follows_from_remainders(difference: Any) -> bool:
-    """Whether an expression is not negative at either bound of each remainder in it, in all of which it is linear."""
-    from decomp.torch_internals.sizes import sympy_functions
+def _follows_from_remainders(difference: Any, ranges: Mapping[Any, Any]) -> bool:
+    """Whether an expression is not negative at either bound of each remainder in it, in all of which it is linear, by
+    the ranges of the symbols."""
+    from decomp.torch_internals.sizes import bound_sympy, sympy_functions
 
     remainders = difference.atoms(sympy_functions.Mod, sympy_functions.PythonMod)
-    if not remainders or not all(each.args[1].is_positive for each in remainders):
+    if not remainders or not all(bound_sympy(each.args[1], ranges).lower > 0 for each in remainders):
         return False
     import sympy  # type: ignore[import-untyped]  # with symbolic sizes it has been imported already
 
@@ -182,7 +185,7 @@ def _follows_from_remainders(difference: Any) -> bool:
     if any(linear.diff(one, other) != 0 for one in free.values() for other in free.values()):
         return False
     bounds = [[(free[each], sympy.Integer(0)), (free[each], each.args[1] - 1)] for each in remainders]
-    return all(linear.xreplace(dict(ends)).is_nonnegative for ends in itertools.product(*bounds))
+    return all(bound_sympy(linear.xreplace(dict(ends)), ranges).lower >= 0 for ends in itertools.product(*bounds))
 
 
 def is_data(size: Any) -> bool:

@@ -30,7 +30,10 @@ from torch.utils._sympy.symbol import (
     SymT as SymT,
     symbol_is_type as symbol_is_type,
 )
-from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
+from torch.utils._sympy.value_ranges import (
+    ValueRanges as ValueRanges,
+    bound_sympy as bound_sympy,
+)
 
 sizes_config = torch.fx.experimental._config
 sympy_functions = _functions

@@ -37,6 +37,8 @@ def test_remainders_are_from_0_to_their_divisor():
     with is_known(n.node.shape_env):
         assert all(is_at_least(size, 0) for size in (-2 % n, n - -2 % n, n - 1 - 5 % n, 2 * n - 5 % n - 7 % n))
         assert is_at_least(n - -2 % n, 1) and is_at_least(4, 3) and not is_at_least(2, 3)
+        half = (n + 1) // 2
+        assert is_at_least(half - -2 % half, 1) and is_at_least(-2 % half, 0)
     for open_to_both in (n - 5 % (n + 2), 5 % n - 1, n - (5 % n) * (7 % n)):
         with pytest.raises(Undecided), is_known(n.node.shape_env):
             is_at_least(open_to_both, 0)
