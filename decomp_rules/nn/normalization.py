@@ -216,7 +216,7 @@ def instance_norm(
     if running_mean is not None:
         return decline("running statistics are updated in place")
     batch, channels = x.shape[:2]
-    rounded = x.dtype in HALVES and x.device.type != "cpu"
+    rounded = x.dtype in HALVES and x.device.type not in ("cpu", "meta")
     if rounded or not isinstance(channels, int) or any(p is not None and p.dtype != x.dtype for p in (weight, bias)):
         # The number of groups is no symbol, the kernel takes no wider parameters, and CUDA's rounds the statistics to
         # the dtype of x, of which a mean far from 0 leaves few digits: affine apart.

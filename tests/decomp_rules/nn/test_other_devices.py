@@ -39,3 +39,13 @@ def test_what_is_saved_for_backward_is_what_the_device_saves(op, device, dtype):
     lowered = decomp.lower(torch.fx.GraphModule(torch.nn.Module(), graph), to=targets.tinygrad).result
     found = [node.meta["val"] for node in lowered.graph.output_node().args[0]]
     assert [(a.shape, a.dtype, a.device) for a in found] == [(b.shape, b.dtype, b.device) for b in results]
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_without_values_instances_are_normalised_as_on_a_CPU(affine):
+    def ops_of(device):
+        norm = torch.nn.InstanceNorm1d(3, affine=affine, dtype=torch.bfloat16, device=device)
+        x = torch.empty(2, 3, 4, dtype=torch.bfloat16, device=device)
+        return [call.op for call in decomp.calls(decomp.lower(norm, to=targets.tinygrad, args=(x,)).result)]
+
+    assert ops_of("meta") == ops_of("cpu")
