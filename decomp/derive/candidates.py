@@ -1,10 +1,10 @@
-"""Requests to the planner, candidates, and the choice between them. A request is one call with everything that its
-derivation may depend on. Its candidates are the expansions recorded by the rules for its op, in order of registration,
-then PyTorch's own composite kernel; the cheapest one is found by branch and bound."""
+"""Requests to the planner, and candidates. A request is one call with everything that its derivation may depend on. Its
+candidates are the expansions recorded by the rules for its op, in order of registration, then PyTorch's own composite
+kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 import itertools
 import math
@@ -14,8 +14,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import fx
 
-from decomp.costs.model import Cost, price_of_calls, price_of_graph
-from decomp.derive.decisions import Blocked, Derived
 from decomp.derive.expansion import (
     COMPOSITE,
     NO_COMPOSITE,
@@ -31,9 +29,8 @@ from decomp.derive.planning_memory import PlanningMemory
 from decomp.derive.stride_propagation import changed_strides
 from decomp.errors import CaptureError, RuleError, describe, spell_target
 from decomp.graphs.refused_dtypes import refused_dtypes
-from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.aliases import view_bases, view_chain
-from decomp.ir.call import Call, call_if_bound, is_host, is_projection, metadata
+from decomp.ir.call import Call, call_if_bound, metadata
 from decomp.ir.dtypes import name_of
 from decomp.ir.ops import Op, of_function
 from decomp.ir.schema import Bound
@@ -47,7 +44,6 @@ from decomp.rules.library import certificate_of
 from decomp.rules.requirements import missing_ops
 from decomp.rules.rules import Rule, Rules
 from decomp.rules.target import Target
-from decomp.simplification.freezing import as_frozen
 from decomp.torch_internals import pytree
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode
 from decomp.type_conversion.narrowing import SHIFT_OPS, narrow_graph
@@ -408,143 +404,3 @@ class ComplexCalls:
         if not symbolic or self.candidates.mode is None:
             return memory.mode, memory.fakes
         return self.candidates.mode, None
-
-
-# Choosing the cheapest.
-
-# Of the order of what a rule of the library emits. Branch and bound returns the same for any guess.
-_ASSUMED_CALLS = 8
-"""The assumed number of calls in the lowering of a call that is not lowered yet. It only orders the search: a wrong
-guess makes it visit more candidates than necessary."""
-# Not 1: a rule that halves its problem recurses for good reasons.
-_RECURSION_LIMIT = 3
-"""How often a rule may recurse on its own op where another derivation is known: `cat` by `stack` by `cat` never
-ends."""
-# Below all levels, so that among equal prices a user's own rule wins.
-_UNLEVELLED = -1
-"""The rank of a rule without a level: its author answers for its accuracy."""
-
-
-def price_of_node(cost: Cost | None, node: fx.Node) -> float:
-    """The cost of one call; 1 without a cost model. Numbers and projections of tuples cost nothing."""
-    # Sizes are computed by the host and parts of a result are no work: an expansion must not look dearer for these.
-    if is_host(node) or is_projection(node):
-        return 0.0
-    if cost is None:
-        return 1.0
-    call = call_if_bound(node)
-    return 0.0 if call is None else price_of_calls(cost, (call,))
-
-
-def price_of_template(cost: Cost | None, stamp: ExpansionTemplate, constants: Sequence[bool] = ()) -> float:
-    """The total cost of the calls of a flat expansion, without those that freezing computes once; `constants` says of
-    each input whether freezing makes it a constant."""
-    # What weights alone decide is computed once, before the program runs; fusing a pattern is often about that.
-    graph = as_frozen(stamp.graph, constants) if any(constants) else stamp.graph
-    if cost is not None:
-        return price_of_graph(cost, graph)
-    return sum(price_of_node(None, node) for node in graph.nodes if node.op.startswith("call"))
-
-
-@dataclass
-class BranchAndBound:
-    """Branch and bound over the candidates for a call. Each candidate has a lower bound of its cost: the price of those
-    calls in its expansion whose derivations are known. Iteration visits the most promising candidate first, and prunes
-    those whose lower bound is not below the best price so far. Pruning is only valid for additive costs."""
-
-    rivals: list[Candidate]
-    least: Callable[[fx.Graph, Level], tuple[float, int]] | None
-    """The lower bound of an expansion's cost, and the number of calls not included in it; None for a single
-    candidate."""
-    request: Request
-    found: dict[int, Derived | Declined] = field(default_factory=dict)
-    """The outcome of each candidate, by its index."""
-    left_out: bool = False
-    """Whether a candidate was pruned by cost."""
-    best: tuple[float, int, int] = field(init=False)
-    """Price, accuracy rank and index of the best candidate so far; initially the limit."""
-
-    def __post_init__(self) -> None:
-        # One past the last level, so that a candidate at exactly the limit is better than none.
-        self.best = self.request.limit, len(LEVELS), 0
-
-    @property
-    def price(self) -> float:
-        """The price of the best candidate so far, or the limit."""
-        return self.best[0]
-
-    @property
-    def limit(self) -> float:
-        """The price that a candidate must not exceed; infinite if costs are not additive."""
-        return math.inf if self.least is None else self.price
-
-    def __iter__(self) -> Iterator[tuple[Candidate, float]]:
-        """The candidates that are not pruned, with their lower bounds."""
-        # By estimate, then place. Without a key the sort would compare candidates, which have no order.
-        runners = sorted((self._promise(candidate) for candidate in self.rivals), key=lambda runner: runner[:2])
-        for _, place, least, candidate in runners:
-            # Compared as a triple: a bound equal to the best price may still win by accuracy or by order.
-            if self.least is not None and (least, _rank(candidate), place) >= self.best:
-                self.left_out = True
-                self.found[place] = Declined(f"costlier: at least {least:g}, not {self.price:g}", applicable=False)
-            # Without a winner the recursion must go on, as it may be the only derivation; the depth limit ends it.
-            elif self.winner is not None and self._nested(candidate) >= _RECURSION_LIMIT:
-                # What was passed over may be the best elsewhere, so the decision holds inside of that derivation alone.
-                self.request.basis.cycle_depth = min(self.request.basis.cycle_depth, self._outermost(candidate))
-                self.found[place] = Declined("recurses on its own op", applicable=False)
-            else:
-                yield candidate, least
-
-    def _nested(self, candidate: Candidate) -> int:
-        """How often the rule is already being followed, at other signatures: each time it may leave more to be done."""
-        op, place = self.request.op, candidate.place
-        # By op and not by signature: the same signature is caught earlier, and a chain of new ones never ends.
-        return sum(outer.op == op and outer.place == place for outer in self.request.context)
-
-    def _outermost(self, candidate: Candidate) -> int:
-        op, place = self.request.op, candidate.place
-        return next(i for i, outer in enumerate(self.request.context) if outer.op == op and outer.place == place)
-
-    @property
-    def winner(self) -> Derived | None:
-        """The best candidate so far."""
-        found = self.found.get(self.best[2])
-        return found if isinstance(found, Derived) else None
-
-    def _promise(self, candidate: Candidate) -> tuple[float, int, float, Candidate]:
-        """A candidate with its estimated cost, index and lower bound; sorted by estimate."""
-        expansion = candidate.expansion
-        if self.least is None or isinstance(expansion, Declined):
-            return 0.0, candidate.place, 0.0, candidate
-        least, unknown = self.least(expansion.graph, self.request.level)
-        # A rule that is being followed already is tried after all
-        # others: its estimate grows with each level of nesting.
-        return least + unknown * _ASSUMED_CALLS ** (1 + self._nested(candidate)), candidate.place, least, candidate
-
-    def result(self, candidate: Candidate, found: Derived | Declined) -> None:
-        """Record the outcome of a candidate."""
-        place = candidate.place
-        # The composite kernel is a fallback: its reason must not hide that of a rule.
-        if isinstance(found, Declined) and candidate.rule is None:
-            found = replace(found, applicable=False)
-        self.found[place] = found
-        if isinstance(found, Derived):
-            self.best = min(self.best, (found.price, _rank(candidate), place))
-
-    def outcome(self, blocked: Blocked) -> Derived | Blocked:
-        """The winner, with the reasons why the others were not chosen; or `blocked` with the reasons of all."""
-        winner = self.winner
-        for candidate in self.rivals:
-            found = self.found[candidate.place]
-            if isinstance(found, Derived):
-                found = Declined(f"costlier: {found.price:g}, not {self.price:g}", applicable=False)
-            # Losers are listed too: a plan shows what else was possible and what it would have cost.
-            if self.found[candidate.place] is not winner:
-                blocked = blocked.after(candidate.name, found)
-        return replace(winner, passed_over=blocked.tried) if winner is not None else blocked
-
-
-def _rank(candidate: Candidate) -> int:
-    """The rank by accuracy, the best first."""
-    level = candidate.rule.level if candidate.rule is not None else None
-    return _UNLEVELLED if level is None else LEVELS.index(level)

@@ -22,9 +22,9 @@ from decomp import cache_directory
 from decomp.cache.expansions import ExpansionCache, Segment
 from decomp.cache.fingerprints import Origins
 from decomp.costs.model import is_additive, is_value
+from decomp.derive.branch_and_bound import BranchAndBound, Budget, least_price, price_of_node, price_of_template
 from decomp.derive.candidates import (
     AFTER_ALL_RULES,
-    BranchAndBound,
     Candidate,
     Candidates,
     ComplexCalls,
@@ -32,8 +32,6 @@ from decomp.derive.candidates import (
     DecisionDependencies,
     Derivation,
     Request,
-    price_of_node,
-    price_of_template,
 )
 from decomp.derive.decisions import ERASED_GUARD, LEGAL, Blocked, Decision, Derived, decision_of, op_of_node, record_of
 from decomp.derive.example_sizes import ExampleSizes
@@ -477,8 +475,10 @@ class Planner:
     def _least_price(self, basis: DecisionDependencies, graph: fx.Graph, level: Level) -> tuple[float, int]:
         """A lower bound of the price of an expansion's calls, and the number of calls whose price is unknown until they
         are lowered."""
-        known = [self._known_price(node, level, basis) for node in graph.nodes if node.op.startswith("call")]
-        return sum(price for price in known if price is not None), known.count(None)
+        calls = [node for node in graph.nodes if node.op.startswith("call")]
+        known = [self._known_price(node, level, basis) for node in calls]
+        least = sum(least_price(self.cost, calls[i]) if price is None else price for i, price in enumerate(known))
+        return least, known.count(None)
 
     def _known_price(self, node: fx.Node, level: Level, basis: DecisionDependencies) -> float | None:
         if self._is_sure(node):
@@ -514,7 +514,7 @@ class Planner:
             return Declined(f"leads into a recursion deeper than {DEPTH_LIMIT} rules")
         # The key is what ends cycles: the same op at other sizes is progress, as in a product that is split in halves.
         context = (*request.context, Derivation(request.signature.key, request.op, place, request.level))
-        spent = 0.0
+        budget = Budget.of(request.limit, expansion.graph, self.cost, self._is_sure)
         propagation = StridePropagation(
             expansion.graph, expected=select_results(request.signature.read, request.expected)
         )
@@ -523,17 +523,15 @@ class Planner:
         for node in propagation.nodes():
             if node in propagation.lost:
                 return Declined(f"emits {node.target}, which {propagation.lost[node]}")
-            decision = decisions[node] = self._decide_inside(node, context, request.basis, request.limit - spent)
+            limit = budget.left_for(node)
+            decision = decisions[node] = self._decide_inside(node, context, request.basis, limit)
             if isinstance(decision, Blocked):
                 return decision.as_declined(request.op)
             if in_bytes and decision is LEGAL and (why := missing_kernel(node, self.target.dtypes or ())) is not None:
                 return Declined(why)
-            if request.limit < math.inf:
-                spent += self._price_of(decision, node)
-                # Equal prices go on: of these the more accurate rule wins, then the first.
-                if spent > request.limit:
-                    request.basis.beyond_limit = True
-                    return Declined(f"costlier: at least {spent:g}, not {request.limit:g}", applicable=False)
+            if request.limit < math.inf and not budget.affords(self._price_of(decision, node)):
+                request.basis.beyond_limit = True
+                return budget.declined()
             self.propagate(propagation, node, decision)
         # Decisions were made for nodes of the source; stride propagation may have replaced these by copies.
         derived = {propagation.current(node): each for node, each in decisions.items() if isinstance(each, Derived)}

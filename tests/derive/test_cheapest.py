@@ -13,6 +13,7 @@ from torch import nn
 
 import decomp
 from decomp import costs
+from decomp_rules import targets
 
 X = torch.ones(3)
 PRIMITIVES = ("sin", "cos", "exp")
@@ -92,3 +93,44 @@ def test_the_price_does_not_depend_on_the_order_of_rules_nor_on_what_was_planned
         plan = decomp.plan(Program(names), to=CHIP, rules=rules, args=(X,), cost=table)
         found = sum(costs.total(derived.stamp.graph, table) for derived in plan.derived.values())
         assert found == sum(each for name in names if (each := least(system, price, name)) < math.inf)
+
+
+def test_a_result_of_another_shape_costs_a_call_before_anything_is_known_of_how_it_is_derived():
+    rules, runs = decomp.Rules(), []
+
+    @rules.register("tanh", level="standard")
+    def direct(x):
+        return torch.sin(x)
+
+    @rules.register("tanh", level="standard")
+    def by_rows(x):
+        return torch.squeeze(torch.unsqueeze(x, 0), 0)
+
+    @rules.register("unsqueeze")
+    def unsqueeze(x, dim):
+        runs.append(x.shape)
+        return torch.reshape(x, [1, *x.shape])
+
+    for args, dynamic in (((X,), None), ((X,), ({0: torch.export.Dim.DYNAMIC},))):
+        plan = decomp.plan(Program(["tanh"]), to=CHIP, rules=rules, args=args, dynamic_shapes=dynamic)
+        (derived,) = plan.derived.values()
+        assert [why for _, why in derived.passed_over] == ["costlier: at least 2, not 1"] and not runs
+
+
+SMALL_MODELS = {
+    "convolutions": lambda: (nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(3, 2, 1)), (1, 2, 9, 9)),
+    "upsampling": lambda: (nn.Sequential(nn.Upsample(scale_factor=2, mode="bilinear"), nn.Softmax(-1)), (1, 4, 3, 3)),
+    "a transformer": lambda: (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), (2, 5, 8)),
+}
+
+
+@pytest.mark.parametrize("target", [targets.tinygrad, targets.luminal], ids=lambda target: target.name)
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_bounds_do_not_change_what_a_model_costs(name, target):
+    module, shape = SMALL_MODELS[name]()
+
+    def prices(**how):
+        plan = decomp.plan(module, to=target, args=(torch.randn(shape),), **how)
+        return [derived.price for derived in plan.derived.values()]
+
+    assert prices() == prices(cost=lambda call: 1.0)
