@@ -113,9 +113,15 @@ def llama() -> Built:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=64,
-        max_position_embeddings=32, use_cache=False, **TEXT,
-    )  # fmt: skip
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        use_cache=False,
+        **TEXT,
+    )
     return Output(LlamaForCausalLM(config), "input_ids", "logits"), tokens
 
 
@@ -124,9 +130,15 @@ def t5() -> Built:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
-        vocab_size=VOCABULARY, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, dropout_rate=0.0,
+        vocab_size=VOCABULARY,
+        d_model=32,
+        d_kv=16,
+        d_ff=64,
+        num_layers=2,
+        num_heads=2,
+        dropout_rate=0.0,
         use_cache=False,
-    )  # fmt: skip
+    )
     model = T5ForConditionalGeneration(config)
     return Output(model, "input_ids decoder_input_ids", "logits"), lambda: (*tokens(), *tokens())
 
@@ -136,8 +148,8 @@ def vit() -> Built:
     from transformers import ViTConfig, ViTModel
 
     config = ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=16, patch_size=4,
-    )  # fmt: skip
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=16, patch_size=4
+    )
     return Output(ViTModel(config), "pixel_values", "last_hidden_state"), lambda: (torch.randn(2, 3, 16, 16),)
 
 

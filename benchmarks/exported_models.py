@@ -58,9 +58,16 @@ def _audio(kind: str, **more: Any) -> Exported:
 
     sizes = dict(conv_dim=(32, 32, 32), conv_kernel=(10, 3, 3), conv_stride=(5, 4, 4), num_feat_extract_layers=3)
     config = getattr(transformers, f"{kind}Config")(
-        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, apply_spec_augment=False,
-        num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4, **sizes, **more,
-    )  # fmt: skip
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        apply_spec_augment=False,
+        num_conv_pos_embeddings=16,
+        num_conv_pos_embedding_groups=4,
+        **sizes,
+        **more,
+    )
     model = getattr(transformers, f"{kind}Model")(config)
     return Exported(Output(model, "input_values", "last_hidden_state"), (torch.randn(1, 8000),))
 
@@ -98,9 +105,12 @@ class MobileBlock(nn.Module):
             nn.Conv2d(wide, wide, 5, padding=2, groups=wide, bias=False), nn.BatchNorm2d(wide), nn.Hardswish()
         )
         self.squeeze = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Conv2d(wide, wide // 4, 1), nn.ReLU(), nn.Conv2d(wide // 4, wide, 1),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(wide, wide // 4, 1),
+            nn.ReLU(),
+            nn.Conv2d(wide // 4, wide, 1),
             nn.Hardsigmoid(),
-        )  # fmt: skip
+        )
         self.project = nn.Sequential(nn.Conv2d(wide, channels, 1, bias=False), nn.BatchNorm2d(channels))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -225,21 +235,18 @@ MODELS: Mapping[str, Callable[[], Exported]] = {
     "GPT-NeoX": _of(_text, "GPTNeoX", _CAUSAL),
     "OPT": _of(_text, "OPT", {**_CAUSAL, "ffn_dim": 256}),
     "Llama": _of(_text, "Llama", {**_CAUSAL, "num_key_value_heads": 2}, "ForCausalLM"),
-    "Llama, open": lambda: _open(
-        _text("Llama", {**_CAUSAL, "num_key_value_heads": 2}, "ForCausalLM"), batch=0, time=1
-    ),
+    "Llama, open": lambda: _open(_text("Llama", {**_CAUSAL, "num_key_value_heads": 2}, "ForCausalLM"), batch=0, time=1),
     "Qwen2": _of(_text, "Qwen2", {**_CAUSAL, "num_key_value_heads": 2}),
     "Gemma": _of(_text, "Gemma", {**_CAUSAL, "num_key_value_heads": 1, "head_dim": 32}),
     "Phi": _of(_text, "Phi", _CAUSAL),
     "BLOOM": _of(_text, "Bloom", dict(hidden_size=128, n_layer=3, n_head=4, use_cache=False)),
-    "T5 encoder": _of(
-        _text, "T5", dict(d_model=128, d_kv=32, d_ff=256, num_layers=3, num_heads=4), "EncoderModel"
-    ),
+    "T5 encoder": _of(_text, "T5", dict(d_model=128, d_kv=32, d_ff=256, num_layers=3, num_heads=4), "EncoderModel"),
     "ViT": _of(_image, "ViT"),
     "DeiT": _of(_image, "DeiT"),
     "CLIP vision": _of(_image, "CLIPVision"),
     "Swin": _of(
-        _image, "Swin",
+        _image,
+        "Swin",
         dict(image_size=64, patch_size=4, embed_dim=32, depths=[1, 1], num_heads=[2, 4], window_size=4),
     ),
     "ConvNeXt": _of(_image, "ConvNext", dict(hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 2, 1])),
@@ -251,14 +258,22 @@ MODELS: Mapping[str, Callable[[], Exported]] = {
         _image, "EfficientNet", dict(width_coefficient=0.3, depth_coefficient=0.3, image_size=64, hidden_dim=384)
     ),
     "MobileViT": _of(
-        _image, "MobileViT",
+        _image,
+        "MobileViT",
         dict(image_size=64, hidden_sizes=[32, 40, 48], neck_hidden_sizes=[8, 16, 24, 32, 40, 48, 64]),
     ),
     "SegFormer": _of(
-        _image, "Segformer",
+        _image,
+        "Segformer",
         dict(
-            hidden_sizes=[16, 32], depths=[1, 1], num_encoder_blocks=2, sr_ratios=[4, 2], patch_sizes=[7, 3],
-            strides=[4, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2],
+            hidden_sizes=[16, 32],
+            depths=[1, 1],
+            num_encoder_blocks=2,
+            sr_ratios=[4, 2],
+            patch_sizes=[7, 3],
+            strides=[4, 2],
+            num_attention_heads=[1, 2],
+            mlp_ratios=[2, 2],
         ),
     ),
     "PoolFormer": _of(_image, "PoolFormer", dict(hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1])),
@@ -274,4 +289,4 @@ MODELS: Mapping[str, Callable[[], Exported]] = {
     "graph net, mean": _of(graph_net, "mean"),
     "graph convolution": graph_convolution,
     "Fourier neural operator": lambda: Exported(Spectral(), (torch.randn(2, 16, 128),)),
-}  # fmt: skip
+}

@@ -207,7 +207,7 @@ PATCHES: Mapping[str, Patch] = {
     "_fix_clone_memory_format": _op("contiguous copies", "clone of a transposed operand"),
     "_fix_sym_pow_as_mul": _SIZES,
     "_fix_negative_slice_start": _SIZES,
-}  # fmt: skip
+}
 """By the function's name, behind the converter's where two converters have different ones of one name."""
 
 
@@ -363,9 +363,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "rotary, DeepSeek V2": _rotary(
         "deepseek_v2.modeling_deepseek_v2", "apply_rotary_emb", (2, 3, 5, 8), (2, 1, 5, 8), (1, 5, 4)
     ),
-    "rotary, Llama 4": _rotary(
-        "llama4.modeling_llama4", "apply_rotary_emb", (2, 5, 3, 8), (2, 5, 1, 8), (2, 5, 4)
-    ),
+    "rotary, Llama 4": _rotary("llama4.modeling_llama4", "apply_rotary_emb", (2, 5, 3, 8), (2, 5, 1, 8), (2, 5, 4)),
     "rotary, Llama 4 vision": _rotary(
         "llama4.modeling_llama4", "vision_apply_rotary_emb", (2, 5, 3, 8), (2, 5, 3, 8), (5, 1, 4)
     ),
@@ -427,5 +425,5 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "expand that is returned": lambda: (lambda x: x.expand(3, 4), (f(1, 4),)),
     "detach": lambda: (lambda x: x.detach() * 2, (f(3, 4),)),
     "clone of a transposed operand": lambda: (lambda x: x.transpose(0, 1).clone() + 1, (f(2, 3, 4, 5),)),
-}  # fmt: skip
+}
 """Programs that need a patch, by name: a function, and its inputs."""

@@ -123,10 +123,16 @@ def plus_zero_of_either_sign(call: TermCall) -> Term | None:
 
 # -1 has all bits set; for booleans that is True.
 _NEUTRAL: dict[Any, int] = {
-    aten.bitwise_and.Tensor: -1, aten.bitwise_and.Scalar: -1, aten.bitwise_or.Tensor: 0, aten.bitwise_or.Scalar: 0,
-    aten.bitwise_xor.Tensor: 0, aten.bitwise_xor.Scalar: 0, aten.logical_or.default: 0, aten.logical_and.default: -1,
+    aten.bitwise_and.Tensor: -1,
+    aten.bitwise_and.Scalar: -1,
+    aten.bitwise_or.Tensor: 0,
+    aten.bitwise_or.Scalar: 0,
+    aten.bitwise_xor.Tensor: 0,
+    aten.bitwise_xor.Scalar: 0,
+    aten.logical_or.default: 0,
+    aten.logical_and.default: -1,
     aten.logical_xor.default: 0,
-}  # fmt: skip
+}
 
 
 @law("no_ops", *_NEUTRAL, copies=True)

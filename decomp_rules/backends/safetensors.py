@@ -16,7 +16,7 @@ _NAMES: Mapping[str, str] = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
     "uint64": "U64", "int64": "I64", "bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64",
     "complex64": "C64",
-}  # fmt: skip
+}  # fmt: skip # packed names
 
 
 def write(path: Path, arrays: Mapping[str, Any]) -> Path:

@@ -63,9 +63,14 @@ def hardswish_by_clamp(x: Tensor) -> Tensor:
 # log₂(Φ(−x) / Φ(x)) / x in powers of x²: minimax for |x| ≤ 5.5, weighted so that x·Φ(x) is right above −1, and as right
 # as PyTorch's kernel below; beyond, it falls faster, so that far below 0 less is left of x·Φ(x) than should be.
 _LOGIT = (
-    -2.3022089530023, -0.10483741230147, 9.71336174248e-05, 0.00015819354894212, -1.1181296585896e-05,
-    3.6110233426634e-07, -4.5000104475611e-09,
-)  # fmt: skip
+    -2.3022089530023,
+    -0.10483741230147,
+    9.71336174248e-05,
+    0.00015819354894212,
+    -1.1181296585896e-05,
+    3.6110233426634e-07,
+    -4.5000104475611e-09,
+)
 
 
 @register(aten.gelu, level="standard")

@@ -30,26 +30,29 @@ _AROUND_ZERO = (
     9.151231828991141e-05,
 )
 """(Φ(x) − 1/2) / x in powers of x², for |x| ≤ 1."""
+# fmt: off
+# As many coefficients a line as fit.
 _TAIL = (
     0.19937105126794996, 0.2017722391293479, 0.12881707591706454, 0.1440593670790893, -0.28337219058380875,
     0.11026110144367657,
-)  # fmt: skip
+)
 """Φ(−s)·e^(s²/2) / t in powers of t = 1 / (1 + s/2), for s ≥ 1."""
 _LOGIT = (
     -2.3022092360777, 0.10483845314997, 0.00010108078701075, -0.00015426122675699, -9.5549699353667e-06,
     -3.2198169998336e-08, 3.0259477976866e-08, 1.9308485000113e-09, 5.2889225657994e-11, 5.652960677096e-13,
-)  # fmt: skip
+)
 """log₂(Φ(−x) / Φ(x)) / x in powers of −x², for |x| ≤ 5.8, fitted so that x·Φ(x) and its derivative are right."""
 _SHORT_LOGIT = (
     -2.302209311962647, -0.10483554023914288, 9.45105084872921e-05, 0.0001594875381666068, -1.1436212832869191e-05,
     3.8203725404182653e-07, -5.082911653061326e-09,
-)  # fmt: skip
+)
 """The same in powers of x², minimax for |x| ≤ 5.4 by linear programming: x·Φ(x) to 8·10⁻⁸ of it above −1 and to 2·10⁻⁷
 below, its derivative to 4·10⁻⁷, the second to 3·10⁻⁶. Beyond, both sides fall faster."""
 _LOGIT_ROUGHLY = (
     -2.302207005, -0.10484404484, 0.00010270218572, 0.00015642087064, -1.0946938192e-5, 3.4942004722e-7,
     -4.377604635e-9,
-)  # fmt: skip
+)
+# fmt: on
 """The same in powers of x², for |x| ≤ 5."""
 _LOGIT_OF_TANH = (-LOG2_E * math.sqrt(8 / math.pi), -LOG2_E * math.sqrt(8 / math.pi) * 0.044715)
 """Of the approximation by tanh."""

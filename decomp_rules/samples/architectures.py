@@ -63,9 +63,15 @@ def llama() -> Example:
     """Four layers of 256 with grouped queries, 128 tokens."""
     made = _transformers()
     config = made.LlamaConfig(
-        hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, intermediate_size=704,
-        max_position_embeddings=128, use_cache=False, **TEXT,
-    )  # fmt: skip
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=704,
+        max_position_embeddings=128,
+        use_cache=False,
+        **TEXT,
+    )
     return Output(made.LlamaForCausalLM(config), "input_ids", "logits"), _tokens(2, 128)
 
 
@@ -73,8 +79,8 @@ def vit() -> Example:
     """Four layers of 192, images of 96 in patches of 8."""
     made = _transformers()
     config = made.ViTConfig(
-        hidden_size=192, num_hidden_layers=4, num_attention_heads=3, intermediate_size=768, image_size=96, patch_size=8,
-    )  # fmt: skip
+        hidden_size=192, num_hidden_layers=4, num_attention_heads=3, intermediate_size=768, image_size=96, patch_size=8
+    )
     return Output(made.ViTModel(config), "pixel_values", "last_hidden_state"), (torch.randn(2, 3, 96, 96),)
 
 

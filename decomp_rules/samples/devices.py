@@ -191,7 +191,7 @@ CONVOLUTIONS: Mapping[str, tuple[Callable[[], Any], Documented]] = {
         ),
         _double_backward,
     ),
-}  # fmt: skip
+}  # fmt: skip # a call a line, with its operands
 
 
 # Attention
@@ -370,7 +370,7 @@ ATTENTION: Mapping[str, tuple[Callable[[], Any], Documented]] = {
         lambda: (_overrideable_backward_call(),),
         lambda g, q, k, v, bias, wanted, out, lse, *rest: _gradients(g, (q, k, v), bias, out, lse, rest[5], wanted),
     ),
-}  # fmt: skip
+}  # fmt: skip # a call a line, with its operands
 
 
 def _saved_anew(

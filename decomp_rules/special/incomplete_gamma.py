@@ -24,6 +24,8 @@ register = RULES.register
 
 # How many terms the series in x and in s, and that of the logarithm, have.
 _TERMS = {torch.float32: (10, 8, 7), torch.float64: (18, 14, 16)}
+# fmt: off
+# As many coefficients a line as fit.
 # a·(lnΓ(a) − (a − 1/2)·ln a + a − ln √2π) in powers of 1 / (a + 1/2), from a = 1 on.
 _STIRLING = {
     torch.float32: (
@@ -37,7 +39,7 @@ _STIRLING = {
         -0.026042647819785681, 0.0735848343867911375, -0.123913622521085257, 0.141497116604667736,
         -0.111830090764503185, 0.0591495158068051554, -0.0189496000157433493, 0.00279004814425742216,
     ),
-}  # fmt: skip
+}
 # Abscissas and weights of Gauss and Legendre's rule, laid over [0, 20] (float64: over [0, 36], closer together at 0).
 _RULE = {
     torch.float32: (
@@ -85,7 +87,8 @@ _RULE = {
             0.08362091047537556,
         ),
     ),
-}  # fmt: skip
+}
+# fmt: on
 
 
 @register(aten.igamma)

@@ -46,7 +46,8 @@ CASES = {
     "vmap without gradients inside": (lambda x: vmap(without_gradient_inside)(x), (rand(2, 3),)),
     "vmap in place": (lambda x: vmap(in_place)(x), (rand(2, 3),)),
     "vmap of a branch": (
-        lambda x: vmap(lambda r: torch.cond(r.sum() > 0, lambda z: z * 2, lambda z: z - 1, (r,)))(x), (rand(3, 2),)
+        lambda x: vmap(lambda r: torch.cond(r.sum() > 0, lambda z: z * 2, lambda z: z - 1, (r,)))(x),
+        (rand(3, 2),),
     ),
     "a branch with vmap": (
         lambda x: torch.cond(x.sum() > 0, lambda z: vmap(lambda r: r.softmax(0))(z), lambda z: z * 2, (x,)),
@@ -56,7 +57,8 @@ CASES = {
     "grad of grad": (lambda x: grad(lambda y: grad(lambda z: z.tanh().sum())(y).sin().sum())(x), (rand(3),)),
     "grad of vmap": (lambda x: grad(lambda y: vmap(lambda z: z.softmax(0).square().sum())(y).sum())(x), (rand(4, 3),)),
     "grad for each sample": (
-        lambda x, w: vmap(grad(lambda v, r: ((v @ r) ** 2).sum()), (None, 0))(w, x), (rand(4, 3), rand(2, 3))
+        lambda x, w: vmap(grad(lambda v, r: ((v @ r) ** 2).sum()), (None, 0))(w, x),
+        (rand(4, 3), rand(2, 3)),
     ),
     "vjp": (lambda x: vjp(torch.tanh, x)[1](x.cos()), (rand(3),)),
     "jvp": (lambda x: jvp(torch.tanh, (x,), (x.cos(),)), (rand(3),)),
@@ -66,9 +68,10 @@ CASES = {
     "jacobian of a layer norm": (lambda x: vmap(jacrev(lambda z: F.layer_norm(z, (3,))))(x), (rand(4, 3),)),
     "gradient of a group norm": (lambda x: grad(lambda z: F.group_norm(z, 2).sin().sum())(x), (rand(2, 4, 3),)),
     "gradient of a batch norm": (
-        lambda x: grad(lambda z: F.batch_norm(z, None, None, training=True).sin().sum())(x), (rand(4, 3),)
+        lambda x: grad(lambda z: F.batch_norm(z, None, None, training=True).sin().sum())(x),
+        (rand(4, 3),),
     ),
-}  # fmt: skip
+}
 
 
 class Functional(nn.Module):

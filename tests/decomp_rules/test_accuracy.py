@@ -23,7 +23,7 @@ UNARY = {
     torch.tanh: 1.6, torch.asin: 1.7, torch.acos: 1.6, torch.atan: 1.6, torch.asinh: 2.6, torch.acosh: 3.1,
     torch.atanh: 2.0, torch.erf: 1.5, torch.erfc: 2.0, torch.rsqrt: 2.0, torch.sigmoid: 2.8, torch.deg2rad: 0.8,
     F.softplus: 2.6, F.logsigmoid: 2.6, F.elu: 1.2, F.selu: 2.0, F.hardswish: 2.0, F.softsign: 1.6,
-}  # fmt: skip
+}  # fmt: skip # packed bounds
 BINARY = {torch.div: 1.5, torch.atan2: 1.8, torch.hypot: 1.5, torch.fmod: 0.0, torch.remainder: 0.5}
 
 

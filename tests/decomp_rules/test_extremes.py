@@ -55,9 +55,10 @@ def operands(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     exponents = torch.arange(lowest, highest, dtype=torch.float64).repeat(2)
     line = torch.pow(2.0, exponents) * (1 + torch.rand(exponents.shape, generator=draw, dtype=torch.float64))
     line = torch.where(torch.rand(line.shape, generator=draw) < 0.5, line, -line)
-    ends = torch.tensor([info.max, info.max / 3.3, info.smallest_normal, info.smallest_normal * 1.7, 1.3, -1.57079637,
-                         info.smallest_normal / 2, info.smallest_normal * info.eps, 0.0, -0.0, -info.max])  # fmt: skip
-    first, second = (side.reshape(-1).double() for side in torch.meshgrid(ends, ends, indexing="ij"))
+    least, most = info.smallest_normal, info.max
+    ends = [most, most / 3.3, least, least * 1.7, 1.3, -1.57079637, least / 2, least * info.eps, 0.0, -0.0, -most]
+    pairs = torch.meshgrid([torch.tensor(ends)] * 2, indexing="ij")
+    first, second = (side.reshape(-1).double() for side in pairs)
     other = line[torch.randperm(len(line), generator=draw)]
     return torch.cat([line, first]).to(dtype), torch.cat([other, second]).to(dtype)
 

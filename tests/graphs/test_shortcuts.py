@@ -114,7 +114,7 @@ CALLS = {
                    [(WIDE, ROW), (torch.ones(4, 3), ROW), (WIDE.half(), ROW), (torch.ones(1, 3, 1, 2), ROW)]),
     "normalized wrongly": (lambda x, m: torch._native_batch_norm_legit_no_training(x, m, m, m, m, 0.1, 1e-5),
                            [(torch.ones(4, 2), ROW), (WIDE.double(), ROW)]),
-}  # fmt: skip
+}  # fmt: skip # a function a line, with its calls below
 
 
 @pytest.mark.parametrize("name", CALLS)

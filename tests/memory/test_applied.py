@@ -103,8 +103,12 @@ W = torch.randn(8, 8)
 
 def test_sizes_that_vary():
     rows = torch.export.Dim("rows", min=2, max=512)
-    program = exported(lambda x, w: ((x * 2).exp() + 1).softmax(-1).sin() @ (w * 2).exp(), torch.randn(4, 8), W,
-                       dynamic_shapes=(({0: rows}, None),))  # fmt: skip
+    program = exported(
+        lambda x, w: ((x * 2).exp() + 1).softmax(-1).sin() @ (w * 2).exp(),
+        torch.randn(4, 8),
+        W,
+        dynamic_shapes=(({0: rows}, None),),
+    )
     plan = memory_plan(program, arena=True)
     assert plan.dynamic and plan.in_place > 2 and plan.arena == 256
     assert all(agrees(plan, program.module(), (torch.randn(n, 8), W)) for n in (2, 4, 300))

@@ -67,8 +67,9 @@ def test_parameters_are_moved_once_and_belong_to_the_program():
 
 def test_sizes_that_vary_come_from_the_arrays():
     size = torch.export.Dim("size", min=2, max=64)
-    program = exported(lambda x: torch.softmax(x, 0).reshape(x.shape[0] * 3, 1), torch.ones(4, 3),
-                       dynamic_shapes=(({0: size},),))  # fmt: skip
+    program = exported(
+        lambda x: torch.softmax(x, 0).reshape(x.shape[0] * 3, 1), torch.ones(4, 3), dynamic_shapes=(({0: size},),)
+    )
     loaded = backends.numpy.load(decomp.lower(program, to=targets.tinygrad))
     for n in (2, 7, 33):
         x = torch.randn(n, 3)

@@ -145,9 +145,10 @@ EXPORTED: dict[str, tuple[Callable[..., Any], list[str]]] = {
     ),
 }
 OTHER_INPUTS = {
-    "of integers through float32": torch.tensor([2**24 + 1, 3]), "1 and 1.0": torch.tensor([1, 2]),
+    "of integers through float32": torch.tensor([2**24 + 1, 3]),
+    "1 and 1.0": torch.tensor([1, 2]),
     "1 times a complex number": torch.tensor([complex(1, 2), complex(3, -0.0)]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", KEPT)

@@ -89,14 +89,20 @@ PROGRAMS = {
     "one hot": (Of(lambda self, t: F.one_hot(t, 6)), (n(4),)),
     "pooling": (Of(lambda self, x: F.max_pool2d(x, 2, return_indices=True)), (x(1, 1, 4, 4),)),
     "attention in float64": (Attention().double(), (x(2, 5, 8, dtype=torch.float64),)),
-    "batch norm in float64": (nn.Sequential(nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3)).double(),
-                              (x(2, 3, 5, 5, dtype=torch.float64),)),
+    "batch norm in float64": (
+        nn.Sequential(nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3)).double(),
+        (x(2, 3, 5, 5, dtype=torch.float64),),
+    ),
     "recurrent in float64": (nn.LSTM(4, 5).double(), (x(3, 2, 4, dtype=torch.float64),)),
     "complex128": (Of(lambda self, x: (torch.fft.fft(x), x.abs())), (x(6, dtype=torch.complex128),)),
     "a written input": (Of(lambda self, x: (x.mul_(2), x + 1)[1]), (x(4, dtype=torch.float64),)),
-    "branches": (Of(lambda self, x, i: torch.cond(x.sum() > 0, lambda x, i: (x + i, i + 1), lambda x, i: (x - i, i * 2),
-                                                  (x, i))), (x(4, dtype=torch.float64), n(4))),
-}  # fmt: skip
+    "branches": (
+        Of(
+            lambda self, x, i: torch.cond(x.sum() > 0, lambda x, i: (x + i, i + 1), lambda x, i: (x - i, i * 2), (x, i))
+        ),
+        (x(4, dtype=torch.float64), n(4)),
+    ),
+}
 
 
 def wide_inside(graph):
@@ -185,15 +191,23 @@ def test_a_program_in_float64_is_within_an_error_of_float32():
 def test_numbers_that_do_not_fit_are_refused_by_name():
     refused = {
         r"aten.lt.Scalar \(at lt\) takes 1099511627776, which does not fit int32": (
-            Of(lambda self, a: a < 2**40), n(3)),
+            Of(lambda self, a: a < 2**40),
+            n(3),
+        ),
         r"masked_fill.Scalar .* takes -1.79.*, which does not fit float32": (
-            Of(lambda self, a: a.masked_fill(a > 0, torch.finfo(torch.float64).min)), x(3, dtype=torch.float64)),
+            Of(lambda self, a: a.masked_fill(a > 0, torch.finfo(torch.float64).min)),
+            x(3, dtype=torch.float64),
+        ),
         r"b_far holds 1099511627776, which does not fit int32": (
-            Of(lambda self, a: a + self.far, far=torch.tensor(2**40)), n(3)),
+            Of(lambda self, a: a + self.far, far=torch.tensor(2**40)),
+            n(3),
+        ),
         r"b_big holds 1e\+300, which does not fit float32": (
-            Of(lambda self, a: a + self.big, big=torch.tensor(1e300, dtype=torch.float64)), x(3)),
+            Of(lambda self, a: a + self.big, big=torch.tensor(1e300, dtype=torch.float64)),
+            x(3),
+        ),
         r"takes the bits of a float64": (Of(lambda self, a: a.view(torch.int64)), x(3, dtype=torch.float64)),
-    }  # fmt: skip
+    }
     for said, (model, given) in refused.items():
         with pytest.raises(decomp.errors.OutOfRange, match=said):
             decomp.lower(model, to=CORE, args=(given,), narrow=True)

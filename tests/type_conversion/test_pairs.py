@@ -91,7 +91,7 @@ CALLS = {
     "fnet": (lambda x: torch.fft.fft2(x).real, (x(2, 6, 8),)),
     "a long prime": (lambda x: torch.fft.fft(x).abs(), (x(2, 131),)),
     "written": (lambda z: z.clone().add_(1).mul_(2j).index_put((torch.tensor([0]),), torch.tensor(1j)), (z(3),)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.sampled(8)
@@ -448,7 +448,7 @@ SIZES = {
     "filled": lambda a: a + torch.full_like(a, a.shape[0]),
     "filled in place": lambda a: a.clone().fill_(a.shape[0]) * a,
     "a number as a tensor": lambda a: a * torch.scalar_tensor(a.shape[0], dtype=a.dtype),
-}  # fmt: skip
+}
 
 
 @pytest.mark.each_row

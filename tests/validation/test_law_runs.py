@@ -53,8 +53,11 @@ WRONG = {
     "sum with zero": (sum_with_zero, lambda x: (x + 0) * 3, (X,)),
     "two products as one": (two_products_as_one, lambda x: x * 0.1 * 0.3, (X,)),
     "larger than a smaller": (
-        larger_than_a_smaller, lambda x, y: torch.maximum(x, torch.minimum(x, y)) * 3, (X, X.flip(0))),
-}  # fmt: skip
+        larger_than_a_smaller,
+        lambda x, y: torch.maximum(x, torch.minimum(x, y)) * 3,
+        (X, X.flip(0)),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -102,8 +105,10 @@ def test_each_distinct_application_is_run_once():
 
 def test_laws_on_sizes_that_are_not_fixed_run_at_those_of_the_example():
     program = torch.export.export(
-        Holder(lambda x: x.clone().contiguous().permute(1, 0).permute(1, 0) * 2), (X,),
-        dynamic_shapes=(({0: torch.export.Dim("n")},),))  # fmt: skip
+        Holder(lambda x: x.clone().contiguous().permute(1, 0).permute(1, 0) * 2),
+        (X,),
+        dynamic_shapes=(({0: torch.export.Dim("n")},),),
+    )
     (phrase,) = said(decomp.lower(program, to=targets.core_aten, verify="values"))
     done, of = phrase.split(" distinct")[0].split(" of ")
     assert int(done) == int(of) > 0

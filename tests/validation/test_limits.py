@@ -36,19 +36,33 @@ def at(values, right):
 aten = torch.ops.aten
 WRONG = {
     "sign of the smallest integer": (
-        aten.sign, torch.sign, lambda x: torch.where(x > 0, 1, torch.where(-x > 0, -1, 0)), (WHOLE,)),
+        aten.sign,
+        torch.sign,
+        lambda x: torch.where(x > 0, 1, torch.where(-x > 0, -1, 0)),
+        (WHOLE,),
+    ),
     "comparison by a difference that overflows": (aten.lt, torch.lt, lambda x, y: x - y <= -1, (WHOLE, DIVISORS)),
     "maximum of the largest integer": (
-        aten.maximum, torch.maximum, lambda x, y: torch.where(x - y > 0, x, y), (WHOLE, DIVISORS)),
+        aten.maximum,
+        torch.maximum,
+        lambda x, y: torch.where(x - y > 0, x, y),
+        (WHOLE, DIVISORS),
+    ),
     "ReLU of the largest integer": (aten.relu, F.relu, lambda x: torch.clamp(x, 0, 2**40), (WHOLE,)),
     "ReLU of subnormal numbers": (
-        aten.relu, F.relu, at(lambda x: (x > 0) & (x < TINY), lambda x: torch.where(x > 0, x, 0.0)), (X,)),
+        aten.relu,
+        F.relu,
+        at(lambda x: (x > 0) & (x < TINY), lambda x: torch.where(x > 0, x, 0.0)),
+        (X,),
+    ),
     "sign of subnormal numbers": (aten.sign, torch.sign, lambda x: torch.clamp(x * 2.0**126, -1, 1), (X,)),
     "maximum of subnormal numbers": (
-        aten.maximum, torch.maximum,
+        aten.maximum,
+        torch.maximum,
         lambda x, y: torch.where(torch.abs(x) * 2.0**-30 + torch.abs(y) * 2.0**-30 > 0, torch.where(x > y, x, y), 1.0),
-        (X, Y)),
-}  # fmt: skip
+        (X, Y),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -96,13 +110,20 @@ def test_the_sign_of_a_zero_counts_at_the_level_exact_alone(case, accuracy):
 OVERFLOWING = {
     "negation": (aten.neg, torch.neg, lambda x: torch.where(x < 1 - 2**63, 5, 0 - x), (WHOLE,)),
     "absolute value": (
-        aten.abs, torch.abs, lambda x: torch.where(x <= -(2**63), 2**63 - 1, torch.where(x < 0, 0 - x, x)), (WHOLE,)),
+        aten.abs,
+        torch.abs,
+        lambda x: torch.where(x <= -(2**63), 2**63 - 1, torch.where(x < 0, 0 - x, x)),
+        (WHOLE,),
+    ),
     "sum, saturated": (
-        aten.add, torch.add,
+        aten.add,
+        torch.add,
         lambda x, y, **_: torch.where(
-            (x > 0) & (y > 2**63 - 1 - x), 2**63 - 1, torch.where((x < 0) & (y < -(2**63) - x), -(2**63), x - (0 - y))),
-        (WHOLE, DIVISORS)),
-}  # fmt: skip
+            (x > 0) & (y > 2**63 - 1 - x), 2**63 - 1, torch.where((x < 0) & (y < -(2**63) - x), -(2**63), x - (0 - y))
+        ),
+        (WHOLE, DIVISORS),
+    ),
+}
 
 
 @pytest.mark.each_row
@@ -113,15 +134,27 @@ def test_any_result_is_right_where_the_op_itself_overflows(name):
 
 
 LIBRARY = {
-    "exp": (torch.exp, (X,)), "log": (torch.log, (X,)), "tanh": (torch.tanh, (X,)), "round": (torch.round, (X,)),
-    "reciprocal": (torch.reciprocal, (X,)), "sign": (torch.sign, (X,)), "division": (torch.div, (X, Y)),
-    "atan2": (torch.atan2, (X, Y)), "copysign": (torch.copysign, (X, Y)), "fmod": (torch.fmod, (X, Y)),
-    "integers' sign": (torch.sign, (WHOLE,)), "integers' absolute value": (torch.abs, (WHOLE,)),
-    "integers' maximum": (torch.maximum, (WHOLE, DIVISORS)), "integers' power": (lambda x: x**3, (WHOLE,)),
-    "integers' quotient": (torch.floor_divide, (WHOLE, DIVISORS)), "quotient by -1": (lambda x: x // -1, (WHOLE,)),
-    "integers' remainder": (torch.remainder, (WHOLE, DIVISORS)), "divisor": (torch.gcd, (WHOLE, DIVISORS)),
-    "multiple": (torch.lcm, (WHOLE, DIVISORS)), "shift": (lambda x: x << 2, (WHOLE,)),
-}  # fmt: skip
+    "exp": (torch.exp, (X,)),
+    "log": (torch.log, (X,)),
+    "tanh": (torch.tanh, (X,)),
+    "round": (torch.round, (X,)),
+    "reciprocal": (torch.reciprocal, (X,)),
+    "sign": (torch.sign, (X,)),
+    "division": (torch.div, (X, Y)),
+    "atan2": (torch.atan2, (X, Y)),
+    "copysign": (torch.copysign, (X, Y)),
+    "fmod": (torch.fmod, (X, Y)),
+    "integers' sign": (torch.sign, (WHOLE,)),
+    "integers' absolute value": (torch.abs, (WHOLE,)),
+    "integers' maximum": (torch.maximum, (WHOLE, DIVISORS)),
+    "integers' power": (lambda x: x**3, (WHOLE,)),
+    "integers' quotient": (torch.floor_divide, (WHOLE, DIVISORS)),
+    "quotient by -1": (lambda x: x // -1, (WHOLE,)),
+    "integers' remainder": (torch.remainder, (WHOLE, DIVISORS)),
+    "divisor": (torch.gcd, (WHOLE, DIVISORS)),
+    "multiple": (torch.lcm, (WHOLE, DIVISORS)),
+    "shift": (lambda x: x << 2, (WHOLE,)),
+}
 
 
 @pytest.mark.parametrize("accuracy", ("exact", "standard"))

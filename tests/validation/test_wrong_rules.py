@@ -115,7 +115,7 @@ WRONG = {
     "one element": (lambda x: F.softmax(x, -1), lambda x, dim, *_, **__: softmax(x, dim) + (x.shape[-1] == 1),
                     (X[:, :1],)),
     "one row": (lambda x: x.var(-1), lambda x, *_, **__: x.sum(-1) * 0, (X[:, :1],)),
-}  # fmt: skip
+}  # fmt: skip # an op and its wrong rule a line, where they fit
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -24,7 +24,7 @@ _LANDMARKS = (
     17.0, 20.0, 24.0, 30.0, 32.0, 35.0, 64.0, 88.02969193, 88.3762626647, 88.72283905, 89.41598629, 100.0, 103.2789,
     103.9720770, 104.0, 126.0, 127.0, 128.0, 149.0, 150.0, 151.0, 171.6, 256.0, 709.78, 745.13, 1e3, 1024.0, 1074.0,
     2.0**23, 2.0**24, 1e6, 1e10, 1e19, 1.8446743e19, 1e30,
-)  # fmt: skip
+)  # fmt: skip # packed numbers
 """Zeros, kinks, poles and limits of the elementary functions; the numbers in a rule's code are added."""
 
 
@@ -147,7 +147,7 @@ def _specials(dtype: torch.dtype) -> torch.Tensor:
     info = torch.finfo(dtype)
     positive = [0.0, info.smallest_normal * info.eps, info.smallest_normal * (1 - info.eps), info.smallest_normal,
                 info.eps / 4, info.eps, 0.5, 1 - info.eps / 2, 1.0, 1 + info.eps, 1.5, 2.0, 3.0, 10.0, 1 / info.eps,
-                1 / info.eps + 1, math.sqrt(info.max), info.max / 2, info.max, math.inf]  # fmt: skip
+                1 / info.eps + 1, math.sqrt(info.max), info.max / 2, info.max, math.inf]  # fmt: skip # packed numbers
     return torch.tensor([*positive, *(-p for p in positive), math.nan], dtype=torch.float64).to(dtype)
 
 

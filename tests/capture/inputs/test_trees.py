@@ -46,10 +46,12 @@ REFUSED = {
     "input 'count' has value 2.0": instead(1, 2.0),
     "input 'flag' has value 1, the program was lowered for True": instead(2, 1),
     "input 'none' has value a tensor, the program was lowered for None": instead(3, ones(3)),
-    "input 'parts' has structure a dict of 'a', 'c', the program was lowered for a dict of 'a', 'b'":
-        instead(4, {"a": [ones(4, 3)], "c": ones(4, 3)}),
-    "input \"parts['a']\" has structure a list of 2, the program was lowered for a list of 1":
-        instead(4, {"a": [ones(4, 3)] * 2, "b": ones(4, 3)}),
+    "input 'parts' has structure a dict of 'a', 'c', the program was lowered for a dict of 'a', 'b'": instead(
+        4, {"a": [ones(4, 3)], "c": ones(4, 3)}
+    ),
+    "input \"parts['a']\" has structure a list of 2, the program was lowered for a list of 1": instead(
+        4, {"a": [ones(4, 3)] * 2, "b": ones(4, 3)}
+    ),
     "input \"parts['a']\" has structure a tuple of 1": instead(4, {"a": (ones(4, 3),), "b": ones(4, 3)}),
     "input 'parts' has structure a tensor": instead(4, ones(4, 3)),
     "the call lacks 'more'; the program takes x, count, flag, none, parts, more": (ARGS, {}),
@@ -63,7 +65,7 @@ REFUSED = {
     "input 'x' has shape (3,)": instead(0, ones(3)),
     "input 'x' has shape (1, j": instead(0, torch.nested.nested_tensor([ones(2, 3)], layout=torch.jagged)),
     "input 'x' has device meta, the program was lowered for cpu": instead(0, ones(4, 3).to("meta")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -83,10 +83,15 @@ NAMES = sorted({op.short for op, _ in targets.onnx.spellings()})
 OWN = {
     "index": [
         Sample(aten.index.Tensor, (torch.randn(3, 4, 5), indices))
-        for indices in ([torch.tensor([2, -1])], [None, torch.tensor([[0, 3]])], [torch.tensor([True, False, True])],
-                        [None, torch.rand(4, 5) > 0.5], [torch.rand(3, 4, 5) > 0.5])
+        for indices in (
+            [torch.tensor([2, -1])],
+            [None, torch.tensor([[0, 3]])],
+            [torch.tensor([True, False, True])],
+            [None, torch.rand(4, 5) > 0.5],
+            [torch.rand(3, 4, 5) > 0.5],
+        )
     ],
-}  # fmt: skip
+}
 
 
 def variants(sample: Sample) -> Iterator[Sample]:

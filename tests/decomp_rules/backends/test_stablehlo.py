@@ -41,8 +41,14 @@ NOTHING = {"expand", "unsqueeze", "view.default", "arange.default", "full", "clo
 OF_FLOATS = {"ceil", "floor", "round.default", "abs"}
 """Ops that leave integers, or unsigned ones, as they are."""
 RANDOM = {"rand.default", "randn.default"}
-TOLERANCE = {torch.float32: 4e-6, torch.float64: 2e-14, torch.bfloat16: 2e-2, torch.float16: 2e-3,
-             torch.complex64: 8e-6, torch.complex128: 4e-14}  # fmt: skip
+TOLERANCE = {
+    torch.float32: 4e-6,
+    torch.float64: 2e-14,
+    torch.bfloat16: 2e-2,
+    torch.float16: 2e-3,
+    torch.complex64: 8e-6,
+    torch.complex128: 4e-14,
+}
 
 
 def changed(sample, variant):

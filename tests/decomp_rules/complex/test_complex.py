@@ -115,7 +115,7 @@ FUNCTIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, float]
     "sinh": (torch.sinh, -30, 1.9), "cosh": (torch.cosh, -30, 1.9), "tanh": (torch.tanh, -30, 1.9),
     "asin": (torch.asin, -30, 30), "acos": (torch.acos, -30, 30), "atan": (torch.atan, -30, 30),
     "asinh": (torch.asinh, -30, 30), "acosh": (torch.acosh, -30, 30), "atanh": (torch.atanh, -30, 30),
-}  # fmt: skip
+}  # fmt: skip # packed functions
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -147,8 +147,11 @@ def test_composites_are_graphs_that_declare_them_and_hold_their_decomposition():
     found = conversion(Norms(), coreai, (x,), None, None, target, True, {"composites": NAMED})
     graphs = composites(found.result)
     assert {name: count for name, (_, _, count) in graphs.items()} == {
-        "aten_gelu_0": 2, "aten_median_1": 1, "aten_scaled_dot_product_attention_2": 1, "main": 0
-    }  # fmt: skip
+        "aten_gelu_0": 2,
+        "aten_median_1": 1,
+        "aten_scaled_dot_product_attention_2": 1,
+        "main": 0,
+    }
     declared, inside, _ = graphs["aten_gelu_0"]
     assert declared.startswith('"aten.gelu" = {input_names = ["self"]') and inside > 4
     assert 'approximate = "none", decomp.version = 3 : si64' in declared

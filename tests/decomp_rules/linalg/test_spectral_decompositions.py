@@ -31,11 +31,21 @@ def near(found: torch.Tensor, expected: torch.Tensor, rounding: float = 30) -> N
 
 
 SPECIAL = [
-    torch.eye(4), torch.zeros(3, 3), torch.ones(5, 5), torch.diag(torch.tensor([3.0, 3, 1, -2])),
-    torch.tensor([[0.0, 1], [1, 0]]), torch.tensor([[2.0]]), torch.zeros(0, 0), torch.zeros(2, 0, 0),
-    torch.zeros(0, 3, 3), torch.eye(6) + 1e-6, torch.eye(6).flip(0), torch.logspace(0, -8, 7).diag(),
-    hermitian(4, 4) * 1e30, hermitian(4, 4) * 1e-30,
-]  # fmt: skip
+    torch.eye(4),
+    torch.zeros(3, 3),
+    torch.ones(5, 5),
+    torch.diag(torch.tensor([3.0, 3, 1, -2])),
+    torch.tensor([[0.0, 1], [1, 0]]),
+    torch.tensor([[2.0]]),
+    torch.zeros(0, 0),
+    torch.zeros(2, 0, 0),
+    torch.zeros(0, 3, 3),
+    torch.eye(6) + 1e-6,
+    torch.eye(6).flip(0),
+    torch.logspace(0, -8, 7).diag(),
+    hermitian(4, 4) * 1e30,
+    hermitian(4, 4) * 1e-30,
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -75,8 +75,9 @@ def gradient(function: Any, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: str(target.name))
 def test_masked_and_infinite_rows_at_standard(function: Any, target: Any) -> None:
     inf = math.inf
-    x = torch.tensor([[1.0, -inf, 2.0], [-inf] * 3, [inf, 1, 2], [-1e9, -1e9, -3e38], [1e30, -1e30, 3.0],
-                      [math.nan, 1.0, 2.0]])  # fmt: skip
+    x = torch.tensor(
+        [[1.0, -inf, 2.0], [-inf] * 3, [inf, 1, 2], [-1e9, -1e9, -3e38], [1e30, -1e30, 3.0], [math.nan, 1.0, 2.0]]
+    )
     found = at_level(function, [x], "standard", target)
     torch.testing.assert_close(found(x), function(x), equal_nan=True)
     worse = gradient(found, x).isnan() & ~gradient(function, x).isnan()

@@ -100,8 +100,9 @@ def test_a_trained_softmax_of_whole_numbers_has_all_digits_of_what_is_small():
 
 def test_a_trained_softmax_keeps_its_special_rows_and_their_gradients():
     inf = math.inf
-    x = torch.tensor([[1.0, -inf, 2.0], [-inf] * 3, [inf, 1, 2], [-1e9, -1e9, -3e38], [1e30, -1e30, 3.0],
-                      [math.nan, 1.0, 2.0]])  # fmt: skip
+    x = torch.tensor(
+        [[1.0, -inf, 2.0], [-inf] * 3, [inf, 1, 2], [-1e9, -1e9, -3e38], [1e30, -1e30, 3.0], [math.nan, 1.0, 2.0]]
+    )
     for mine, own in zip(derivatives(trained_softmax, x), derivatives(softmax, x)):
         torch.testing.assert_close(torch.where(own.isnan(), math.nan, mine), own, equal_nan=True)
     assert trained_softmax(x)[[1, 2, 5]].isnan().all()

@@ -101,11 +101,21 @@ def test_gradients_at_standard_over_every_exponent(function: Any, target: Any) -
 
 # How far the first and the second gradient may be off, the largest being about 1.
 GRADIENTS = [
-    (torch.expm1, 5e-7, 1e-5), (torch.sigmoid, 2e-7, 2e-7), (F.silu, 4e-7, 4e-7), (torch.tanh, 4e-7, 1e-6),
-    (F.gelu, 2e-6, 1e-5), (gelu_tanh, 1e-6, 1e-6), (torch.erf, 3e-6, 6e-5), (F.softplus, 4e-7, 4e-7),
-    (softplus_of_steps, 4e-7, 1e-6), (F.logsigmoid, 4e-7, 4e-7), (F.mish, 1e-6, 3e-6), (F.elu, 5e-7, 5e-6),
-    (celu, 5e-7, 5e-6), (F.selu, 1e-6, 1e-5),
-]  # fmt: skip
+    (torch.expm1, 5e-7, 1e-5),
+    (torch.sigmoid, 2e-7, 2e-7),
+    (F.silu, 4e-7, 4e-7),
+    (torch.tanh, 4e-7, 1e-6),
+    (F.gelu, 2e-6, 1e-5),
+    (gelu_tanh, 1e-6, 1e-6),
+    (torch.erf, 3e-6, 6e-5),
+    (F.softplus, 4e-7, 4e-7),
+    (softplus_of_steps, 4e-7, 1e-6),
+    (F.logsigmoid, 4e-7, 4e-7),
+    (F.mish, 1e-6, 3e-6),
+    (F.elu, 5e-7, 5e-6),
+    (celu, 5e-7, 5e-6),
+    (F.selu, 1e-6, 1e-5),
+]
 
 
 @pytest.mark.parametrize(("function", "first", "second"), GRADIENTS, ids=lambda value: getattr(value, "__name__", ""))
@@ -162,10 +172,16 @@ def test_other_dtypes_at_standard(function: Any, dtype: torch.dtype) -> None:
 
 # Where the docstring of the rule says that its digits are.
 FAST = [
-    (torch.exp, -40, 40, 0), (torch.sigmoid, -40, 40, 0), (F.silu, -40, 40, 0), (torch.tanh, -40, 40, 0.05),
-    (F.gelu, -3, 40, 0), (gelu_tanh, -3, 40, 0), (F.softplus, -40, 40, 0), (F.mish, -20, 20, 0),
+    (torch.exp, -40, 40, 0),
+    (torch.sigmoid, -40, 40, 0),
+    (F.silu, -40, 40, 0),
+    (torch.tanh, -40, 40, 0.05),
+    (F.gelu, -3, 40, 0),
+    (gelu_tanh, -3, 40, 0),
+    (F.softplus, -40, 40, 0),
+    (F.mish, -20, 20, 0),
     (F.elu, -40, 40, 0.05),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("function", "low", "high", "hole"), FAST, ids=lambda value: getattr(value, "__name__", ""))

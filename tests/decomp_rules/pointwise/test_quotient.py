@@ -79,11 +79,14 @@ def test_quotients_that_are_whole_are_cut_off_where_they_should():
 
 
 COSTS = [
-    (torch.div, 2, "standard", targets.tinygrad, 8), (torch.div, 2, "fast", targets.tinygrad, 2),
-    (torch.div, 2, "standard", targets.luminal, 10), (torch.div, 2, "fast", targets.luminal, 2),
-    (lambda x: x / 3, 1, "standard", targets.tinygrad, 1), (lambda x: 3 / x, 1, "standard", targets.tinygrad, 2),
+    (torch.div, 2, "standard", targets.tinygrad, 8),
+    (torch.div, 2, "fast", targets.tinygrad, 2),
+    (torch.div, 2, "standard", targets.luminal, 10),
+    (torch.div, 2, "fast", targets.luminal, 2),
+    (lambda x: x / 3, 1, "standard", targets.tinygrad, 1),
+    (lambda x: 3 / x, 1, "standard", targets.tinygrad, 2),
     (torch.rsqrt, 1, "standard", targets.tinygrad, 2),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("function,operands,level,target,most", COSTS)

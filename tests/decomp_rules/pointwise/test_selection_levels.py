@@ -45,7 +45,7 @@ OF_ONE: dict[str, tuple[Any, int]] = {
     "softshrink": (F.softshrink, 8),
     "nan_to_num": (torch.nan_to_num, 9),
     "nan_to_num of given": (lambda x: torch.nan_to_num(x, 1.0, 2.0, -2.0), 10),
-}  # fmt: skip
+}
 OF_TWO: dict[str, tuple[Any, int]] = {
     "maximum": (torch.maximum, 1),
     "minimum": (torch.minimum, 4),

@@ -13,8 +13,15 @@ def normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-SHAPES = {"short": ((3, 64), 1), "first": ((5, 3), 0), "middle": ((2, 70, 2), -2), "blocks": ((2, 200), -1),
-          "one": ((4, 1), 1), "doubling": ((2, 5000), 1), "many": ((700, 100), 1)}  # fmt: skip
+SHAPES = {
+    "short": ((3, 64), 1),
+    "first": ((5, 3), 0),
+    "middle": ((2, 70, 2), -2),
+    "blocks": ((2, 200), -1),
+    "one": ((4, 1), 1),
+    "doubling": ((2, 5000), 1),
+    "many": ((700, 100), 1),
+}
 
 
 @pytest.mark.parametrize("target", [targets.tinygrad, targets.luminal], ids=lambda target: target.name)

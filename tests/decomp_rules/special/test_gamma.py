@@ -26,7 +26,7 @@ def log_gamma(x: Any) -> Any:
 ZEROS = (
     2.4570247, 2.7476826, 3.1435809, 3.9552943, 4.0393618, 4.9915446, 5.0082182, 5.9986075, 6.0013853, 6.9998015,
     7.0001983, 7.9999752, 8.0000248, 8.9999972, 9.0000028,
-)  # fmt: skip
+)  # fmt: skip # packed numbers
 
 
 def beside(place: float, steps: torch.Tensor) -> torch.Tensor:

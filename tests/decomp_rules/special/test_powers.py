@@ -20,7 +20,7 @@ EXPONENT = 8 * torch.rand(400, generator=torch.Generator().manual_seed(1)) - 4
 SPECIAL = (
     0.0, 1.0, 2.0, 0.5, 3.0, 2.5, math.inf, 1e30, 3.4e38, 1e-30, 1.2e-38, 2.0**24, 2.0**24 - 1, 1 + 2.0**-23,
     1 - 2.0**-24,
-)  # fmt: skip
+)  # fmt: skip # packed numbers
 EVERY_SPECIAL = torch.tensor([*SPECIAL, *(-x for x in SPECIAL), math.nan])
 NUMBERS = (2.4, 1 / 3, -0.01, 7.0, -4.0, 33.3, 100.0)
 FACTORS = (-3.0, 5.0, 6.0, -1.5, -1.25, -0.75, -0.25, 0.25, 0.75, 1.25, 1.5, 1.75, 2.25, 2.5, 3.5)
