@@ -97,7 +97,7 @@ def boundary(
                     raise ArgumentError(str(error)) from error  # the arguments do not fit the signature
                 raise InternalError(stage, error) from error
 
-        guarded.__signature__ = signature  # type: ignore[attr-defined]
+        vars(guarded)["__signature__"] = signature
         return cast(F, guarded)
 
     return decorated

@@ -98,7 +98,7 @@ def _renew_cached_properties() -> None:
     for cls in {each for module in modules for each in list(vars(module).values()) if isinstance(each, type)}:
         for each in vars(cls).values():
             if isinstance(each, functools.cached_property):
-                each.lock = threading.RLock()  # type: ignore[attr-defined]
+                vars(each)["lock"] = threading.RLock()
 
 
 _OURS = ("decomp", "decomp_rules")

@@ -29,7 +29,7 @@ TIMEOUT = 180.0
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of finished items, the total, and the name of the last item."""
-NO_PROGRESS: Progress = lambda done, total, name: None  # noqa: E731
+NO_PROGRESS: Progress = lambda done, total, name: None  # noqa: E731  so that mypy checks it as one
 Job = TypeVar("Job")
 
 

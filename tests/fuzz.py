@@ -155,7 +155,7 @@ class Worker:
 
     def __init__(self, first: int, step: int, options: list[str], lines: queue.Queue[Any]) -> None:
         self.seed, self.step, self.options, self.lines = first, step, options, lines
-        self.errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (it is read when a process ends)
+        self.errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  it is read when a process ends
         self.start()
 
     def start(self) -> None:

@@ -1,11 +1,14 @@
-"""The backends of the library. A test that needs one is skipped where its package is not installed, and fails where the
-backend itself does not load."""
+"""What tests need beyond PyTorch: backends and converters of the library, and a compiler. A test that needs one is
+skipped where its package is not installed, and fails where the backend itself does not load."""
+
+import shutil
 
 import pytest
 
 from decomp.errors import ConversionError
 from decomp_rules import backends, converters
 
+NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")
 PACKAGES = {"stablehlo": ("jax",), "onnx": ("onnx", "onnxruntime"), "tinygrad": ("tinygrad",)}
 
 

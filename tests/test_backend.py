@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 import copy
 import logging
-import shutil
 from typing import Any
 import unittest
 import warnings
@@ -20,10 +19,10 @@ from torch.nn import functional as F
 import decomp
 from decomp.capture import dynamo
 from decomp_rules import RULES, targets
+from tests.installed import NEEDS_COMPILER
 from tests.models import KERNEL_CALLS
 from tests.pytorch_differences import MASKS_ARE_KEPT
 
-NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")
 TARGETS = [targets.core_aten, targets.tinygrad]
 
 
@@ -238,9 +237,16 @@ def test_a_lowering_does_not_depend_on_the_modes_around_it(around: Callable[[], 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_inductor_compiles_what_a_target_keeps(dynamic: bool) -> None:
     model = nn.Sequential(
-        nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.LeakyReLU(), nn.ELU(), nn.Hardtanh(), nn.ReLU6(),
-        nn.GroupNorm(2, 8), nn.Softmax(-1),
-    )  # fmt: skip
+        nn.Linear(4, 8),
+        nn.GELU(),
+        nn.LayerNorm(8),
+        nn.LeakyReLU(),
+        nn.ELU(),
+        nn.Hardtanh(),
+        nn.ReLU6(),
+        nn.GroupNorm(2, 8),
+        nn.Softmax(-1),
+    )
     compiled = torch.compile(model, backend=decomp.backend(to=targets.core_aten, compiler="inductor"), dynamic=dynamic)
     x = torch.randn(3, 4)
     torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(model, x), rtol=1e-4, atol=1e-5)

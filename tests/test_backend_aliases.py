@@ -1,12 +1,11 @@
 """Inside torch.compile: inputs that share memory, and outputs that are views of inputs that the program writes."""
 
-import shutil
-
 import pytest
 import torch
 
 import decomp
 from decomp_rules import backends, targets
+from tests.installed import NEEDS_COMPILER
 from tests.models import KERNEL_CALLS
 
 
@@ -208,7 +207,7 @@ def test_outputs_share_memory_in_any_runner_of_the_graph(function, compiler, opt
     torch.testing.assert_close(*same_after_a_write(function, backend, x, **options))
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")
+@NEEDS_COMPILER
 def test_outputs_share_memory_of_kernels_that_inductor_compiles():
     x = torch.linspace(-1, 2, 16).reshape(4, 4)
     backend = decomp.backend(to=targets.tinygrad, compiler="inductor")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 import copy
 from itertools import islice
 import random
-import shutil
 from typing import Any
 
 import pytest
@@ -23,8 +22,8 @@ from decomp.rules.certificates import identity
 from decomp.tools.certification.certificates import read_committed
 from decomp_rules import RULES, targets
 from decomp_rules.samples import MODELS, calls_of, model
+from tests.installed import NEEDS_COMPILER
 
-NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")
 SEED, DRAWN, COMPILED = 0, 24, 3
 
 

@@ -57,6 +57,19 @@ def hands_graphs_of_overloads_to_a_compiler():
     assert run(torch.tensor([-1.0, 2.0]))[0].tolist() == [0.0, 2.0] and torch.ops.aten.relu.default in seen
 
 
+@piece("compiling.as_boxed", "compiling.is_boxed")
+def has_the_inputs_passed_as_one_list():
+    given = []
+
+    def compiler(module, inputs):
+        return compiling.as_boxed(lambda values: given.append(type(values)) or module.forward(*values))
+
+    module = fx.symbolic_trace(lambda x: (torch.relu(x),))
+    compiling.aot_module_simplified(module, [torch.ones(2)], fw_compiler=compiler)(torch.ones(2))
+    assert given == [list] and compiling.is_boxed(compiling.as_boxed(lambda values: values))
+    assert not compiling.is_boxed(lambda values: values)
+
+
 @piece("compiling.default_partition", "compiling.recomputing_partition")
 def part_a_joint_graph_with_what_is_kept_between_its_parts():
     def kept(partition):

@@ -20,7 +20,7 @@ class Symbols:
     def __init__(self, values: Any, env: Any) -> None:
         """`values`: the metadata of the operands and of the result. Raises `NotSerialisable` if a size is
         data-dependent, and so has no example."""
-        import sympy  # type: ignore[import-untyped]  # with symbolic sizes it has been imported already
+        import sympy  # with symbolic sizes it has been imported already
 
         self._env, self._all = env, list(dict.fromkeys(symbols_in(values)))
         if not env.backed_var_to_val.keys() >= set(self._all):

@@ -79,7 +79,7 @@ class PriceTable(CostModel):
     unit = "by the table"
 
     @property
-    def aim(self) -> str:  # type: ignore[override]
+    def aim(self) -> str:  # type: ignore[override]  # the base class has an attribute
         """What a plan with these costs is best at."""
         return f"least cost by {self.name}"
 

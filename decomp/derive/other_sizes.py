@@ -140,11 +140,11 @@ def _allows(env: Any, symbols: list[Any], sizes: Sizes) -> bool:
     asserted = [each.expr for deferred in env.deferred_runtime_asserts.values() for each in deferred]
     conditions = [*(guard.expr for guard in env.guards), *asserted]
     # Neither true nor false is left open by symbols without a size, and then counts as allowed.
-    return all(condition.xreplace(_numbers(sizes)) != False for condition in conditions)  # noqa: E712  (of sympy)
+    return all(condition.xreplace(_numbers(sizes)) != False for condition in conditions)  # noqa: E712  of sympy
 
 
 def _numbers(sizes: Sizes) -> dict[Any, Any]:
-    import sympy  # type: ignore[import-untyped]  # with symbolic sizes it has been imported already
+    import sympy  # with symbolic sizes it has been imported already
 
     return {symbol: sympy.Integer(size) for symbol, size in sizes.items()}
 

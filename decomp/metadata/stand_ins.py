@@ -96,7 +96,7 @@ def _primes() -> tuple[int, ...]:
 
 
 def _sympy_integer(number: int) -> Any:
-    import sympy  # type: ignore[import-untyped]  # with symbolic sizes it has been imported already
+    import sympy  # with symbolic sizes it has been imported already
 
     if not number:
         raise NotOpen  # no prime is left

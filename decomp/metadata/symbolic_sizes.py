@@ -178,7 +178,7 @@ def _follows_from_remainders(difference: Any, ranges: Mapping[Any, Any]) -> bool
     remainders = difference.atoms(sympy_functions.Mod, sympy_functions.PythonMod)
     if not remainders or not all(bound_sympy(each.args[1], ranges).lower > 0 for each in remainders):
         return False
-    import sympy  # type: ignore[import-untyped]  # with symbolic sizes it has been imported already
+    import sympy  # with symbolic sizes it has been imported already
 
     free = {each: sympy.Dummy(integer=True) for each in remainders}
     linear = difference.xreplace(free)
@@ -281,7 +281,7 @@ def _allowed(env: Any, symbols: list[Any], hints: Mapping[Any, Any]) -> Iterator
         drawn = {s: around[s] * draw.choice(MULTIPLES) + draw.choice(OFFSETS) for s in symbols}
         sizes = {**around, **drawn}
         # With a symbol left the comparison is an expression, neither true nor false; such an assignment is passed over.
-        if all(_at(guard.expr, sizes) == True for guard in env.guards):  # noqa: E712  (a value of sympy)
+        if all(_at(guard.expr, sizes) == True for guard in env.guards):  # noqa: E712  a value of sympy
             yield sizes
 
 

@@ -245,8 +245,9 @@ def _above_views(node: fx.Node, terms: Terms) -> tuple[fx.Node, tuple[fx.Node, .
             continue
         given = term.arguments["self"]
         before, after = _shape(given), _shape(node)
-        grows = before is None or after is None or ops is not _RESHAPES and not _same_sizes(before, after)
-        if grows or ops is _RESHAPES and not _same_sizes(before[-2:], after[-2:]):  # type: ignore[index]
+        if before is None or after is None:
+            break
+        if not (_same_sizes(before[-2:], after[-2:]) if ops is _RESHAPES else _same_sizes(before, after)):
             break
         through.append(node)
         node = given

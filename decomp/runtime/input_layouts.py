@@ -39,9 +39,9 @@ def for_every_layout(
             others[key] = made(fx.GraphModule(module, again), list(map(metadata, again.find_nodes(op="placeholder"))))
         return others[key](arguments)
 
-    # AOTAutograd then passes a list that the callee may clear, which frees inputs early.
-    called._boxed_call = True  # type: ignore[attr-defined]
-    return called
+    from decomp.torch_internals.compiling import as_boxed
+
+    return as_boxed(called)
 
 
 class _Recorded:

@@ -72,15 +72,15 @@ class LoweredGraph:
 
     def counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The compiled graph, which counts its calls."""
+        from decomp.torch_internals.compiling import as_boxed, is_boxed
+
         self.called = 0
 
         def counted(*args: Any) -> Any:
             self.called = (self.called or 0) + 1
             return function(*args)
 
-        # AOTAutograd reads it, and mypy knows no attributes of functions.
-        counted._boxed_call = getattr(function, "_boxed_call", False)  # type: ignore[attr-defined]
-        return counted
+        return as_boxed(counted) if is_boxed(function) else counted
 
     def __str__(self) -> str:
         again = f"; recompiled: {self.recompiled}" if self.recompiled else ""

@@ -87,8 +87,9 @@ def with_layouts(
                 results[i] = found[i].seen_in(base, results[i].dtype, found[place])
         return results[:count]
 
-    called._boxed_call = True  # type: ignore[attr-defined]
-    return called
+    from decomp.torch_internals.compiling import as_boxed
+
+    return as_boxed(called)
 
 
 def _symbols(graph: fx.Graph) -> dict[Any, int]:

@@ -234,10 +234,11 @@ class Normalizer:
             if found is None:
                 term, merged = self._interned_term(node, call)
                 return term, names, merged
-            names.append(found[0].name)
-            if type(found[1]) is Term:
-                return found[1], names, None
-            call = found[1]  # type: ignore[assignment]
+            law, result = found
+            names.append(law.name)
+            if isinstance(result, Term):
+                return result, names, None
+            call = result
 
     def _sunk(self, node: fx.Node, call: TermCall) -> TermCall | None:
         """The lower one of the two calls that replace a call, if the view that it uses may sink."""

@@ -1,6 +1,7 @@
 """Parts of `torch.compile`, for implementing a backend, and for counting the kernels that Inductor generates. Importing
 this module takes seconds."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +35,7 @@ from decomp.torch_internals.fakes import TracingContext
 __all__ = [
     "GraphLowering",
     "aot_module_simplified",
+    "as_boxed",
     "compile_fx",
     "compile_fx_inner",
     "compiler_config",
@@ -44,6 +46,7 @@ __all__ = [
     "export_to_torch_ir",
     "functorch_config",
     "inductor_config",
+    "is_boxed",
     "list_mode_options",
     "list_options",
     "make_boxed_func",
@@ -52,6 +55,18 @@ __all__ = [
     "recomputing_partition",
     "select_decomp_table",
 ]
+
+
+def as_boxed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, marked as one that takes its arguments as one list. AOTAutograd then passes a list that the callee
+    may clear, which frees inputs early: https://github.com/pytorch/pytorch/pull/83137."""
+    vars(function)["_boxed_call"] = True
+    return function
+
+
+def is_boxed(function: Callable[..., Any]) -> bool:
+    """Whether a function is so marked."""
+    return getattr(function, "_boxed_call", False)
 
 
 def recomputing_partition(joint: Any, inputs: Any, **options: Any) -> Any:

@@ -184,7 +184,7 @@ def unusual_operand(value: Any, turn: int) -> Any:
             return usual
         info = torch.finfo(like.dtype)
         numbers = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 0.1, info.tiny, -info.tiny,
-                   info.tiny / 4, info.max, -info.max, info.eps]  # fmt: skip
+                   info.tiny / 4, info.max, -info.max, info.eps]  # fmt: skip # packed numbers
         places = torch.randint(len(numbers), like.shape, generator=draw)
         special = torch.tensor(numbers, dtype=torch.float64)[places]
         return torch.where(torch.rand(like.shape, generator=draw) < 0.3, usual, special)
@@ -279,7 +279,7 @@ def _specials(like: torch.Tensor, turn: int, exact: bool) -> torch.Tensor:
         return torch.zeros(like.shape, dtype=like.dtype)
     info = torch.finfo(like.dtype)
     numbers = [float("nan"), float("inf"), -float("inf"), 0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 100.0, -100.0,
-               info.tiny, -info.tiny, info.max, -info.max, 1e-4, info.eps]  # fmt: skip
+               info.tiny, -info.tiny, info.max, -info.max, 1e-4, info.eps]  # fmt: skip # packed numbers
     numbers += [-0.0, info.tiny / 4, -info.tiny / 4, info.tiny * info.eps] if exact else []
     # Position i of round r has number k·i + a·r. Two operands meet in all pairs if k·a′ − k′·a and the count of numbers
     # (17 or 21) are coprime. With opposite k, unequal numbers meet in the first round already.
@@ -292,7 +292,7 @@ def _specials(like: torch.Tensor, turn: int, exact: bool) -> torch.Tensor:
 
 def from_run(values: Sequence[Any]) -> list[Any]:
     """Copies of the operands from a run of the program."""
-    return pytree.tree_map(_apart, list(values))  # type: ignore[no-any-return]
+    return list(pytree.tree_map(_apart, list(values)))
 
 
 def _apart(value: Any) -> Any:
@@ -324,4 +324,4 @@ def off_kinks(operands: Sequence[Any]) -> list[Any]:
         least = torch.finfo(leaf.dtype).smallest_normal
         return torch.where(moved.abs() < least, torch.full_like(moved, 2 * least).copysign(moved), moved)
 
-    return pytree.tree_map(off, list(operands))  # type: ignore[no-any-return]
+    return list(pytree.tree_map(off, list(operands)))

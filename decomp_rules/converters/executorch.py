@@ -79,7 +79,7 @@ def _made_contiguous(edge: Any) -> Any:
     asks for channels-last ones."""
     from executorch.exir.pass_base import ExportPass
 
-    class Contiguous(ExportPass):  # type: ignore[misc]
+    class Contiguous(ExportPass):
         def call_operator(self, op: Any, args: Any, kwargs: Any, meta: Any) -> Any:
             order = kwargs.get("dim_order")
             return super().call_operator(op, args, {**kwargs, "dim_order": sorted(order)} if order else kwargs, meta)

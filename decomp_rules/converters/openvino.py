@@ -59,7 +59,7 @@ def registry() -> list[str]:
 def without_telemetry() -> None:
     """OpenVINO (2026.4) reports each conversion to its makers, from a process that it forks, where the package
     `openvino_telemetry` is installed. Trials are not reported."""
-    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  as if it were not installed
+    sys.modules["openvino_telemetry"] = None  # as if it were not installed
 
 
 def _inputs(program: ExportedProgram) -> list[torch.Tensor]:

@@ -252,7 +252,8 @@ def test_what_is_decomposed_reads_what_has_changed():
     global C
     rules = decomp.Rules({F.relu: lambda x: x * C})
     found = []
-    for C in (2.0, 3.0, 2.0):  # noqa: B007  the rule reads it
+    for number in (2.0, 3.0, 2.0):
+        C = number
         found.append(decomp.decompose(nn.ReLU(), rules)(X)[0].item())
     assert found == [2, 3, 2]
 

@@ -119,7 +119,7 @@ def test_without_example_inputs_they_are_refused() -> None:
 class Below(Scaled):
     """One that PyTorch asks below autograd only."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
     def __tensor_unflatten__(cls, inner: dict[str, Any], context: None, size: Any, stride: Any) -> "Below":

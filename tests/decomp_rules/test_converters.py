@@ -10,6 +10,7 @@ from torch import nn
 from decomp_rules import converters
 from decomp_rules.converters import executorch, tvm
 from decomp_rules.support.mlir import mlir_reason
+from tests.installed import converter
 
 FAILED = """\
 [tensor_util.cpp:130] Check failed (all_contiguous || all_channels_last): 3 input tensors have different dim orders
@@ -119,7 +120,7 @@ class Promoting(nn.Module):
 
 
 def test_tvm_computes_in_the_dtype_that_operands_of_several_are_promoted_to():
-    pytest.importorskip("tvm")
+    converter("tvm")
     given = torch.tensor([7, 5, 9]), torch.tensor([-7.5, 5, 9.25]), torch.tensor([2, 5, -2]).int(), torch.tensor(2)
     made = tvm.run(tvm.convert(torch.export.export(Promoting(), given)), given)
     for mine, own in zip(made, Promoting()(*given), strict=True):
@@ -132,7 +133,7 @@ class BySize(nn.Module):
 
 
 def test_tvm_computes_with_open_sizes():
-    pytest.importorskip("tvm")
+    converter("tvm")
     program = torch.export.export(BySize(), (torch.ones(3, 2),), dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC}})
     x = torch.arange(10.0).view(5, 2)
     made = tvm.run(tvm.convert(program), [x])
@@ -140,7 +141,7 @@ def test_tvm_computes_with_open_sizes():
 
 
 def test_tvm_makes_infinity_of_infinities_alone():
-    pytest.importorskip("tvm")
+    converter("tvm")
     x = torch.tensor([[-torch.inf] * 3, [torch.inf] * 3, [-torch.inf, 1.0, 2.0]])
     made = tvm.run(tvm.convert(torch.export.export(Extremes(), (x,))), [x])
     assert [each.tolist() for each in made] == [each.tolist() for each in Extremes()(x)]

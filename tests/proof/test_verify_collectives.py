@@ -59,7 +59,7 @@ def _drop(work: Correspondence) -> None:
     node = node_of(work.lowered, "second")
     node.replace_all_uses_with(node.args[0])
     work.lowered.erase_node(node)
-    work.values[node_of(work.source, "second")] = node.args[0]  # type: ignore[index]
+    work.values[node_of(work.source, "second")] = node.args[0]
 
 
 def _duplicate(work: Correspondence) -> None:
@@ -67,7 +67,7 @@ def _duplicate(work: Correspondence) -> None:
     with work.lowered.inserting_after(node):
         again = work.lowered.call_function(node.target, (node, *node.args[1:]))
     node_of(work.lowered, "second_wait").args = (again,)
-    work.origin[again] = node_of(work.source, "second")  # type: ignore[index]
+    work.origin[again] = node_of(work.source, "second")
 
 
 def _swap(work: Correspondence) -> None:
@@ -83,7 +83,7 @@ def _no_wait(work: Correspondence) -> None:
     wait = node_of(work.lowered, "second_wait")
     wait.replace_all_uses_with(wait.args[0])
     work.lowered.erase_node(wait)
-    work.values[node_of(work.source, "second_wait")] = wait.args[0]  # type: ignore[index]
+    work.values[node_of(work.source, "second_wait")] = wait.args[0]
 
 
 @pytest.mark.parametrize(

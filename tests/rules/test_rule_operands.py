@@ -1,8 +1,8 @@
 """Questions of a rule about its operands are answered as for tensors, or raise an error that names the rule and the
 line."""
 
-import copy  # noqa: F401  the expressions that the tests evaluate name it
-import pickle  # noqa: F401  the same
+import copy
+import pickle
 
 import pytest
 import torch
@@ -13,6 +13,8 @@ from decomp.errors import RuleError
 
 CHIP = decomp.Target("chip", ["where", "gt"])
 X = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+MODULES = {"copy": copy, "pickle": pickle, "torch": torch}
+"""What expressions name."""
 FORMS = {"aten": lambda model: model, "torch": fx.symbolic_trace}
 
 ANSWERED = """
@@ -137,7 +139,7 @@ def asked(expression, form):
 
     @rules.register(torch.relu)
     def relu(x):
-        found.append(eval(expression, globals(), {"x": x}))
+        found.append(eval(expression, MODULES, {"x": x}))
         return torch.where(x > 0, x, 0)
 
     decomp.lower(FORMS[form](nn.ReLU()), to=CHIP, args=(X,), rules=rules, partial=True)
@@ -148,7 +150,7 @@ def asked(expression, form):
 def test_what_is_known_of_tensors_is_answered(form):
     wrong = {}
     for expression in ANSWERED:
-        given, wanted = asked(expression, form), eval(expression, globals(), {"x": X})
+        given, wanted = asked(expression, form), eval(expression, MODULES, {"x": X})
         if type(given) is not type(wanted) or given != wanted:
             wrong[expression] = given
     assert not wrong

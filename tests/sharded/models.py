@@ -172,7 +172,7 @@ def in_parts(*names: str) -> Callable[[nn.Module, Any], nn.Module]:
 
 
 def _of_own_expert(model: nn.Module, mesh: Any) -> nn.Module:
-    return OwnExpert(model.experts[mesh.get_local_rank()], mesh.size())  # type: ignore[index]
+    return OwnExpert(model.experts[mesh.get_local_rank()], mesh.size())
 
 
 def floats(*shape: int) -> Callable[[int], torch.Tensor]:

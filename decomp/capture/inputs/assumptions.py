@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import functools
 import math
 import re
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
@@ -201,7 +201,7 @@ class _Paths(ast.NodeTransformer):
             return found
         # Each argument in `*rest` or `**more` is an input of its own: `rest_0`, or by its keyword.
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_argument(node.value):
-            argument = ast.literal_eval(node.value.slice)  # type: ignore[attr-defined]
+            argument = ast.literal_eval(node.value.slice)
             key = node.slice.value
             return self.names.get(f"L[{key!r}]" if isinstance(key, str) else f"L['{argument}_{key!r}']")
         return None
@@ -214,7 +214,7 @@ class _Paths(ast.NodeTransformer):
         return node
 
 
-def _is_argument(node: ast.AST) -> bool:
+def _is_argument(node: ast.AST) -> TypeGuard[ast.Subscript]:
     return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "L"
 
 

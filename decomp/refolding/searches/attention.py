@@ -67,15 +67,16 @@ class Attentions(RegionSearch):
     def _at(self, peak: fx.Node) -> FoundCall | None:
         """The attention around a softmax, or around the exponential of a softmax that is spelled out."""
         scores = self._scores_above(peak)
-        ends = list(self._ends(peak)) if scores is not None else []
+        if scores is None:
+            return None
         tried = 0
-        ends.reverse()
-        for root, value in sorted(ends, key=lambda end: not _has_rows_of(peak, end[0])):
-            for args, spelling in self._calls(root, scores, value):  # type: ignore[arg-type]
+        farthest_first = [*self._ends(peak)][::-1]
+        for root, value in sorted(farthest_first, key=lambda end: not _has_rows_of(peak, end[0])):
+            for args, spelling in self._calls(root, scores, value):
                 tried += 1
                 if tried > TRIALS:
                     return None
-                found = self.stands(root, "attention", spelling, args, rare=scores.rare)  # type: ignore[union-attr]
+                found = self.stands(root, "attention", spelling, args, rare=scores.rare)
                 if found is not None and self.around.why_open(found.region) is None:
                     return found
         return None

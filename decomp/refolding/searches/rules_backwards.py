@@ -85,7 +85,7 @@ def _of_free_variables(function: Callable[..., Any]) -> Callable[..., Any]:
     def pattern(*args: Any) -> Any:
         return function(**{p.name: arg for p, arg in zip(free, args)})
 
-    pattern.__signature__ = signature.replace(parameters=free)  # type: ignore[attr-defined]
+    vars(pattern)["__signature__"] = signature.replace(parameters=free)
     return pattern
 
 

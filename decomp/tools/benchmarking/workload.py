@@ -83,7 +83,8 @@ class Variant:
             return self.backend.load(lowering)
         program = module if lowering is None else lowering.result
         program = self.passes(program) if self.passes is not None else program
-        return torch.compile(program, dynamic=False) if self.compiled else program  # type: ignore[no-any-return]
+        compiled: Callable[..., Any] = torch.compile(program, dynamic=False) if self.compiled else program
+        return compiled
 
 
 def variants(

@@ -217,5 +217,5 @@ def _with_inputs(names: Mapping[str, Any]) -> type[nn.Module]:
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(name, kind) for name in ("self", *names)]
-    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    vars(forward)["__signature__"] = inspect.Signature(parameters)
     return type("FirstOutput", (nn.Module,), {"__init__": initialize, "forward": forward})

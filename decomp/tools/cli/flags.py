@@ -186,7 +186,7 @@ def command(keywords: type = object, shared: str = " ".join(SHARED)) -> Callable
                 function(**given, **({} if at is None else {"words": words}))
 
         parameters = [*own, *after] if at is None else [*own[:at], *before, *own[at + 1 :], *after]
-        called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        vars(called)["__signature__"] = signature.replace(parameters=parameters)
         return called
 
     return decorated

@@ -108,7 +108,7 @@ def test_an_average_is_a_sum_for_targets_that_only_sum() -> None:
 
 def test_equal_collectives_are_neither_merged_nor_dropped() -> None:
     def twice(x: torch.Tensor) -> torch.Tensor:
-        unused = all_reduce(x)  # noqa: F841  other processes wait for it
+        all_reduce(x)  # unused, and other processes wait for it
         return all_reduce(x) + all_reduce(x)
 
     with process_group():

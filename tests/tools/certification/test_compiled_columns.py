@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import random
-import shutil
 
 import pytest
 import torch
@@ -21,10 +20,10 @@ from decomp.tools.measurement.as_compiled import columns
 from decomp.tools.measurement.joint_graphs import JointlyCompiled, JointProgram, NoCompiler, require_compiler
 from decomp_rules import RULES, targets
 from tests.commands import run
+from tests.installed import NEEDS_COMPILER
 from tests.pytorch_differences import OVERFLOW_IS_SEEN
 from tests.tools.certification import miscompiled_rules
 
-NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++")
 SEED, DRAWN = 2026, 3
 """So many ways are compiled again, drawn by the seed from those of up to `SMALL` calls."""
 SMALL = 60
