@@ -93,6 +93,23 @@ def _torch_is_left_as_it_was_found():
     assert not changed, f"the test left PyTorch in another state: {', '.join(changed)}"
 
 
+@pytest.fixture
+def fresh_compiler():
+    """torch.compile without what other tests have compiled: Dynamo counts recompilations by function, up to a limit."""
+    import torch
+
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.fixture
+def seeded():
+    import torch
+
+    torch.manual_seed(0)
+
+
 def pytest_runtest_setup():
     # Inductor raises it and leaves it so (torch 2.13, compile_fx): what is nested too deeply would depend on the order.
     sys.setrecursionlimit(RECURSION_LIMIT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import copy
 import logging
 from typing import Any
@@ -24,14 +24,7 @@ from tests.models import KERNEL_CALLS
 from tests.pytorch_differences import MASKS_ARE_KEPT
 
 TARGETS = [targets.core_aten, targets.tinygrad]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch.compiler.reset()
-    torch.manual_seed(0)
-    yield
-    torch.compiler.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler", "seeded")
 
 
 def of_sizes(x: torch.Tensor) -> torch.Tensor:

@@ -28,11 +28,9 @@ SEED, DRAWN, COMPILED = 0, 24, 3
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch.compiler.reset()
+def _with_rnns(fresh_compiler: None) -> Iterator[None]:
     with torch._dynamo.config.patch(allow_rnn=True):
         yield
-    torch.compiler.reset()
 
 
 class Call(nn.Module):

@@ -37,10 +37,7 @@ class Small(nn.Module):
         return F.softsign(x), x.split(2, 1)[0].float().sum(1)
 
 
-@pytest.fixture(autouse=True)
-def place(monkeypatch, tmp_path):
-    monkeypatch.setenv("DECOMP_CACHE", str(tmp_path / "kept"))
-    return tmp_path / "kept"
+pytestmark = pytest.mark.usefixtures("place")
 
 
 def lowered(model=None, rules=None, to=CHIP, **options):

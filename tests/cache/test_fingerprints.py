@@ -18,12 +18,7 @@ from decomp_rules import RULES, targets
 
 CHIP = targets.tinygrad
 X = torch.ones(2, 6)
-
-
-@pytest.fixture(autouse=True)
-def place(monkeypatch, tmp_path):
-    monkeypatch.setenv("DECOMP_CACHE", str(tmp_path / "kept"))
-    return tmp_path / "kept"
+pytestmark = pytest.mark.usefixtures("place")
 
 
 def lowered(model=None, rules=None, to=CHIP):

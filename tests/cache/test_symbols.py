@@ -24,11 +24,9 @@ class Net(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def place(monkeypatch, tmp_path):
-    monkeypatch.setenv("DECOMP_CACHE", str(tmp_path / "kept"))
-    # Whatever is found is taken: which one in sixteen is recorded again is drawn.
+def _all_that_is_found_is_taken(monkeypatch, place):
+    # Which one in sixteen is recorded again is drawn.
     monkeypatch.setattr(expansions, "SHARE", 10**9)
-    return tmp_path / "kept"
 
 
 def exported(size, args=(X,), model=None):

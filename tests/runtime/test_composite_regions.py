@@ -1,7 +1,5 @@
 """Composites inside `torch.compile`: calls of the forward graph, and of the backward graph for their gradients."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -13,13 +11,7 @@ from decomp_rules import targets
 from decomp_rules.backends import numpy_arrays
 from tests.derive.nested import NESTED, NESTED_RULES, Nested, queries
 
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch.compiler.reset()
-    torch.manual_seed(0)
-    yield
-    torch.compiler.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler", "seeded")
 
 
 def x(*shape):

@@ -13,13 +13,7 @@ import decomp
 from decomp_rules import targets
 
 CORE = targets.core_aten - {F.gelu}
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 class Gelu(nn.Module):

@@ -2,24 +2,15 @@
 
 import pytest
 import torch
-from torch import nn
 
 import decomp
 from decomp.validation.ties import TieBreak
 from decomp_rules import RULES, targets
+from tests.forms import Holder
 
 aten = torch.ops.aten
 FEW = torch.arange(4 * 40).remainder(7).remainder(3).view(4, 40)
 """Of each number many, and more than a kernel sorts by insertion, which keeps their order."""
-
-
-class Of(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +28,12 @@ class Of(nn.Module):
 )
 @pytest.mark.parametrize("target", [targets.tinygrad, targets.stablehlo], ids=str)
 def test_any_of_several_equal_elements_is_right(function, target):
-    decomp.lower(Of(function), to=target, args=(FEW,), verify="values")
+    decomp.lower(Holder(function), to=target, args=(FEW,), verify="values")
 
 
 def test_gradients_may_go_to_any_of_several_equal_elements():
     x = FEW.float().requires_grad_()
-    decomp.lower(Of(lambda x: x.relu().topk(30).values), to=targets.luminal, args=(x,), verify="values")
+    decomp.lower(Holder(lambda x: x.relu().topk(30).values), to=targets.luminal, args=(x,), verify="values")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +51,7 @@ def test_places_of_other_elements_or_of_one_twice_are_wrong(places):
 
     chip = decomp.Target("chip", ["sort.stable", "mul", "add", "sub", "flip", "select", "index_select"])
     with pytest.raises(decomp.VerificationError, match="rule sort"):
-        decomp.lower(Of(lambda x: x.sort(-1)), to=chip, args=(FEW,), rules=rules | RULES, verify="values")
+        decomp.lower(Holder(lambda x: x.sort(-1)), to=chip, args=(FEW,), rules=rules | RULES, verify="values")
 
 
 def test_the_other_choice_is_another_place_of_an_equal_element():
@@ -84,7 +75,7 @@ def test_the_other_choice_is_another_place_of_an_equal_element():
 @pytest.mark.parametrize("grad", [False, True])
 def test_vectors_of_either_sign_are_right(function, grad):
     x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).requires_grad_(grad)
-    decomp.lower(Of(function), to=targets.tinygrad, args=(x,), verify="values")
+    decomp.lower(Holder(function), to=targets.tinygrad, args=(x,), verify="values")
 
 
 @pytest.mark.parametrize("wrong", [lambda v: v * 2, lambda v: v.flip(-1), lambda v: v.mT, lambda v: v * v.sign()])
@@ -99,7 +90,7 @@ def test_vectors_that_are_wrong_but_for_their_signs_are_named(wrong):
     x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
     with pytest.raises(decomp.VerificationError, match="rule eigh"):
         decomp.lower(
-            Of(lambda x: torch.linalg.eigh(x @ x.mT)),
+            Holder(lambda x: torch.linalg.eigh(x @ x.mT)),
             to=targets.tinygrad,
             args=(x,),
             rules=rules | RULES,
@@ -114,7 +105,7 @@ def test_what_the_kernel_leaves_undefined_may_be_anything():
     def layer(x, w, r, b, h, c):
         return aten.mkldnn_rnn_layer(x, w, r, b, b, h, c, False, [], 2, 5, 1, True, False, False, False)[:3]
 
-    decomp.lower(Of(lambda x: layer(x, w, r, b, state, state)), to=targets.tinygrad, args=(x,), verify="values")
+    decomp.lower(Holder(lambda x: layer(x, w, r, b, state, state)), to=targets.tinygrad, args=(x,), verify="values")
 
 
 def test_statistics_of_half_types_may_have_the_dtype_of_their_metadata():
@@ -123,7 +114,7 @@ def test_statistics_of_half_types_may_have_the_dtype_of_their_metadata():
     def normed(x):
         return aten._batch_norm_with_update_functional(x, weight, weight, weight, weight, 0.1, 1e-5)[0]
 
-    decomp.lower(Of(normed), to=targets.tinygrad, args=(x,), verify="values")
+    decomp.lower(Holder(normed), to=targets.tinygrad, args=(x,), verify="values")
 
 
 def test_what_a_kernel_saves_of_half_types_may_have_the_shape_of_its_metadata():
@@ -133,4 +124,4 @@ def test_what_a_kernel_saves_of_half_types_may_have_the_shape_of_its_metadata():
         return aten._embedding_bag(table, places, torch.tensor([0, 2]))[0]
 
     places = torch.tensor([1, 3, 3, 0, 6])
-    decomp.lower(Of(bag), to=targets.tinygrad, args=(places,), verify="values", training=False)
+    decomp.lower(Holder(bag), to=targets.tinygrad, args=(places,), verify="values", training=False)

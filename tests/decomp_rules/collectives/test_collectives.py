@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import decomp
 from decomp_rules import RULES, collectives, targets
+from tests.forms import Holder
 from tests.sharded.calls import CALLS, GROUP
 from tests.sharded.groups import process_group
 
@@ -19,18 +19,9 @@ c10d = torch.ops._c10d_functional
 X = torch.arange(12.0).reshape(4, 3)
 
 
-class Program(nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
-
-
 def lowered(function: Callable[[torch.Tensor], Any], *legal: str, rules: Any = None) -> decomp.Lowering:
     target = targets.core_aten | {f"_c10d_functional.{name}" for name in (*legal, "wait_tensor")}
-    program = torch.export.export(Program(function), (X,))
+    program = torch.export.export(Holder(function), (X,))
     return decomp.lower(program, to=target, rules=rules or RULES | collectives.RULES, verify="full")
 
 
@@ -88,7 +79,7 @@ def test_the_program_of_one_rank_is_not_that_of_another(tmp_path: Any, monkeypat
 
 def test_without_a_group_a_rule_declines() -> None:
     with process_group():
-        program = torch.export.export(Program(all_reduce), (X,))
+        program = torch.export.export(Holder(all_reduce), (X,))
     target = targets.core_aten | {"_c10d_functional.all_gather_into_tensor", "_c10d_functional.wait_tensor"}
     with pytest.raises(decomp.NotLowered) as caught:
         decomp.lower(program, to=target, rules=RULES | collectives.RULES)
@@ -97,7 +88,7 @@ def test_without_a_group_a_rule_declines() -> None:
 
 def test_an_average_is_a_sum_for_targets_that_only_sum() -> None:
     with process_group():
-        program = torch.export.export(Program(lambda x: all_reduce(x, "avg")), (X,))
+        program = torch.export.export(Holder(lambda x: all_reduce(x, "avg")), (X,))
         target = (targets.core_aten | {"_c10d_functional.wait_tensor"}).legal_if(
             "_c10d_functional.all_reduce", lambda call: call.argument("reduce_op") == "sum", "it is a sum"
         )

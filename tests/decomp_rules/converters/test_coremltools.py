@@ -2,29 +2,18 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 import decomp
 from decomp.tools.converting.conversion import conversion
 from decomp_rules import targets
+from tests.forms import Holder
 from tests.installed import converter
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """coremltools (9.0) leaves its temporary folders to be cleaned up, of which Python warns."""
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-
-
-class Calls(nn.Module):
-    """Of one function."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def integers(x):
@@ -35,7 +24,7 @@ def integers(x):
 
 
 def lowered(function, x=X):
-    return decomp.lower(Calls(function), to=targets.coremltools, args=(x,), training=False, verify="values").result
+    return decomp.lower(Holder(function), to=targets.coremltools, args=(x,), training=False, verify="values").result
 
 
 def test_integers_of_which_core_ml_makes_floats_are_computed_by_other_calls():
@@ -56,15 +45,15 @@ def test_floats_keep_these_calls():
 
 def test_the_integers_of_a_converted_program_are_integers():
     coremltools = converter("coremltools")
-    found = conversion(Calls(integers), coremltools, (X,), None, None, None, True, {})
+    found = conversion(Holder(integers), coremltools, (X,), None, None, None, True, {})
     assert "5 results within" in found.verified
-    as_exported = coremltools.convert(torch.export.export(Calls(lambda x: (x > 0).sum(1)), (X,)))
+    as_exported = coremltools.convert(torch.export.export(Holder(lambda x: (x > 0).sum(1)), (X,)))
     with pytest.raises(NotImplementedError, match=r"Core ML returns torch\.float32 where the program has torch\.int64"):
         coremltools.run(as_exported, [X])
 
 
 def test_indices_computed_from_counts_are_taken():
-    found = conversion(Calls(lambda x: x.median(1)), converter("coremltools"), (X,), None, None, None, True, {})
+    found = conversion(Holder(lambda x: x.median(1)), converter("coremltools"), (X,), None, None, None, True, {})
     assert "2 results within" in found.verified
 
 

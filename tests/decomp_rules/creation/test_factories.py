@@ -11,11 +11,7 @@ from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 aten = torch.ops.aten
 RULES = creation.RULES | casts.RULES
 DTYPES = [None, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.bool]
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def test_constants_agree_in_every_dtype():

@@ -14,11 +14,7 @@ from tests.decomp_rules.rule_agreement import agrees
 aten = torch.ops.aten
 RULES = random.RULES
 MANY = 200_000
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def run(op: object, *args: object, alternative: int = 0) -> torch.Tensor:

@@ -41,11 +41,7 @@ INDICES = [
     True,
     (ROWS, Ellipsis, ROWS),
 ]
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 @pytest.mark.parametrize("index", INDICES, ids=str)

@@ -12,11 +12,7 @@ INF, NAN = float("inf"), float("nan")
 WILD = torch.tensor([[3.0, NAN, -INF, 3.0, 0.0], [-0.0, INF, 1.0, 1.0, -2.0], [INF, -INF, INF, NAN, NAN]])
 WHOLE = torch.tensor([[3, -128, 127, 3], [0, 0, -1, 5]], dtype=torch.int8)
 SAMPLES = [WILD, WHOLE, WHOLE > 0, torch.randn(3, 4, 2).to(torch.bfloat16), torch.randn(4, 5).t()]
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def named(x: torch.Tensor) -> str:

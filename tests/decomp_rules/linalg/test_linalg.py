@@ -8,16 +8,12 @@ import torch
 
 from decomp.rules.declining import Declined
 from decomp_rules.linalg import cholesky, covariance, linear, lu, matrix_functions, orthogonal, triangular
+from tests.decomp_rules.draws import sample
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float64, torch.complex64]
 BATCHES = [(), (2,), (2, 1), (0,)]
-
-
-def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=dtype, generator=generator)
 
 
 def positive(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -6,12 +6,8 @@ from torch.nn import functional as F
 
 import decomp
 from decomp_rules import targets
+from tests.decomp_rules.draws import sample
 from tests.levels import at_level, calls, holds
-
-
-def sample(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
 
 PRODUCTS = {
     "linear": (F.linear, (sample(2, 4, 8), sample(3, 8, seed=1), sample(3, seed=2)), 4),

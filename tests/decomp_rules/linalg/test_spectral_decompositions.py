@@ -5,15 +5,11 @@ import pytest
 import torch
 
 from decomp_rules.linalg import eigen, jacobi, singular
+from tests.decomp_rules.draws import sample
 from tests.decomp_rules.rule_agreement import agrees
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float64, torch.complex64]
-
-
-def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=dtype, generator=generator)
 
 
 def hermitian(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

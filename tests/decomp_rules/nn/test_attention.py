@@ -10,6 +10,7 @@ from torch.nn import functional as F
 import decomp
 from decomp_rules import targets
 from decomp_rules.nn import attention
+from tests.decomp_rules.draws import sample
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 from tests.pytorch_differences import ATTENTION_OF_NO_ROWS_RUNS, QUERIES_MAY_BE_EMPTY
 
@@ -17,11 +18,6 @@ aten = torch.ops.aten
 RULES = attention.RULES
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]
 MASK = torch.tensor([[True, False, True, True], [False] * 4, [True] * 4])
-
-
-def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
 
 
 def heads(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:

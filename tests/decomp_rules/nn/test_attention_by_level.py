@@ -15,14 +15,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import decomp
 from decomp_rules import targets
 from decomp_rules.nn.attention import attention_by_exponentials, attention_by_powers, unmasked_attention_by_softmax
+from tests.decomp_rules.draws import sample
 from tests.levels import at_level, calls, holds
 
 ATTENTION = F.scaled_dot_product_attention
 LEVELS = pytest.mark.parametrize("level", ["standard", "fast"])
-
-
-def sample(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def heads(dtype: torch.dtype = torch.float32, scale: float = 1.0) -> tuple[torch.Tensor, ...]:

@@ -7,12 +7,9 @@ from torch.nn import functional as F
 import decomp
 from decomp_rules import targets
 from decomp_rules.nn import fused_attention
+from tests.decomp_rules.draws import sample
 
 CAUSAL = pytest.mark.parametrize("causal", [False, True])
-
-
-def sample(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def heads() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -5,14 +5,11 @@ import torch
 from torch.nn import functional as F
 
 from decomp_rules.nn.linear_cross_entropy import RULES
+from tests.decomp_rules.draws import sample
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 
 pytestmark = pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="it came with torch 2.13")
 TARGET = torch.tensor([0, 3, 2, 1, -100, 3])
-
-
-def sample(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

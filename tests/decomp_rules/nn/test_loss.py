@@ -11,6 +11,7 @@ import decomp
 from decomp_rules import targets
 from decomp_rules.nn import loss, loss_backward
 from decomp_rules.reduce import norms
+from tests.decomp_rules.draws import sample
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 from tests.forms import Holder
 from tests.pytorch_differences import MIXED_DISTANCES_TRAIN
@@ -21,11 +22,6 @@ FLOATS = [torch.float32, torch.float64, torch.bfloat16]
 REDUCTIONS = [0, 1, 2]
 NAN = math.nan
 CLASSES = torch.tensor([0, 2, 1, -100])
-
-
-def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
 
 
 def near(dtype: torch.dtype) -> float | None:

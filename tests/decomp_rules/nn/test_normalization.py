@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import decomp
 from decomp_rules import targets
 from decomp_rules.nn import normalization, softmax
+from tests.decomp_rules.draws import sample
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 from tests.forms import Holder
 
@@ -20,11 +21,6 @@ aten = torch.ops.aten
 RULES = normalization.RULES | softmax.RULES
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]
 INF, NAN = math.inf, math.nan
-
-
-def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -7,6 +7,7 @@ import decomp
 from decomp.ops import changes
 from decomp_rules import targets
 from decomp_rules.pointwise import arithmetic, bits, comparison, shared_ties
+from tests.decomp_rules.draws import sample
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 
 aten = torch.ops.aten
@@ -17,11 +18,6 @@ PAIRS = torch.cartesian_prod(SPECIAL, SPECIAL)
 LEFT, RIGHT = PAIRS[:, 0].contiguous(), PAIRS[:, 1].contiguous()
 WHOLE = torch.tensor([-128, -7, -1, 0, 1, 2, 7, 127], dtype=torch.int8)
 BINARY = [aten.sub, aten.rsub, aten.minimum, aten.fmax, aten.fmin, aten.eq, aten.ge, aten.gt, aten.le]
-
-
-def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
 
 
 def overload(packet):

@@ -25,11 +25,7 @@ STRIDED = [
     torch.zeros(0, 3),
     torch.zeros(1, 4).expand(3, 4),
 ]
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 @pytest.mark.parametrize("x", STRIDED, ids=lambda x: f"{tuple(x.shape)}{x.stride()}")

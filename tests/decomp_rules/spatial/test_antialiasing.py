@@ -4,15 +4,12 @@ import pytest
 import torch
 
 from decomp_rules.spatial.antialiasing import FILTERS, RULES
+from tests.decomp_rules.draws import sample
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 
 aten = torch.ops.aten
 OPS = [name for name in FILTERS if hasattr(aten, f"_upsample_{name}2d_aa")]
 FILTER = pytest.mark.parametrize("name", OPS)
-
-
-def sample(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
 def kernel(name: str, suffix: str = "") -> torch._ops.OpOverloadPacket:

@@ -6,6 +6,7 @@ import torch
 import decomp
 from decomp_rules import targets
 from decomp_rules.spatial import convolution
+from tests.decomp_rules.draws import sample
 from tests.decomp_rules.rule_agreement import agrees
 
 aten = torch.ops.aten
@@ -35,11 +36,6 @@ TRANSPOSED = [  # kernel, stride, padding, dilation, groups, output padding
     (3, 1, 2, 1, 4, 0),
     (3, 3, 3, 1, 1, 0),
 ]
-
-
-def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
 
 
 def arguments(dims: int, stride: int, padding: int, dilation: int, transposed: bool, extra: int, groups: int) -> tuple:

@@ -1,17 +1,12 @@
 """Convolutions at the levels of accuracy, on targets without products of matrices: they are right, and cost little."""
 
 import pytest
-import torch
 from torch.nn import functional as F
 
 import decomp
 from decomp_rules import targets
+from tests.decomp_rules.draws import sample
 from tests.levels import calls, holds
-
-
-def sample(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
 
 X, W, B = sample(2, 3, 7, 8), sample(4, 3, 3, 3, seed=1), sample(4, seed=2)
 CONVOLUTIONS = {

@@ -4,13 +4,10 @@ import pytest
 import torch
 
 from decomp_rules.spatial.convolution_kernels import RULES
+from tests.decomp_rules.draws import sample
 from tests.decomp_rules.rule_agreement import agrees
 
 aten = torch.ops.aten
-
-
-def sample(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 X, WEIGHT, BIAS = sample(2, 4, 9, 8), sample(6, 4, 3, 2, seed=1), sample(6, seed=2)

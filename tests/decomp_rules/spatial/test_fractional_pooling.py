@@ -4,14 +4,11 @@ import pytest
 import torch
 
 from decomp_rules.spatial.fractional_pooling import RULES
+from tests.decomp_rules.draws import sample
 from tests.decomp_rules.rule_agreement import agrees
 
 aten = torch.ops.aten
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-
-
-def sample(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
 def places(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

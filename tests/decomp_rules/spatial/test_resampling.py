@@ -7,6 +7,7 @@ from torch.nn import functional as F
 import decomp
 from decomp_rules import backends, targets
 from decomp_rules.spatial import grid, resampling
+from tests.decomp_rules.draws import sample
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
 
 aten = torch.ops.aten
@@ -14,11 +15,6 @@ RULES = resampling.RULES | grid.RULES
 NEAREST = [(f"{name}{dims}d", dims) for name in ("upsample_nearest", "_upsample_nearest_exact") for dims in (1, 2, 3)]
 SMOOTH = [("upsample_linear1d", 1), ("upsample_bilinear2d", 2), ("upsample_trilinear3d", 3), ("upsample_bicubic2d", 2)]
 OPS = [(name, dims, ()) for name, dims in NEAREST] + [(n, d, (c,)) for n, d in SMOOTH for c in (False, True)]
-
-
-def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
 
 
 @pytest.mark.parametrize("factor", [2.0, 1.7, 0.6, 3.3])
