@@ -61,10 +61,7 @@ class OpenKernels:
 
     def run(self, func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
         """The result of a call on fake tensors; `NotImplemented` if the fake mode must run it."""
-        try:
-            if not self._holds_at_any_size(func, args, kwargs):
-                return NotImplemented
-        except NotOpen:
+        if not self._holds_at_any_size(func, args, kwargs):
             return NotImplemented
         return self._read(lambda kernels, which: kernels.run(func, *self._put((args, kwargs), which)))
 
@@ -76,16 +73,15 @@ class OpenKernels:
         leaves = tree_leaves((args, kwargs))
         if any([isinstance(leaf, SYMBOLIC) for leaf in leaves]):
             return False
-        shapes = [self._shape(leaf) for leaf in leaves if isinstance(leaf, FakeTensor)]
+        layouts = [self.layout(leaf) for leaf in leaves if isinstance(leaf, FakeTensor)]
+        shapes = [layout.shape for layout in layouts if layout is not None]
+        if len(shapes) < len(layouts):
+            return False
         if name in _COMPARE:
             return all(map(_is_fixed, shapes))
         names = [argument.name for argument in func._schema.arguments]
         dim = {**dict(zip(names, args)), **kwargs}.get("dim", 0)
         return _is_fixed(shapes[0]) or -len(shapes[0]) <= dim < len(shapes[0]) and type(shapes[0][dim]) is int
-
-    def _shape(self, fake: FakeTensor) -> torch.Size:
-        self._pair(fake)
-        return self._layouts[id(fake)].shape
 
     def _read(self, run: Callable[[MetaKernels, int], Any]) -> Any:
         """The result of `run` at any size, given its results at two; `NotImplemented` if that is unknown."""

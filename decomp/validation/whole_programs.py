@@ -39,16 +39,16 @@ def whole_programs(
     gradients: bool = True,
     narrow: Narrow | None = None,
     subnormals: bool = True,
-    recorded: Any = None,
+    drawn: DrawnValues | None = None,
 ) -> str:
     """Run two programs on the same inputs and compare all that a caller can observe, gradients only if the second must
     have them; `promise` is the allowed error of its rules in ULP, of the `narrow` dtypes if it computes in these.
     `subnormals`: whether the rules promise anything for subnormal numbers. Of values that depend on random numbers only
-    dtypes and numbers of dimensions are compared; `recorded` is a program with the graph of both, if neither has one,
-    to show which these are. Raises `ValuesDiffer`, `GradientsDiffer`, and `ArgumentError` if the source does not run on
-    the inputs."""
+    dtypes and numbers of dimensions are compared; `drawn` says which these are, where the two programs have no graph
+    that does. Raises `ValuesDiffer`, `GradientsDiffer`, and `ArgumentError` if the source does not run on the
+    inputs."""
     before, after = callable_of(source), callable_of(lowered)
-    drawn = drawn_values(source, lowered, *([recorded] if recorded is not None else []))
+    drawn = drawn_values(source, lowered) if drawn is None else drawn
     if drawn.every:
         return NOT_COMPARED
     plain = branches(source) or branches(lowered)

@@ -55,7 +55,7 @@ def test_the_results_and_gradients_that_depend_on_no_draw_are_compared():
     assert said.endswith("; 1 result not compared, as it depends on random numbers")
     program = torch.export.export(model, (x(),))
     with pytest.raises(ValuesDiffer, match=r"^result\['kept'\] of the lowered program differs: it gives"):
-        whole_programs(model, Mixed(DRAWS["dropout"], 0.01), (x(),), {}, recorded=program)
+        whole_programs(model, Mixed(DRAWS["dropout"], 0.01), (x(),), {}, drawn=drawn_values(program))
 
 
 def test_what_is_drawn_has_the_dtype_and_the_dimensions_of_the_source():
@@ -66,7 +66,7 @@ def test_what_is_drawn_has_the_dtype_and_the_dimensions_of_the_source():
         (lambda x: torch.rand(3), "float32 with 1 dimension"),
     ):
         with pytest.raises(ValuesDiffer) as raised:
-            whole_programs(model, Mixed(draw), (x(),), {}, recorded=program)
+            whole_programs(model, Mixed(draw), (x(),), {}, drawn=drawn_values(program))
         expected = f"is a tensor of {said}, and a tensor of float32 with 2 dimensions of the source"
         assert str(raised.value).splitlines()[0] == f"result['drawn'] of the lowered program {expected}"
 
@@ -74,7 +74,8 @@ def test_what_is_drawn_has_the_dtype_and_the_dimensions_of_the_source():
 def test_sizes_may_be_drawn():
     model = Holder(lambda x: (torch.rand(30) > 0.5).nonzero())
     other = Holder(lambda x: (torch.rand(30) > 0.1).nonzero())
-    assert whole_programs(model, other, (x(),), {}, recorded=torch.export.export(model, (x(),))) == NOT_COMPARED
+    drawn = drawn_values(torch.export.export(model, (x(),)))
+    assert whole_programs(model, other, (x(),), {}, drawn=drawn) == NOT_COMPARED
 
 
 class Noise(nn.Module):
@@ -102,4 +103,6 @@ def test_of_a_random_graph_that_writes_nothing_is_compared_unless_another_shows_
     program = torch.export.export(Noise(), (x(),))
     writes = program.module()
     assert drawn_values(writes).every and whole_programs(Noise(), writes, (x(),), {}) == NOT_COMPARED
-    assert "1 result within" in whole_programs(Noise(), writes, (x(),), {}, recorded=program.run_decompositions())
+    assert "1 result within" in whole_programs(
+        Noise(), writes, (x(),), {}, drawn=drawn_values(program.run_decompositions())
+    )

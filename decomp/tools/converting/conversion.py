@@ -176,9 +176,10 @@ def _verified(
         raise _refusal(converter, version, lowering, str(error)) from error
     if results is None or given is None:
         return f"converted in a process of its own, but not run, as {missing}"
+    drawn = drawn_values(model, lowering.result)
     try:
         made = Results(lowering.result, results)
-        compared = whole_programs(model, made, *given, gradients=False, recorded=lowering.result)
+        compared = whole_programs(model, made, *given, gradients=False, drawn=drawn)
     except ValuesDiffer as error:
         if program is not model:
             require_as_captured(model, program, *given)
@@ -189,7 +190,7 @@ def _verified(
             facts=[f"the lowered program, {_calls(lowering)}, is verified: the fault is in {converter.name}"],
         ) from error
     said = _NO_GRADIENTS.sub("", compared)
-    if drawn_values(lowering.result):
+    if drawn:
         warn(f"{converter.name} {version}: {said}")
     return said
 
