@@ -190,12 +190,12 @@ def complex_to_real(x: Tensor, dim: Sequence[int], normalization: int, last_dim_
 
 @register(aten._fft_c2c)
 def complex_of_unknown_length(x: Tensor, dim: Sequence[int], normalization: int, forward: bool) -> Tensor:
-    """The product with a matrix that is computed when it is needed, jk taken modulo n, in double precision."""
+    """The product with a matrix that is computed when it is needed, in double precision."""
     out = x.to(torch.complex128)
     for d in dim:
         n = x.shape[d]
         line = torch.arange(n, dtype=torch.int64, device=x.device)
-        angles = ((line.unsqueeze(1) * line) % n).to(torch.float64) * ((-2 if forward else 2) * math.pi / n)
+        angles = _angles(line, line, n, forward)
         matrix = torch.complex(torch.cos(angles), torch.sin(angles))
         out = torch.matmul(out.transpose(d, -1), matrix).transpose(d, -1)
     return _scaled(out, normalization, _count(x, dim)).to(x.dtype)
@@ -211,17 +211,22 @@ def real_of_unknown_length(x: Tensor, dim: Sequence[int], normalization: int, on
 @register(aten._fft_c2r)
 def real_result_of_unknown_length(x: Tensor, dim: Sequence[int], normalization: int, last_dim_size: Any) -> Tensor:
     """Twice the real part of the half that is there, but for its ends, by a matrix that is computed when it is needed,
-    jk taken modulo n, in double precision."""
+    in double precision."""
     *others, last = dim
     n, half = last_dim_size, x.shape[last]
     whole = aten._fft_c2c(x, others, UNSCALED, False) if others else x
     re, im = (part.to(torch.float64).transpose(last, -1) for part in parts(whole))
     k, j = (torch.arange(size, dtype=torch.int64, device=x.device) for size in (half, n))
-    angles = ((k.unsqueeze(1) * j) % n).to(torch.float64) * (2 * math.pi / n)
+    angles = _angles(k, j, n, forward=False)
     times = torch.where((k == 0) | (2 * k == n), 1.0, 2.0).to(torch.float64)
     found = torch.matmul(re * times, torch.cos(angles)) - torch.matmul(im * times, torch.sin(angles))
     scaled_result = _scaled(found.transpose(last, -1), normalization, _count(x, others) * n)
     return scaled_result.to(x.dtype.to_real())
+
+
+def _angles(k: Tensor, j: Tensor, n: Any, forward: bool) -> Tensor:
+    """∓2π·jk/n of a matrix of rows k and columns j, jk taken modulo n, in double precision."""
+    return ((k.unsqueeze(1) * j) % n).to(torch.float64) * ((-2 if forward else 2) * math.pi / n)
 
 
 def mirrored(x: Tensor, dims: Sequence[int]) -> Tensor:
