@@ -237,7 +237,10 @@ def mirrored(x: Tensor, dims: Sequence[int]) -> Tensor:
 def _scaled(x: Tensor, normalization: int, count: Any) -> Tensor:
     if normalization == UNSCALED:
         return x
-    return x * (1 / (math.sqrt(count) if normalization == BY_ROOT else count))
+    if normalization == BY_ROOT:
+        # A root of a symbol would guard on it; a power is one of the symbolic numbers.
+        return x * (1 / math.sqrt(count) if isinstance(count, int) else count**-0.5)
+    return x * (1 / count)
 
 
 def scaled(x: Tensor, normalization: int, dims: Sequence[int]) -> Tensor:

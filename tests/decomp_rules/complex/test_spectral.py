@@ -141,13 +141,14 @@ def test_frequencies() -> None:
         agrees(RULES, aten.fft_rfftfreq.default, n, 0.5, gradient=False, tolerance=1e-7)
 
 
+@pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
 @pytest.mark.parametrize("name", ["rfft", "fft", "irfft", "hfft", "irfft2"])
-def test_transforms_of_any_length_reach_targets_without_complex_numbers(name):
+def test_transforms_of_any_length_reach_targets_without_complex_numbers(name, norm):
     class Transformed(torch.nn.Module):
         def forward(self, x):
             given = x if name in ("rfft", "fft") else torch.complex(x, 2 * x)
             along = (0, 1) if name == "irfft2" else 0
-            found = getattr(torch.fft, name)(given, dim=along)
+            found = getattr(torch.fft, name)(given, dim=along, norm=norm)
             return torch.view_as_real(found) if found.is_complex() else found
 
     length = torch.export.Dim("length", min=8)
