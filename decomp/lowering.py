@@ -234,6 +234,8 @@ def lower(model: Any, *, to: Target, **given: Unpack[LowerOptions]) -> Lowering:
     - `narrow`: compute in int32 instead of int64 and in float32 instead of float64 where the target lacks the wide
       dtypes. Inputs, parameters and outputs keep their dtypes, and are cast at the boundary. Numbers that do not fit
       raise `OutOfRange`; sums and products may overflow.
+    - `drop_draws`: leave out random calls whose numbers nothing reads, for a runtime that draws its own. By default
+      they stay: without them, later draws from the same seed are others.
     - `verify`: True or "structure" checks the new program node by node (see `decomp.verify`); "full" also checks the
       whole graph with networkx; "values" also runs each distinct expansion, and the program on `args`, and compares
       values and gradients; False checks nothing.

@@ -40,6 +40,7 @@ from decomp.derive.stride_propagation import (
     owner_of_bodies,
     with_kernel_strides,
 )
+from decomp.derive.unread_draws import drop_unread_draws
 from decomp.derive.write_checks import check_writes
 from decomp.errors import CaptureError, spell_target
 from decomp.functionalize.gradients import GradientSources, gradient_inputs
@@ -158,6 +159,11 @@ def functionalize_module(module: Module, session: PlanningSession) -> Module:
     return replace(module, graphs=_Functionalization(session).graphs(module.main, None))
 
 
+def drop_draws_module(module: Module, session: PlanningSession) -> Module:
+    """The program without random draws that nothing reads, for a runtime that draws its own."""
+    return module.map(drop_unread_draws) if session.matching.drop_draws else module
+
+
 def convert_module(module: Module, session: PlanningSession) -> Module:
     """The program in the dtypes of the target."""
     pairs, target = session.planner.pairs, session.planner.target
@@ -174,9 +180,9 @@ def decide_module(module: Module, session: PlanningSession) -> Module:
     return module.map(lambda own: _Decisions(own, session).decided())
 
 
-# Functional first: a write hides which value a pattern or rule would read. Types before patterns, as a match must be of
-# calls that the target has the dtypes for. Decisions last: a contracted match gets one, its calls none.
-PLAN = (functionalize_module, convert_module, fuse_module, decide_module)
+# Functional first: a write hides what a pattern, a rule or a result would read. Types before patterns, as a match
+# must be of calls that the target has the dtypes for. Decisions last: a contracted match gets one, its calls none.
+PLAN = (functionalize_module, drop_draws_module, convert_module, fuse_module, decide_module)
 """The passes before a program is expanded, in order."""
 
 

@@ -34,11 +34,13 @@ class RuleSelection:
     target: Target
     training: bool | None = None
     """Whether to keep what only gradients need; None: if an input or a parameter may require a gradient."""
+    drop_draws: bool = False
+    """Whether random draws that nothing reads are left out."""
 
     @classmethod
     def of(cls, to: Target, options: Options) -> RuleSelection:
         """The selection for a target with these options. Raises `TargetError`."""
-        return cls(options.chosen_rules, options.target(to), options.trains)
+        return cls(options.chosen_rules, options.target(to), options.trains, options.drop_draws)
 
     def specialise_for_program(self, program: Module) -> RuleSelection:
         """A copy with the rules for inference, if `program` does not train."""

@@ -148,6 +148,7 @@ def _options(lowering: Lowering) -> dict[str, str]:
         "training": str(request.matching.training),
         "freeze": str(request.policy.freeze),
         "narrow": ", ".join(f"{wide} as {dtype}" for wide, dtype in request.narrower.items()) or "False",
+        **({"drop_draws": "True"} if request.matching.drop_draws else {}),
         **({"composites": ", ".join(f"{op} {version}" for op, version in versions.items())} if versions else {}),
     }
 

@@ -65,6 +65,8 @@ class ConvertOptions(AdviseOptions, total=False):
 class PlanOptions(CaptureOptions, AdviseOptions, total=False):
     """The keywords of `plan`."""
 
+    drop_draws: bool
+
 
 class LowerOptions(PlanOptions, total=False):
     """The keywords of `lower`."""

@@ -50,6 +50,7 @@ class Options:
     training: bool | None = None
     freeze: bool = False
     narrow: bool = False
+    drop_draws: bool = False
     verify: bool | str = True
     lock: str | Path | None = None
     composites: Iterable[Any] | Mapping[Any, int] = ()
@@ -342,6 +343,7 @@ CHECKS: Mapping[str, Check] = {
     "training": _maybe_flag,
     "freeze": _flag,
     "narrow": _flag,
+    "drop_draws": _flag,
     "verify": _one_of(VERIFY),
     "lock": _file,
     "composites": _composites,

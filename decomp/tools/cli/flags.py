@@ -88,6 +88,7 @@ FLAGS = {
     "narrow": Flag(
         bool, "Compute in int32 and float32 instead of int64 and float64 where the target lacks these.", default=False
     ),
+    "drop_draws": Flag(bool, "Leave out random calls whose numbers nothing reads.", default=False),
     "lock": Flag(Path | None, "Write a lock, or hold the lowering to the one there.", "FILE"),
     "composites": Flag(
         list[str], "Keep the calls of this op, each with its decomposition inside (may be repeated).", "OP", default=[]

@@ -64,7 +64,8 @@ def convert(
     - `verify`: the conversion is first tried in another process, and the converted model is run there on `args` and
       `kwargs`. Its results must be as close to those of the model in float64 as the model's own, by the measure of
       `verify="values"`. False converts at once.
-    - `options`: those of `lower`; `training=False` by default, as a converted model only infers.
+    - `options`: those of `lower`; `training=False` by default, as a converted model only infers, and
+      `drop_draws=True`, as a runtime draws its own random numbers.
 
     Results that depend on random numbers are not compared, as a runtime draws its own; a warning says how many.
 
@@ -88,7 +89,7 @@ def conversion(
     """The same, with how it came about."""
     converter = to if isinstance(to, Converter) else converter_named(to)
     version = converter.require()
-    target, options = target or converter.target, {"training": False, **options}
+    target, options = target or converter.target, {**DEFAULTS, **options}
     program = _exported(model, args, kwargs, dynamic_shapes, target, options)
     lowering = lower(program, to=target, **_without_unknown_composites(converter, options))
     _refuse_writes(converter, lowering.result)
@@ -98,6 +99,10 @@ def conversion(
     except Exception as error:  # a converter may raise anything
         raise _refusal(converter, version, lowering, f"{type(error).__name__}: {error}") from error
     return Conversion(result, converter, version, lowering, verified)
+
+
+DEFAULTS: Mapping[str, Any] = {"training": False, "drop_draws": True}
+"""The options of `lower` that have another default in front of a converter."""
 
 
 def _without_unknown_composites(converter: Converter, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -118,6 +118,18 @@ def test_an_op_that_pytorch_cannot_export_is_converted_by_its_rule():
     assert "1 result within" in found.verified
 
 
+def test_a_draw_that_nothing_reads_needs_no_op_of_the_converter():
+    class Initialised(nn.Module):
+        def forward(self, x):
+            nn.init.uniform_(torch.empty(4, 3))
+            return x.relu()
+
+    made = decomp.convert(Initialised(), to=fakes.FAKE, args=(X,))
+    assert [node.target for node in made.graph.nodes if node.op == "call_function"] == [torch.ops.aten.relu.default]
+    with pytest.raises(decomp.NotLowered, match="aten.uniform"):
+        decomp.convert(Initialised(), to=fakes.FAKE, args=(X,), drop_draws=False)
+
+
 class Unique(nn.Module):
     def forward(self, x):
         return torch.unique(x, dim=0)
