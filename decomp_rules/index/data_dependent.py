@@ -109,7 +109,8 @@ RULES.limit(
     reason=SHAPE,
     when=lambda call: _is_tensor("repeats")(call) and call.arguments.get("output_size") is None,
 )
-RULES.limit(aten.index, aten._unsafe_index, reason=SHAPE, when=_masked)
+RULES.limit(aten.index, reason=SHAPE, when=_masked, needs=(aten.nonzero,))
+RULES.limit(aten._unsafe_index, reason=SHAPE, when=_masked)
 RULES.limit(aten.one_hot, reason=SHAPE, when=lambda call: call.arguments.get("num_classes", -1) == -1)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp.ops import aten
+from decomp_rules.index.data_dependent import MASKS
 from decomp_rules.support.operands import constant, ramp, wrap
 
 RULES = Rules(level="exact")
@@ -45,6 +46,23 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     """x[mask], each expanded to the shape of both. Exactly the op."""
     shape = torch.broadcast_shapes(x.shape, mask.shape)
     return aten.index.Tensor(x.expand(shape), [mask.expand(shape)])
+
+
+@register(aten.index, needs=(aten.nonzero,))
+def index_of_masks(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """The places where a mask holds, by nonzero, instead of it, along its dimensions as one. Exactly the op."""
+    masks = [index for index in indices if index is not None and index.dtype in MASKS]
+    if not masks:
+        return decline("no index is a mask")
+    if not all(mask.dim() for mask in masks):
+        return decline("a mask is a number, which adds a dimension")
+    places = list[Tensor | None]()
+    for index in indices:
+        if index is not None and index.dtype in MASKS:
+            x = x.flatten(len(places), len(places) + index.dim() - 1)
+            index = torch.nonzero(index.reshape(-1)).select(1, 0)
+        places.append(index)
+    return aten.index.Tensor(x, places)
 
 
 @register(aten._unique2, needs=(aten.nonzero,))

@@ -138,7 +138,12 @@ CALLS: Calls = {
     "trace_backward": lambda: ((t(0.5).squeeze(), [3, 4]),),
     # indexing
     "gather": lambda: ((f(3, 5), 1, t([0, 4], [1, 1], [2, 0])), (f(3, 5), 0, t([0, 2, 1, 0, 1]))),
-    "index": lambda: ((f(5, 4), [t(0, 4, 2)]), (f(5, 4), [None, t(0, -1)]), (f(5, 4), [t([0], [3]), t(1, 2)])),
+    "index": lambda: (
+        (f(5, 4), [t(0, 4, 2)]),
+        (f(5, 4), [None, t(0, -1)]),
+        (f(5, 4), [t([0], [3]), t(1, 2)]),
+        (f(5, 4), [None, b(4)]),
+    ),
     "_unsafe_index": lambda: ((f(5, 4), [t(0, 4, 2)]), (f(5, 4), [None, t(0, -1)])),
     "_unsafe_masked_index": lambda: ((f(5, 4), b(3), [t(0, 4, 2), t(1, 0, 3)], 0.5),),
     "_unsafe_masked_index_put_accumulate": lambda: ((f(5, 4), b(3), [t(0, 4, 0), t(1, 0, 1)], f(3)),),

@@ -11,9 +11,15 @@ from decomp import Target
 
 
 def _indexed_by_places(call: Any) -> bool:
-    """Where a mask selects nothing, IREE writes elsewhere, and what torch-mlir made ends the process."""
+    """Where a mask selects nothing, IREE writes elsewhere, and what torch-mlir made ends the process. Of what a mask of
+    several dimensions selects, their passes give no answer; that of one they refuse."""
     given = [index for index in call.argument("indices") if index is not None]
     return all(index.dtype not in (torch.bool, torch.uint8) for index in given)
+
+
+def _source_has_fixed_sizes(call: Any) -> bool:
+    """The passes of torch-mlir translate no other."""
+    return all(type(size) is int for size in call.argument("source").shape)
 
 
 def _slopes_are_broadcast(call: Any) -> bool:
@@ -48,7 +54,9 @@ CONVOLUTIONS = ("_convolution", "conv1d", "conv1d.padding", "conv2d", "conv2d.pa
 
 def with_places(target: Target) -> Target:
     """The target of IREE or of torch-mlir, through which IREE reads programs, without masks for indices."""
-    return target.legal_if("index_put.default", _indexed_by_places, "the indices are places, no masks")
+    for overload in ("index.Tensor", "index_put.default"):
+        target = target.legal_if(overload, _indexed_by_places, "the indices are places, no masks")
+    return target.legal_if("masked_scatter.default", _source_has_fixed_sizes, "the source has fixed sizes")
 
 
 def with_conditions(target: Target) -> Target:

@@ -52,6 +52,15 @@ def test_places_and_masks():
     agrees(RULES, aten.masked_select.default, X, X[0] > 1)
 
 
+def test_masks_as_indices():
+    one, rows = torch.stack([X, -X, X + 1]), torch.tensor([True, False, True])
+    for mask in (one > 2, one[..., 0] > 1, one[..., 0] > 9, rows, rows.to(torch.uint8)):
+        agrees(RULES, aten.index.Tensor, one, [mask])
+    agrees(RULES, aten.index.Tensor, one, [None, X > 1])
+    agrees(RULES, aten.index.Tensor, one, [rows, None, torch.tensor([3, 0])])
+    agrees(RULES, aten.index.Tensor, torch.empty(0, 2), [torch.empty(0, 2) > 0])
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -62,6 +71,7 @@ def test_places_and_masks():
         lambda x: torch.unique_consecutive(x, return_counts=True),
         lambda x: x.masked_select(x > 1) * 2,
         lambda x: x[x > 1] * 2,
+        lambda x: x[:, x[0] > 1] * 2,
     ],
 )
 def test_lowered_to_core_aten(function):

@@ -10,6 +10,8 @@ from decomp_rules import targets
 from tests.forms import Holder
 from tests.installed import converter
 
+aten = torch.ops.aten
+
 SIZES = {"rows": ((2, 3), 3), "an image": ((2, 3, 4, 5), 3), "as wide as it has channels": ((2, 3, 3), 3)}
 PRELU = Holder(torch.ops.aten.prelu)
 
@@ -68,6 +70,30 @@ def test_no_mask_is_an_index_that_is_written_to(name):
     assert "index_put" not in [call.op.short for call in decomp.calls(found)]
     places = decomp.lower(Holder(lambda x: x.index_put((torch.tensor([1]),), x[:1])), to=targets.get(name), args=(x,))
     assert "index_put" in [call.op.short for call in decomp.calls(places.result)]
+
+
+SELECTIONS = [
+    lambda x: x[x > 1] * 2,
+    lambda x: x[:, x[0] > 1],
+    lambda x: x.masked_select(x > 9),
+    lambda x: x.masked_scatter(x > 1, x[x > 1] * 2),
+]
+
+
+@pytest.mark.parametrize("function", SELECTIONS)
+@pytest.mark.parametrize("name", ["iree", "torch_mlir"])
+def test_what_a_mask_selects_is_taken_by_places(name, function):
+    x = torch.tensor([[1.0, 2.0], [3.0, 2.0]])
+    found = decomp.lower(Holder(function), to=targets.get(name), args=(x,), training=False).result
+    indices = [node.args[1] for node in found.graph.find_nodes(op="call_function", target=aten.index.Tensor)]
+    assert [each.meta["val"].dtype for one in indices for each in one if each is not None] == [torch.int64]
+    torch.testing.assert_close(found(x), function(x))
+
+
+@pytest.mark.parametrize("function", SELECTIONS)
+@pytest.mark.parametrize("name", ["iree", "torch_mlir"])
+def test_what_a_mask_selects_is_converted(name, function):
+    decomp.convert(Holder(function), to=converter(name), args=(torch.tensor([[1.0, 2.0], [3.0, 2.0]]),))
 
 
 def test_iree_writes_nowhere_under_a_mask_that_selects_nothing():

@@ -13,6 +13,7 @@ from decomp.ir.composites import composites_in
 from decomp.tools.converting.conversion import conversion
 from decomp_rules import targets
 from tests.derive.nested import NESTED, NESTED_RULES, Nested, queries
+from tests.forms import Holder
 from tests.installed import converter
 from tests.tools.converting import fakes
 
@@ -128,6 +129,13 @@ def test_a_draw_that_nothing_reads_needs_no_op_of_the_converter():
     assert [node.target for node in made.graph.nodes if node.op == "call_function"] == [torch.ops.aten.relu.default]
     with pytest.raises(decomp.NotLowered, match="aten.uniform"):
         decomp.convert(Initialised(), to=fakes.FAKE, args=(X,), drop_draws=False)
+
+
+def test_a_program_that_pytorch_saves_and_cannot_load_is_tried_in_this_process():
+    model = Holder(lambda x: x.masked_select(x > 0) * 2)
+    found = conversion(model, fakes.FAKE, (X,), None, None, targets.core_aten, True, {})
+    assert "1 result within" in found.verified
+    torch.testing.assert_close(found.result(X), model(X))
 
 
 class Unique(nn.Module):
