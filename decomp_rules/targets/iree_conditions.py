@@ -22,6 +22,12 @@ def _source_has_fixed_sizes(call: Any) -> bool:
     return all(type(size) is int for size in call.argument("source").shape)
 
 
+def _parts_have_fixed_sizes(call: Any) -> bool:
+    """The passes of torch-mlir translate no other."""
+    given = [call.arguments[name] for name in ("split_size", "split_sizes") if name in call.arguments]
+    return all(type(size) is int for one in given for size in (one if isinstance(one, (list, tuple)) else [one]))
+
+
 def _slopes_are_broadcast(call: Any) -> bool:
     """IREE broadcasts slopes along the last dimension, where they belong to the second."""
     x, weight = call.argument("self"), call.argument("weight")
@@ -53,9 +59,12 @@ CONVOLUTIONS = ("_convolution", "conv1d", "conv1d.padding", "conv2d", "conv2d.pa
 
 
 def with_places(target: Target) -> Target:
-    """The target of IREE or of torch-mlir, through which IREE reads programs, without masks for indices."""
+    """The target of IREE or of torch-mlir, through which IREE reads programs, without masks for indices, and without
+    parts and sources of sizes that are data or open."""
     for overload in ("index.Tensor", "index_put.default"):
         target = target.legal_if(overload, _indexed_by_places, "the indices are places, no masks")
+    for overload in ("split.Tensor", "split_with_sizes.default"):
+        target = target.legal_if(overload, _parts_have_fixed_sizes, "the parts have fixed sizes")
     return target.legal_if("masked_scatter.default", _source_has_fixed_sizes, "the source has fixed sizes")
 
 

@@ -96,5 +96,23 @@ def test_what_a_mask_selects_is_converted(name, function):
     decomp.convert(Holder(function), to=converter(name), args=(torch.tensor([[1.0, 2.0], [3.0, 2.0]]),))
 
 
+class Parts(nn.Module):
+    def forward(self, x, rows):
+        first, second = rows.tolist()
+        return [part.sum(0) for part in x.split([first, second])]
+
+
+def test_parts_of_sizes_that_are_data_are_slices():
+    args = (torch.arange(12.0).view(4, 3), torch.tensor([1, 3]))
+    found = decomp.lower(Parts(), to=targets.iree, args=args, training=False).result
+    called = {node.target for node in found.graph.nodes}
+    assert aten.slice.Tensor in called and aten.split_with_sizes.default not in called
+    torch.testing.assert_close(found(*args), Parts()(*args))
+
+
+def test_iree_takes_parts_of_sizes_that_are_data():
+    decomp.convert(Parts(), to=converter("iree"), args=(torch.arange(12.0).view(4, 3), torch.tensor([1, 3])))
+
+
 def test_iree_writes_nowhere_under_a_mask_that_selects_nothing():
     decomp.convert(Masked(), to=converter("iree"), args=(torch.tensor([[1.0, 2.0], [-1.0, 2.0]]),))
