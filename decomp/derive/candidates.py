@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+import functools
 import itertools
 import math
 import types
@@ -370,19 +371,29 @@ def _refused_by_pytorch(node: fx.Node, why: str) -> str:
     )
 
 
+@functools.lru_cache(maxsize=64)
+def _target_of_pairs(target: Target) -> Target:
+    """The target to which complex calls are expanded."""
+    # The alternatives by `where` and `cos` are shorter, and a target that lacks these as well derives them in turn:
+    # claiming them only ranks the rules. `cos` in float64 has no meaning for a target that knows no float64.
+    known = {"where", "convolution"} | (set() if target.knows_dtype(torch.float64) else {"cos"})
+    # As if it had none of these: a pair is two real tensors,
+    # on which a complex transform is no call of the target's.
+    return (target | known) - {"_fft_r2c", "_fft_c2r", "_fft_c2c", "take"}
+
+
 class ComplexCalls:
     """The expansions of complex calls to be computed on pairs of real numbers. Rules that decompose complex numbers by
     Fourier transforms, or without `where`, are only for targets that have no alternative."""
 
     def __init__(self, candidates: Candidates) -> None:
-        # The alternatives by `where` and `cos` are shorter, and a target that lacks these as well derives them in turn:
-        # claiming them only ranks the rules. `cos` in float64 has no meaning for a target that knows no float64.
-        known = {"where", "convolution"} | (set() if candidates.target.knows_dtype(torch.float64) else {"cos"})
-        # As if it had none of these: a pair is two real tensors,
-        # on which a complex transform is no call of the target's.
-        target = (candidates.target | known) - {"_fft_r2c", "_fft_c2r", "_fft_c2c", "take"}
         self.candidates = Candidates(
-            candidates.rules, target, candidates.dialect, candidates.mode, candidates.memory, candidates.composites
+            candidates.rules,
+            _target_of_pairs(candidates.target),
+            candidates.dialect,
+            candidates.mode,
+            candidates.memory,
+            candidates.composites,
         )
 
     def key(self, node: fx.Node) -> tuple[Any, bool]:
