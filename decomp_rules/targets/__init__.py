@@ -1,6 +1,6 @@
 """Targets, one small TOML file each, read when first asked for: `decomp_rules.targets.tinygrad`. One has no file:
 `onnxruntime` is `onnx` with the ops of `onnx_functions`. `openvino`, `iree`, `torch_mlir` and `coremltools` have
-conditions beside their files, and those of `attention_masks` are about attention on four."""
+conditions beside their files; those of `attention_masks` are about attention on four, of `concatenation` about two."""
 
 from __future__ import annotations
 
@@ -48,9 +48,11 @@ def get(name: str) -> Target:
         from decomp_rules.targets.coremltools_conditions import with_ranks
 
         found = with_ranks(found)
-    from decomp_rules.targets import attention_masks
+    from decomp_rules.targets import attention_masks, concatenation
 
-    return attention_masks.with_condition(found) if name in attention_masks.TARGETS else found
+    for part in (attention_masks, concatenation):
+        found = part.with_condition(found) if name in part.TARGETS else found
+    return found
 
 
 def __getattr__(name: str) -> Target:

@@ -12,11 +12,6 @@ import torch
 from decomp import Target
 
 
-def _parts_have_one_rank(call: Any) -> bool:
-    """`torch.cat` skips one-dimensional operands without elements."""
-    return len({part.dim() for part in call.argument("tensors")}) == 1
-
-
 def _index_covers(call: Any) -> bool:
     """Sizes that are open are taken to be the same."""
     x, index = call.argument("self"), call.argument("index")
@@ -44,7 +39,6 @@ def _kernel_fits(call: Any) -> bool:
 
 
 CONDITIONS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
-    "cat.default": {"all parts have the same rank": _parts_have_one_rank},
     "gather.default": {"index has the sizes of self, but for dim": _index_covers},
     "index_put.default": {
         "the first dimensions are indexed": _indices_are_first,
