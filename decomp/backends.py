@@ -175,22 +175,6 @@ class _Compilation:
     def of(self, module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         # Deferred: these imports take seconds, and only torch.compile needs them.
         from decomp.capture.dynamo import NotInOverloads, trace_to_overloads
-        from decomp.torch_internals import compiling
-
-        def autograd(
-            before: fx.GraphModule, inputs: list[Any] = inputs, may_write_shared: bool = False, behind: str = ""
-        ) -> Callable[..., Any]:
-            recomputing, keeping = compiling.recomputing_partition, compiling.default_partition
-            compiled = functools.partial(self._compiled, any_layout=may_write_shared, behind=behind)
-            found: Callable[..., Any] = compiling.aot_module_simplified(
-                before,
-                inputs,
-                fw_compiler=functools.partial(compiled, is_backward=False),
-                bw_compiler=functools.partial(compiled, is_backward=True),
-                partition_fn=recomputing if self.recomputes else keeping,
-                keep_inference_input_mutations=True,  # mutations outside the graph lose gradients (torch 2.13)
-            )
-            return found
 
         started = time.perf_counter()
         try:
@@ -198,20 +182,21 @@ class _Compilation:
         except NotInOverloads as reason:
             if _gradient_is_wanted(inputs) or not reason.foreseen:
                 _warn_of_gradients(str(reason))
-            return autograd(module, may_write_shared=True, behind=str(reason))
+            return self._by_autograd(module, inputs, may_write_shared=True, behind=str(reason))
         traced = time.perf_counter() - started
         if writes_alias_other_values(spelled.graph, spelled, inputs):
             if _gradient_is_wanted(inputs):
                 _warn_of_gradients(_WRITES_SHARED)
             # AOTAutograd handles memory that inputs and outputs share.
-            return autograd(module, may_write_shared=True, behind=_WRITES_SHARED)
+            return self._by_autograd(module, inputs, may_write_shared=True, behind=_WRITES_SHARED)
         # Partial, because AOTAutograd decomposes composite ops: a call blocked before it can be legal after it.
         lowering = self._lower(spelled, None if _may_be_trained(spelled, inputs) else False, partial=True)
         before_autograd: fx.GraphModule = lowering.result
         if shared_pairs(spelled.graph) - shared_pairs(before_autograd.graph):
             if _gradient_is_wanted(inputs):
                 _warn_of_gradients(_RETURNS_VIEW)
-            return autograd(module, behind=_RETURNS_VIEW)  # AOTAutograd replays such views on the inputs
+            # AOTAutograd replays such views on the inputs.
+            return self._by_autograd(module, inputs, behind=_RETURNS_VIEW)
         self.keep(record_of(lowering, self.compilation, "before autograd", trace=traced))
         # Simplification may merge two outputs into one node, and the program would return one tensor twice.
         separate_merged_outputs(spelled.graph, before_autograd.graph)
@@ -221,8 +206,25 @@ class _Compilation:
         compare_with_numbers(before_autograd)
         composites_as_regions(before_autograd, _may_be_trained(spelled, inputs))
         with DisableAutocast():
-            result = autograd(before_autograd, _replace_bases_by_fakes(module, inputs))
+            result = self._by_autograd(before_autograd, _replace_bases_by_fakes(module, inputs))
         return _without_autocast(result) if casts else result
+
+    def _by_autograd(
+        self, module: fx.GraphModule, inputs: list[Any], may_write_shared: bool = False, behind: str = ""
+    ) -> Callable[..., Any]:
+        """A graph run by AOTAutograd, which lowers and compiles its forward and its backward."""
+        from decomp.torch_internals import compiling
+
+        compiled = functools.partial(self._compiled, any_layout=may_write_shared, behind=behind)
+        found: Callable[..., Any] = compiling.aot_module_simplified(
+            module,
+            inputs,
+            fw_compiler=functools.partial(compiled, is_backward=False),
+            bw_compiler=functools.partial(compiled, is_backward=True),
+            partition_fn=compiling.recomputing_partition if self.recomputes else compiling.default_partition,
+            keep_inference_input_mutations=True,  # mutations outside the graph lose gradients (torch 2.13)
+        )
+        return found
 
     def _compiled(
         self, module: fx.GraphModule, inputs: Sequence[Any], *, is_backward: bool, any_layout: bool, behind: str

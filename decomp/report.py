@@ -188,64 +188,90 @@ def fold_modules(modules: Mapping[str, tuple[int, int]], rows: int) -> list[tupl
     return [(name, a, b) for (name, a), (_, b) in zip(fold_rows(before, rows), fold_rows(after, rows))]
 
 
+@dataclass
+class _Tally:
+    """What is counted over the graphs of a lowering, as a `Report` has it."""
+
+    before: Counter[str] = field(default_factory=Counter)
+    after: Counter[str] = field(default_factory=Counter)
+    modules: dict[str, list[int]] = field(default_factory=dict)
+    rules: Counter[str] = field(default_factory=Counter)
+    removed: Counter[str] = field(default_factory=Counter)
+    effects: Counter[str] = field(default_factory=Counter)
+    stamped: int = 0
+    expansions: int = 0
+    unsimplified: int = 0
+    proved: int = 0
+
+    def add(self, piece: ProgramGraph) -> None:
+        """Count a graph of the program."""
+        for node, source in source_calls(piece.planned):
+            self._count(node, source, self.before, 0)
+        found = effects_in(piece.graph)
+        # Both are counted elsewhere: composites by name, write-backs by the recorded writes.
+        self.effects.update(kind for kind in found.values() if kind not in (WRITE_BACK, COMPOSITE))
+        if piece.writes:
+            self.effects[WRITE_BACK] += len(piece.writes)
+        for node, source in lowered_calls(piece, found):
+            self._count(node, source, self.after, 1)
+        self.unsimplified += len(calls_for_target(piece.expanded.graph))
+        self._remove(piece, 1)
+        decisions = _decisions(piece)
+        derived = [each for each in decisions if isinstance(each, Derived)]
+        self.rules.update(str(each.rule) for each in derived)
+        self.stamped += len(derived)
+        self.expansions += len({each.stamp for each in derived})
+        self.proved += sum(each is ERASED_GUARD for each in decisions)
+
+    def add_composite(self, body: ProgramGraph, calls: Sequence[fx.Node]) -> None:
+        """Count the body of a composite, which is one graph and runs once for each of its calls."""
+        for node in calls_for_target(body.graph):
+            for call in calls:
+                self._count(node, call, self.after, 1)
+        self._remove(body, len(calls))
+
+    def _count(self, node: fx.Node, source: fx.Node, ops: Counter[str], column: int) -> None:
+        ops[spell_target(node.target)] += 1
+        path = module_path(source.meta.get("nn_module_stack")) or "(top)"
+        self.modules.setdefault(path, [0, 0])[column] += 1
+
+    def _remove(self, piece: ProgramGraph, times: int) -> None:
+        simplified = piece.record("simplify")
+        for name, count in (simplified.counts if simplified is not None else {}).items():
+            self.removed[name] += count * times
+
+
 def report_of(lowering: Lowering) -> Report:
     """The report of a lowering."""
     internals = lowering.internals
-    before: Counter[str] = Counter()
-    after: Counter[str] = Counter()
-    modules: dict[str, list[int]] = {}
-    rules: Counter[str] = Counter()
-    stamped = expansions = plain = 0
-    removed: Counter[str] = Counter()
-    effects: Counter[str] = Counter()
+    found = _Tally()
     for piece in internals.pieces:
-        for node, source in source_calls(piece.planned):
-            _count(node, source, before, modules, 0)
-        found = effects_in(piece.graph)
-        # Both are counted below: composites by name, write-backs by the recorded writes.
-        effects.update(kind for kind in found.values() if kind not in (WRITE_BACK, COMPOSITE))
-        for node, source in lowered_calls(piece, found):
-            _count(node, source, after, modules, 1)
-        plain += len(calls_for_target(piece.expanded.graph))
-        simplified = piece.record("simplify")
-        removed.update(simplified.counts if simplified is not None else {})
-        derived = [each for each in _decisions(piece) if isinstance(each, Derived)]
-        rules.update(str(each.rule) for each in derived)
-        if piece.writes:
-            effects[WRITE_BACK] += len(piece.writes)
-        stamped += len(derived)
-        expansions += len({each.stamp for each in derived})
-    # The body of a composite is one graph, and runs once for each call of it.
+        found.add(piece)
     for body, calls in composite_calls(lowering):
-        for node in calls_for_target(body.graph):
-            for call in calls:
-                _count(node, call, after, modules, 1)
-        simplified = body.record("simplify")
-        for name, count in (simplified.counts if simplified is not None else {}).items():
-            removed[name] += count * len(calls)
+        found.add_composite(body, calls)
     return Report(
         target=lowering.target.name,
-        before=dict(before.most_common()),
-        after=dict(after.most_common()),
-        modules={name: (a, b) for name, (a, b) in modules.items()},
-        rules=dict(rules.most_common()),
+        before=dict(found.before.most_common()),
+        after=dict(found.after.most_common()),
+        modules={name: (a, b) for name, (a, b) in found.modules.items()},
+        rules=dict(found.rules.most_common()),
         runs=internals.runs,
-        stamped=stamped,
-        expansions=expansions,
+        stamped=found.stamped,
+        expansions=found.expansions,
         seconds=dict(internals.times),
         checks=lowering.proof.checks if lowering.proof is not None else (),
         verified=tuple(_verified(lowering)),
         blockers=tuple(asdict(blocker) for blocker in lowering.blockers),
-        effects=dict(effects.most_common()),
+        effects=dict(found.effects.most_common()),
         picked=str(internals.picked or ""),
         notes=lowering.plan.notes,
-        unsimplified=plain,
-        removed=dict(removed.most_common()),
+        unsimplified=found.unsimplified,
+        removed=dict(found.removed.most_common()),
         planned_for=internals.request.policy.aim(lowering.target.costs),
         costs=_costs(lowering),
         composites=tuple(_composites(lowering)),
         worst=_worst(lowering),
-        proved=sum(each is ERASED_GUARD for piece in internals.pieces for each in _decisions(piece)),
+        proved=found.proved,
     )
 
 
@@ -379,12 +405,6 @@ def _structure(lowering: Lowering) -> str:
     )
     expansions = f"{count_noun(lowering.proof.expansions, 'expansion')} acyclic"
     return f"{count_noun(lowering.proof.nodes, 'node')} as recorded, {legal}, {expansions}"
-
-
-def _count(node: fx.Node, source: fx.Node, ops: Counter[str], modules: dict[str, list[int]], column: int) -> None:
-    ops[spell_target(node.target)] += 1
-    path = module_path(source.meta.get("nn_module_stack")) or "(top)"
-    modules.setdefault(path, [0, 0])[column] += 1
 
 
 ROWS = 12

@@ -85,22 +85,29 @@ def export(
     reasons = first_line(refused)
     # Dynamo cannot run such ops on fake tensors either, so a second attempt would only cost time.
     if not lacks_data(refused) and not below_autograd:
-        try:
-            program = _export(model, args, kwargs, dynamic_shapes, None)
-            _lost_by_dynamo(lost, model, args, kwargs)
+        program, reasons = _captured_by_dynamo(model, args, kwargs, dynamic_shapes, lost, reasons)
+        if program is not None:
             return program
-        except Exception as error:
-            reasons += f"\n  with strict=True: {first_line(error)}"
-        by_dynamo, refusal = _unless_refused(model, args, kwargs, dynamic_shapes, lost)
-        if by_dynamo is not None:
-            return by_dynamo
-        if refusal not in reasons:
-            reasons += f"\n  by Dynamo's graph: {refusal}"
     raise CaptureError(
         f"torch.export could not capture {type(model).__name__}: {reasons}\n"
         "  to do: call torch.compile(model, backend=decomp.backend(to=...)), which lowers what Dynamo can trace and "
         "runs the rest in Python, or rewrite the line that is named"
     ) from refused
+
+
+def _captured_by_dynamo(
+    model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, lost: dict[str, bool], reasons: str
+) -> tuple[ExportedProgram | None, str]:
+    """The program that Dynamo captures, through `torch.export` or else from its graph; or None, and `reasons` with why
+    it captures neither."""
+    try:
+        program = _export(model, args, kwargs, dynamic_shapes, None)
+        _lost_by_dynamo(lost, model, args, kwargs)
+        return program, reasons
+    except Exception as error:
+        reasons += f"\n  with strict=True: {first_line(error)}"
+    found, refusal = _unless_refused(model, args, kwargs, dynamic_shapes, lost)
+    return found, reasons if refusal in reasons else f"{reasons}\n  by Dynamo's graph: {refusal}"
 
 
 def torch_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> fx.GraphModule:

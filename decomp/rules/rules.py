@@ -4,6 +4,7 @@ as an argument, never global."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -109,8 +110,13 @@ class Rules:
             raise ArgumentError("register() needs an op: @rules.register(F.relu)")
         # Here and not when the function comes, so that a misspelt op fails at the line of the decorator.
         found = [(spelling, op_of(spelling)) for spelling in spellings_]
-        needed = needs_of(needs, unless)
-        reached = self.level if level is None else require_level(level, "level=")
+        made = functools.partial(
+            Rule,
+            needs=needs_of(needs, unless),
+            level=self.level if level is None else require_level(level, "level="),
+            forward_only=forward_only,
+            version=self.version,
+        )
 
         def registered(function: F) -> F:
             if not callable(function):
@@ -118,20 +124,7 @@ class Rules:
             for spelling, op in found if when else ():
                 own = python_parameters(spelling, op)
                 order = tuple(schema or python for python, schema, _ in own) or None
-                title = name or _title(function, op)
-                texts = order is not None
-                rule = Rule(
-                    op,
-                    function,
-                    title,
-                    order,
-                    texts,
-                    needs=needed,
-                    spelled=own,
-                    level=reached,
-                    forward_only=forward_only,
-                    version=self.version,
-                )
+                rule = made(op, function, name or _title(function, op), order, order is not None, spelled=own)
                 check_arity(rule)
                 require_no_tensor_checks(rule, function)
                 self._add(rule)

@@ -3,7 +3,7 @@ which values may have gradients, and in which region of switched modes a call is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -123,7 +123,22 @@ def _look_around(
     _add_leaving(found, graph)
     # Only now are the memory sets complete: views after a write belong to them as well.
     outside, inside = ({memory.of(node) for node in nodes} for nodes in (to, within))
-    for node in graph.nodes if outside or inside or regions else ():
+    if outside or inside or regions:
+        _add_places(found, graph, outside, inside, regions, writes)
+
+
+def _add_places(
+    found: RewriteConstraints,
+    graph: fx.Graph,
+    outside: Collection[Any],
+    inside: Collection[Any],
+    regions: Mapping[fx.Node, int],
+    writes: Mapping[fx.Node, int],
+) -> None:
+    """Add what is written, and where calls may not be moved to. `outside`, `inside`: the memory that is written at the
+    end, and before; `regions`, `writes`: how many of these have begun, or happened, before a node."""
+    memory = found.memory
+    for node in graph.nodes:
         group = memory.of(node)
         if group in inside or group in outside:
             found.written.add(node)

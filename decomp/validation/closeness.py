@@ -220,13 +220,7 @@ def _closely(
     real = dtype.to_real() if dtype.is_complex else dtype
     mine64, own64, wide, moved = mine.double(), own.double(), wide.double(), [each.double() for each in moved]
     finite = own64.isfinite() & wide.isfinite()
-    # At special values PyTorch's kernels differ by instruction set and layout: float64's result is accepted too.
-    # The float64 result is rounded to the dtype first: an infinity is right where it overflows there.
-    rounded = wide.to(real).double()
-    wrong = _is_other(mine64, own64) & _is_other(mine64, rounded) & ~(finite & mine64.isfinite())
-    # A perturbed operand that makes a finite result infinite shows that the operand is at the threshold of overflow.
-    for each in moved:
-        wrong &= each.to(real).double().isfinite() == rounded.isfinite()
+    wrong = _is_wrong_special(mine64, own64, wide, moved, real) & ~(finite & mine64.isfinite())
     if allowed.signed_zeros:
         wrong |= _is_other_zero(mine64, own64, wide)
     if bool(wrong.any()):
@@ -260,6 +254,20 @@ def _closely(
         off = f"off by {float((error / unit)[at]):.3g} ULP where {allowed.ulp:g} are promised"
         return ErrorJudgement(ulp, f"gives {where}, {off}")
     return ErrorJudgement(ulp, error=float(error.max()))
+
+
+def _is_wrong_special(
+    mine: torch.Tensor, own: torch.Tensor, wide: torch.Tensor, moved: list[torch.Tensor], dtype: torch.dtype
+) -> torch.Tensor:
+    """Where a result is neither that of the op nor that of float64, all of them in float64."""
+    # At special values PyTorch's kernels differ by instruction set and layout: float64's result is accepted too.
+    # The float64 result is rounded to the dtype first: an infinity is right where it overflows there.
+    rounded = wide.to(dtype).double()
+    wrong = _is_other(mine, own) & _is_other(mine, rounded)
+    # A perturbed operand that makes a finite result infinite shows that the operand is at the threshold of overflow.
+    for each in moved:
+        wrong &= each.to(dtype).double().isfinite() == rounded.isfinite()
+    return wrong
 
 
 def _lost_at_zero(operands: Sequence[Any], own: torch.Tensor) -> torch.Tensor | None:

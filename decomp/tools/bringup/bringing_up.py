@@ -69,16 +69,11 @@ def bring_up(
     began = time.perf_counter()
     if not isinstance(backend, Backend):
         raise ArgumentError(f"bring_up takes a decomp.Backend, not {type(backend).__name__}")
-    if only is None:
-        only = KINDS if ops is None or models is not None else ("primitive", "op")
-    only = (only,) if isinstance(only, str) else only
+    only = _kinds(only, every=ops is None or models is not None)
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise ArgumentError(f"workers= takes a number of processes, one or more, not {workers!r}")
     if not isinstance(timeout, (int, float)) or timeout <= 0:
         raise ArgumentError(f"timeout= takes seconds, not {timeout!r}")
-    unknown = [each for each in only if each not in KINDS]
-    if unknown:
-        raise ArgumentError(f"only={unknown[0]!r}: available are {', '.join(KINDS)}")
     place = place_of(backend) if isolate is not False else None
     if isolate and place is None:
         raise ArgumentError(
@@ -95,6 +90,17 @@ def bring_up(
         rows = run.rows([replace(job, lowering=options) for job in _jobs(backend, models, ops, only, quick)])
     version = torch.__version__.partition("+")[0]
     return BringUp(backend.name, backend.target.name, rows, quick, round(time.perf_counter() - began, 1), version)
+
+
+def _kinds(only: Sequence[str] | str | None, every: bool) -> Sequence[str]:
+    """The kinds of rows: those that were selected, by default `every` one, or all but models."""
+    if only is None:
+        return KINDS if every else ("primitive", "op")
+    only = (only,) if isinstance(only, str) else only
+    unknown = [each for each in only if each not in KINDS]
+    if unknown:
+        raise ArgumentError(f"only={unknown[0]!r}: available are {', '.join(KINDS)}")
+    return only
 
 
 def _jobs(backend: Backend, models: Models | None, ops: Any, only: Sequence[str], quick: bool) -> list[BringUpJob]:
