@@ -58,6 +58,7 @@ class Unfailing(io.FileIO):
     """A new file for writers that must not see an error: PyTorch's (2.13) ends the process if the disk is full. The
     first failed write is recorded, to be raised at the end."""
 
+    # A change for PyTorch, which 2.15 does not have: https://github.com/pytorch/pytorch/pull/175248.
     def __init__(self, path: Path) -> None:
         super().__init__(path, "w")
         self.failure: OSError | None = None

@@ -262,7 +262,8 @@ def _export(
     args, named = _make_distinct((tuple(args), dict(kwargs) if kwargs else None))
     modes = contextlib.nullcontext() if lost is None else record_modes(model, lost, below_autograd)
     with process_state_kept(), warnings.catch_warnings(), _masks_not_inspected(model), modes:
-        # Recurrent modules flatten their weights again, which torch 2.13 reports as an assignment by the model.
+        # Recurrent modules flatten their weights again, which PyTorch reports as an assignment by the model, though
+        # it undoes it: https://github.com/pytorch/pytorch/pull/163809.
         warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
         rows = contextlib.nullcontext() if strict or CHANGES.rows_by_data_are_exported else _SelectByItem()
         with contextlib.nullcontext() if strict else _KeepValuesOnMeta(), rows, lstm_states_right():

@@ -49,6 +49,7 @@ def imaginary_part(x: Tensor) -> Tensor:
 def added(x: Tensor, y: Tensor) -> Tensor:
     """x + y, part by part: PyTorch's sum of two multiplies the second by 1 + 0i, which makes the part next to an
     infinite one NaN (torch 2.13)."""
+    # Reported as https://github.com/pytorch/pytorch/issues/82510.
     return torch.stack(torch.broadcast_tensors(x, y)).sum(0)
 
 

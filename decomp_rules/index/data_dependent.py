@@ -20,6 +20,7 @@ MASKS = (torch.bool, torch.uint8)
 SHAPE = "the shape of the result depends on data"
 RULES.limit(aten.nonzero, aten.bincount, reason=SHAPE)
 # Packed sequences: torch 2.13 gives their data a wrong size where it runs on fake tensors: no rule can agree with it.
+# https://github.com/pytorch/pytorch/pull/184961 is about such sizes.
 RULES.limit(aten._pack_padded_sequence, aten._pad_packed_sequence, reason=SHAPE)
 RULES.limit(
     aten.nonzero_numpy,

@@ -19,7 +19,8 @@ RULES = Rules(level="exact")
 register = RULES.register
 
 
-# Seen on torch 2.13: `torch.unique_consecutive(x, dim=-1)` on fake tensors has all dimensions twice but the last.
+# Seen on torch 2.13: `torch.unique_consecutive(x, dim=-1)` on fake tensors has all dimensions twice but the last, as
+# `_unique` in torch/_subclasses/fake_impls.py continues with `shape[dim + 1:]`, which is the whole shape for -1.
 WRONG_RANK = "PyTorch itself takes the result of a negative dimension to have another rank"
 UNKNOWN_COUNT = "how many elements there are is not known"
 RULES.limit(aten.unique_consecutive, reason=WRONG_RANK, when=lambda call: (call.arguments.get("dim") or 0) < 0)

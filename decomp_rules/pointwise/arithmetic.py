@@ -166,7 +166,8 @@ def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
     quotient = (a - remainder) / b - borrow.to(a.dtype)
     whole = torch.floor(quotient)
     whole = whole + (0.5 < quotient - whole).to(a.dtype)
-    # The remainder of a finite number by a tiny one may be NaN, which PyTorch's vectorised kernel (2.13) loses.
+    # The remainder of a finite number by a tiny one may be NaN in PyTorch's vectorised kernels (2.13), as reported in
+    # https://github.com/pytorch/pytorch/issues/193753. Where a / b is infinite, the kernel returns that.
     ratio = a / b
     whole = torch.where(torch.eq(whole, 0), ratio * 0, whole)
     return torch.where(torch.eq(b, 0) | (torch.isinf(ratio) & torch.isfinite(a)), ratio, whole)

@@ -29,6 +29,7 @@ def ldexp(x: Tensor, other: Tensor) -> Tensor:
     """x · 2ⁿ for whole n, in three steps, each a power of two that the dtype has, the last one alone rounding: exactly
     the op, but for its gradient, which torch 2.13 takes to be 0 for n < 0. As x · 2ʸ, rounded twice, where the exponent
     is no integer or x is one."""
+    # That gradient is reported as https://github.com/pytorch/pytorch/issues/187460.
     if not x.is_floating_point() or other.is_floating_point() or x.is_complex() or other.is_complex():
         return x * torch.pow(2.0, other)
     scaled, exponent = wide(x), cast(other, wide(x).dtype)

@@ -13,7 +13,8 @@ from decomp.ops import aten
 
 
 def _ldexp(x: Tensor, other: Tensor) -> Tensor:
-    # The op's gradient takes 2 to a negative integer as an integer, which is 0.
+    # The op's gradient takes 2 to a negative integer as an integer, which is 0:
+    # https://github.com/pytorch/pytorch/issues/187460.
     return x * torch.pow(2.0, other)
 
 
@@ -27,7 +28,8 @@ def _embedding_dense_backward(grad: Tensor, indices: Tensor, rows: int, padding:
 def _as_strided_scatter(
     x: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int = 0
 ) -> Tensor:
-    # The op passes x the gradient of the replaced elements.
+    # The op passes x the gradient of the replaced elements. Its formula was called wrong when it was written:
+    # https://github.com/pytorch/pytorch/pull/77128.
     places = torch.arange(x.numel()).as_strided(size, stride, storage_offset)
     return x.reshape(-1).index_put((places.reshape(-1),), src.reshape(-1)).view(x.shape)
 
@@ -115,7 +117,7 @@ def _log_ndtr(x: Tensor) -> Tensor:
 
 
 def _sinc(x: Tensor) -> Tensor:
-    # The op has no second gradient at 0.
+    # The op has no second gradient at 0: https://github.com/pytorch/pytorch/issues/89459.
     near = x.abs() <= 0.25
     y = math.pi * torch.where(near, x, 0.0)
     series = sum((-1) ** k / math.factorial(2 * k + 1) * y ** (2 * k) for k in range(1, 10)) + 1
