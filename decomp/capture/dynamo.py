@@ -70,7 +70,7 @@ _LIMITS = (
     UnsupportedOperatorException,
 )
 """Exceptions that mean: a program cannot be run on fake tensors."""
-_KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
+KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
 
 
 class NotInOverloads(Exception):
@@ -379,7 +379,7 @@ class OverloadTracer(fx.Interpreter):
         # All nodes recorded while this node ran inherit its stack trace and module path.
         new = last.next if last is not None else next(iter(self.tape.graph.nodes))
         while new.op != "root":
-            new.meta.update({key: n.meta[key] for key in _KEPT_META if key in n.meta})
+            new.meta.update({key: n.meta[key] for key in KEPT_META if key in n.meta})
             new = new.next
         return result
 

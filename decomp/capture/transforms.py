@@ -20,7 +20,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 
-from decomp.capture.dynamo import LevelRecorder, ProgramTape
+from decomp.capture.dynamo import KEPT_META, LevelRecorder, ProgramTape
 from decomp.errors import CaptureError, first_line, spell_target
 from decomp.graphs.rewrite import Rewrite
 from decomp.graphs.tracing import fake_like, without_guards
@@ -180,7 +180,7 @@ class _TransformRemoval:
             self.values[node] = fx.map_arg(value, made.__getitem__)
 
 
-_KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom", "torch_fn")
+_KEPT_META = (*KEPT_META, "torch_fn")
 
 
 class _LevelRegion:

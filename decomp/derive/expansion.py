@@ -15,7 +15,7 @@ from torch import fx
 from decomp.derive.proxies import RuleTracer, fakes_of, run_on_proxies
 from decomp.errors import MetadataMissing, ReasonMissing, RuleError, first_line
 from decomp.graphs.template import InnerCall
-from decomp.graphs.tracing import SYMBOLIC, Leaked, Tape, UnknownSize
+from decomp.graphs.tracing import Leaked, Tape, UnknownSize
 from decomp.ir.arguments import substituted
 from decomp.ir.binding import Bound
 from decomp.ir.call import NUMBER, kind_of, metadata
@@ -25,7 +25,7 @@ from decomp.metadata.fakes import Fakes, require_grad_like
 from decomp.metadata.open_kernels import OpenKernels
 from decomp.metadata.shape_env import NewGuard, refusing_guards, sizes_never_one
 from decomp.metadata.strides import dense_order, inverse, same_strides
-from decomp.metadata.symbolic_sizes import same_shape
+from decomp.metadata.symbolic_sizes import NUMBERS, SYMBOLIC, same_shape
 from decomp.rules.declining import Declined
 from decomp.rules.restrictions import LEAKED, refusal_of_call
 from decomp.rules.rule_lines import line_of
@@ -37,7 +37,6 @@ from decomp.torch_internals.pytree import tensors_in, tree_map
 from decomp.torch_internals.transforms import is_of_transform
 from decomp.torch_internals.versions import OpAbsent
 
-_NUMBERS = (int, float, complex, *SYMBOLIC)
 _ADDS_GUARD = "adds a guard on dynamic sizes"
 _FIX_SIZES = "compute from x.shape instead of numbers, or call decomp.decline(...) first; or lower with fixed sizes"
 COMPOSITE = "PyTorch's composite kernel"
@@ -159,7 +158,7 @@ def _is_of_numbers(bound: Bound) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(metadata(value) if isinstance(value, fx.Node) else value, _NUMBERS)
+    return isinstance(metadata(value) if isinstance(value, fx.Node) else value, NUMBERS)
 
 
 def _of_tensor(function: Callable[..., Any], node: fx.Node) -> Callable[..., Any]:
@@ -228,8 +227,7 @@ def _record(
     tracer = RuleTracer(tape, rule, site.dialect)
     values = {given: _input(tracer, given, i) for i, given in enumerate(site.tensor_args)}
     args, kwargs = substituted((args, kwargs), values.__getitem__)
-    # Everything that a rule may raise becomes a reason or a
-    # `RuleError`: it is the user's code, run in the middle of ours.
+    # Whatever a rule raises becomes a reason or a `RuleError`: it is the user's code, run in the middle of ours.
     try:
         # A guard that a rule adds would hold for the whole program, and change what a later rule sees.
         with refusing_guards(site.mode) as asked:
@@ -242,9 +240,8 @@ def _record(
         if asked:
             return declined_for_sizes(rule, f"{_ADDS_GUARD}: {asked[0]}")
     except MetadataMissing as missing:
-        error = MetadataMissing(
-            rule, missing.problem, missing.remedy
-        )  # a new one, which does not keep frames of the rule alive
+        # A new one, which does not keep frames of the rule alive.
+        error = MetadataMissing(rule, missing.problem, missing.remedy)
         return Declined(f"{missing.problem}; pass args=", needs_metadata=True, error=error)
     except RuleError as error:
         raise error.at(line=line_of(function, error)) from error.__cause__

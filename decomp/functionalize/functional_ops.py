@@ -18,7 +18,7 @@ from decomp.ir.arguments import nodes_in
 from decomp.ir.call import metadata
 from decomp.ir.op_facts import PREDICATES, PROMOTING_IN_PLACE, RANDOM_IN_PLACE, STORAGE_CHANGES
 from decomp.metadata.strides import inverse, is_surely_contiguous
-from decomp.metadata.symbolic_sizes import PRIME, SYMBOLIC, size_hint
+from decomp.metadata.symbolic_sizes import NUMBERS, PRIME, size_hint
 from decomp.ops import aten
 
 NO_VARIANT = "it has no functional form"
@@ -248,7 +248,7 @@ def copy_value(emit: Emitter, node: fx.Node, tensor: fx.Node, source: Any, as_it
     if not isinstance(source, fx.Node):
         return _like(emit, node, "full_like", (tensor, source), {})
     to, what = metadata(tensor), metadata(source)
-    if isinstance(what, (int, float, bool, *SYMBOLIC)):
+    if isinstance(what, NUMBERS):
         return _like(emit, node, "full_like", (tensor, source), {})
     if not isinstance(to, torch.Tensor) or not isinstance(what, torch.Tensor):
         wide = _of_unknown_shape(emit, node, tensor, source, as_item)

@@ -19,7 +19,7 @@ from decomp.ir.arguments import nodes_in
 from decomp.ir.call import kind_of, metadata
 from decomp.ir.dtypes import is_complex
 from decomp.ir.op_facts import SAVES_NOTHING, SUMS
-from decomp.metadata.symbolic_sizes import SYMBOLIC
+from decomp.metadata.symbolic_sizes import NUMBERS
 from decomp.ops import aten
 
 
@@ -168,7 +168,7 @@ def can_require_grad(value: Any) -> bool:
     """Whether a value of this metadata may require a gradient."""
     if isinstance(value, torch.Tensor):
         return bool(value.is_floating_point() or value.is_complex())
-    return not isinstance(value, (int, float, bool, *SYMBOLIC))
+    return not isinstance(value, NUMBERS)
 
 
 def input_requires_grad(node: fx.Node, root: nn.Module | None, state: Mapping[str, Any] = MappingProxyType({})) -> bool:

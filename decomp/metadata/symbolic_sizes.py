@@ -28,6 +28,8 @@ OFFSETS = (0, 0, 1, 2, 3, 5, 7)
 
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+NUMBERS = (int, float, complex, *SYMBOLIC)
+"""The types of values that are no tensors; `bool` is an `int`."""
 
 PRIME = 11
 """A stand-in for data-dependent sizes, which divides no other by chance."""

@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from decomp.ir.call import metadata
 from decomp.ir.effects import Effect, EffectTable, looks_only
-from decomp.metadata.symbolic_sizes import SYMBOLIC
+from decomp.metadata.symbolic_sizes import NUMBERS
 from decomp.refolding.structures import StructureNumbers
 
 # An erf by polynomials has several dozen nodes; searches are linear in this.
@@ -202,7 +202,7 @@ def op_schema_name(node: fx.Node) -> str:
 
 def is_number(node: fx.Node) -> bool:
     """Whether a node's value is a size or another number."""
-    return isinstance(metadata(node), (int, float, bool, *SYMBOLIC))
+    return isinstance(metadata(node), NUMBERS)
 
 
 def is_float(node: fx.Node) -> bool:

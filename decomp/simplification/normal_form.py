@@ -14,7 +14,7 @@ from torch import fx
 from decomp.functionalize.writes import can_require_grad
 from decomp.ir.aliases import is_view, view_bases
 from decomp.ir.op_facts import UNINITIALISED
-from decomp.metadata.symbolic_sizes import SYMBOLIC
+from decomp.metadata.symbolic_sizes import NUMBERS
 from decomp.ops import aten
 from decomp.simplification.laws import Law, Laws
 from decomp.simplification.new_calls import NewCalls, alone, same_value
@@ -133,7 +133,7 @@ class Conditions:
         around = self._around
         if node in around.written or term.owner in around.written:
             return False
-        if term.leaves and node in around.leaving and not isinstance(term.value, _NUMBERS):
+        if term.leaves and node in around.leaving and not isinstance(term.value, NUMBERS):
             # The term may already represent calls with memory of their own, one of which is visible outside.
             if term.returned and node in around.returned or term.leaves is not around.memory.of(node):
                 return False
@@ -159,7 +159,6 @@ _BY_STRIDES = frozenset(
     )
 )
 """Ops whose operand's strides decide whether they copy."""
-_NUMBERS = (int, float, complex, *SYMBOLIC)
 _LINEAR = frozenset(
     (
         aten.view.default,
