@@ -122,8 +122,8 @@ def batch_norm_backward(
     )
 
 
-@register(aten.cudnn_batch_norm_backward)
-def cudnn_batch_norm_backward(
+@register(aten.cudnn_batch_norm_backward, aten.miopen_batch_norm_backward)
+def batch_norm_backward_in_training(
     x: Tensor,
     grad_output: Tensor,
     weight: Tensor,
@@ -132,24 +132,7 @@ def cudnn_batch_norm_backward(
     save_mean: Tensor | None,
     save_var: Tensor | None,
     epsilon: float,
-    reserveSpace: Tensor,
-) -> Gradients:
-    """`native_batch_norm_backward` in training."""
-    return aten.native_batch_norm_backward(
-        grad_output, x, weight, running_mean, running_var, save_mean, save_var, True, epsilon, [True, True, True]
-    )
-
-
-@register(aten.miopen_batch_norm_backward)
-def miopen_batch_norm_backward(
-    x: Tensor,
-    grad_output: Tensor,
-    weight: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    save_mean: Tensor | None,
-    save_var: Tensor | None,
-    epsilon: float,
+    reserveSpace: Tensor | None = None,
 ) -> Gradients:
     """`native_batch_norm_backward` in training."""
     return aten.native_batch_norm_backward(

@@ -299,13 +299,7 @@ def margin_ranking_loss(
 ) -> Tensor:
     """max(−t (x₁ − x₂) + margin, 0)."""
     loss = torch.clamp_min(-wide(target) * (wide(input1) - wide(input2)) + float(margin), 0)
-    return reduced(loss, reduction, _with_a_float(input1, input2))
-
-
-def _with_a_float(x: Tensor, other: Tensor) -> torch.dtype:
-    """The dtype of a sum of two tensors and a Python float: integers become floats."""
-    dtype = torch.result_type(x, other)
-    return dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype()
+    return reduced(loss, reduction, float_type(input1, input2))
 
 
 @register(aten.soft_margin_loss)
@@ -364,7 +358,7 @@ def cosine_embedding_loss(
     cosine = torch.sum(x * y, dims) / torch.sqrt(squares)
     alike = torch.where(target == 1, 1 - cosine, 0)
     apart = torch.where(target == -1, torch.clamp_min(cosine - margin, 0), 0)
-    return reduced(alike + apart, reduction, _with_a_float(input1, input2))
+    return reduced(alike + apart, reduction, float_type(input1, input2))
 
 
 @register(aten.triplet_margin_loss)
