@@ -17,13 +17,13 @@ MEANS, VARIANCES = sample(4, seed=3), sample(4, seed=4).abs()
 ROWS, WIDTH = sample(5, 24), (sample(24, seed=1), sample(24, seed=2))
 
 NORMS = {
-    "layer_norm": (lambda x, w, b: F.layer_norm(x, [24], w, b), (ROWS, *WIDTH), 12),
-    "layer_norm of two dims": (lambda x: F.layer_norm(x, [5, 24]), (ROWS,), 10),
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, [24], w, b), (ROWS, *WIDTH), 13),
+    "layer_norm of two dims": (lambda x: F.layer_norm(x, [5, 24]), (ROWS,), 11),
     "rms_norm": (lambda x, w: F.rms_norm(x, [24], w), (ROWS, WIDTH[0]), 8),
-    "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), (IMAGE, *CHANNELS), 16),
-    "instance_norm": (lambda x: F.instance_norm(x), (IMAGE,), 12),
-    "batch_norm in training": (lambda x, w, b: F.batch_norm(x, None, None, w, b, True), (IMAGE, *CHANNELS), 14),
-    "batch_norm": (lambda x, w: F.batch_norm(x, MEANS.to(x.dtype), VARIANCES.to(x.dtype), w), (IMAGE, CHANNELS[0]), 10),
+    "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), (IMAGE, *CHANNELS), 17),
+    "instance_norm": (lambda x: F.instance_norm(x), (IMAGE,), 13),
+    "batch_norm in training": (lambda x, w, b: F.batch_norm(x, None, None, w, b, True), (IMAGE, *CHANNELS), 15),
+    "batch_norm": (lambda x, w: F.batch_norm(x, MEANS.to(x.dtype), VARIANCES.to(x.dtype), w), (IMAGE, CHANNELS[0]), 9),
 }
 MOMENTS = {
     "mean": (lambda x: x.mean(-1), 2),
