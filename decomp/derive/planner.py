@@ -412,7 +412,7 @@ class Planner:
         tried first, and those that cannot be cheaper are pruned."""
         # A peak of memory, for instance, is no sum: the parts of an expansion may cost more than the whole.
         prunes = len(rivals) > 1 and is_additive(self.cost)
-        race = BranchAndBound(rivals, functools.partial(self._least_price, request.basis) if prunes else None, request)
+        race = BranchAndBound(rivals, functools.partial(self._lower_bound, request.basis) if prunes else None, request)
         beyond = False
         # Each candidate has dependencies of its own: those of a loser must not keep the winner from being memoised,
         # unless the loser's price decided.
@@ -472,7 +472,7 @@ class Planner:
         """Whether alternatives compete by cost."""
         return self.policy.cost is not None or level != "exact"
 
-    def _least_price(self, basis: DecisionDependencies, graph: fx.Graph, level: Level) -> tuple[float, int]:
+    def _lower_bound(self, basis: DecisionDependencies, graph: fx.Graph, level: Level) -> tuple[float, int]:
         """A lower bound of the price of an expansion's calls, and the number of calls whose price is unknown until they
         are lowered."""
         calls = [node for node in graph.nodes if node.op.startswith("call")]
