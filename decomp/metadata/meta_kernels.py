@@ -244,6 +244,36 @@ def _normalized(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
     return torch.empty(x.shape, dtype=x.dtype, device=_META), x.new_empty(0), x.new_empty(0)
 
 
+def _normalized_layers(
+    x: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, ...]:
+    """Rows normalized, with the mean and the reciprocal deviation of each."""
+    outer = x.dim() - len(shape)
+    if list(x.shape[outer:]) != list(shape):
+        raise _NotOnMeta
+    return _standardized(x, (weight, bias), (*x.shape[:outer], *[1] * len(shape)))
+
+
+def _normalized_groups(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, batch: int, channels: int, *rest: Any
+) -> tuple[torch.Tensor, ...]:
+    """Groups of channels normalized, with the mean and the reciprocal deviation of each."""
+    _extent, groups, _eps = rest
+    if x.shape[:2] != (batch, channels) or channels % groups:
+        raise _NotOnMeta
+    return _standardized(x, (weight, bias), (batch, groups))
+
+
+def _standardized(
+    x: torch.Tensor, affine: tuple[torch.Tensor | None, ...], statistics: tuple[int, ...]
+) -> tuple[torch.Tensor, ...]:
+    # Of operands in another order the kernel chooses the strides; of half types it computes in float32.
+    plain = x.dtype in (torch.float32, torch.float64) and x.stride() == strides_in_order(x.shape) and x.numel()
+    if not plain or any(given is not None and given.dtype != x.dtype for given in affine):
+        raise _NotOnMeta
+    return tuple(torch.empty(shape, dtype=x.dtype, device=_META) for shape in (x.shape, statistics, statistics))
+
+
 def _cloned(x: torch.Tensor, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     """A copy: of odd strides only in the default order, as what is kept of others is chosen freely."""
     if memory_format is not torch.contiguous_format and 1 in x.shape and x.stride() != strides_in_order(x.shape):
@@ -259,10 +289,18 @@ _OWN = {
     aten.expand.default: expanded,
     aten.clone.default: _cloned,
     aten._native_batch_norm_legit_no_training.default: _normalized,
+    aten.native_layer_norm.default: _normalized_layers,
+    aten.native_group_norm.default: _normalized_groups,
 }
 """Views with strides that differ between fake tensors and kernels, copies in a given order or not, and ops that PyTorch
 runs on fake tensors step by step."""
-_OF_CPU = frozenset({aten._native_batch_norm_legit_no_training.default})
+_OF_CPU = frozenset(
+    {
+        aten._native_batch_norm_legit_no_training.default,
+        aten.native_layer_norm.default,
+        aten.native_group_norm.default,
+    }
+)
 """Those of them whose results are those of a CPU: other devices save more."""
 
 

@@ -254,3 +254,28 @@ def test_a_fake_of_known_numbers_is_left_to_the_fake_mode():
         known = torch.tensor(3.0)
     assert known.constant is not None
     assert kernels.run(aten.exp.default, (known,), {}) is NotImplemented
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(2, 6, 4, 5), (1, 6, 1), (3, 6), (2, 6, 0)], ids=str)
+def test_normalized_rows_and_groups_are_laid_out_as_fakes_are(shape, dtype):
+    x, weight = torch.empty(shape, dtype=dtype), torch.empty(shape[-1], dtype=dtype)
+    channels, extent = torch.empty(6, dtype=dtype), x[0, 0].numel()
+    for given in (x, x.transpose(0, 1).contiguous().transpose(0, 1), x.transpose(-1, -2).contiguous().mT):
+        calls = {
+            aten.native_layer_norm.default: [
+                (given, [shape[-1]], weight, None, 1e-5),
+                (given, list(shape[1:]), None, None, 1e-5),
+                (given, [shape[-1]], weight.float(), weight.float(), 1e-5),
+            ],
+            aten.native_group_norm.default: [
+                (given, channels, channels, shape[0], 6, extent, 3, 1e-5),
+                (given, None, None, shape[0], 6, extent, 1, 1e-5),
+            ],
+        }
+        for func, several in calls.items():
+            for args in several:
+                on_meta, by_mode = both(func, args)
+                assert on_meta == by_mode or on_meta is None, (func, args)
+                plain = given.is_contiguous() and given.numel() and dtype != torch.bfloat16 and 1 not in shape
+                assert on_meta is not None or not plain or args[2] is not None and args[2].dtype != dtype
