@@ -112,3 +112,17 @@ def refuse_number_results(program: ExportedProgram, converter: str) -> None:
     for place, spec in enumerate(program.graph_signature.output_specs):
         if isinstance(spec.arg, ConstantArgument) and spec.arg.value is not None:
             raise NotImplementedError(f"{converter} returns tensors alone, and result {place} is {spec.arg.value!r}")
+
+
+def refuse_data_parts(program: ExportedProgram, converter: str) -> None:
+    """Raise `NotImplementedError` for a program that splits a tensor by sizes which it reads from data."""
+    for node in program.graph.nodes:
+        if str(node.target).startswith("aten.split_with_sizes") and any(map(_is_read, node.all_input_nodes)):
+            raise NotImplementedError(
+                f"{converter} takes parts whose sizes are known beforehand, and those of {node.target} ({node.name}) "
+                "are data: write the model with parts of fixed sizes, such as all experts on all tokens"
+            )
+
+
+def _is_read(node: Any) -> bool:
+    return str(node.target) in ("aten.item.default", "aten._local_scalar_dense.default")

@@ -15,13 +15,15 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 
 from decomp import Converter
 from decomp_rules import targets
-from decomp_rules.converters import Quiet, StandardError
+from decomp_rules.converters import Quiet, StandardError, refuse_data_parts
 
 
 def convert(program: ExportedProgram) -> Any:
     """The `ExecutorchProgramManager` of a program, which computes with contiguous tensors, whatever strides the program
     has inside: its kernels refuse operands that are laid out in several ways. Its inputs must be contiguous. Raises
-    `NotImplementedError` for an op that is not in Core ATen, and whatever ExecuTorch raises."""
+    `NotImplementedError` for an op that is not in Core ATen and for parts whose sizes are data, and whatever ExecuTorch
+    raises."""
+    refuse_data_parts(program, "ExecuTorch")
     with Quiet():
         from executorch.exir import to_edge
 

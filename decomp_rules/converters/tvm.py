@@ -14,15 +14,16 @@ from torch.export import ExportedProgram
 
 from decomp import Converter
 from decomp_rules import targets
-from decomp_rules.converters import Quiet, refuse_numbers
+from decomp_rules.converters import Quiet, refuse_data_parts, refuse_numbers
 from decomp_rules.support import tvm_operands
 from decomp_rules.support.tvm_operands import dtype_of
 
 
 def convert(program: ExportedProgram) -> Any:
     """The `tvm.IRModule` of a program, whose function `main` returns a tuple. `TRANSLATIONS` mends the importer. Raises
-    `NotImplementedError` for inputs that are numbers, and whatever TVM raises."""
+    `NotImplementedError` for inputs that are numbers and for parts whose sizes are data, and whatever TVM raises."""
     refuse_numbers(program, "TVM")
+    refuse_data_parts(program, "TVM")
     with Quiet():
         from tvm.relax.frontend.torch import from_exported_program
 
