@@ -17,13 +17,46 @@ from decomp_rules.converters import Quiet
 
 
 def convert(program: ExportedProgram) -> Any:
-    """The `torch.onnx.ONNXProgram` of a program. Raises `NotImplementedError` with the call that the exporter does not
-    translate, or the step at which it fails, and whatever else it raises."""
+    """The `torch.onnx.ONNXProgram` of a program, optimized unless the optimizer would drop numbers that count. Raises
+    `NotImplementedError` with the call that the exporter does not translate, or the step at which it fails, and
+    whatever else it raises."""
     try:
         with Quiet():
-            return torch.onnx.export(program, dynamo=True, verbose=False)
+            made = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False)
+            assert made is not None
+            if not any(map(_may_be_dropped, made.model.graph.all_nodes())):
+                made.optimize()
+            return made
     except torch.onnx.OnnxExporterError as error:
         raise NotImplementedError(_reason(error)) from error
+
+
+# onnxscript 0.7 takes a constant for the 0 or 1 of its patterns if it is as close as that (`Constant` in
+# onnxscript/rewriter/_pattern_ir.py), and drops the ε of a norm: `x + 1e-9` becomes x.
+_DROPPED = {"Add": (0.0, 1e-8), "Sub": (0.0, 1e-8), "Mul": (1.0, 1e-5), "Div": (1.0, 1e-5)}
+"""By operator, what changes nothing as its operand, and the distance up to which onnxscript takes a number for it."""
+
+
+def _may_be_dropped(node: Any) -> bool:
+    """Whether onnxscript's optimizer takes an operator for one that changes nothing, because of a number that is nearly
+    0 or 1."""
+    if node.op_type not in _DROPPED:
+        return False
+    unit, distance = _DROPPED[node.op_type]
+    numbers = [_number(value) for value in node.inputs]
+    return any(number is not None and 0 < abs(number - unit) <= 1.001 * distance for number in numbers)
+
+
+def _number(value: Any) -> float | None:
+    """The floating-point constant without dimensions that a value is, behind casts; None for other values."""
+    from onnx_ir.convenience import get_const_tensor
+
+    while value.producer() is not None and value.producer().op_type in ("Cast", "CastLike", "Identity"):
+        value = value.producer().inputs[0]
+    tensor = get_const_tensor(value)
+    if tensor is None or len(tensor.shape) or not tensor.dtype.is_floating_point():
+        return None
+    return float(tensor.numpy())
 
 
 def _reason(error: BaseException) -> str:

@@ -531,6 +531,20 @@ def test_torch_onnx_keeps_a_size_open():
     torch.testing.assert_close(found, MODEL(torch.ones(5, 4)).detach())
 
 
+@pytest.mark.parametrize("moved", [lambda x: x + 1e-9, lambda x: x * 1.000009, lambda x: x - x.new_tensor(1e-9)])
+def test_torch_onnx_keeps_numbers_that_are_nearly_nothing(moved):
+    torch_onnx, x = converter("torch_onnx"), torch.full((3,), 1e-9)
+    made = decomp.convert(Holder(moved), to=torch_onnx, args=(x,))
+    (found,) = torch_onnx.run(made, [x])
+    assert torch.equal(found, moved(x)) and not torch.equal(found, x)
+
+
+def test_torch_onnx_drops_what_changes_nothing():
+    torch_onnx, x = converter("torch_onnx"), torch.ones(3)
+    made = decomp.convert(Holder(lambda x: (x + 0.0) * 1.0 - 0.5), to=torch_onnx, args=(x,))
+    assert [node.op_type for node in made.model.graph] == ["Sub"]
+
+
 def test_torch_onnx_names_the_step_that_fails_where_no_call_is_at_fault():
     torch_onnx = converter("torch_onnx")
     with pytest.raises(NotImplementedError) as raised:
