@@ -35,6 +35,7 @@ from decomp.tools.cli.terminal import progressing
 from decomp.tools.converting.conversion import Results, conversion
 from decomp.tools.converting.converter import Converter
 from decomp.torch_internals import pytree
+from decomp.validation.draws import drawn_values
 from decomp.validation.whole_programs import NOT_COMPARED, require_as_captured, whole_programs
 from decomp_rules import converters
 
@@ -226,7 +227,7 @@ CAPTURED_OTHERWISE = "compared with the exported program, which computes somethi
 
 def _verdict(source: Any, results: Results, given: ExportedProgram, args: tuple[Any, ...]) -> tuple[str, str]:
     try:
-        said = whole_programs(source, results, args, {}, gradients=False, recorded=given)
+        said = whole_programs(source, results, args, {}, gradients=False, drawn=drawn_values(source, given))
     except decomp.VerificationError as error:
         return WRONG, first_line(error).removeprefix("result of the lowered program differs: it ")
     except (RuntimeError, ValueError, IndexError) as error:  # other results, or other numbers of them

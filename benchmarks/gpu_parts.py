@@ -114,8 +114,8 @@ def certify(results: GpuResults, plan: Plan, deadline: float) -> str:
     waiting: list[Future[Certificate]] = [threads.submit(measure_in_process, each, TIMEOUT) for each in jobs]
     try:
         for future in as_completed(waiting, max(deadline - time.monotonic(), 0.0)):
-            found = future.result()
-            results.certificates[found.rule] = found.to_json()
+            made = future.result()
+            results.certificates[made.rule] = made.to_json()
             results.save()
     except TimeoutError:
         pass  # those that are done are saved

@@ -16,9 +16,9 @@ from decomp.files import write_atomically
 from decomp.records import one_row_a_line
 from decomp.results import Certificate
 from decomp.rules.certificate import AS_WRITTEN, Figures
+from decomp.rules.certificates import read_committed
 from decomp.tools.benchmarking.records import BenchmarkResults
 from decomp.tools.benchmarking.table import summary, table
-from decomp.tools.certification import certificates
 
 RULES = ("rule", "level", "ULP, CPU", "ULP here", "PyTorch here", "gradient here", "tinygrad here", "wrong here")
 MODELS = ("model", "target", "calls", "ULP", "its own", "verified")
@@ -84,7 +84,7 @@ class GpuResults:
         good = sum(one.ok for one in found)
         yield from ("## Certificates", "", f"{len(found)} of the rules that models use most, {good} without a fault.")
         yield from ("Largest errors in float32; the CPU's are committed.", "", *_head(RULES, 2))
-        committed = certificates.read_committed()
+        committed = read_committed()
         for one in found:
             yield "| " + " | ".join(_rule_cells(one, committed.get(one.rule))) + " |"
         yield ""

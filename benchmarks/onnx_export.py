@@ -52,15 +52,16 @@ class Made:
 
 def of_decomp(program: torch.export.ExportedProgram) -> onnx.ModelProto:
     """The model lowered to `onnxruntime`, without verification."""
-    how = dict(freeze=True, training=False, verify=False)
-    return onnx_models.model_of(decomp.lower(program, to=targets.onnxruntime, **how))
+    lowering = decomp.lower(program, to=targets.onnxruntime, freeze=True, training=False, verify=False)
+    return onnx_models.model_of(lowering)
 
 
 def of_torch(program: torch.export.ExportedProgram) -> onnx.ModelProto:
     """The model exported by PyTorch, with its default optimizations."""
     found = torch.onnx.export(program, dynamo=True, verbose=False)
     assert found is not None
-    return found.model_proto
+    model: onnx.ModelProto = found.model_proto
+    return model
 
 
 def measured(name: str, build: Callable[[], Exported]) -> tuple[str, float | None]:
@@ -111,7 +112,7 @@ def _session(model: onnx.ModelProto) -> Any:
 def _error(found: torch.Tensor, exact: torch.Tensor) -> float:
     """The largest error, at least a rounding of the largest number."""
     least = float(exact.abs().max()) * torch.finfo(torch.float32).eps
-    return max(float((found.detach().double() - exact.detach()).abs().max()), least)
+    return max(float((found.detach().double() - exact.detach()).abs().max()), float(least))
 
 
 def _ratio(one: Callable[[], Any], other: Callable[[], Any]) -> float:

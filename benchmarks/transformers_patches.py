@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+import functools
 from typing import Any
 
 import torch
@@ -249,6 +250,13 @@ def _hash() -> Case:
     return lambda x: modeling_blt.byte_group_hash_function(x, 3, 1000000007, 30002), (whole(256, 2, 9),)
 
 
+def _scatter_reduce(how: str) -> Case:
+    return (
+        lambda x, i, y: x.scatter_reduce(1, i, y, reduce=how, include_self=False),
+        (f(3, 5), whole(5, 3, 4), f(3, 4)),
+    )
+
+
 def _vmap() -> Case:
     from transformers import masking_utils
 
@@ -318,13 +326,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "reshape of a transposed operand": lambda: (lambda x: x.transpose(1, 2).reshape(2, 12), (f(2, 3, 4),)),
     "cummax": lambda: (lambda x: tuple(torch.cummax(x, 1)), (f(4, 7),)),
     "cummin": lambda: (lambda x: tuple(torch.cummin(x, 1)), (f(4, 7),)),
-    **{
-        f"scatter_reduce, {how}": lambda how=how: (
-            lambda x, i, y: x.scatter_reduce(1, i, y, reduce=how, include_self=False),
-            (f(3, 5), whole(5, 3, 4), f(3, 4)),
-        )
-        for how in ("mean", "amax", "sum")
-    },
+    **{f"scatter_reduce, {how}": functools.partial(_scatter_reduce, how) for how in ("mean", "amax", "sum")},
     "assertion": lambda: (lambda x: (torch._assert_async((x > -1e9).all()), x + 1)[1], (f(3, 4),)),
     "irfft": lambda: (lambda x: torch.fft.irfft(torch.view_as_complex(x)), (f(3, 9, 2),)),
     "irfft, odd": lambda: (lambda x: torch.fft.irfft(torch.view_as_complex(x), n=15), (f(3, 8, 2),)),
