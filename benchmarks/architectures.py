@@ -64,7 +64,8 @@ kinds), each converted as `torch.export` has it, after PyTorch's own `run_decomp
 another process, run there on the CPU, and compared with the source in float64 by the measure of `verify="values"`.
 *Wrong* means converted without a word; where it is wrong behind `decomp`, `decomp.convert` raises. *Random* means run,
 and not compared, as all results depend on random numbers, which a runtime draws itself. Where the exported program
-computes something else than the model, it is the source, and `decomp.convert` refuses the model. Seconds are of the
+computes something else than the model, it is the source, and `decomp.convert` refuses the model. All three are handed
+over by `decomp_rules.converters`, which mends some of what a converter gets wrong. Seconds are of the
 processor, on a machine that others used as well, from the exported program to the converted model, by a process that
 has converted before: those of `run_decompositions()` and of lowering are inside, those of `torch.export` are not. What
 `decomp` keeps of earlier lowerings is kept, as by default. The first conversion of a program takes longer than others,
