@@ -461,6 +461,14 @@ def intersects_ranges():
     assert (narrowed.lower, narrowed.upper) == (2, 10)
 
 
+@piece("sizes.bound_sympy")
+def bounds_an_expression_by_the_ranges_of_its_symbols():
+    _, size = symbolic()
+    (symbol,) = size.node.expr.free_symbols
+    found = sizes.bound_sympy((size // 2 + 1).node.expr, {symbol: sizes.ValueRanges(4, 9)})
+    assert (found.lower, found.upper) == (3, 5)
+
+
 @pytest.mark.parametrize("name", sorted(PIECES))
 def test_a_piece_is_there_and_does_what_it_says(name, tmp_path):
     module, _, attribute = name.partition(".")

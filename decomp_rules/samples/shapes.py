@@ -98,10 +98,10 @@ CALLS: Calls = {
         for name in ("as_strided", "as_strided_copy")
     },
     "as_strided_scatter": lambda: ((f(3, 4), f(2, 3), [2, 3], [4, 1], 1),),
+    "clone": lambda: ((f(3, 4),), (b(3, 4),)),
     **{
         name: (lambda: ((f(3, 4),),))
         for name in (
-            "clone",
             "contiguous",
             "alias",
             "alias_copy",
@@ -215,7 +215,10 @@ CALLS: Calls = {
     "vander": lambda: ((f(4),), (f(4), 3, True)),
     "linalg_vander": lambda: ((f(4),),),
     # padding
-    "constant_pad_nd": lambda: ((f(3, 4), [1, 2]), (f(3, 4), [1, -1, 0, 2], 0.5), (f(3, 4), [1, 2], 0.5)),
+    "constant_pad_nd": lambda: (
+        *((f(3, 4), [1, 2]), (f(3, 4), [1, -1, 0, 2], 0.5), (f(3, 4), [1, 2], 0.5)),
+        (b(3, 4), [1, 2], True),
+    ),
     "pad": lambda: (
         (f(3, 4), [1, 2]),
         (f(2, 3, 4), [1, 2], "reflect"),
