@@ -23,6 +23,8 @@ from torch.export.graph_signature import (
 
 from decomp.capture.calling import LoweredProgram
 from decomp.capture.inputs.checks import reads_strides
+from decomp.metadata.fakes import mode_of
+from decomp.metadata.symbolic_sizes import symbols_in
 from decomp.torch_internals.graphs import lazy_graph_module, share_getitems
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, own: Progr
     changed = {
         "graph_signature": signature,
         "state_dict": state,
-        "range_constraints": copy.copy(source.range_constraints),
+        "range_constraints": {**source.range_constraints, **_ranges_of_data(source, graph)},
         "module_call_graph": _module_calls(source, signature),
         "example_inputs": source.example_inputs,
         "constants": constants,
@@ -99,6 +101,20 @@ def rebuild_exported(source: ExportedProgram, module: fx.GraphModule, own: Progr
     program._guards_code = list(getattr(source, "_guards_code", None) or [])
     program._reads_strides = getattr(source, "_reads_strides", False) or reads_strides(source.graph)
     return program
+
+
+def _ranges_of_data(source: ExportedProgram, graph: fx.Graph) -> dict[Any, Any]:
+    """The ranges of data-dependent sizes that only the new graph has, without which `torch.export.load` does not read
+    the program."""
+    mode = mode_of(graph)
+    known = mode.shape_env.var_to_range if mode is not None and mode.shape_env is not None else {}
+    if known.keys() <= source.range_constraints.keys():
+        return {}
+    from decomp.torch_internals.sizes import SymT, symbol_is_type
+
+    found = symbols_in([node.meta.get("val") for node in graph.nodes])
+    new = [symbol for symbol in found if symbol in known and symbol not in source.range_constraints]
+    return {symbol: known[symbol] for symbol in new if symbol_is_type(symbol, SymT.UNBACKED_INT)}
 
 
 def _is_known(source: ExportedProgram, private: dict[str, Any]) -> bool:

@@ -190,3 +190,14 @@ def test_a_condition_on_what_a_program_does_not_say_is_not_met() -> None:
     (blocker,) = decomp.plan(traced, to=chip, rules={}).blockers
     wanted = "padding is positive, which is undecided: the program has no metadata for an argument; pass args="
     assert blocker.condition == wanted
+
+
+@pytest.mark.parametrize("function", [lambda x, m: x[m] * 2, lambda x, m: torch.unique(x), lambda x, m: x[m][1:]])
+@pytest.mark.parametrize("target", [targets.core_aten, targets.onnx], ids=lambda target: target.name)
+def test_a_saved_program_with_sizes_of_a_rule_is_read_again(function, target, tmp_path):
+    program = torch.export.export(Program(function), (ROWS, MASK))
+    lowered = decomp.lower(program, to=target).result
+    torch.export.save(lowered, tmp_path / "program.pt2")
+    loaded = torch.export.load(tmp_path / "program.pt2").module()
+    for mask in (MASK, ~MASK):
+        assert torch.equal(loaded(ROWS, mask), function(ROWS, mask))

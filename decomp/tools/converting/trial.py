@@ -30,21 +30,14 @@ class TrialJob:
     converter: Converter
     directory: str
 
-    def run(self) -> bool:
-        """Write the results to the directory; False if the program cannot be read."""
+    def run(self) -> None:
+        """Write the results to the directory."""
         if self.converter.prepare is not None:
             self.converter.prepare()
         place = Path(self.directory)
-        try:
-            program = torch.export.load(place / "program.pt2")
-        # torch 2.13 saves programs that it cannot load: those with a data-dependent size that a rule computes by other
-        # ops, and that has another symbol there.
-        except Exception:
-            return False
-        results = _results(self.converter, program, _read(place / "inputs.pt"))
+        results = _results(self.converter, torch.export.load(place / "program.pt2"), _read(place / "inputs.pt"))
         if results is not None:
             torch.save(results, place / "results.pt")
-        return True
 
 
 def try_out(converter: Converter, program: ExportedProgram, inputs: Tensors | None) -> list[torch.Tensor] | None:
@@ -57,8 +50,6 @@ def try_out(converter: Converter, program: ExportedProgram, inputs: Tensors | No
         answer = run_in_process(TrialJob(replace(converter, target=Target("", [])), directory), TIMEOUT)
         if isinstance(answer, Failed):
             raise NoTrial(answer)
-        if not answer:
-            return _here(converter, program, inputs)
         results: list[torch.Tensor] | None = _read(place / "results.pt")
         return results
 

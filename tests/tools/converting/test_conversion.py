@@ -131,7 +131,7 @@ def test_a_draw_that_nothing_reads_needs_no_op_of_the_converter():
         decomp.convert(Initialised(), to=fakes.FAKE, args=(X,), drop_draws=False)
 
 
-def test_a_program_that_pytorch_saves_and_cannot_load_is_tried_in_this_process():
+def test_a_program_whose_sizes_data_decide_is_tried_in_another_process():
     model = Holder(lambda x: x.masked_select(x > 0) * 2)
     found = conversion(model, fakes.FAKE, (X,), None, None, targets.core_aten, True, {})
     assert "1 result within" in found.verified
