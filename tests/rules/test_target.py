@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import decomp
 from decomp import Target
 from decomp_rules import targets
+from tests.forms import Holder
 
 aten = torch.ops.aten
 
@@ -448,3 +449,9 @@ def test_tensorrt_has_the_conditions_of_its_sources():
         lowering = decomp.lower(Pools(), to=tensorrt, args=(torch.randn(1, 2, 5, 5), ceil_mode), training=False)
         assert bool(decomp.calls(lowering.result, F.max_pool2d)) is not ceil_mode
     assert "batch_norm" in tensorrt and "sort" not in tensorrt and "float64" not in tensorrt.dtypes
+
+
+def test_complex_numbers_are_neither_at_least_nor_at_most_another():
+    ends = torch.export.export(Holder(lambda x: torch.linspace(0.0, 2 + 3j, 4) + x), (torch.ones(4),))
+    lowered = decomp.lower(ends, to=targets.openvino, training=False).result
+    assert all(call.op.short != "linspace" for call in decomp.calls(lowered))
