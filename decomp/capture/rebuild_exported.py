@@ -112,9 +112,11 @@ def _ranges_of_data(source: ExportedProgram, graph: fx.Graph) -> dict[Any, Any]:
         return {}
     from decomp.torch_internals.sizes import SymT, symbol_is_type
 
-    found = symbols_in([node.meta.get("val") for node in graph.nodes])
-    new = [symbol for symbol in found if symbol in known and symbol not in source.range_constraints]
-    return {symbol: known[symbol] for symbol in new if symbol_is_type(symbol, SymT.UNBACKED_INT)}
+    new = [
+        symbol for symbol in known.keys() - source.range_constraints.keys() if symbol_is_type(symbol, SymT.UNBACKED_INT)
+    ]
+    used = dict.fromkeys(symbols_in([node.meta.get("val") for node in graph.nodes])) if new else {}
+    return {symbol: known[symbol] for symbol in used if symbol in new}
 
 
 def _is_known(source: ExportedProgram, private: dict[str, Any]) -> bool:

@@ -105,7 +105,11 @@ class Budget:
 
     def declined(self) -> Declined:
         """Why the expansion is not followed any further."""
-        return Declined(f"costlier: at least {self.spent + self.rest:g}, not {self.limit:g}", applicable=False)
+        return _costlier(self.spent + self.rest, self.limit)
+
+
+def _costlier(least: float, limit: float) -> Declined:
+    return Declined(f"costlier: at least {least:g}, not {limit:g}", applicable=False)
 
 
 @dataclass
@@ -148,7 +152,7 @@ class BranchAndBound:
             # Compared as a triple: a bound equal to the best price may still win by accuracy or by order.
             if self.least is not None and (least, _rank(candidate), place) >= self.best:
                 self.left_out = True
-                self.found[place] = Declined(f"costlier: at least {least:g}, not {self.price:g}", applicable=False)
+                self.found[place] = _costlier(least, self.price)
             # Without a winner the recursion must go on, as it may be the only derivation; the depth limit ends it.
             elif self.winner is not None and self._nested(candidate) >= _RECURSION_LIMIT:
                 # What was passed over may be the best elsewhere, so the decision holds inside of that derivation alone.

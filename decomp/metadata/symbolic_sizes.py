@@ -164,7 +164,9 @@ def surely(condition: Any) -> bool:
 
 def is_at_least(size: Any, least: Any) -> bool:
     """Whether a number is at least `least`; asked of PyTorch, unless it follows from remainders by positive numbers,
-    whose bounds sympy does not use (`n - k % n` is at least 1)."""
+    whose bounds sympy does not use (`n - k % n` is at least 1). A complex number, which has no order, never is."""
+    if isinstance(size, complex):
+        return False
     if isinstance(size, torch.SymInt):
         difference = size.node.expr - expression(least)
         if _follows_from_remainders(difference, size.node.shape_env.var_to_range):

@@ -281,11 +281,11 @@ def _items(value: Any) -> Sequence[Any]:
 
 
 def _at_least(value: Any, least: float) -> bool:
-    return all(not isinstance(item, complex) and is_at_least(item, least) for item in _items(value))
+    return all(is_at_least(item, least) for item in _items(value))
 
 
 def _at_most(value: Any, most: float) -> bool:
-    return all(not isinstance(item, complex) and is_at_least(-item, -most) for item in _items(value))
+    return all(is_at_least(-item, -most) for item in _items(value))
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
