@@ -18,10 +18,13 @@ from decomp import Converter
 from decomp_rules import targets
 from decomp_rules.converters import Quiet, refuse_dynamic_sizes, refuse_numbers
 
+aten = torch.ops.aten
+
 
 def convert(program: ExportedProgram) -> Any:
     """The `litert_torch.model.LiteRTModel` of a program, whose inputs and results keep the dtypes that they have.
     Composite calls become StableHLO composites, between tensors that are marked as LiteRT's own builder marks them.
+    Dimensions of 1 are repeated by an index, as LiteRT (0.10) gives wrong numbers for the transpose of a broadcast.
     Raises `NotImplementedError` for dynamic sizes and for inputs that are numbers, and whatever LiteRT raises."""
     refuse_dynamic_sizes(program, "LiteRT")
     refuse_numbers(program, "LiteRT")
@@ -31,6 +34,8 @@ def convert(program: ExportedProgram) -> Any:
 
         module = program.module()
         _mark_composites(module)
+        _spell_out_broadcasts(module.graph)
+        module.recompile()
         model = litert_torch.convert(module, args, kwargs, enable_x64=True)
         model.model_content()  # it is written late, and what cannot be written is refused there
     return model
@@ -47,7 +52,6 @@ def _mark_composites(module: fx.GraphModule) -> None:
     ]:
         for node in calls:
             _inline_marked(module, node, node.meta["custom"]["composite"])
-    module.recompile()
 
 
 def _inline_marked(module: fx.GraphModule, node: fx.Node, made: Mapping[str, Any]) -> None:
@@ -96,6 +100,52 @@ def _attribute(value: Any) -> Any:
     if isinstance(value, list):
         return value if {type(each) for each in value} in ({int}, {float}, {bool}) else json.dumps(value)
     return "py_None" if value is None else value
+
+
+def _spell_out_broadcasts(graph: fx.Graph) -> None:
+    """Repeat dimensions of 1 by an index. A broadcast that LiteRT's passes move behind a transpose keeps the shape that
+    it had in front of it, which is another one, or the same with other elements. That of an operand of an elementwise
+    call with another operand as large is left: such a result is none."""
+    for node in [*graph.find_nodes(op="call_function", target=aten.expand.default)]:
+        if not all(_has_other_operand_as_large(user, node) for user in node.users):
+            _repeat_by_index(graph, node)
+    for node in [*graph.find_nodes(op="call_function", target=aten.repeat.default)]:
+        _repeat_by_index(graph, node)
+    for node in [*graph.find_nodes(op="call_function", target=aten.repeat_interleave.self_int)]:
+        dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim")
+        if dim is not None and node.args[0].meta["val"].shape[dim] == 1:
+            _repeat_by_index(graph, node)
+
+
+def _has_other_operand_as_large(user: fx.Node, operand: fx.Node) -> bool:
+    if torch.Tag.pointwise not in getattr(user.target, "tags", ()):
+        return False
+    others = [each for each in user.all_input_nodes if each.target not in (aten.expand.default, aten.repeat.default)]
+    shape = operand.meta["val"].shape
+    return any(getattr(each.meta.get("val"), "shape", None) == shape for each in others)
+
+
+def _repeat_by_index(graph: fx.Graph, node: fx.Node) -> None:
+    source: Any = node.args[0]
+    shape, full = [*source.meta["val"].shape], [*node.meta["val"].shape]
+    aligned = [1] * (len(full) - len(shape)) + shape
+    repeated = [d for d, (size, whole) in enumerate(zip(aligned, full)) if size == 1 and whole > 1]
+    if not repeated:
+        return
+    device = source.meta["val"].device
+    with graph.inserting_before(node):
+        found = source if aligned == shape else graph.call_function(aten.view.default, (source, aligned))
+        for d in repeated:
+            first = graph.call_function(aten.zeros.default, ([full[d]],), {"dtype": torch.int64, "device": device})
+            found = graph.call_function(aten.index_select.default, (found, d, first))
+        times = [
+            1 if d in repeated else whole // size if size else 1 for d, (size, whole) in enumerate(zip(aligned, full))
+        ]
+        if any(count > 1 for count in times):
+            found = graph.call_function(aten.repeat.default, (found, times))
+    found.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(found)
+    graph.erase_node(node)
 
 
 def run(model: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
