@@ -27,7 +27,7 @@ FAMILIES = (
     " pointwise.arithmetic pointwise.shared_ties pointwise.comparison index.selection index.numbering pointwise.bits"
     " pointwise.casts index.byte_floats"
     " creation.factories shape.shapes shape.slicing shape.diagonals index.indexing index.scattering index.sorting"
-    " index.sorting_networks index.one_hot"
+    " index.untrained index.sorting_networks index.one_hot"
     " reduce.reduction reduce.deviations reduce.running reduce.extrema nn.softmax nn.normalization"
     " nn.batch_norms linalg.linear linalg.triangular linalg.lu"
     " linalg.cholesky linalg.orthogonal linalg.eigen linalg.singular linalg.grouped_products linalg.scaled_products"

@@ -23,17 +23,30 @@ from decomp_rules.support.operands import cast, constant, is_scalar, promoted, r
 
 RULES = Rules(level="exact")
 register = RULES.register
+REMAINDERS = ("remainder", "fmod")
+"""Of a target that has one of them, a place that is counted from the end is the remainder by the length."""
+Counted = Callable[[Tensor, Any], Tensor]
+"""An index and a length to the index that counts from the start."""
+Choose = Callable[[Tensor, Any], Tensor]
+"""Elements as they are where they are chosen, and the other value where not."""
+Only = Callable[[Choose, Tensor, int], Tensor]
+"""The one element along a dimension that is chosen; at most one of a line is."""
 
 
 @register(aten.index_select)
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Σⱼ [index = j] xⱼ along `dim`."""
+    return selected(x, dim, index, alone)
+
+
+def selected(x: Tensor, dim: int, index: Tensor, only: Only) -> Tensor:
+    """index_select, an element being told from the others of its line by `only`."""
     if x.dim() == 0:
         return x.clone()
     dim, rank = wrap(dim, x.dim()), x.dim() + 1
     place: list[Any] = [1] * rank
     place[dim] = -1
-    return picked_unless(_passed(index.reshape(place), x, dim, rank), x.unsqueeze(dim), dim + 1)
+    return only(_unless(_passed(index.reshape(place), x, dim, rank)), x.unsqueeze(dim), dim + 1)
 
 
 def _passed(index: Tensor, x: Tensor, dim: int, rank: int) -> Tensor:
@@ -45,19 +58,18 @@ def _passed(index: Tensor, x: Tensor, dim: int, rank: int) -> Tensor:
     return torch.ne(index, ramp(x, length, dim + 1, rank, index.dtype))
 
 
-def picked(chosen: Tensor, x: Tensor, dim: int) -> Tensor:
-    """The one element along `dim` where `chosen` holds, or zero if it holds nowhere. Exact, but that −2⁻¹⁴⁹ of float32
-    and −2⁻¹⁰⁷⁴ of float64 come out as −0."""
-    return _alone(lambda x, zero: torch.where(chosen, x, zero), x, dim)
+def _unless(passed: Tensor) -> Choose:
+    return lambda x, other: torch.where(passed, other, x)
 
 
-def picked_unless(passed: Tensor, x: Tensor, dim: int) -> Tensor:
-    """As `picked`, the one element where `passed` does not hold."""
-    return _alone(lambda x, zero: torch.where(passed, zero, x), x, dim)
+def where_chosen(chosen: Tensor) -> Choose:
+    """The elements for which `chosen` holds."""
+    return lambda x, other: torch.where(chosen, x, other)
 
 
-def _alone(choose: Callable[[Tensor, Any], Tensor], x: Tensor, dim: int) -> Tensor:
-    """The sum along `dim` of what `choose` leaves of x, one element and zeros."""
+def alone(choose: Choose, x: Tensor, dim: int) -> Tensor:
+    """The one element along `dim` that is chosen, or zero if none is: the sum with zeros in place of all others. Exact,
+    but that −2⁻¹⁴⁹ of float32 and −2⁻¹⁰⁷⁴ of float64 come out as −0."""
     if x.dtype == torch.bool:
         return torch.any(choose(x, False), dim)
     if x.dtype not in _BITS:
@@ -114,6 +126,11 @@ def gather_of_equal_sizes(x: Tensor, dim: int, index: Tensor) -> Tensor:
 @register(aten.gather)
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Σⱼ [index = j] xⱼ along `dim`, element by element of the other dimensions."""
+    return gathered(x, dim, index, alone)
+
+
+def gathered(x: Tensor, dim: int, index: Tensor, only: Only) -> Tensor:
+    """gather, an element being told from the others of its line by `only`."""
     if x.dim() == 0 or index.dim() == 0:
         shape = index.shape
         return torch.index_select(x.reshape(-1), 0, index.reshape(-1)).view(shape)
@@ -123,16 +140,26 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     for d in range(x.dim()):
         if d != dim and not same_size(x.shape[d], index.shape[d]):
             x = x.narrow(d, 0, index.shape[d])
-    return picked_unless(_passed(index.unsqueeze(dim + 1), x, dim, x.dim() + 1), x.unsqueeze(dim), dim + 1)
+    return only(_unless(_passed(index.unsqueeze(dim + 1), x, dim, x.dim() + 1)), x.unsqueeze(dim), dim + 1)
 
 
 @register(aten.take_along_dim)
 def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """gather, with the other dimensions broadcast; of all elements in a row without `dim`."""
+    return _taken_along(x, indices, dim, torch.remainder)
+
+
+@register(aten.take_along_dim, unless=REMAINDERS)
+def take_along_dim_by_sign(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """The same, for targets without remainders."""
+    return _taken_along(x, indices, dim, from_start)
+
+
+def _taken_along(x: Tensor, indices: Tensor, dim: int | None, counted: Counted) -> Tensor:
     if dim is None:
         x, indices, dim = x.reshape(-1), indices.reshape(-1), 0
     dim = wrap(dim, x.dim())
-    indices = torch.remainder(indices, x.shape[dim])
+    indices = counted(indices, x.shape[dim])
     shape = torch.broadcast_shapes(_without(x.shape, dim), _without(indices.shape, dim))
     of_x, of_index = list(shape), list(shape)
     of_x[dim], of_index[dim] = x.shape[dim], indices.shape[dim]
@@ -152,9 +179,19 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 @register(aten.index, aten._unsafe_index)
 def index_tensor(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """index_select along all indexed dimensions as one, by the row-major number of the indexed place."""
-    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+    return _indexed(x, indices, torch.remainder)
+
+
+@register(aten.index, aten._unsafe_index, unless=REMAINDERS)
+def index_tensor_by_sign(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """The same, for targets without remainders."""
+    return _indexed(x, indices, from_start)
+
+
+def _indexed(x: Tensor, indices: Sequence[Tensor | None], counted: Counted) -> Tensor:
+    if has_mask(indices):
         return decline("the size of the result is data: an index is a mask")
-    spot = located(x.shape, indices)
+    spot = located(x.shape, indices, counted)
     rows = torch.movedim(x, spot.dims, list(range(len(spot.dims))))
     rest = list(rows.shape[len(spot.dims) :])
     rows = view_or_copy(rows, [spot.places, *rest])
@@ -178,12 +215,23 @@ class Spot:
     """Where the dimensions of the index stand in the result: where those indexed stood, or first if they are apart."""
 
 
-def located(shape: Sequence[Any], indices: Sequence[Tensor | None]) -> Spot:
+def has_mask(indices: Sequence[Tensor | None]) -> bool:
+    """Whether an index is a mask, so that how many places it points at is data."""
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+def from_start(index: Tensor, length: Any) -> Tensor:
+    """An index of a dimension of this length, counted from its start where it is negative. One that is out of range
+    stays so."""
+    return torch.where(torch.lt(index, 0), index + length, index)
+
+
+def located(shape: Sequence[Any], indices: Sequence[Tensor | None], counted: Counted) -> Spot:
     """The row-major number Σ index · stride of each indexed place; indexed dimensions that are apart come out first."""
     dims = [d for d, index in enumerate(indices) if index is not None]
     number = None
     for d in dims:
-        index = torch.remainder(cast(indices[d], torch.int64), shape[d])
+        index = counted(cast(indices[d], torch.int64), shape[d])
         number = index if number is None else number * shape[d] + index
     assert number is not None
     together = dims == list(range(dims[0], dims[0] + len(dims)))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp.ops import aten
+from decomp_rules.index.indexing import has_mask
 from decomp_rules.support.operands import cast, same_size, wrap
 
 RULES = Rules(level="exact")
@@ -31,7 +32,7 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
 @register(aten.index, aten._unsafe_index, needs=("take",))
 def index_tensor(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """x at the numbers of the indexed places; where indexed dimensions are apart, those of the index come first."""
-    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+    if has_mask(indices):
         return decline("the size of the result is data: an index is a mask")
     dims = [d for d, index in enumerate(indices) if index is not None]
     together = dims == list(range(dims[0], dims[0] + len(dims)))
@@ -124,7 +125,7 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accum
     """put at the numbers of the indexed places."""
     if accumulate:
         return decline("what is put at one place does not add up")
-    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+    if has_mask(indices):
         return decline("which value goes where is data: an index is a mask")
     dims = [d for d, index in enumerate(indices) if index is not None]
     together = dims == list(range(dims[0], dims[0] + len(dims)))

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp.ops import aten
-from decomp_rules.index.indexing import located, picked
+from decomp_rules.index.indexing import (
+    REMAINDERS,
+    Counted,
+    Only,
+    alone,
+    from_start,
+    has_mask,
+    located,
+    where_chosen,
+)
 from decomp_rules.reduce.reduction import known_empty
 from decomp_rules.support.operands import cast, constant, is_scalar, ramp, same_size, view_or_copy, wide, wrap
 
@@ -36,12 +45,17 @@ def scatter_value(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 @register(aten.scatter)
 def scatter_src(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """The last source that points at a place, x where none does."""
+    return scattered(x, dim, index, src, alone)
+
+
+def scattered(x: Tensor, dim: int, index: Tensor, src: Tensor, only: Only) -> Tensor:
+    """scatter, a source being told from the others by `only`."""
     if known_empty(index):
         return x.clone()
     x1, index1, dim = _lines(x, dim, index)
     src = _cut(src.reshape(-1) if src.dim() == 0 else src, index1).unsqueeze(dim + 1)
     last, hit = _last(_pointing(x1, dim, index1), dim)
-    value = picked(last, src, dim)
+    value = only(where_chosen(last), src, dim)
     return torch.where(_grown(hit, x1, dim), _grown(value, x1, dim), x1).view(x.shape)
 
 
@@ -213,23 +227,32 @@ def index_put_of_rows(x: Tensor, indices: Sequence[Tensor | None], values: Tenso
     op."""
     if len(indices) == 1 and indices[0] is not None and indices[0].dim() == 1:
         return decline("the index is one vector along the first dimension")
-    if _has_mask(indices):
+    if has_mask(indices):
         return decline("which value goes where is data: an index is a mask")
-    rows = _in_rows(x, indices, values)
+    rows = _in_rows(x, indices, values, torch.remainder)
     return rows.back(aten.index_put(rows.flat, [rows.number], rows.source, accumulate))
 
 
 @register(aten.index_put, aten._unsafe_index_put)
 def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
     """Sources and places in one dimension each: the sum of the sources that point at a place, or the last of them."""
-    if _has_mask(indices):
+    return put_in_rows(x, indices, values, accumulate, torch.remainder, alone)
+
+
+@register(aten.index_put, aten._unsafe_index_put, unless=REMAINDERS)
+def index_put_by_sign(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    """The same, for targets without remainders."""
+    return put_in_rows(x, indices, values, accumulate, from_start, alone)
+
+
+def put_in_rows(
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool, counted: Counted, only: Only
+) -> Tensor:
+    """index_put, a source that is put being told from the others by `only`."""
+    if has_mask(indices):
         return decline("which value goes where is data: an index is a mask")
-    rows = _in_rows(x, indices, values)
-    return rows.back(_written(rows.flat, rows.number, rows.source, accumulate))
-
-
-def _has_mask(indices: Sequence[Tensor | None]) -> bool:
-    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+    rows = _in_rows(x, indices, values, counted)
+    return rows.back(_written(rows.flat, rows.number, rows.source, accumulate, only))
 
 
 @dataclass(frozen=True)
@@ -251,8 +274,8 @@ class _Rows:
         return torch.movedim(view_or_copy(flat, self.shape), list(range(len(self.dims))), self.dims)
 
 
-def _in_rows(x: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> _Rows:
-    spot = located(x.shape, indices)
+def _in_rows(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, counted: Counted) -> _Rows:
+    spot = located(x.shape, indices, counted)
     front = list(range(len(spot.dims)))
     rows = torch.movedim(x, spot.dims, front)
     rest = list(rows.shape[len(front) :])
@@ -266,7 +289,7 @@ def _in_rows(x: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> _Ro
     return _Rows(flat, spot.number.reshape(-1), source, list(rows.shape), list(spot.dims))
 
 
-def _written(x: Tensor, index: Tensor, src: Tensor, accumulate: bool) -> Tensor:
+def _written(x: Tensor, index: Tensor, src: Tensor, accumulate: bool, only: Only) -> Tensor:
     """Rows of x, with rows of src added or put at the places of a 1-d index."""
     if known_empty(index):
         return x.clone()
@@ -274,7 +297,7 @@ def _written(x: Tensor, index: Tensor, src: Tensor, accumulate: bool) -> Tensor:
     pointing = torch.eq(index.reshape([-1] + [1] * (rank - 1)), ramp(x, x.shape[0], 1, rank))
     if not accumulate:
         last, hit = _last(pointing, 0)
-        return torch.where(hit, picked(last, src.unsqueeze(1), 0), x)
+        return torch.where(hit, only(where_chosen(last), src.unsqueeze(1), 0), x)
     if x.dtype == torch.bool:
         return x | torch.any(pointing & src.unsqueeze(1), 0)
     return x - torch.sum(torch.where(pointing, torch.neg(src).unsqueeze(1), 0), dim=[0], dtype=x.dtype)  # as above
@@ -301,7 +324,7 @@ def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     value = constant(x, value) if is_scalar(value) else cast(value, x.dtype)
     line = x if x.dim() else x.view(1)
     dim = wrap(dim, line.dim())
-    index = index + (index < 0) * line.shape[dim]  # from the end where it is negative
+    index = from_start(index, line.shape[dim])
     hit = torch.any(torch.eq(index.reshape(-1, 1), ramp(x, line.shape[dim], dtype=index.dtype)), 0)
     return torch.where(view_or_copy(hit, [-1 if d == dim else 1 for d in range(line.dim())]), value, line).view(x.shape)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp.ops import aten
-from decomp_rules.index.indexing import picked
+from decomp_rules.index.indexing import Only, alone, where_chosen
 from decomp_rules.support.operands import HALVES, cast, constant, ramp, wide, wrap
 
 RULES = Rules(level="exact")
@@ -63,23 +63,23 @@ def topk_sorted(x: Tensor, k: Any, dim: int = -1, largest: bool = True, sorted: 
 @register(aten.sort)
 def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool | None = False) -> tuple[Tensor, Tensor]:
     """Each element at its rank."""
-    if x.dim() == 0:
-        return x.clone(), constant(x, 0, torch.int64)
-    dim = wrap(dim, x.dim())
-    if _has_too_many_pairs(x, dim):
-        return decline(TOO_MANY_PAIRS)
-    return _placed(x, dim, _ranks(x, dim, descending), x.shape[dim])
+    return of_rank_below(None, x, dim, descending, alone)
 
 
 @register(aten.topk)
 def topk(x: Tensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
     """The elements of rank below k."""
+    return of_rank_below(k, x, dim, largest, alone)
+
+
+def of_rank_below(k: Any, x: Tensor, dim: int, descending: bool, only: Only) -> tuple[Tensor, Tensor]:
+    """The first k elements in order, or all of them, and where they were; each is told from the others by `only`."""
     if x.dim() == 0:
         return x.clone(), constant(x, 0, torch.int64)
     dim = wrap(dim, x.dim())
     if _has_too_many_pairs(x, dim):
         return decline(TOO_MANY_PAIRS)
-    return _placed(x, dim, _ranks(x, dim, largest), k)
+    return _placed(x, dim, _ranks(x, dim, descending), x.shape[dim] if k is None else k, only)
 
 
 @register(aten.argsort)
@@ -122,11 +122,11 @@ def less(a: Tensor, b: Tensor) -> Tensor:
     return less | torch.lt(torch.isnan(a), torch.isnan(b)) if a.is_floating_point() else less
 
 
-def _placed(x: Tensor, dim: int, ranks: Tensor, count: Any) -> tuple[Tensor, Tensor]:
+def _placed(x: Tensor, dim: int, ranks: Tensor, count: Any, only: Only) -> tuple[Tensor, Tensor]:
     """The elements of rank 0 … count − 1 in order, and where they were."""
     here = torch.eq(ranks.unsqueeze(dim), ramp(x, count, dim, x.dim() + 1))
     number = ramp(x, x.shape[dim], dim + 1, x.dim() + 1)
-    values = picked(here, x.unsqueeze(dim), dim + 1)
+    values = only(where_chosen(here), x.unsqueeze(dim), dim + 1)
     return values, torch.sum(torch.where(here, number, 0), dim=[dim + 1], dtype=torch.int64)
 
 

@@ -209,6 +209,27 @@ def fmod_of_remainder(x: Tensor, other: Any) -> Tensor:
     return remainder - cast(_other_side(remainder, x), x.dtype) * other
 
 
+@register(aten.fmod, needs=("div.Tensor_mode",))
+def fmod_of_quotient(x: Any, other: Any) -> Tensor:
+    """x − trunc(x / other) · other; of integers. Exact."""
+    dtype = promoted(x, other) if not is_scalar(x) else promoted(other, x)
+    if dtype.is_floating_point or dtype == torch.bool:
+        return decline("only integers")
+    x, other = (constant(other, x, dtype), cast(other, dtype)) if is_scalar(x) else _pair(x, other)
+    return x - torch.div(x, other, rounding_mode="trunc") * other
+
+
+@register(aten.div, needs=("div.Tensor_mode",))
+def floored_quotient_of_truncated(x: Any, other: Any, rounding_mode: str | None) -> Tensor:
+    """trunc(x / other), one less where there is a remainder and it has the other sign; of integers. Exact."""
+    dtype = promoted(x, other)
+    if rounding_mode != "floor" or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        return decline("only integers that are rounded down")
+    x, other = _pair(x, other)
+    quotient = torch.div(x, other, rounding_mode="trunc")
+    return quotient - cast(_other_side(x - quotient * other, other), dtype)
+
+
 def _other_side(remainder: Tensor, divisor: Tensor) -> Tensor:
     """Whether the remainder is not 0 and has the other sign."""
     return cast(remainder, torch.bool) & ((remainder < 0) ^ (divisor < 0))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp.ops import aten
-from decomp_rules.reduce.reduction import Dims, reduced_dims
+from decomp_rules.reduce.reduction import Dims, known_empty, reduced_dims
 from decomp_rules.support.operands import cast, is_scalar, plain, promoted
 
 RULES = Rules(level="exact")
@@ -75,6 +75,16 @@ def _reduced(reduction: Callable[..., Tensor], x: Tensor, dim: Dims, keepdim: bo
     for each in sorted(dims, reverse=True):
         x = reduction(x, each, keepdim)
     return x if dims else x.clone()
+
+
+@register(aten.any)
+def any_of_floats(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    """max(x ≠ 0) in float32, for targets that reduce floats alone."""
+    dims = reduced_dims(x, dim, empty_is_all=False)
+    if not dims or known_empty(x):
+        return decline("nothing is reduced")
+    holds = cast(torch.amax(cast(x != 0, torch.float32), dims, keepdim), torch.bool)
+    return cast(holds, torch.uint8) if x.dtype == torch.uint8 else holds
 
 
 @register(aten.eq)

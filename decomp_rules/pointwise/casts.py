@@ -50,9 +50,34 @@ def _laid_out(x: Tensor, memory_format: Any) -> Tensor:
 @register(aten._to_copy)
 def to_copy(x: Tensor, dtype: torch.dtype | None = None, device: Any = None, memory_format: Any = None) -> Tensor:
     """A cast with nothing but its dtype, or a copy where there is nothing to cast."""
-    if device is not None and _device(x, device) != x.device:
+    if _moves(x, device):
         return decline("the copy is to another device")
     return x.clone() if dtype in (None, x.dtype) else aten._to_copy(x, dtype=dtype)
+
+
+@register(aten._to_copy)
+def to_copy_from_bool(
+    x: Tensor, dtype: torch.dtype | None = None, device: Any = None, memory_format: Any = None
+) -> Tensor:
+    """1 where x holds and 0 elsewhere, for targets that cast no bools."""
+    if x.dtype != torch.bool or dtype in (None, torch.bool) or _moves(x, device):
+        return decline("not a cast of bools on their device")
+    one, zero = (torch.full((), value, dtype=dtype, device=x.device) for value in (1, 0))
+    return torch.where(x, one, zero)
+
+
+@register(aten._to_copy)
+def to_copy_to_bool(
+    x: Tensor, dtype: torch.dtype | None = None, device: Any = None, memory_format: Any = None
+) -> Tensor:
+    """x ≠ 0, which NaN is, for targets that cast nothing to bool."""
+    if x.dtype == torch.bool or dtype != torch.bool or _moves(x, device):
+        return decline("not a cast to bool on its device")
+    return torch.ne(x, 0)
+
+
+def _moves(x: Tensor, device: Any) -> bool:
+    return device is not None and _device(x, device) != x.device
 
 
 @register(aten.type_as)
