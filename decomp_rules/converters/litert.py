@@ -103,9 +103,9 @@ def _attribute(value: Any) -> Any:
 
 
 def _spell_out_broadcasts(graph: fx.Graph) -> None:
-    """Repeat dimensions of 1 by an index. A broadcast that LiteRT's passes move behind a transpose keeps the shape that
-    it had in front of it, which is another one, or the same with other elements. That of an operand of an elementwise
-    call with another operand as large is left: such a result is none."""
+    """Repeat dimensions of 1 by an index. LiteRT moves a broadcast behind a transpose and gives it the shape that
+    it had before, which then does not fit, or holds other elements. An operand of an elementwise call stays as it is
+    where another operand is as large, as the result is not a broadcast."""
     for node in [*graph.find_nodes(op="call_function", target=aten.expand.default)]:
         if not all(_has_other_operand_as_large(user, node) for user in node.users):
             _repeat_by_index(graph, node)
@@ -130,7 +130,7 @@ def _repeat_by_index(graph: fx.Graph, node: fx.Node) -> None:
     shape, full = [*source.meta["val"].shape], [*node.meta["val"].shape]
     aligned = [1] * (len(full) - len(shape)) + shape
     repeated = [d for d, (size, whole) in enumerate(zip(aligned, full)) if size == 1 and whole > 1]
-    if not repeated:
+    if not repeated or 0 in full:
         return
     device = source.meta["val"].device
     with graph.inserting_before(node):
@@ -138,9 +138,7 @@ def _repeat_by_index(graph: fx.Graph, node: fx.Node) -> None:
         for d in repeated:
             first = graph.call_function(aten.zeros.default, ([full[d]],), {"dtype": torch.int64, "device": device})
             found = graph.call_function(aten.index_select.default, (found, d, first))
-        times = [
-            1 if d in repeated else whole // size if size else 1 for d, (size, whole) in enumerate(zip(aligned, full))
-        ]
+        times = [whole // size if size > 1 else 1 for size, whole in zip(aligned, full)]
         if any(count > 1 for count in times):
             found = graph.call_function(aten.repeat.default, (found, times))
     found.meta["val"] = node.meta["val"]

@@ -40,7 +40,7 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def selected(x: Tensor, dim: int, index: Tensor, only: Only) -> Tensor:
-    """index_select, an element being told from the others of its line by `only`."""
+    """index_select, with `only` to take one element of a line."""
     if x.dim() == 0:
         return x.clone()
     dim, rank = wrap(dim, x.dim()), x.dim() + 1
@@ -130,7 +130,7 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def gathered(x: Tensor, dim: int, index: Tensor, only: Only) -> Tensor:
-    """gather, an element being told from the others of its line by `only`."""
+    """gather, with `only` to take one element of a line."""
     if x.dim() == 0 or index.dim() == 0:
         shape = index.shape
         return torch.index_select(x.reshape(-1), 0, index.reshape(-1)).view(shape)
@@ -221,9 +221,8 @@ def has_mask(indices: Sequence[Tensor | None]) -> bool:
 
 
 def from_start(index: Tensor, length: Any) -> Tensor:
-    """An index of a dimension of this length, counted from its start where it is negative. One that is out of range
-    stays so."""
-    return torch.where(torch.lt(index, 0), index + length, index)
+    """An index of a dimension of this length, counted from the end where it is negative, counted from the start."""
+    return index + (index < 0) * length
 
 
 def located(shape: Sequence[Any], indices: Sequence[Tensor | None], counted: Counted) -> Spot:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp.ops import aten
-from decomp_rules.index.indexing import has_mask
+from decomp_rules.index.indexing import from_start, has_mask
 from decomp_rules.support.operands import cast, same_size, wrap
 
 RULES = Rules(level="exact")
@@ -96,7 +96,7 @@ def numbers(x: Tensor, indices: Sequence[Tensor | None], first: int, signed: boo
         if index is not None:
             index = cast(index, torch.int64)
             # A negative number counts from the end of all of x: for the first dimension that is already right.
-            place = _times(index if d == 0 or not signed else _counted(index, x.shape[d]), strides[d])
+            place = _times(index if d == 0 or not signed else from_start(index, x.shape[d]), strides[d])
             number = place if number is None else number + place
     free = [d for d in range(x.dim()) if d >= len(indices) or indices[d] is None]
     before, count = len([d for d in free if d < first]), number.dim()
@@ -107,11 +107,6 @@ def numbers(x: Tensor, indices: Sequence[Tensor | None], first: int, signed: boo
         places = [i if i < before else i + count for i in (free.index(d) for d in run)]
         number = number + _ramp(x, [x.shape[d] for d in run], strides[run[-1]], places, count + len(free))
     return number
-
-
-def _counted(index: Tensor, size: Any) -> Tensor:
-    """An index counted from the end where it is negative, counted from the start."""
-    return index + (index < 0) * size
 
 
 @register(aten.scatter, needs=("scatter",))

@@ -49,7 +49,7 @@ def scatter_src(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 
 def scattered(x: Tensor, dim: int, index: Tensor, src: Tensor, only: Only) -> Tensor:
-    """scatter, a source being told from the others by `only`."""
+    """scatter, with `only` to take the last source of a place."""
     if known_empty(index):
         return x.clone()
     x1, index1, dim = _lines(x, dim, index)
@@ -248,7 +248,7 @@ def index_put_by_sign(x: Tensor, indices: Sequence[Tensor | None], values: Tenso
 def put_in_rows(
     x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool, counted: Counted, only: Only
 ) -> Tensor:
-    """index_put, a source that is put being told from the others by `only`."""
+    """index_put, with `only` to take the last source of a place."""
     if has_mask(indices):
         return decline("which value goes where is data: an index is a mask")
     rows = _in_rows(x, indices, values, counted)

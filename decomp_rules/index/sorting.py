@@ -73,7 +73,7 @@ def topk(x: Tensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = 
 
 
 def of_rank_below(k: Any, x: Tensor, dim: int, descending: bool, only: Only) -> tuple[Tensor, Tensor]:
-    """The first k elements in order, or all of them, and where they were; each is told from the others by `only`."""
+    """The first k elements in order, or all of them, and where they were, with `only` to take the element of a rank."""
     if x.dim() == 0:
         return x.clone(), constant(x, 0, torch.int64)
     dim = wrap(dim, x.dim())

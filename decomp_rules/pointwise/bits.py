@@ -15,6 +15,7 @@ from torch import Tensor
 
 from decomp import Rules, decline
 from decomp.ops import aten
+from decomp.results import Declined
 from decomp_rules.support.operands import WIDE_INTEGERS, cast, constant, is_scalar, plain, promoted
 
 RULES = Rules(level="exact")
@@ -189,14 +190,14 @@ def integer_remainder_by_number(x: Tensor, other: Any) -> Tensor:
 @register(aten.remainder)
 def integer_remainder(x: Any, other: Any) -> Tensor:
     """fmod, plus other where the result has not the sign of other; of integers. Exact."""
-    dtype = promoted(x, other) if not is_scalar(x) else promoted(other, x)
-    if dtype.is_floating_point or dtype == torch.bool:
-        return decline("only integers")
-    x, other = (constant(other, x, dtype), cast(other, dtype)) if is_scalar(x) else _pair(x, other)
+    operands = _integer_operands(x, other)
+    if isinstance(operands, Declined):
+        return operands
+    x, other = operands
     remainder = torch.fmod(x, other)
-    if dtype == torch.uint8:
+    if x.dtype == torch.uint8:
         return remainder
-    return remainder + cast(_other_side(remainder, other), dtype) * other
+    return remainder + cast(_other_side(remainder, other), x.dtype) * other
 
 
 @register(aten.fmod, needs=("remainder",))
@@ -212,11 +213,19 @@ def fmod_of_remainder(x: Tensor, other: Any) -> Tensor:
 @register(aten.fmod, needs=("div.Tensor_mode",))
 def fmod_of_quotient(x: Any, other: Any) -> Tensor:
     """x − trunc(x / other) · other; of integers. Exact."""
+    operands = _integer_operands(x, other)
+    if isinstance(operands, Declined):
+        return operands
+    x, other = operands
+    return x - torch.div(x, other, rounding_mode="trunc") * other
+
+
+def _integer_operands(x: Any, other: Any) -> Any:
+    """Both as tensors of the dtype that they promote to."""
     dtype = promoted(x, other) if not is_scalar(x) else promoted(other, x)
     if dtype.is_floating_point or dtype == torch.bool:
         return decline("only integers")
-    x, other = (constant(other, x, dtype), cast(other, dtype)) if is_scalar(x) else _pair(x, other)
-    return x - torch.div(x, other, rounding_mode="trunc") * other
+    return (constant(other, x, dtype), cast(other, dtype)) if is_scalar(x) else _pair(x, other)
 
 
 @register(aten.div, needs=("div.Tensor_mode",))

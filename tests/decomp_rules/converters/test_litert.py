@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from decomp_rules.converters import litert
+from tests.forms import Holder
 
 aten = torch.ops.aten
 QUERY, KEY, LINE = (
@@ -17,18 +18,9 @@ QUERY, KEY, LINE = (
 BROADCASTS = (aten.expand.default, aten.repeat.default, aten.repeat_interleave.self_int)
 
 
-class Program(nn.Module):
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Tensor:
-        return self.function(*args)
-
-
 def _spelled_out(function: Callable[..., Tensor], *args: Tensor) -> list[object]:
     """The broadcasts that are left, in a program whose results are the same."""
-    module = torch.export.export(Program(function), args).module()
+    module = torch.export.export(Holder(function), args).module()
     litert._spell_out_broadcasts(module.graph)
     module.recompile()
     torch.testing.assert_close(module(*args), function(*args), rtol=0, atol=0)
@@ -53,6 +45,7 @@ def test_a_broadcast_that_may_be_transposed_reads_by_an_index(function: Callable
 def test_new_dimensions_are_repeated_and_longer_ones_tiled() -> None:
     assert not _spelled_out(lambda q, line: q @ line.expand(2, 2, 3, 4).mT, QUERY, LINE)
     assert _spelled_out(lambda k: k.repeat(2, 2, 1, 3).mT.contiguous(), KEY) == [aten.repeat.default]
+    assert _spelled_out(lambda k: k.repeat(0, 2, 1, 1).mT.contiguous(), KEY) == [aten.repeat.default]
 
 
 def test_a_broadcast_beside_an_operand_as_large_stays() -> None:
