@@ -206,9 +206,12 @@ _ORDER = ("exported", "decomposed", "lowered")
 
 def main(words: list[str]) -> None:
     """Measure, if a converter is named, and write the page."""
+    if not words or "--help" in words:
+        print(__doc__)
+        return
     if words != ["--table"]:
         words, step = _without_step(words)
-        converter, *names = words or [""]
+        converter, *names = words
         unknown = [name for name in names if name not in small_architectures.names()]
         if converter not in converters.names() or unknown:
             known = small_architectures.names() if unknown else converters.names()

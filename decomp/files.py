@@ -15,8 +15,9 @@ from decomp.errors import ArgumentError, first_line
 def write_atomically(path: Path) -> Iterator[Path]:
     """A temporary path next to `path`, with its suffix, to write to; at the end it replaces `path`."""
     # In the same directory, since `os.replace` is atomic only within a file
-    # system; with the suffix, since some writers choose the format by it.
-    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
+    # system; with the suffix, since some writers choose the format by it;
+    # with the process, since two may write the same file.
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         yield unfinished
         os.replace(unfinished, path)

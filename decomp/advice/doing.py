@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
-import os
 from pathlib import Path
 
 from decomp.advice.jobs import AdviceJob, Answer, from_json, run_job, to_json
 from decomp.errors import ArgumentError
+from decomp.files import write_atomically
 from decomp.jobs import Failed, Progress, answers, can_travel
 
 
@@ -62,8 +62,6 @@ class _AnswerFiles:
         """Store an answer and return it. Failures are not stored: they may not occur the next time."""
         if self.place is not None and (answer.calls is not None or answer.lacks is not None):
             path = self.place / job.key(self.setting)
-            # Written whole or not at all: another process may read it meanwhile.
-            unfinished = path.with_suffix(f".{os.getpid()}")
-            unfinished.write_text(to_json(answer))
-            os.replace(unfinished, path)
+            with write_atomically(path) as unfinished:  # another process may read it meanwhile
+                unfinished.write_text(to_json(answer))
         return answer

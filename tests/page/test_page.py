@@ -1,6 +1,7 @@
 """The page in a browser: it opens without an error and without a network, and is folded, searched, stepped through and
 read at two widths. One browser serves all tests."""
 
+import os
 import re
 
 import pytest
@@ -321,7 +322,7 @@ def test_a_directory_that_is_not_there_is_named(small, tmp_path):
 def test_a_failed_write_leaves_the_page_that_was_there(small, tmp_path):
     path = small.html(tmp_path / "page.html")
     before = path.read_bytes()
-    (tmp_path / ".page.unfinished.html").mkdir()
+    (tmp_path / f".page.{os.getpid()}.html").mkdir()
     with pytest.raises(decomp.errors.ArgumentError, match="^html: cannot write .*page.html: Is a directory$"):
         small.html(path)
     assert path.read_bytes() == before
