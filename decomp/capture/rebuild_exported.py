@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from decomp.ir.module import ProgramGraph
 
 
+WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
+"""The outputs of an exported program that are written to its state or its inputs."""
+
+
 def lifted_state(program: ExportedProgram) -> dict[str, Any]:
     """The tensors of the inputs that are parameters, buffers and constants, by placeholder name."""
     specs = (spec for spec in program.graph_signature.input_specs if spec.target is not None)
@@ -42,8 +46,7 @@ def written_inputs(program: ExportedProgram) -> set[str]:
     signature = program.graph_signature
     named = [spec for spec in signature.input_specs if hasattr(spec.arg, "name")]
     places = {spec.target or spec.arg.name: spec.arg.name for spec in named}
-    kinds = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
-    return {places.get(str(spec.target), str(spec.target)) for spec in signature.output_specs if spec.kind in kinds}
+    return {places.get(str(spec.target), str(spec.target)) for spec in signature.output_specs if spec.kind in WRITES}
 
 
 def sync_input_names(program: ExportedProgram) -> ExportedProgram:

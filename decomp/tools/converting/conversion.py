@@ -4,7 +4,7 @@ comes back. The converter first runs in a process of its own, as one that crashe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import json
 import re
 from typing import Any
@@ -15,14 +15,25 @@ from torch.export import ExportedProgram
 
 from decomp.capture.exporting import export, lacks_data
 from decomp.derive.rule_selection import RuleSelection
-from decomp.errors import ArgumentError, CaptureError, ConversionError, boundary, count_noun, first_line, warn
+from decomp.errors import (
+    ArgumentError,
+    CaptureError,
+    ConversionError,
+    NotLowered,
+    boundary,
+    count_noun,
+    first_line,
+    warn,
+)
 from decomp.ir.ops import known_names, op as op_of
 from decomp.lowering import Lowering, lower
 from decomp.proof.correspondence import ValuesDiffer
 from decomp.rules.options import CHECKS, Options
 from decomp.rules.target import Target
+from decomp.simplifying import simplify
 from decomp.tools.converting.converter import Converter, failure
 from decomp.tools.converting.trial import NoTrial, try_out
+from decomp.tools.converting.writes import refuse_writes, without_idle_writes
 from decomp.torch_internals import pytree
 from decomp.validation.draws import drawn_values
 from decomp.validation.running_programs import without_numbers
@@ -91,14 +102,38 @@ def conversion(
     version = converter.require()
     target, options = target or converter.target, {**DEFAULTS, **options}
     program = _exported(model, args, kwargs, dynamic_shapes, target, options)
-    lowering = lower(program, to=target, **_without_unknown_composites(converter, options))
-    _refuse_writes(converter, lowering.result)
+    lowering = _lowered(program, target, _without_unknown_composites(converter, options))
+    lowering = replace(lowering, result=without_idle_writes(lowering.result))
+    refuse_writes(converter, lowering.result)
     verified = _verified(converter, version, lowering, model, program, args, kwargs) if verify else "not verified"
     try:
         result = converter.convert(lowering.result)
     except Exception as error:  # a converter may raise anything
         raise _refusal(converter, version, lowering, f"{type(error).__name__}: {error}") from error
     return Conversion(result, converter, version, lowering, verified)
+
+
+def _lowered(program: ExportedProgram, target: Target, options: Mapping[str, Any]) -> Lowering:
+    """The program lowered to the target; if only calls that no input reaches are in the way, as the cast of a constant
+    that has a dtype of no kernel, then they are computed once before. Raises `NotLowered`."""
+    try:
+        return lower(program, to=target, **options)
+    except NotLowered as error:
+        if Options.of(options).training is not False or _reached(program, error):
+            raise
+    return lower(simplify(program, freeze=True), to=target, **options)
+
+
+def _reached(program: ExportedProgram, error: NotLowered) -> bool:
+    """Whether a call that cannot be lowered depends on an input, or is in the body of another call."""
+    blocked = {name for blocker in error.blockers for name in blocker.nodes}
+    reached, found = set(program.graph_signature.user_inputs), set[str]()
+    for node in program.graph.nodes:
+        if any(operand.name in reached for operand in node.all_input_nodes):
+            reached.add(node.name)
+        elif node.name in blocked:
+            found.add(node.name)
+    return found != blocked
 
 
 DEFAULTS: Mapping[str, Any] = {"training": False, "drop_draws": True}
@@ -151,19 +186,6 @@ def _exported(
         if not lacks_data(error.__cause__):
             raise
         return export(*given, RuleSelection.of(target, Options.of(options)).infer)
-
-
-def _refuse_writes(converter: Converter, program: ExportedProgram) -> None:
-    """Raise for a program that writes to its state or its inputs: a converted model returns results alone."""
-    signature = program.graph_signature
-    written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
-    if written:
-        others = f" and {len(written) - 1} more" if len(written) > 1 else ""
-        raise failure(
-            f"the model writes to {written[0]}{others}, and a model converted by {converter.name} only returns results",
-            "call model.eval(), if these are running statistics",
-            "return what is written as a result, and pass it as an input",
-        )
 
 
 def _verified(

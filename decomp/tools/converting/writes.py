@@ -1,0 +1,84 @@
+"""Writes to the state and the inputs of a program: a converted model only returns results."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature
+
+from decomp.capture.rebuild_exported import WRITES, lifted_state
+from decomp.ir.agreement import same_elements
+from decomp.ir.arguments import substituted
+from decomp.simplification.freezing import constants_of
+from decomp.tools.converting.converter import Converter, failure
+
+
+def refuse_writes(converter: Converter, program: ExportedProgram) -> None:
+    """Raise for a program that writes to its state or its inputs."""
+    written = [spec.target for spec in program.graph_signature.output_specs if spec.kind in WRITES]
+    if written:
+        others = f" and {len(written) - 1} more" if len(written) > 1 else ""
+        raise failure(
+            f"the model writes to {written[0]}{others}, and a model converted by {converter.name} only returns results",
+            "call model.eval(), if these are running statistics",
+            "call the model once before, if these are weights that its first call prepares",
+            "return what is written as a result, and pass it as an input",
+        )
+
+
+def without_idle_writes(program: ExportedProgram) -> ExportedProgram:
+    """A program without its writes of what is there already, at this call and so at each: values that no input reaches,
+    bitwise those of the parameter or the buffer. `weight.div_(scale)` with a scale of 1 is one."""
+    specs, results = program.graph_signature.output_specs, program.graph.output_node().args[0]
+    if not any(spec.kind in WRITES for spec in specs):
+        return program
+    state, known = lifted_state(program), constants_of(program.graph, None, lifted_state(program), ())
+    names = {spec.target: spec.arg.name for spec in program.graph_signature.input_specs if spec.target is not None}
+    idle = [
+        spec.kind in WRITES
+        and result in known
+        and spec.target in names
+        and same_elements(_value(result, state), state[names[spec.target]])
+        for spec, result in zip(specs, results)
+    ]
+    return _without_outputs(program, idle) if any(idle) else program
+
+
+def _value(result: fx.Node, state: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The value of a node that depends only on the state of its program."""
+    values: dict[fx.Node, torch.Tensor] = {}
+    waiting = [result]
+    while waiting:
+        node = waiting[-1]
+        missing = [operand for operand in node.all_input_nodes if operand not in values]
+        waiting += missing
+        if not missing:
+            waiting.pop()
+            args, kwargs = substituted((node.args, node.kwargs), values.__getitem__, fx.Node)
+            with torch.no_grad():
+                values[node] = state[node.name] if node.op == "placeholder" else node.target(*args, **kwargs)
+    return values[result]
+
+
+def _without_outputs(program: ExportedProgram, left_out: list[bool]) -> ExportedProgram:
+    """A program with the same weights, and a graph of its own that does not have these outputs."""
+    module, signature = copy.deepcopy(program.graph_module), copy.deepcopy(program.graph_signature)
+    output = module.graph.output_node()
+    output.args = (tuple(result for result, out in zip(output.args[0], left_out) if not out),)
+    output.meta["val"] = tuple(getattr(result, "meta", {}).get("val", result) for result in output.args[0])
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    specs = [spec for spec, out in zip(signature.output_specs, left_out) if not out]
+    return ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=ExportGraphSignature(signature.input_specs, specs),
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants=program.constants,
+    )
