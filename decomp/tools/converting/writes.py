@@ -35,7 +35,8 @@ def without_idle_writes(program: ExportedProgram) -> ExportedProgram:
     specs, results = program.graph_signature.output_specs, program.graph.output_node().args[0]
     if not any(spec.kind in WRITES for spec in specs):
         return program
-    state, known = lifted_state(program), constants_of(program.graph, None, lifted_state(program), ())
+    state = lifted_state(program)
+    known = constants_of(program.graph, None, state, ())
     names = {spec.target: spec.arg.name for spec in program.graph_signature.input_specs if spec.target is not None}
     idle = [
         spec.kind in WRITES
