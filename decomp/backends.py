@@ -42,7 +42,14 @@ from decomp.runtime.lowered_graphs import (
     record_of,
 )
 from decomp.runtime.output_layouts import with_layouts
-from decomp.runtime.shared_outputs import merged_pairs, outputs_of, separate_merged_outputs, shared_pairs, view_bases
+from decomp.runtime.shared_outputs import (
+    kept_pairs,
+    merged_pairs,
+    outputs_of,
+    separate_merged_outputs,
+    shared_pairs,
+    view_bases,
+)
 from decomp.runtime.tables import Backend
 from decomp.torch_internals.fakes import FakeTensor
 from decomp.torch_internals.modes import DisableAutocast, is_any_autocast_enabled
@@ -192,7 +199,7 @@ class _Compilation:
         # Partial, because AOTAutograd decomposes composite ops: a call blocked before it can be legal after it.
         lowering = self._lower(spelled, None if _may_be_trained(spelled, inputs) else False, partial=True)
         before_autograd: fx.GraphModule = lowering.result
-        if shared_pairs(spelled.graph) - shared_pairs(before_autograd.graph):
+        if shared_pairs(spelled.graph) - kept_pairs(before_autograd.graph):
             if _gradient_is_wanted(inputs):
                 _warn_of_gradients(_RETURNS_VIEW)
             # AOTAutograd replays such views on the inputs.
@@ -248,7 +255,7 @@ class _Compilation:
         # After autograd nothing requires a gradient any more.
         lowering = self._lower(regions_as_composites(_without_prims(module)), training=False)
         lowered: fx.GraphModule = lowering.result
-        kept = shared_pairs(lowered.graph) - merged_pairs(graph, lowered.graph) if self.keeps_views else frozenset()
+        kept = kept_pairs(lowered.graph) - merged_pairs(graph, lowered.graph) if self.keeps_views else frozenset()
         shown = view_bases(graph, outputs.results.intersection(chain(*(shared_pairs(graph) - kept))))
         if len(outputs_of(graph)) > count:
             # Outputs were added after lowering, so it is lowered once more with these.

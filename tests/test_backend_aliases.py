@@ -166,6 +166,15 @@ def one_of_several_views_of_an_input(x):
     return x.diagonal().split([1, 3])[1], x
 
 
+def view_of_a_diagonal(x):
+    return x.expand(2, 4, 4).diagonal(1, 1, 0).view(4), x
+
+
+def view_of_a_diagonal_of_a_result(x):
+    y = (x * 2).detach()
+    return y.expand(2, 4, 4).diagonal(1, 1, 0).view(2, 2), y
+
+
 SHARING = [
     diagonal_of_a_result,
     two_views_of_one_result,
@@ -174,6 +183,8 @@ SHARING = [
     one_of_several_results,
     one_of_several_views,
     one_of_several_views_of_an_input,
+    view_of_a_diagonal,
+    view_of_a_diagonal_of_a_result,
 ]
 
 

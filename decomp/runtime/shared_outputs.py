@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.functionalize.alias_sets import storage_of
 from decomp.functionalize.overlap import MemoryRange, memory_range_of, overlap
 from decomp.ir.aliases import view_chain
 from decomp.ir.call import metadata
@@ -37,6 +38,14 @@ def shared_pairs(graph: fx.Graph) -> frozenset[Pair]:
         # Two inputs that overlap are the caller's business.
         if max(i, j) >= 0 and overlap(one, two)
     )
+
+
+def kept_pairs(lowered: fx.Graph) -> frozenset[Pair]:
+    """The pairs of a lowered graph that share an element. A node that was copied from the source has the metadata that
+    it had there, also where it is a view of what the target computes as a copy: its views have to lead to the same
+    memory, too."""
+    nodes = dict(_numbered(lowered))
+    return frozenset((i, j) for i, j in shared_pairs(lowered) if _origin(nodes[i]) is _origin(nodes[j]))
 
 
 def merged_pairs(source: fx.Graph, lowered: fx.Graph) -> frozenset[Pair]:
@@ -99,6 +108,17 @@ def _same(graph: fx.Graph) -> frozenset[Pair]:
         if isinstance(metadata(node), torch.Tensor):
             by_node[node].append(number)
     return frozenset(pair for numbers in by_node.values() for pair in combinations(numbers, 2))
+
+
+def _origin(node: fx.Node) -> fx.Node:
+    """The base of a chain of views, as far as they have the memory of this node by their metadata."""
+    memory, found = storage_of(metadata(node)), node
+    for each in view_chain(node):
+        if isinstance(metadata(each), torch.Tensor):
+            if storage_of(metadata(each)) != memory:
+                break
+            found = each
+    return found
 
 
 def _computed(node: fx.Node) -> fx.Node:
