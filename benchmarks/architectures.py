@@ -70,8 +70,9 @@ processor, on a machine that others used as well, from the exported program to t
 has converted before: those of `run_decompositions()` and of lowering are inside, those of `torch.export` are not. What
 `decomp` keeps of earlier lowerings is kept, as by default. The first conversion of a program takes longer than others,
 and that was the one behind `decomp`; rows marked ×{times} were timed again, the least of {times} conversions in each
-way. On a busy machine the seconds of one program differed by up to a half between runs. What gives no answer in
-{timeout:.0f} s of the clock counts as refused; on that machine it may need less elsewhere.
+way. On a busy machine the seconds of one program differed by up to a half between runs. IREE imports a program in about
+0.1 s and compiles it when it is run, so that lowering alone, 0.04 s for a hundred calls, is over a tenth. What gives no
+answer in {timeout:.0f} s of the clock counts as refused; on that machine it may need less elsewhere.
 
 `python -m benchmarks.architectures CONVERTER` makes the records, `benchmarks/results/architectures.json`, and this
 page; it goes on where it was stopped. `--every N` tries the first architecture and each N-th after it alone: the list
