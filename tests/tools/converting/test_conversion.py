@@ -109,18 +109,6 @@ def test_what_cannot_be_lowered_is_named_as_in_lower():
         decomp.convert(Unique(), to=fakes.FAKE, args=(X,))
 
 
-def test_what_no_input_reaches_is_computed_where_no_call_of_the_converter_does():
-    target = decomp.Target("fake", ["mul.Tensor", "sqrt", "_to_copy"]).with_dtypes(["float32"])
-    only_float32 = dataclasses.replace(fakes.FAKE, target=target)
-    scale = torch.tensor([2.0, 0.5, 1.0, 3.0]).bfloat16()
-    model = Holder(lambda own, x: x * own.scale.float().sqrt(), scale=scale)
-    made = decomp.convert(model, to=only_float32, args=(X,))
-    assert [str(node.target) for node in made.graph.nodes if node.op == "call_function"] == ["aten.mul.Tensor"]
-    torch.testing.assert_close(made(X), model(X))
-    with pytest.raises(decomp.NotLowered, match="aten.to"):
-        decomp.convert(Holder(lambda x: x.bfloat16().float()), to=only_float32, args=(X,))
-
-
 def test_an_op_that_pytorch_cannot_export_is_converted_by_its_rule():
     class Loss(nn.Module):
         def forward(self, x, labels):
@@ -153,50 +141,6 @@ def test_a_program_whose_sizes_data_decide_is_tried_in_another_process():
 class Unique(nn.Module):
     def forward(self, x):
         return torch.unique(x, dim=0)
-
-
-def test_a_model_that_writes_to_its_state_is_refused():
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("count", torch.zeros(()))
-
-        def forward(self, x):
-            self.count += 1
-            return x + self.count
-
-    with pytest.raises(decomp.errors.ConversionError) as raised:
-        decomp.convert(Counter(), to=fakes.FAKE, args=(X,))
-    assert str(raised.value) == (
-        "the model writes to count, and a model converted by fake only returns results\n"
-        "  to do, the easiest first:\n"
-        "    1. call model.eval(), if these are running statistics\n"
-        "    2. call the model once before, if these are weights that its first call prepares\n"
-        "    3. return what is written as a result, and pass it as an input"
-    )
-
-
-class Scaling(nn.Module):
-    """Divides its weight before each product, as RWKV does by powers of two."""
-
-    def __init__(self, scale):
-        super().__init__()
-        self.weight, self.scale = nn.Parameter(torch.randn(4, 4)), scale
-
-    def forward(self, x):
-        with torch.no_grad():
-            self.weight.div_(self.scale)
-        return x @ self.weight
-
-
-def test_a_write_of_what_is_there_is_left_out_and_others_are_refused():
-    model = Scaling(1)
-    made = decomp.convert(model, to=fakes.FAKE, args=(X,), target=targets.core_aten)
-    torch.testing.assert_close(made(X), X @ model.weight)
-    with pytest.raises(
-        decomp.errors.ConversionError, match="^the model writes to weight, and a model converted by fake"
-    ):
-        decomp.convert(Scaling(2), to=fakes.FAKE, args=(X,), target=targets.core_aten)
 
 
 @pytest.mark.parametrize(
