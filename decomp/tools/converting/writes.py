@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 
 from decomp.capture.rebuild_exported import WRITES, lifted_state
+from decomp.graphs.rewrite import copy_graph
 from decomp.ir.agreement import same_elements
 from decomp.ir.arguments import substituted
 from decomp.simplification.freezing import constants_of
@@ -66,17 +65,18 @@ def _value(result: fx.Node, state: dict[str, torch.Tensor]) -> torch.Tensor:
 
 def _without_outputs(program: ExportedProgram, left_out: list[bool]) -> ExportedProgram:
     """A program with the same weights, and a graph of its own that does not have these outputs."""
-    module, signature = copy.deepcopy(program.graph_module), copy.deepcopy(program.graph_signature)
+    # Not by `copy.deepcopy`, which renames an input that is called as a Python builtin is.
+    module = fx.GraphModule(program.graph_module, copy_graph(program.graph).graph)
+    module.meta.update(program.graph_module.meta)
     output = module.graph.output_node()
     output.args = (tuple(result for result, out in zip(output.args[0], left_out) if not out),)
-    output.meta["val"] = tuple(getattr(result, "meta", {}).get("val", result) for result in output.args[0])
     module.graph.eliminate_dead_code()
     module.recompile()
-    specs = [spec for spec, out in zip(signature.output_specs, left_out) if not out]
+    specs = [spec for spec, out in zip(program.graph_signature.output_specs, left_out) if not out]
     return ExportedProgram(
         root=module,
         graph=module.graph,
-        graph_signature=ExportGraphSignature(signature.input_specs, specs),
+        graph_signature=ExportGraphSignature(program.graph_signature.input_specs, specs),
         state_dict=program.state_dict,
         range_constraints=program.range_constraints,
         module_call_graph=program.module_call_graph,

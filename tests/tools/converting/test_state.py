@@ -55,10 +55,10 @@ class Scaling(nn.Module):
         super().__init__()
         self.weight, self.scale = nn.Parameter(torch.randn(4, 4)), scale
 
-    def forward(self, x):
+    def forward(self, input):
         with torch.no_grad():
             self.weight.div_(self.scale)
-        return x @ self.weight
+        return input @ self.weight
 
 
 def test_a_write_of_what_is_there_is_left_out_and_others_are_refused():
