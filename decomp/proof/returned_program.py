@@ -14,7 +14,7 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind, Output
 
 from decomp.capture.lowered_module import check_of
 from decomp.capture.module_hooks import added_hooks
-from decomp.capture.rebuild_exported import write_spec
+from decomp.capture.rebuild_exported import WRITES, write_spec
 from decomp.graphs.lowered_modules import lowered_modules
 from decomp.ir.agreement import shown
 from decomp.ir.aliases import attribute
@@ -191,8 +191,7 @@ def _state_of_signature(program: ExportedProgram) -> set[tuple[Any, ...]]:
 
 
 def _mutations(program: ExportedProgram) -> set[str]:
-    kinds = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
-    return {str(spec.target) for spec in program.graph_signature.output_specs if spec.kind in kinds}
+    return {str(spec.target) for spec in program.graph_signature.output_specs if spec.kind in WRITES}
 
 
 def _may_write(program: ExportedProgram) -> set[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, takewhile
 from typing import Any
 
 import torch
@@ -112,15 +112,15 @@ def _same(graph: fx.Graph) -> frozenset[Pair]:
 
 def _origin(node: fx.Node) -> fx.Node:
     """The base of a chain of views, as far as they have the memory of this node by their metadata."""
-    memory, found = storage_of(metadata(node)), node
-    for each in view_chain(node):
-        if isinstance(metadata(each), torch.Tensor):
-            if storage_of(metadata(each)) != memory:
-                break
-            found = each
-    return found
+    memory = storage_of(metadata(node))
+    return [*takewhile(lambda each: storage_of(metadata(each)) == memory, _tensors_viewed(node))][-1]
 
 
 def _computed(node: fx.Node) -> fx.Node:
     """The base of a chain of views."""
-    return [each for each in view_chain(node) if isinstance(metadata(each), torch.Tensor)][-1]
+    return _tensors_viewed(node)[-1]
+
+
+def _tensors_viewed(node: fx.Node) -> list[fx.Node]:
+    """The chain of views that a node is the end of, without the lists that views are taken out of."""
+    return [each for each in view_chain(node) if isinstance(metadata(each), torch.Tensor)]
