@@ -45,7 +45,7 @@ def get(name: str) -> Target:
 
         found = with_places(found)
     if name == "coremltools":
-        from decomp_rules.targets.coremltools_conditions import with_ranks
+        from decomp_rules.targets.coremltools_conditions import with_conditions as with_ranks
 
         found = with_ranks(found)
     from decomp_rules.targets import attention_masks, concatenation

@@ -57,9 +57,40 @@ def test_indices_computed_from_counts_are_taken():
     assert "2 results within" in found.verified
 
 
-def test_tensors_of_six_dimensions_are_refused_before_core_ml_refuses_them():
+def test_integers_clamped_on_one_side_index_other_tensors():
+    def clamped(x):
+        count = (x > 0).to(torch.int64).sum(1)
+        return x[count.clamp(None, 2)], x[count.clamp(1)]
+
+    found = conversion(Holder(clamped), converter("coremltools"), (X,), None, None, None, True, {})
+    assert "2 results within" in found.verified
+
+
+SIX = (1, 2, 1, 3, 1, 2)
+REARRANGED = {
+    "swapped": lambda x: x.view(SIX).transpose(1, 3).contiguous().view(4, 3),
+    "in no groups": lambda x: x.view(SIX).permute(5, 3, 1, 0, 2, 4).reshape(3, 4),
+    "swapped twice": lambda x: x.view(SIX).transpose(1, 3).transpose(0, 5).flatten(),
+    "not at all": lambda x: x.view(SIX).reshape(4, 3),
+}
+REFUSED = {
+    "computed with": lambda x: x.view(SIX) * 2,
+    "permuted and computed with": lambda x: (x.view(SIX) * 2).transpose(1, 3).reshape(4, 3),
+    "used twice": lambda x: (lambda y: (y.reshape(4, 3), y.flatten()))(x.view(SIX).transpose(1, 3)),
+    "returned": lambda x: x.view(SIX).transpose(1, 3),
+}
+
+
+@pytest.mark.parametrize("form", REARRANGED)
+def test_six_dimensions_between_two_reshapes_are_converted(form):
+    found = conversion(Holder(REARRANGED[form]), converter("coremltools"), (X,), None, None, None, True, {})
+    assert "1 result within" in found.verified
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_other_tensors_of_six_dimensions_are_refused_before_core_ml_refuses_them(form):
     with pytest.raises(decomp.NotLowered, match="the target accepts it under a condition: tensors have at most 5 dim"):
-        lowered(lambda x: x.view(1, 2, 1, 3, 1, 2) * 2)
+        lowered(REFUSED[form])
 
 
 @pytest.mark.parametrize("sizes", [(2, 18, 16), (18, 16)])
