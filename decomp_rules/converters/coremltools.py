@@ -49,25 +49,47 @@ def convert(program: ExportedProgram) -> Any:
 
 
 def _completed(program: ExportedProgram) -> ExportedProgram:
-    """The program, with arguments that are left out where coremltools (9.0) requires them."""
+    """The program, with arguments that are left out where coremltools (9.0) requires them, and with weights of dtypes
+    that it can read where no call does."""
     for node in program.graph.nodes:
         if node.target in COMPLETED:
             node.args = COMPLETED[node.target](*node.args)
+        # Core ML makes an integer of a number that is one, also in a tensor of floats.
+        if node.target is aten.full.default and node.kwargs.get("dtype") is None:
+            node.kwargs = {**node.kwargs, "dtype": node.meta["val"].dtype}
     program.graph_module.recompile()
+    _make_unread_weights_readable(program)
     return program
+
+
+def _make_unread_weights_readable(program: ExportedProgram) -> None:
+    """Replace weights that no call reads, as those of which all that is computed was computed before, by float32: the
+    weights are read all, and NumPy has no bfloat16."""
+    names = {**program.graph_signature.inputs_to_parameters, **program.graph_signature.inputs_to_buffers}
+    for node in program.graph.find_nodes(op="placeholder"):
+        name = names.get(node.name, "")
+        # A buffer that is not saved with the model is among the constants.
+        for kept in (program.state_dict, program.constants) if not node.users else ():
+            if getattr(kept.get(name), "dtype", None) is torch.bfloat16:
+                kept[name] = torch.zeros((), dtype=torch.float32)
 
 
 def _pooled(x: Any, kernel: Any, stride: Any = None, *rest: Any) -> tuple[Any, ...]:
     return x, kernel, stride or kernel, *rest
 
 
+def _cumulated(x: Any, dim: int) -> tuple[Any, ...]:
+    return x, dim % (x.meta["val"].dim() or 1)
+
+
 COMPLETED: Mapping[Any, Callable[..., tuple[Any, ...]]] = {
     aten.max_pool1d.default: _pooled,
     aten.max_pool2d.default: _pooled,
     aten.max_pool3d.default: _pooled,
+    aten.cumsum.default: _cumulated,
     aten.hardtanh.default: lambda x, low=-1.0, high=1.0: (x, low, high),
 }
-"""The arguments of a call, with those that are left out."""
+"""The arguments of a call, with those that are left out, and dimensions counted from the start."""
 
 
 def _refusal(error: Exception, logged: Sequence[str], program: ExportedProgram) -> Exception:

@@ -99,3 +99,25 @@ def test_images_are_folded_within_five_dimensions(sizes):
     program = lowered(lambda x: F.fold(x, (6, 6), 3), x)
     assert max(node.meta["val"].dim() for node in program.graph.nodes if "val" in node.meta) == 5
     torch.testing.assert_close(program(x), F.fold(x, (6, 6), 3))
+
+
+class HalfBuffer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(0.5, dtype=torch.bfloat16), persistent=False)
+
+    def forward(self, x):
+        return x * self.scale.to(x.dtype)
+
+
+COMPLETED = {
+    "sums along a dimension counted from the end": Holder(lambda x: x.view(2, 3, 2).cumsum(-2)),
+    "a tensor of a number": Holder(lambda x: torch.maximum(x, torch.full((), -1.0))),
+    "a buffer of bfloat16": HalfBuffer(),
+}
+
+
+@pytest.mark.parametrize("form", COMPLETED)
+def test_what_core_ml_requires_is_completed(form):
+    found = conversion(COMPLETED[form], converter("coremltools"), (X,), None, None, None, True, {})
+    assert "1 result within" in found.verified
