@@ -183,27 +183,28 @@ def _wide(region: Function, call: Function, operands: Tensors, fixed: Sequence[b
     if error > VALUE_TOLERANCE:
         return RegionVerdict(error, f"it differs by {error:.1g} of the largest value")
     for a, b in zip(mine[1], theirs[1]):
-        apart = distance(a, b) if a is not None and b is not None else 0.0
-        if apart > GRADIENT_TOLERANCE:
+        if (apart := distance(a, b)) > GRADIENT_TOLERANCE:
             return RegionVerdict(error, f"its gradients differ by {apart:.1g} of the largest")
     return RegionVerdict(error)
 
 
 def _with_slopes(
     function: Function, operands: Tensors, fixed: Sequence[bool]
-) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The result, and the gradient of each operand that has one, which is 0 where the result does not depend on it."""
     differentiable = [t.is_floating_point() and not each for t, each in zip(operands, fixed)]
     leaves = [t.detach().clone().requires_grad_(each) for t, each in zip(operands, differentiable)]
     with torch.enable_grad():
         result = function(*leaves)
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        # Zeros, and not nothing: a detached region has other gradients than its op.
         if not result.requires_grad or not wanted:
-            return result.detach(), []
+            return result.detach(), [torch.zeros_like(leaf) for leaf in wanted]
         draw = torch.Generator().manual_seed(1)
         # A random combination of the results: gradients of the sum alone are zero for softmax and normalizations.
         weights = torch.randn(result.shape, generator=draw, dtype=torch.float64)
-        slopes = torch.autograd.grad((result * weights).sum(), wanted, allow_unused=True)
-    return result.detach(), list(slopes)
+        slopes = torch.autograd.grad((result * weights).sum(), wanted, materialize_grads=True)
+    return result.detach(), [*slopes]
 
 
 def _narrow(region: Function, call: Function, operands: Tensors, dtypes: Sequence[torch.dtype]) -> str | None:

@@ -175,6 +175,20 @@ def test_detached_parts_have_other_gradients():
     assert whys(torch.export.export(Holder(frozen), (X,)))["silu"].startswith("its gradients differ by ")
 
 
+@pytest.mark.parametrize(("op", "spelled"), {"gelu": erf_gelu, "softmax": lambda x: textbook_softmax(x)}.items())
+def test_detached_regions_stay_detached(op, spelled):
+    def frozen(x):
+        return spelled(x.detach()) * x
+
+    program = torch.export.export(Holder(frozen), (X,))
+    assert found(program) == {op: 1}
+    slopes = []
+    for module in (program.module(), decomp.refold(program).result.module()):
+        x = X.clone().requires_grad_()
+        slopes.append(*torch.autograd.grad(module(x).square().sum(), x))
+    torch.testing.assert_close(*slopes)
+
+
 class Normed(nn.Module):
     """A normalization with weights, as models of `transformers` write it."""
 
@@ -386,7 +400,9 @@ def test_bodies_of_control_flow_are_searched_too():
     def branches(x):
         return torch.cond(x.sum() > 0, lambda x: erf_gelu(x), lambda x: quick_silu(x), (x,))
 
-    assert found(torch.export.export(Holder(branches), (X,)), verify="values") == {"gelu": 1, "silu": 1}
+    program = torch.export.export(Holder(branches), (X,))
+    assert found(program, verify="values") == {"gelu": 1, "silu": 1}
+    assert "the same 1 placeholders" in decomp.refold(program).proof.checks
 
 
 def test_a_region_that_begins_inside_keeps_an_op_from_being_found():
