@@ -261,10 +261,6 @@ class Target:
         """Whether every call of this overload is legal, or the dtypes on which every call is."""
         return self.surely_legal(op, overload) or self.surely_legal_on(op, overload)
 
-    def spellings(self) -> tuple[Key, ...]:
-        """Each op of the target, also those under a condition, with the overload if only one is legal."""
-        return tuple(self._entries)
-
     def knows(self, spelling: Any) -> bool:
         """Whether the target has the op, possibly under a condition."""
         key = _key(spelling)
@@ -318,7 +314,10 @@ class Target:
         entries = {key: _either(self._lookup(key), right._lookup(key)) for key in keys}
         dtypes = _either_dtypes(self.dtypes, other.dtypes) if isinstance(other, Target) else self.dtypes
         costs = self.costs or right.costs
-        return self._of(_joined_name(self, "|", other), entries, self.description, costs, dtypes, self.narrower)
+        # A dtype that the other side brings needs no narrower one.
+        kept = self.narrower.items() if dtypes is not None else ()
+        narrower = {wide: narrow for wide, narrow in kept if not is_of(wide, dtypes or ())}
+        return self._of(_joined_name(self, "|", other), entries, self.description, costs, dtypes, narrower)
 
     def __and__(self, other: Any) -> Target:
         """The ops that both have: a call is legal if it is in each of them."""
@@ -327,8 +326,8 @@ class Target:
         both = {key: _both(self._lookup(key), right._lookup(key)) for key in keys}
         # An overload that is never legal stays as an entry: it hides that of the whole op.
         shared = {key: found for key, found in both.items() if found or key[1]}
-        dtypes = _both_dtypes(self.dtypes, right.dtypes)
-        return self._of(_joined_name(self, "&", other), shared, self.description, self.costs, dtypes, self.narrower)
+        dtypes, costs = _both_dtypes(self.dtypes, right.dtypes), self.costs or right.costs
+        return self._of(_joined_name(self, "&", other), shared, self.description, costs, dtypes, self.narrower)
 
     def __sub__(self, other: Any) -> Target:
         """The ops of this target without those of the other."""

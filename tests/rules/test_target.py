@@ -333,6 +333,9 @@ def test_dtypes_compose_as_ops_do():
     assert (floats | ["add"]).dtypes == ("float",) and (floats | Target("c", ["add"])).dtypes is None
     assert (floats - ["add"]).dtypes == floats.named("d").dtypes == ("float",)
     assert floats.with_dtypes(["float32", "int64"]).dtypes == ("float32",)
+    narrow = Target("d", ["add"], dtypes=["float32", "int32"]).narrowed()
+    assert set((narrow | ints).narrower) == {torch.float64} and not (narrow | Target("e", ["add"])).narrower
+    assert set((narrow & ints).narrower) == {torch.float64, torch.int64}
     assert (floats | ints).why_illegal(call(i, f=torch.abs)) is None
     assert pickle.loads(pickle.dumps(floats)).dtypes == ("float",)
 

@@ -79,7 +79,7 @@ KERNELS = {
     "scaled_dot_product_attention": "softmax",
 }
 """The operators of ops of `onnxruntime` where their names differ."""
-NAMES = sorted({op.short for op, _ in targets.onnx.spellings()})
+NAMES = sorted({name.split(".")[1] for name in targets.onnx})
 OWN = {
     "index": [
         Sample(aten.index.Tensor, (torch.randn(3, 4, 5), indices))
