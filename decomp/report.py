@@ -114,8 +114,8 @@ class Report:
 
     @property
     def besides(self) -> str:
-        """`3 assertion, 2 write-back; 5 assertions proved and dropped`."""
-        kept = ", ".join(f"{count} {kind}" for kind, count in self.effects.items())
+        """`assertion ×3, write-back ×2; 5 assertions proved and dropped`."""
+        kept = ", ".join(f"{kind} ×{count}" for kind, count in self.effects.items())
         dropped = f"{count_noun(self.proved, 'assertion')} proved and dropped" if self.proved else ""
         return "; ".join(filter(None, (kept, dropped)))
 

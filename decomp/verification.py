@@ -92,12 +92,10 @@ def _of_programs(source: Any, lowered: Any, full: bool) -> Proof:
 def _well_formed(program: Any, full: bool) -> list[str]:
     """The checks of each single graph of a program, including sub-programs."""
     invariants = OF_ONE_GRAPH + (WHOLE_GRAPH if full else ())
-    checks: list[str] = []
-    for _, graph in graphs_of(program):
-        # Invariants of one graph take a correspondence, so the graph is paired with itself.
-        work = Correspondence(graph, graph, {}, {})
-        checks = [invariant(work) for invariant in invariants]
-    return checks
+    # Invariants of one graph take a correspondence, so the graph is paired with itself.
+    pairs = [Correspondence(graph, graph, {}, {}) for _, graph in graphs_of(program)]
+    checked = [[invariant(pair) for invariant in invariants] for pair in pairs]
+    return checked[0] if checked else []
 
 
 def _own_code(program: Any) -> list[str]:

@@ -60,7 +60,7 @@ class MemoryPlan:
     lower_bound: int
     """The most bytes of results alive at one step: no packing needs less, given the results that overwrite operands."""
     arena: int
-    """Bytes of the arena; 0 without an arena, because freeing results one by one takes less."""
+    """Bytes of the arena; 0 without one."""
     ops: tuple[OpMemory, ...]
     """By op, the widest first."""
     dynamic: bool

@@ -50,6 +50,6 @@ def _remarks(plan: MemoryPlan) -> Iterator[str]:
     if plan.arena:
         yield f"The arena takes {spell_bytes(plan.arena)}, and is allocated in each run."
     else:
-        yield "No arena: freeing results one by one takes less."
+        yield "No arena: each result has memory of its own."
     if plan.dynamic:
         yield "Sizes vary: figures are for the example inputs. Results that vary have their own memory."
