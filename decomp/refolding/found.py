@@ -110,7 +110,7 @@ class RegionSearch:
             return spelling(*(value_of(arg, values) for arg in args))
 
         shown = [spell_operand(arg, names) for arg in args]
-        verdict = self.runner.compare(region, call, f"{spelling}{shown}")
+        verdict = self.runner.compare(region, call, f"{spelling}{shown}", spelling.small_numbers)
         if verdict.fault is not None:
             return None
         more = sum(arg.calls for arg in args if isinstance(arg, PreparedOperand))

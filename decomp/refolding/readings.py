@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.ir.arguments import leaves
 from decomp.ir.call import metadata
 from decomp.ops import aten
 
@@ -22,6 +23,11 @@ class CallReading:
     kwargs: tuple[tuple[str, Any], ...] = ()
     result: tuple[int, ...] = ()
     """The index of the result, if there are several."""
+
+    @property
+    def small_numbers(self) -> list[float]:
+        """Its constants that could be an epsilon."""
+        return [leaf for leaf in leaves((self.args, dict(self.kwargs))) if _small(leaf)]
 
     def __call__(self, *leading: Any) -> torch.Tensor:
         found = self.target(*leading, *self.args, **dict(self.kwargs))

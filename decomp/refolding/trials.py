@@ -119,20 +119,26 @@ class Runner:
 
         return run
 
-    def compare(self, region: Region, call: Function, name: str) -> RegionVerdict:
-        """Whether a region computes the same as a call; `name` identifies the call and its constants in the cache."""
+    def compare(self, region: Region, call: Function, name: str, epsilons: Sequence[float]) -> RegionVerdict:
+        """Whether a region computes the same as a call; `name` identifies the call and its constants in the cache.
+        `epsilons`: constants of the call beside which an operand may be small."""
         key = (name, self.around.structures.of(region.inputs, region.nodes))
         verdicts = self.known.verdicts
         if key not in verdicts:
-            verdicts[key] = self._compared(region, call, [metadata(node).dtype for node in region.inputs])
+            verdicts[key] = self._compared(region, call, [metadata(node).dtype for node in region.inputs], epsilons)
         return verdicts[key]
 
-    def _compared(self, region: Region, call: Function, dtypes: Sequence[torch.dtype]) -> RegionVerdict:
+    def _compared(
+        self, region: Region, call: Function, dtypes: Sequence[torch.dtype], epsilons: Sequence[float]
+    ) -> RegionVerdict:
         wide, worst = self.function(region, wide=True), 0.0
         own = self.function(region, wide=False)
         variances, fixed = region.statistics[1:], [node in region.statistics for node in region.inputs]
         try:
-            for seed, scale in enumerate(OPERAND_SCALES):
+            # An epsilon under a root shows where operands are of the order of its root, one beside it where they are
+            # as small as itself.
+            small = [scale for each in epsilons for scale in (each**0.5, each)]
+            for seed, scale in enumerate((*OPERAND_SCALES, *small)):
                 # Operands of one trial differ, and no two trials share one.
                 operands = [self.random(node, scale, 7 * seed + i) for i, node in enumerate(region.inputs)]
                 operands = [t.abs() if node in variances else t for node, t in zip(region.inputs, operands)]
@@ -141,7 +147,7 @@ class Runner:
                 worst = max(worst, verdict.error)
                 if verdict.fault is not None:
                     return verdict
-                fault = _narrow(own, call, operands, dtypes)
+                fault = _narrow(own, call, operands, dtypes) if scale in OPERAND_SCALES else None
                 if fault is not None:
                     return RegionVerdict(worst, fault)
         except Exception as error:  # the region or the call does not accept these operands

@@ -189,6 +189,25 @@ def test_detached_regions_stay_detached(op, spelled):
     torch.testing.assert_close(*slopes)
 
 
+def rms(x):
+    return x.pow(2).mean(-1, keepdim=True).sqrt()
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-7, 1e-8, 1e-12])
+@pytest.mark.parametrize("centred", [False, True])
+def test_an_epsilon_beside_the_root_is_not_one_under_it(eps, centred):
+    def beside(x):
+        x = x - x.mean(-1, keepdim=True) if centred else x
+        return x / (rms(x) + eps)
+
+    def under(x):
+        x = x - x.mean(-1, keepdim=True) if centred else x
+        return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+
+    assert not found(exported(beside, X)).keys() & {"rms_norm", "layer_norm"}
+    assert found(exported(under, X)) == {"layer_norm" if centred else "rms_norm": 1}
+
+
 class Normed(nn.Module):
     """A normalization with weights, as models of `transformers` write it."""
 

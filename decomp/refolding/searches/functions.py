@@ -106,7 +106,8 @@ class Functions:
     ) -> Iterator[tuple[int, Reading, float, str | None]]:
         region = self.around.between(node, (x,))
         if region is not None:
-            verdict = self.runner.compare(region, reading.function, str(reading.function))
+            call = reading.function
+            verdict = self.runner.compare(region, call, str(call), call.small_numbers)
             fault = verdict.fault
             if fault is None and "softmax" in reading.name:
                 if metadata(x).dim() > 1 and not self.runner.same_where_hidden(region, reading.function):
