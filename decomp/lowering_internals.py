@@ -64,10 +64,10 @@ class LoweringRequest:
         own = self.matching.target.narrower
         return {wide: dtype for wide, dtype in NARROWER.items() if (wide.to_real() if wide.is_complex else wide) in own}
 
-    def graph_of(self, model: Any) -> fx.Graph:
-        """The graph of another program, captured with these options. Raises `CaptureError`."""
+    def captured(self, model: Any) -> Module:
+        """Another program, captured with these options. Raises `CaptureError`."""
         with lowering_session(self.matching.rules, model, captures=self.source.args is not None):
-            return capture_program(replace(self.source, model=model), self.matching).graph
+            return capture_program(replace(self.source, model=model), self.matching)
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,7 +70,7 @@ def verify(
 
 def _of_lowering(source: Any, lowering: Any, full: bool) -> Proof:
     internals = lowering.internals
-    found = require_source(internals.model, internals.program.graph, source, internals.request.graph_of)
+    found = require_source(internals.model, internals.program, source, internals.request.captured)
     # The result is read now: users may have changed it since it was lowered, and its present state is checked.
     program = replace(internals.returned_program, result=lowering.result)
     return prove_program(program, lowering.target, full).also([found])

@@ -396,10 +396,29 @@ def _same_hook(expected: Any, found: Any) -> bool:
 # the source
 
 
-def require_source(model: Any, given: fx.Graph, source: Any, captured: Callable[[Any], fx.Graph]) -> str:
-    """Check that `source` is the program that was lowered: `model`, with the graph `given`. `captured(source)` captures
-    the graph of `source` as that of `model` was."""
+def require_source(model: Any, given: Module, source: Any, captured: Callable[[Any], Module]) -> str:
+    """Check that `source` is the program that was lowered: `model`, captured as `given`. `captured(source)` captures
+    `source` as `model` was."""
     if source is model:
         return "the source is the program that was lowered"
-    require_same_graph(given, captured(source), AnotherSource, "the source")
-    return "the source has the graph of the program that was lowered"
+    found = captured(source)
+    require_same_graph(given.graph, found.graph, AnotherSource, "the source")
+    for (name, expected), (_, other) in zip(_read_state(given), _read_state(found)):
+        if not _same_tensor(expected, other):
+            raise AnotherSource(f"the source has other values of {name!r} than the program that was lowered")
+    return "the source has the graph and state of the program that was lowered"
+
+
+def _read_state(program: Module) -> Iterator[tuple[str, Any]]:
+    """The parameters, buffers and constants that the main graph reads, in its order, with their names."""
+    exported = program.exported
+    if exported is not None:
+        kept = {**exported.constants, **exported.state_dict}
+        targets = (spec.target for spec in exported.graph_signature.input_specs if spec.target is not None)
+        yield from ((target, kept.get(target)) for target in targets)
+    for node in program.graph.nodes:
+        if node.op == "get_attr":
+            yield str(node.target), attribute(program.root, str(node.target))
+        elif node.op == "call_module":
+            state = program.root.get_submodule(str(node.target)).state_dict()
+            yield from ((f"{node.target}.{name}", value) for name, value in state.items())

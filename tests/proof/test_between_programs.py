@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import fx, nn
+from torch.nn import functional as F
 
 import decomp
 from decomp.errors import CaptureError
@@ -19,6 +22,7 @@ from decomp.verification import verify
 from decomp_rules import targets
 
 aten = torch.ops.aten
+X = torch.randn(3, 2)
 
 
 class Model(nn.Module):
@@ -65,12 +69,42 @@ def test_a_program_without_a_graph_cannot_be_verified() -> None:
 def test_another_source_than_the_one_that_was_lowered_is_seen() -> None:
     x = torch.randn(3, 4)
     found = decomp.lower(nn.GELU(), to=targets.tinygrad, args=(x,))
-    assert verify(nn.GELU(), found).checks[-1] == "the source has the graph of the program that was lowered"
+    assert verify(nn.GELU(), found).checks[-1] == "the source has the graph and state of the program that was lowered"
     with pytest.raises(AnotherSource, match="the source has 'relu' where 'gelu' is expected"):
         verify(nn.ReLU(), found)
     unrelated = torch.export.export(nn.Bilinear(2, 3, 4), (torch.randn(1, 2), torch.randn(1, 3)))
     with pytest.raises(AnotherSource):
         verify(unrelated, found)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("scale", torch.randn(2), persistent=False)
+
+    def forward(self, x):
+        return F.gelu(self.linear(x)) * self.scale
+
+
+CAPTURED = {
+    "module": lambda model: model,
+    "traced": fx.symbolic_trace,
+    "exported": lambda model: torch.export.export(model, (X,)),
+}
+
+
+@pytest.mark.parametrize("name", ["linear.weight", "scale"])
+@pytest.mark.parametrize("kind", CAPTURED)
+def test_the_source_of_a_lowering_has_the_weights_that_were_lowered(kind, name):
+    model, captured = Scaled(), CAPTURED[kind]
+    found = decomp.lower(captured(model), to=targets.tinygrad, args=None if kind == "exported" else (X,))
+    assert verify(captured(copy.deepcopy(model)), found).checks
+    other = copy.deepcopy(model)
+    owner, _, attribute = name.rpartition(".")
+    getattr(other.get_submodule(owner), attribute).data.neg_()
+    with pytest.raises(AnotherSource, match=f"the source has other values of '{name}' than the program that was low"):
+        verify(captured(other), found)
 
 
 def pair(build):
