@@ -12,7 +12,7 @@ from decomp.ir.arguments import equal, substituted
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import BYTE_FLOATS
 from decomp.metadata.nonfinite_constants import same_constant
-from decomp.metadata.strides import same_layout
+from decomp.metadata.strides import same_strides
 from decomp.metadata.symbolic_sizes import same_shape, same_size
 
 
@@ -74,10 +74,11 @@ def described(value: Any) -> str:
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Whether two values are bitwise the same, including strides if there is more than one element; NaN equals NaN."""
+    """Whether two values are bitwise the same, including strides if there is more than one element; NaN equals NaN.
+    Strides of dimensions of size one, which a view may choose, are not compared."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return type(one) is type(other) and repr(one) == repr(other)
-    return same_elements(one, other) and same_layout(one, other)
+    return same_elements(one, other) and same_strides(one, other)
 
 
 def same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:

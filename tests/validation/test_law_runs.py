@@ -134,6 +134,9 @@ def test_bits_are_those_of_zeros_nans_and_strides():
     assert not same_bits(torch.tensor(0.0), torch.tensor(-0.0))
     assert not same_bits(X, X.double()) and not same_bits(X, X.t().contiguous().t())
     assert same_bits(X[:1], X[:1].as_strided((1, X.shape[1]), (7, X.stride(1))))
+    # One of the two is in the format of channels last, by the stride of a dimension of size one alone.
+    image = torch.randn(1, 4, 4, 2).permute(0, 3, 1, 2)
+    assert same_bits(image, image.as_strided(image.shape, (2, *image.stride()[1:])))
     assert same_bits(torch.tensor(1j), torch.tensor(1j))
     assert not same_bits(torch.tensor(1j), torch.tensor(complex(-0.0, 1)))
 
