@@ -19,6 +19,8 @@ UNMEASURED = 256.0
 """ULP for a rule without a certificate: textbook formulas are this far off at large arguments, wrong ones further."""
 MEASURED = 4.0
 """The least ULP for a rule with a certificate, as that was measured on other operands."""
+MOST_OF_LARGEST = 4096.0
+"""The most ULP of the largest element that are allowed in a result, whatever a certificate says of small elements."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Promise:
     """For pointwise ops: ε that gradients may be off by, whatever their magnitude."""
     kinks: bool = True
     """Whether gradients are those of the op where it is not smooth, as between equal maxima."""
+    level: str = DEFAULT
+    """The level of accuracy that it is for."""
 
     def ulp(self, results: Sequence[torch.Tensor]) -> float:
         """The allowed error for results of these dtypes."""
@@ -54,6 +58,15 @@ class Promise:
         found = [self.figures[name] for name in names if name in self.figures]
         # Twice the certified error: it is the largest of a sample of operands, not a bound.
         return max(MEASURED, 2.0 * max(found or self.figures.values()))
+
+    def ulp_of_largest(self, results: Sequence[torch.Tensor], pointwise: bool) -> float:
+        """The allowed error in ULP of the largest element. A pointwise op may be millions of ULP off in a tail, as
+        PyTorch's own kernels are; where its results are large, it has the error of its level."""
+        allowed = min(self.ulp(results), MOST_OF_LARGEST)
+        if not pointwise or not self.figures:
+            return allowed
+        limits = LIMITS_BY_LEVEL[self.level]
+        return min(allowed, 2.0 * max(limits.get(name_of(result.dtype), MEASURED) for result in results))
 
 
 def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
@@ -65,12 +78,12 @@ def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
     reach = shipped().range_of(rule.op.short, level) if hasattr(rule, "op") else (-math.inf, math.inf)
     # It copies its operand, so values are exact, and its gradient is that of the identity where `detach` has none.
     if getattr(rule, "function", None) is identity_for_detach:
-        return Promise({"float32": 0.0}, special_values=True, gradients=False)
+        return Promise({"float32": 0.0}, special_values=True, gradients=False, level=level)
     floor, slack = ABSOLUTE if level == "fast" else 0.0, GRADIENTS.get(level, 0.0)
     kinks = level == LEVELS[0]
     if certificate is None:
         exact = level == LEVELS[0]
-        return Promise({}, 0.0, False, exact, exact, right, reach, floor, slack, kinks)
+        return Promise({}, 0.0, False, exact, exact, right, reach, floor, slack, kinks, level)
     names = [way.name for way in certificate.ways if way.name == target] or [way.name for way in certificate.ways]
     ways = [way for name in names if (way := certificate.way(name, level)) is not None]
     figures: dict[str, float] = {}
@@ -82,4 +95,4 @@ def promise_of(rule: Any, target: str, level: str = DEFAULT) -> Promise:
     slopes = max((way.gradients["float32"].max for way in ways if "float32" in way.gradients), default=0.0)
     special = clean and target in names
     exact = special and level == LEVELS[0]
-    return Promise(figures, slopes, special, exact, exact, right, reach, floor, slack, kinks)
+    return Promise(figures, slopes, special, exact, exact, right, reach, floor, slack, kinks, level)

@@ -72,6 +72,8 @@ class ExpansionVerdict:
     """Whether the gradients are wrong, not the values."""
     inputs: tuple[str, ...] = ()
     """The kinds of operands that it was measured on."""
+    of_largest: float = 0.0
+    """The error in ULP of the largest element of its result that the rule may cause in a whole program."""
 
 
 def measure_lowering(
@@ -91,7 +93,7 @@ def measure_lowering(
     laws = run_laws_of_graphs(piece.record("simplify") for piece in internals.pieces)
     if given is None or missing is not None:
         return [*laws, _phrase(verdicts), f"the whole program not run, as {missing}"]
-    promise = max((verdict.promise for verdict in verdicts), default=0.0)
+    promise = max((verdict.of_largest for verdict in verdicts), default=0.0)
     narrow = Narrow(internals.narrow_source(), internals.request.narrower) if internals.request.narrower else None
     exact = all(decision.level == LEVELS[0] for piece in internals.pieces for _, decision in _derived(piece))
     try:
@@ -197,7 +199,15 @@ def _verdict(
             return ExpansionVerdict(rule, wrong=f"{judged.fault}, on {where}", of_gradients=measure.at_slopes)
         inputs += [where] if judged is not None else []
     kinds = tuple(dict.fromkeys(inputs))
-    return ExpansionVerdict(rule, measure.promised, measure.values, measure.gradients, measure.reason, inputs=kinds)
+    return ExpansionVerdict(
+        rule,
+        measure.promised,
+        measure.values,
+        measure.gradients,
+        measure.reason,
+        inputs=kinds,
+        of_largest=measure.of_largest,
+    )
 
 
 def _is_recorded(node: fx.Node) -> bool:
@@ -224,7 +234,7 @@ class _Measure:
         self.given = _results_wanted(node, stamp)
         self.values: float | None = None
         self.gradients: float | None = None
-        self.promised = 0.0
+        self.promised = self.of_largest = 0.0
         self.reason = "no operands"
         self.at_slopes = False
         self.floor = promise.floor
@@ -247,6 +257,7 @@ class _Measure:
         self.undefined = overflowing(own, operands, truth.own) if where == LIMITS else []
         functions = own, wide, functools.partial(_stamped, self.stamp)
         self.promised = max(self.promised, self.promise.ulp(truth.own))
+        self.of_largest = max(self.of_largest, self.promise.ulp_of_largest(truth.own, self.pointwise))
         judged = self._compared(functions, operands, truth, special, slopes)
         # Only after a fault: a normal form is computed by more calls, and equal results need none.
         form = normal_form(self.node) if judged.fault is not None else None

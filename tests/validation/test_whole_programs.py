@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import decomp
-from decomp.proof.correspondence import GradientsDiffer, ValuesDiffer
+from decomp.proof.correspondence import CaptureDiffers, GradientsDiffer, ValuesDiffer
 from decomp.validation.whole_programs import whole_programs
 from decomp_rules import targets
 from tests.forms import Holder
@@ -157,3 +157,26 @@ def test_another_number_in_floats_of_a_byte_is_seen(dtype):
     with pytest.raises(ValuesDiffer, match=message):
         whole_programs(Number(17), Number(85), (torch.ones(3),), {}, promise=1.0, gradients=False)
     whole_programs(Number(17), Number(17), (torch.ones(3),), {}, promise=1.0, gradients=False)
+
+
+class Diverging(nn.Module):
+    """A model that computes something else while it is exported, before an activation."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x):
+        return self.activation(-x if torch.compiler.is_exporting() else x)
+
+
+ACTIVATIONS = (nn.ReLU(), nn.GELU(), nn.SiLU(), nn.Mish(), nn.Softplus(), nn.LogSoftmax(-1), nn.LayerNorm(4))
+
+
+@pytest.mark.parametrize("target", ["tinygrad", "luminal", "core_aten"])
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+def test_an_error_in_the_tail_of_an_op_allows_none_elsewhere(activation, target):
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    model = Diverging(activation)
+    with pytest.raises(CaptureDiffers):
+        decomp.lower(model, to=getattr(targets, target), args=(x,), verify="values")
