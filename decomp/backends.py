@@ -224,16 +224,16 @@ class _Compilation:
 
         compiled = functools.partial(self._compiled, any_layout=may_write_shared, behind=behind)
 
-        # A backward is compiled at its first call, when Dynamo may be tracing frames: those of this compiler, too.
-        @torch.compiler.disable
         def compiled_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            return torch.compiler.disable(compiled(module, inputs, is_backward=True))
+            run: Callable[..., Any] = torch.compiler.disable(compiled(module, inputs, is_backward=True))
+            return run
 
         found: Callable[..., Any] = compiling.aot_module_simplified(
             module,
             inputs,
             fw_compiler=functools.partial(compiled, is_backward=False),
-            bw_compiler=compiled_backward,
+            # It is compiled at its first call, when Dynamo may be tracing frames: those of this compiler, too.
+            bw_compiler=torch.compiler.disable(compiled_backward),
             partition_fn=compiling.recomputing_partition if self.recomputes else compiling.default_partition,
             keep_inference_input_mutations=True,  # mutations outside the graph lose gradients (torch 2.13)
         )

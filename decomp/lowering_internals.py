@@ -9,7 +9,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx
 
 from decomp.capture import frontends
 from decomp.derive.pipeline import (
