@@ -58,8 +58,7 @@ def _inlinable(node: fx.Node, body_of: Callable[[str], fx.GraphModule | None]) -
         return None
     # Casts are made explicit before the body loses its region, which is what says where they are.
     policy = autocast.region_policy(node) if place == 4 else None
-    graph = (autocast.make_casts_explicit(body, lambda _: policy) if policy is not None else body).graph
-    return _Region(graph, tuple(node.args[place + 1 :]), place == 1)
+    return _Region(_with_explicit_casts(body, policy).graph, tuple(node.args[place + 1 :]), place == 1)
 
 
 def _is_plain(region: fx.Node, body: fx.Graph) -> bool:
@@ -185,7 +184,6 @@ def bodies_of(
     found: dict[str, tuple[fx.GraphModule, autocast.Policy | None]] = {}
     for node in own.graph.find_nodes(op="get_attr"):
         name = str(node.target)
-        # An unused region has been erased, and with it the autocast under which its body runs.
         # A body without users would be lowered for nothing, and its autocast is no longer known.
         body = body_named(name, own) if name not in found and node.users else None
         if body is not None:

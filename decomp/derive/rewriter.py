@@ -28,9 +28,9 @@ def inline_expansions(
     source: fx.Graph,
     decisions: Mapping[fx.Node, Derived],
     mode: FakeTensorMode | None,
-    taken: Any = (),
-    without: Collection[fx.Node] = (),
-    traced: bool = False,
+    taken: Iterable[str],
+    without: Collection[fx.Node],
+    traced: bool,
 ) -> Inlining:
     """Build the lowered graph: nodes in `decisions` are replaced, those in `without` are left out. `taken`: attribute
     names that are in use. `traced`: whether to record what became of each call, and of calls inside it."""
@@ -49,7 +49,7 @@ def inline_expansions(
 class Inlining:
     """One walk, and what came of it."""
 
-    def __init__(self, source: fx.Graph, mode: FakeTensorMode | None, taken: set[str], traced: bool = False) -> None:
+    def __init__(self, source: fx.Graph, mode: FakeTensorMode | None, taken: set[str], traced: bool) -> None:
         self.rewrite = Rewrite.of(source)
         self.chains: dict[fx.Node, tuple[Any, ...]] = {}
         """The rules, the outermost first, by node that their expansion created."""
@@ -131,12 +131,7 @@ def flatten(expansion: Expansion, decisions: Mapping[fx.Node, Derived], traced: 
     it says what became of each of these calls."""
     graph, constants, calls = expansion.graph, dict(expansion.constants), expansion.calls
     if decisions:
-        walk = Inlining(graph, mode_of(graph), set(constants), traced)
-        for node in graph.nodes:
-            if node in decisions:
-                walk.stamp(node, decisions[node].stamp)
-            else:
-                walk.rewrite.copy(node)
+        walk = inline_expansions(graph, decisions, mode_of(graph), constants, (), traced)
         for new, chain in walk.chains.items():
             new.meta["chain"] = (expansion.rule, *chain)
         calls = tuple(each.through(walk.rewrite.values.__getitem__) for each in calls)
