@@ -12,11 +12,11 @@ import torch
 from torch import fx, nn
 
 from decomp.capture.frontends import graph_module
-from decomp.capture.inputs.layouts import order_of
+from decomp.capture.inputs.layouts import lay_out_in_order, order_of
 from decomp.capture.lowered_module import disable_gradients
 from decomp.capture.module_hooks import carry_hooks
 from decomp.ir.call import metadata
-from decomp.metadata.strides import same_layout
+from decomp.metadata.strides import inverse, same_layout
 from decomp.ops import aten
 from decomp.partitioning.assignment import CHIP, HOST, Assignment
 from decomp.partitioning.choices import Choices, inputs_of
@@ -136,8 +136,7 @@ def _as_laid_out(graph: fx.Graph, node: fx.Node, expected: Any, actual: Any) -> 
         return graph.call_function(aten.contiguous.default, (node,))
     turned = graph.call_function(aten.permute.default, (node, list(order)))
     dense = graph.call_function(aten.contiguous.default, (turned,))
-    # The inverse of the permutation before it.
-    return graph.call_function(aten.permute.default, (dense, [order.index(dim) for dim in range(len(order))]))
+    return graph.call_function(aten.permute.default, (dense, inverse(list(order))))
 
 
 class OnBackend(nn.Module):
@@ -161,4 +160,4 @@ def _ordered(value: Any, order: tuple[int, ...] | None) -> Any:
     # A backend has layouts of its own, and what comes after was traced for the program's.
     if order is None or not isinstance(value, torch.Tensor) or order_of(value) == order:
         return value
-    return value.permute(order).contiguous().permute([order.index(dim) for dim in range(len(order))])
+    return lay_out_in_order(value, order)
