@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from decomp.errors import ArgumentError, NotPortable, boundary
+from decomp.errors import NotPortable, boundary
 from decomp.figures import place_of_plot
 from decomp.forks import collector_paused
 from decomp.ir.call import of_node
@@ -151,11 +151,6 @@ class MemoryPlan:
         return "\n".join(render_plan(self))
 
 
-def _flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ArgumentError(f"{name}= must be True or False, not {value!r}")
-
-
 @dataclass(frozen=True)
 class PlannedMemory:
     """The program to run, and the places of its results."""
@@ -216,17 +211,12 @@ def _planned(root: fx.GraphModule, found: Lifetimes, in_place: bool, arena: bool
     return other if other.placement.peak <= plain.placement.peak else plain
 
 
-def _choice(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, bool):
-        raise ArgumentError(f"{name}= must be True, False or None, not {value!r}")
-
-
 _CHECKS = {
     "args": CHECKS["args"],
     "kwargs": CHECKS["kwargs"],
-    "in_place": _flag,
-    "arena": _choice,
-    "blocks": _flag,
+    "in_place": CHECKS["simplify"],
+    "arena": CHECKS["training"],
+    "blocks": CHECKS["simplify"],
     "dynamic_shapes": CHECKS["dynamic_shapes"],
 }
 

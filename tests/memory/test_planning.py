@@ -145,7 +145,7 @@ def test_without_metadata_the_error_says_what_to_do():
 
 
 def test_a_wrong_option_is_reported():
-    with pytest.raises(decomp.errors.ArgumentError, match="arena= must be True, False or None, not 'yes'"):
+    with pytest.raises(decomp.errors.ArgumentError, match="arena= must be True, False or None, not str"):
         memory_plan(exported(torch.exp, X), arena="yes")
 
 
