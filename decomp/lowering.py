@@ -3,14 +3,12 @@ is never modified, not even when lowering fails."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 import contextlib
 from dataclasses import dataclass, field, replace
 import functools
-import logging
 import operator
 from pathlib import Path
-import time
 from typing import TYPE_CHECKING, Any
 import warnings
 
@@ -50,6 +48,7 @@ from decomp.rules.options import Options, verb
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import MatchAllTarget, Target
 from decomp.simplification.simplifier import Settings, simplify_module
+from decomp.stage_clock import StageClock
 from decomp.validation.plan_prices import PlanPricing
 from decomp.validation.values import measure_lowering
 
@@ -290,12 +289,11 @@ def _attach_lazy_answers(planned: PlannedProgram, program: Module, matching: Rul
     )
 
 
-_LOG = logging.getLogger(__name__)
 _EVERYTHING = MatchAllTarget("wherever a rule matches")
 
 
 def _lowered(source: CaptureRequest, matching: RuleSelection, options: Options, settings: Settings | None) -> Lowering:
-    clock, policy, picked = _Clock(), options.policy, None
+    clock, policy, picked = StageClock(), options.policy, None
     captures = source.args is not None
     with lowering_session(matching.rules, source.model, captures) as sizes, without_ambient_modes(), collector_paused():
         with clock.stage("capture"):
@@ -326,7 +324,7 @@ def _relowered(lowering: Lowering, settings: Settings | None, versions: Mapping[
     own = lowering.internals
     request = replace(own.request, partial=True, verify=verify, settings=settings, versions=versions)
     with resumed_session(own.program, request.matching.rules) as sizes:
-        new = _run_stages(request, own.program, _Clock())
+        new = _run_stages(request, own.program, StageClock())
         sizes.keep(new.result)
     return replace(new, internals=replace(new.internals, picked=own.picked))
 
@@ -343,7 +341,7 @@ def _pick_levels(
     return cheapest_levels(levels, max_error, policy.accuracy)
 
 
-def _run_stages(request: LoweringRequest, program: Module, clock: _Clock) -> Lowering:
+def _run_stages(request: LoweringRequest, program: Module, clock: StageClock) -> Lowering:
     """The stages after capture."""
     matching, policy, settings, verify = request.matching, request.policy, request.settings, request.verify
     target = matching.target
@@ -390,20 +388,3 @@ def _mark(result: Any, target: Target) -> None:
         module = result if isinstance(result, fx.GraphModule) else result.graph_module
         narrower = {name_of(wide): name_of(narrow) for wide, narrow in target.narrower.items()}
         module.meta["custom"] = {**module.meta.get("custom", {}), "narrower": narrower}
-
-
-class _Clock:
-    """Seconds by stage."""
-
-    def __init__(self) -> None:
-        self.times: dict[str, float] = {}
-
-    @contextlib.contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            seconds = time.perf_counter() - began
-            self.times[name] = self.times.get(name, 0.0) + seconds
-            _LOG.debug("%s: %.0f ms", name, 1000 * seconds)

@@ -3,11 +3,9 @@ other programs they are found by what their nodes compute."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 import functools
-import time
 from typing import Any
 
 from torch import fx, nn
@@ -43,6 +41,7 @@ from decomp.refolding.searching import RefoldSearch, search
 from decomp.rules.options import CHECKS
 from decomp.rules.rules import Rules, as_rules
 from decomp.rules.target import Target
+from decomp.stage_clock import StageClock
 from decomp.validation.values import example_inputs
 
 _OPTIONS = {name: check for name, check in CHECKS.items() if name != "to"}
@@ -137,15 +136,15 @@ def refold(
     """
     wanted, check = _target(to), _RefoldCheck(verify, args, kwargs)
     prepared = to if isinstance(to, Target) else None
-    times: dict[str, float] = {}
+    clock = StageClock()
     if isinstance(program, Lowering):
         with without_ambient_modes(), collector_paused():
-            return _of_lowering(program, wanted, check, times)
+            return _of_lowering(program, wanted, check, clock)
     backwards = as_rules(rules) if rules is not None else None
     name = wanted.name if wanted is not None else "ops"
     # Searching runs PyTorch's fake mode like a lowering does, and must not run beside one.
     with lowering_session(Rules(), program, args is not None) as sizes, without_ambient_modes(), collector_paused():
-        found = _of_program(program, WantedCalls(wanted, prepared), name, backwards, check, times)
+        found = _of_program(program, WantedCalls(wanted, prepared), name, backwards, check, clock)
         sizes.keep(found.result)
     return found
 
@@ -173,16 +172,9 @@ class _RefoldCheck:
         return default
 
 
-@contextlib.contextmanager
-def _timed(times: dict[str, float], stage: str) -> Iterator[None]:
-    began = time.perf_counter()
-    yield
-    times[stage] = times.get(stage, 0.0) + time.perf_counter() - began
-
-
-def _of_lowering(lowering: Lowering, to: Target | None, check: _RefoldCheck, times: dict[str, float]) -> Refolding:
+def _of_lowering(lowering: Lowering, to: Target | None, check: _RefoldCheck, clock: StageClock) -> Refolding:
     found: dict[nn.Module, RecordedFindings] = {}
-    with _timed(times, "find"):
+    with clock.stage("find"):
         # Simplification merges nodes of different calls, so that fewer calls could be restored.
         lowering = _unsimplified(lowering)
         internals = lowering.internals
@@ -194,21 +186,21 @@ def _of_lowering(lowering: Lowering, to: Target | None, check: _RefoldCheck, tim
                 inputs = _inputs(lowering, module) if not i else {}
                 found[module] = find_recorded_folds(piece, module.graph, before, inputs, to)
     constants = tuple(input_names(internals.returned_program.module.main.constants))
-    with _timed(times, "fold"):
+    with clock.stage("fold"):
         folds = {owner: each.folds for owner, each in found.items()}
         folded = given.map(lambda own: fold_graph(own, folds.get(own.owner, ()), constants))
     name = to.name if to is not None else "the ops of the source"
     examples = check.given(example_inputs(internals.model, *internals.example_inputs))
-    return _finished(lowering.result, given, folded, name, found.values(), check, examples, times, lowering)
+    return _finished(lowering.result, given, folded, name, found.values(), check, examples, clock, lowering)
 
 
 def _of_program(
-    program: Any, wanted: WantedCalls, name: str, rules: Rules | None, check: _RefoldCheck, times: dict[str, float]
+    program: Any, wanted: WantedCalls, name: str, rules: Rules | None, check: _RefoldCheck, clock: StageClock
 ) -> Refolding:
-    with _timed(times, "capture"):
+    with clock.stage("capture"):
         given = capture_module(program, check.args, check.kwargs)
     constants = constants_of(given)
-    with _timed(times, "find"), without_guards(given.mode):
+    with clock.stage("find"), without_guards(given.mode):
         found = {
             owner: search(each.graph, owner, wanted, rules, constants if owner is given.root else None)
             for owner, each in given.graphs.items()
@@ -217,7 +209,7 @@ def _of_program(
         given, graphs={owner: given.graphs[owner].rewritten(own.rewrite, "refold") for owner, own in found.items()}
     )
     examples = check.given(getattr(program, "example_inputs", None))
-    return _finished(program, given, folded, name, found.values(), check, examples, times, None)
+    return _finished(program, given, folded, name, found.values(), check, examples, clock, None)
 
 
 def _unsimplified(lowering: Lowering) -> Lowering:
@@ -243,21 +235,21 @@ def _finished(
     found: Collection[RecordedFindings | RefoldSearch],
     check: _RefoldCheck,
     examples: Any,
-    times: dict[str, float],
+    clock: StageClock,
     lowering: Lowering | None,
 ) -> Refolding:
     """The result of folding calls of the program `source`, which was `given` as a module."""
-    with _timed(times, "rebuild"):
+    with clock.stage("rebuild"):
         result = rebuild_program(module, given.graph)
     proof, graphs = None, tuple(module.graphs.values())
     if check.level:
-        with _timed(times, "verify"):
+        with clock.stage("verify"):
             proof = verify_refolding(source, result, graphs, check.level, examples)
     before, after = (sum(count_calls(each.graph) for each in side.graphs.values()) for side in (given, module))
     folded = tuple(each for one in found for each in one.folded)
     missed = tuple(each for one in found for each in one.missed)
     rewrites = tuple(each.edges for each in graphs if each.edges is not None)
-    return Refolding(result, name, folded, missed, proof, times, rewrites, (before, after), lowering)
+    return Refolding(result, name, folded, missed, proof, clock.times, rewrites, (before, after), lowering)
 
 
 def _inputs(lowering: Lowering, module: fx.GraphModule) -> dict[fx.Node, fx.Node]:
