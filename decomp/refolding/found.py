@@ -117,14 +117,15 @@ class RegionSearch:
         # The call itself and those that prepare its operands are new.
         return FoundCall(region, spelling, name, args, verdict.error, len(region) - 1 - more)
 
-    def take(self, found: FoundCall) -> bool:
-        """Collect a found call, if it is wanted and no intermediate value of its region is used elsewhere."""
+    def take(self, found: FoundCall, fault: str | None = None) -> bool:
+        """Collect a found call, if it is wanted and no intermediate value of its region is used elsewhere. `fault`: a
+        reason against it that is known."""
         call = found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root
         stays = self.wanted.stays(*call)
         if not stays and found.spelling.target not in self.wanted.stones:
             return False
         # After wanting it, as misses of unwanted ops are not reported.
-        fault = self.around.why_open(found.region)
+        fault = fault or self.around.why_open(found.region)
         if fault is not None:
             if stays:
                 self.findings.missed.append(MissedCall(found.name, found.region.root.name, fault))

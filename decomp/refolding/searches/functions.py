@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import fx
 
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
-from decomp.refolding.found import Findings, FoundCall, SearchOverloads, WantedCalls, choose_spelling
-from decomp.refolding.outcome import MissedCall
+from decomp.refolding.found import Findings, FoundCall, RegionSearch, SearchOverloads, choose_spelling
 from decomp.refolding.readings import FUNCTIONS, POINTWISE, REDUCTIONS, SEED_OPS, Reading, along_dimensions
-from decomp.refolding.regions import VIEWS, GraphIndex, Region, is_float, op_schema_name
-from decomp.refolding.trials import VALUE_TOLERANCE, Runner, distance
+from decomp.refolding.regions import VIEWS, Region, is_float, op_schema_name
+from decomp.refolding.trials import VALUE_TOLERANCE, distance
 
 STEPS = 32
 """How many nodes the search goes up."""
@@ -28,14 +27,10 @@ NEAR_MISS = 0.05
 """A smaller difference, relative to the largest value, is a near miss."""
 
 
-class Functions:
+class Functions(RegionSearch):
     """The search in one graph."""
 
-    finds: SearchOverloads = dict.fromkeys(FUNCTIONS, ())
-
-    def __init__(self, around: GraphIndex, runner: Runner, wanted: WantedCalls) -> None:
-        self.around, self.runner, self.wanted = around, runner, wanted
-        self.findings = Findings()
+    finds: ClassVar[SearchOverloads] = dict.fromkeys(FUNCTIONS, ())
 
     def search(self) -> Findings:
         """Run the search; returns the findings."""
@@ -65,14 +60,7 @@ class Functions:
         region = self.around.between(root, (x,)) if spelling is not None else None
         if spelling is None or region is None or any(node.target is spelling.target for node in region.nodes):
             return
-        fault = fault or self.around.why_open(region)
-        stays = self.wanted.stays(spelling.target, (x, *spelling.args), dict(spelling.kwargs), root)
-        if fault is not None:
-            if stays:
-                self.findings.missed.append(MissedCall(reading.name, root.name, fault))
-            return
-        gain = len(region) - 1
-        self.findings.found.append(FoundCall(region, spelling, reading.name, (x,), error, gain, stone=not stays))
+        self.take(FoundCall(region, spelling, reading.name, (x,), error, len(region) - 1), fault)
 
     def _readings(self, x: fx.Node, below: list[fx.Node]) -> Iterator[tuple[int, Reading, float, str | None]]:
         """The nodes, by index, that compute a known function of `x`, and near misses with the reason."""
