@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 import io
 import json
 from pathlib import Path
@@ -26,8 +27,15 @@ def read_record(path: Path, kind: str, version: int, name: str, remedy: str, rea
     if data.get("format") != version:
         said = f"{path} is of format {data.get('format')}, and this decomp reads format {version}"
         raise ArgumentError(f"{said}\n  to do: {remedy} once more")
-    try:
+    with naming_damage(path, name, remedy):
         return read(data)
+
+
+@contextlib.contextmanager
+def naming_damage(path: Path, name: str, remedy: str) -> Iterator[None]:
+    """Inside this context an error that damaged data causes is an `ArgumentError`, which names the file."""
+    try:
+        yield
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         said = f"{path} is a damaged {name}: {type(error).__name__}: {error}"
         raise ArgumentError(f"{said}\n  to do: {remedy}") from error

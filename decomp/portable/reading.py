@@ -31,7 +31,7 @@ from decomp.portable.composites import read_composite
 from decomp.portable.trees import value_of
 from decomp.portable.weights import WeightsFile, strides_of
 from decomp.portable.writing import FORMAT, KIND
-from decomp.records import read_record
+from decomp.records import naming_damage, read_record
 from decomp.torch_internals import pytree
 from decomp.torch_internals.graphs import PyTreeCodeGen, tree_info
 
@@ -62,9 +62,8 @@ class PortableProgram:
             if not isinstance(name, str) or Path(name).name != name:
                 raise ArgumentError(f"{path} is a damaged program: its weights are in {name!r}\n  to do: {_REMEDY}")
             weights = WeightsFile(path.with_name(name), document["weights"]["bytes"])
-        return read_record(
-            path, KIND, FORMAT, "program", _REMEDY, lambda found: cls(found["target"], _module(found, weights), found)
-        )
+        with naming_damage(path, "program", _REMEDY):
+            return cls(document["target"], _module(document, weights), document)
 
 
 def _module(document: Mapping[str, Any], weights: WeightsFile) -> fx.GraphModule:
