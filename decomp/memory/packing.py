@@ -59,18 +59,6 @@ def pack(spans: Sequence[Span], rooms: Sequence[Room] = ()) -> Packing:
     return by_size if by_size.nbytes <= by_time.nbytes else by_time
 
 
-def peak_bytes(spans: Sequence[Span]) -> int:
-    """The most bytes, aligned, that are alive at one step."""
-    born = [(span.birth, 1, align(span.nbytes)) for span in spans]
-    events = sorted(born + [(span.death + 1, 0, -align(span.nbytes)) for span in spans])
-    now = most = 0
-    # Ends sort before births at the same step, as memory that is freed there is free.
-    for _, _, change in events:
-        now += change
-        most = max(most, now)
-    return most
-
-
 def _meetings(spans: Sequence[Span]) -> int:
     """The number of pairs of spans that are alive together."""
     alive: list[int] = []

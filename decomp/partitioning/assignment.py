@@ -106,13 +106,18 @@ class Assignment:
     @property
     def exact(self) -> bool:
         """Whether no assignment is cheaper."""
-        # The bound of an integer program is a float.
-        return self.price <= self.at_least * (1 + 1e-9)
+        return is_cheapest(self.price, self.at_least)
 
     @property
     def parts(self) -> int:
         """The number of parts on the chip."""
         return len({self.levels[i] for i in self.chip})
+
+
+def is_cheapest(price: float, at_least: float) -> bool:
+    """Whether a price is that of the cheapest assignment, given a lower bound."""
+    # The bound of an integer program is a float.
+    return price <= at_least * (1 + 1e-9)
 
 
 # Longest paths, counted in entries of the chip: each level is as early as it can be.

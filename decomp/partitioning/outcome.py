@@ -14,7 +14,7 @@ from decomp.derive.decisions import op_of_node
 from decomp.errors import ArgumentError, count_noun, spell_target
 from decomp.ir.call import is_host, is_projection, metadata
 from decomp.lowering import Lowering
-from decomp.partitioning.assignment import CHIP, HOST, Assignment, AssignmentProblem, crosses
+from decomp.partitioning.assignment import CHIP, HOST, Assignment, AssignmentProblem, crosses, is_cheapest
 from decomp.partitioning.choices import Choices, bytes_of
 from decomp.partitioning.more_ops import MoreOps
 from decomp.partitioning.parts import Cut, OnBackend, program_of_parts
@@ -102,7 +102,7 @@ class Partition:
     @property
     def exact(self) -> bool:
         """Whether it is proved that no assignment is cheaper."""
-        return self.price <= self.at_least * (1 + 1e-9)
+        return is_cheapest(self.price, self.at_least)
 
     @functools.cached_property
     def advice(self) -> tuple[MoreOps, ...]:

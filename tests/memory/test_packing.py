@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from decomp.memory.packing import ALIGNMENT, MAX_MEAN_OVERLAP, Room, Span, align, pack, peak_bytes
+from decomp.memory.packing import ALIGNMENT, MAX_MEAN_OVERLAP, Room, Span, align, pack
 
 
 def meetings(spans, packing):
@@ -22,6 +22,18 @@ def drawn(seed, count, long=20):
     for _ in range(count):
         birth = chance.randrange(60)
         yield Span(birth, birth + chance.randrange(long), chance.choice((1, 64, 100, 4096, 4097, 65536)))
+
+
+def peak_bytes(spans):
+    """The most bytes, aligned, that are alive at one step."""
+    born = [(span.birth, 1, align(span.nbytes)) for span in spans]
+    events = sorted(born + [(span.death + 1, 0, -align(span.nbytes)) for span in spans])
+    now = most = 0
+    # Ends sort before births at the same step, as memory that is freed there is free.
+    for _, _, change in events:
+        now += change
+        most = max(most, now)
+    return most
 
 
 @pytest.mark.parametrize("seed", range(20))
