@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from decomp.advice.suggestions import Suggestion, join_names
-from decomp.partitioning.assignment import Assignment, cheapest
+from decomp.partitioning.assignment import Assignment
 from decomp.partitioning.choices import Choices
 
 # Each is a plan of the whole program.
@@ -33,7 +33,8 @@ class MoreOps:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
-        return {"ops": list(self.ops), "parts": self.parts, "instead_of": self.instead_of, "price": self.price}
+        names = ("parts", "instead_of", "price", "saves")
+        return {"ops": list(self.ops), **{name: getattr(self, name) for name in names}}
 
     def __str__(self) -> str:
         """`one more op, sort, removes 6 of 7 parts`."""
@@ -63,8 +64,3 @@ def _candidates(suggestion: Suggestion) -> Iterator[tuple[str, ...]]:
 
 def _itself(op: str) -> str:
     return op.removeprefix("aten.")
-
-
-def cheapest_for(choices: Choices, transfer: Callable[[int], float]) -> Assignment:
-    """The cheapest assignment, in any number of parts."""
-    return cheapest(choices.problem(transfer))

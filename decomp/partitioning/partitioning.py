@@ -23,7 +23,7 @@ from decomp.lowering import Lowering, lower
 from decomp.partitioning.assignment import CHIP, Assignment, AssignmentProblem, cheapest, supported_on_chip
 from decomp.partitioning.choices import Choices, Prices, choices_of
 from decomp.partitioning.limited import cheapest_with
-from decomp.partitioning.more_ops import MoreOps, cheapest_for, more_ops
+from decomp.partitioning.more_ops import MoreOps, more_ops
 from decomp.partitioning.outcome import Partition, hosted, parts_of, prices_of
 from decomp.partitioning.parts import Cut, cuts_of, program_of_parts
 from decomp.rules.keywords import PartitionOptions
@@ -216,9 +216,9 @@ class _Search:
 
         def again(ops: tuple[str, ...]) -> Assignment:
             found = choices_of(choices.program, self.to | set(ops), self.options, self.prices)
-            return cheapest_for(found, self.prices.transfer)
+            return cheapest(found.problem(self.prices.transfer))
 
-        return more_ops(choices, cheapest_for(choices, self.prices.transfer), again)
+        return more_ops(choices, cheapest(choices.problem(self.prices.transfer)), again)
 
     def lowered(self, cuts: Sequence[Cut]) -> tuple[dict[str, Lowering], dict[str, str]]:
         """The lowerings of the parts on the chip, by name; and the calls that could not be lowered, with the reason."""

@@ -246,6 +246,7 @@ def test_advice_names_the_op_that_removes_parts(partitioned):
     assert (best.ops, best.parts, best.instead_of) == (("sort",), 1, 2)
     assert str(best).startswith("one more op, sort, removes 1 of 2 parts; the price is then ")
     assert best.price == partitioned.price - best.saves < partitioned.price
+    assert best.as_dict()["saves"] == best.saves
 
 
 class _OnChip(OperatorSupportBase):
