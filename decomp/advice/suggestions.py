@@ -349,14 +349,10 @@ class _SuggestionSearch:
             if chosen is None or not chosen.leaves:
                 break
             found.append(chosen.leaves)
-            without.add(min(chosen.leaves - without, key=lambda n: (self._shared(n, found), str(self.wishes[n]))))
+            # The next set avoids the op that fewest shipped targets have: a user's target most likely has the others.
+            without.add(min(chosen.leaves - without, key=lambda n: (self.wishes[n].usual, str(self.wishes[n]))))
         needs = tuple(self._names(leaves) for leaves in found)
         return Requirement(op, self.calls[op], needs, "" if needs else self.reasons[op])
-
-    def _shared(self, number: int, found: Sequence[frozenset[int]]) -> int:
-        """How common an op is among the shipped targets. The next set avoids the rarest op, because a user's target
-        most likely has the common ones."""
-        return self.wishes[number].usual
 
     def _addition(self, number: int, chosen: MinimalSet, goals: Sequence[int], ops: Sequence[str]) -> Addition:
         rest = chosen.leaves - {number}

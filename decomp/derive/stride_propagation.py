@@ -181,7 +181,7 @@ def _run(emit: Emitter, node: fx.Node, value_map: Mapping[fx.Node, fx.Node]) -> 
     """The result of a call on the metadata of its arguments in `value_map`; None if it fails."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), value_map.__getitem__)
     try:
-        return emit.computed(node.op, node.target, args, kwargs)
+        return emit.computed(node.target, args, kwargs)
     # Whatever PyTorch raises here means that the call does not take these strides; there is no narrower class.
     except Exception:
         return None

@@ -179,7 +179,7 @@ def _promotes(emit: Emitter, node: fx.Node, tensor: fx.Node, op: str, target: An
     found = {getattr(metadata(n), "dtype", own.dtype) for n in nodes_in((args, kwargs))}
     if found == {own.dtype} and not always:
         return False
-    result = emit.computed(op, target, args, kwargs)
+    result = emit.computed(target, args, kwargs)
     return isinstance(result, torch.Tensor) and result.dtype != own.dtype
 
 

@@ -120,7 +120,7 @@ def _viewable(emit: Emitter, op: str, target: Any, args: Any, kwargs: Any) -> bo
     if emit.mode is None:
         return False
     try:
-        return emit.computed(op, target, args, kwargs) is not None
+        return emit.computed(target, args, kwargs) is not None
     except (RuntimeError, ValueError):
         return False
 

@@ -74,11 +74,11 @@ class Emitter:
         new.meta = dict(node.meta)
         if self.key is not None and self.key in new.meta:
             value = metadata(node)
-            given = value if value is not None else self.computed(op, target, args, kwargs)  # `__setitem__` has none
+            given = value if value is not None else self.computed(target, args, kwargs)  # `__setitem__` has none
             new.meta[self.key] = self.fresh(given)
             if isinstance(value, torch.Tensor) and not is_in_order(value):
                 # In new memory, without gaps, a value may have strides other than those of the tensor that was written.
-                found = self.computed(op, target, args, kwargs)
+                found = self.computed(target, args, kwargs)
                 if isinstance(found, torch.Tensor) and found.dim() == value.dim():
                     new.meta[self.key] = self.fresh(found)
                     self._compare(new, value)
@@ -141,7 +141,7 @@ class Emitter:
         kept = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "seq_nr")
         new.meta = {key: at.meta[key] for key in kept if key in at.meta}
         if self.key is not None:
-            value = self.computed(op, target, args, kwargs)
+            value = self.computed(target, args, kwargs)
             if value is not None:
                 new.meta[self.key] = value
         return new
@@ -150,7 +150,7 @@ class Emitter:
         """`value` on memory of its own: a fake tensor shared by two nodes would make them look like one storage."""
         return tree_map(own_memory, value)
 
-    def computed(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def computed(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call on the metadata of its arguments; None if any of them has no metadata."""
         if self.mode is None:
             return None

@@ -15,7 +15,7 @@ SECONDS = 30.0
 """How long the integer program is solved, at most."""
 
 
-def cheapest_with(problem: AssignmentProblem, most: int, seconds: float = SECONDS) -> Assignment:
+def cheapest_with(problem: AssignmentProblem, most: int) -> Assignment:
     """The cheapest assignment with at most `most` parts on the chip; `exact` says whether it was proved to be."""
     best = cheapest(problem)
     if best.parts <= most:
@@ -27,7 +27,7 @@ def cheapest_with(problem: AssignmentProblem, most: int, seconds: float = SECOND
         return Assignment.of(problem, found.chip, found.price)
     if importlib.util.find_spec("scipy") is None:
         return found
-    chip, at_least = _IntegerProgram(problem, most).solved(seconds)
+    chip, at_least = _IntegerProgram(problem, most).solved()
     chosen = chip if chip is not None and problem.price(chip) <= found.price else found.chip
     # The cheapest without a limit is a bound as well, and sometimes the better one.
     return Assignment.of(problem, chosen, min(max(best.price, at_least), problem.price(chosen)))
@@ -132,7 +132,7 @@ class _IntegerProgram:
             found[self.crossing + number] += value.price
         return found
 
-    def solved(self, seconds: float) -> tuple[frozenset[int] | None, float]:
+    def solved(self) -> tuple[frozenset[int] | None, float]:
         """The calls on the chip in the best solution that was found, and a lower bound of the price."""
         import numpy as np
         from scipy import optimize, sparse
@@ -151,7 +151,7 @@ class _IntegerProgram:
             bounds=optimize.Bounds(0, 1),
             constraints=optimize.LinearConstraint(matrix, lb=0),
             # HiGHS would stop at 0.01 % otherwise.
-            options={"time_limit": seconds, "mip_rel_gap": 0},
+            options={"time_limit": SECONDS, "mip_rel_gap": 0},
         )
         on_host = sum(call.host for call in self.problem.calls)
         bound = getattr(found, "mip_dual_bound", None)

@@ -72,7 +72,7 @@ class SearchGraph:
                 covered.update(user for user in node.users if looks_only(user))
         return covered
 
-    def why_not(self, match: Match, through: Collection[fx.Node] = ()) -> str | None:
+    def why_not(self, match: Match) -> str | None:
         """Why a match cannot be replaced, or None if it can."""
         covered = set(match.nodes)
         for node in match.nodes:

@@ -88,7 +88,7 @@ def match_at(host: SearchGraph, pattern: Pattern, node: fx.Node) -> Match | Near
         found = Match(pattern, node, *search.covered(state), state.bound, state.placed)
         # Only for whole solutions. One that may not be replaced need not be the only one: the other order of operands
         # may leave an inner value unshared.
-        reason = host.why_not(found, state.through)
+        reason = host.why_not(found)
         if reason is None:
             return found
         refused = refused or NearMiss(pattern, node, reason, len(pattern.calls), found.nodes)

@@ -284,14 +284,17 @@ def _may_read(work: Correspondence, node: fx.Node, user: fx.Node) -> bool:
     return any(node is found for value in values for found in nodes_in(value)) or _reads_sizes(node)
 
 
-# Eight machine words a mask.
-def _require_paths(work: Correspondence, edges: list[tuple[fx.Node, fx.Node]], batch: int = 512) -> None:
-    """Raise unless the source has a path for every edge; each batch takes one pass over the source."""
+_BATCH = 512
+"""How many edges are checked in one pass over the source: their masks have eight machine words."""
+
+
+def _require_paths(work: Correspondence, edges: list[tuple[fx.Node, fx.Node]]) -> None:
+    """Raise unless the source has a path for every edge."""
     origin, place = work.origin, work.source_place
     edges.sort(key=lambda edge: place[origin[edge[0]]])
     # Batches bound the size of the bit masks, and sorting keeps each pass short.
-    for i in range(0, len(edges), batch):
-        chunk = edges[i : i + batch]
+    for i in range(0, len(edges), _BATCH):
+        chunk = edges[i : i + _BATCH]
         reached = reached_among({origin[node] for node, _ in chunk}, {origin[user] for _, user in chunk}, place)
         for node, user in chunk:
             start, end = origin[node], origin[user]

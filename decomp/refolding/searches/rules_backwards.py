@@ -49,7 +49,7 @@ class RulesBackwards(RegionSearch):
         overload, name = _overload(rule.op), str(rule.op)
         if match.outputs[-1].target is overload:
             return  # the op itself, which the pattern can match as well
-        args = _arguments(overload, match, rule) if overload is not None else None
+        args = _arguments(overload, match) if overload is not None else None
         if overload is None or args is None:
             self.findings.missed.append(
                 MissedCall(name, match.root.name, "the op does not accept the matched operands")
@@ -102,7 +102,7 @@ def _overload(op: Op) -> Any:
     return getattr(packet, "default" if "default" in names else names[0])
 
 
-def _arguments(overload: Any, match: Match, rule: Rule) -> tuple[Any, ...] | None:
+def _arguments(overload: Any, match: Match) -> tuple[Any, ...] | None:
     """The positional arguments of a call of the op, by name if the rule uses the op's names, else in order; None if the
     op does not accept them."""
     parameters = [argument for argument in overload._schema.arguments if not argument.kwarg_only]

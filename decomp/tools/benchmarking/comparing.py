@@ -40,13 +40,11 @@ class SpeedChange:
         return f"{self.case}, {self.variant}: {self.what} {self.before or 'none'} -> {self.after or 'none'}{factor}"
 
 
-def compare_results(
-    before: BenchmarkResults, after: BenchmarkResults, tolerance: float = TOLERANCE
-) -> list[SpeedChange]:
+def compare_results(before: BenchmarkResults, after: BenchmarkResults) -> list[SpeedChange]:
     """The changes between two runs, the worst first. Rows in only one of them are ignored."""
     rows = {(row.case, row.variant): row for row in before.rows}
     pairs = [(rows[row.case, row.variant], row) for row in after.rows if (row.case, row.variant) in rows]
-    found = [change for earlier, later in pairs for change in _changes(earlier, later, before, tolerance)]
+    found = [change for earlier, later in pairs for change in _changes(earlier, later, before)]
     return sorted(found, key=lambda change: -(change.factor or float("inf")))
 
 
@@ -55,40 +53,34 @@ def in_both(before: BenchmarkResults, after: BenchmarkResults) -> int:
     return len({(row.case, row.variant) for row in before.rows} & {(row.case, row.variant) for row in after.rows})
 
 
-def _changes(
-    before: BenchmarkRow, after: BenchmarkRow, results: BenchmarkResults, tolerance: float
-) -> Iterator[SpeedChange]:
+def _changes(before: BenchmarkRow, after: BenchmarkRow, results: BenchmarkResults) -> Iterator[SpeedChange]:
     if before.error or after.error:
         if before.error != after.error:
             yield SpeedChange(after.case, after.variant, "error", before.error or "", after.error or "", None)
         return
     baseline = results.of(before.case)[0].variant
     if before.variant == baseline:
-        yield from _moved(before, after, "seconds", before.seconds, after.seconds, tolerance)
+        yield from _moved(after, "seconds", before.seconds, after.seconds)
     else:
         what = f"time to {baseline}"
-        yield from _moved(before, after, what, before.to_baseline, after.to_baseline, tolerance)
+        yield from _moved(after, what, before.to_baseline, after.to_baseline)
     for name in COUNTS:
-        yield from _counted(after, name, getattr(before, name), getattr(after, name), tolerance)
-    yield from _counted(after, "ulp", before.ulp, after.ulp, tolerance)
+        yield from _counted(after, name, getattr(before, name), getattr(after, name))
+    yield from _counted(after, "ulp", before.ulp, after.ulp)
 
 
-def _moved(
-    before: BenchmarkRow, after: BenchmarkRow, what: str, old: Spread | None, new: Spread | None, tolerance: float
-) -> Iterator[SpeedChange]:
+def _moved(after: BenchmarkRow, what: str, old: Spread | None, new: Spread | None) -> Iterator[SpeedChange]:
     if old is None or new is None:
         return
     apart = new.low > old.high or new.high < old.low
     factor = new.median / old.median
-    if apart and abs(factor - 1) > tolerance:
+    if apart and abs(factor - 1) > TOLERANCE:
         yield SpeedChange(after.case, after.variant, what, f"{old.median:.3g}", f"{new.median:.3g}", factor)
 
 
-def _counted(
-    after: BenchmarkRow, what: str, old: float | None, new: float | None, tolerance: float
-) -> Iterator[SpeedChange]:
+def _counted(after: BenchmarkRow, what: str, old: float | None, new: float | None) -> Iterator[SpeedChange]:
     if old is None or new is None or old == new:
         return
     factor = new / old if old else None
-    if factor is None or abs(factor - 1) > tolerance:
+    if factor is None or abs(factor - 1) > TOLERANCE:
         yield SpeedChange(after.case, after.variant, what, f"{old:,.6g}", f"{new:,.6g}", factor)

@@ -262,7 +262,11 @@ class _Point:
         return self.operations / self.seconds
 
 
-def waterfalls(attributions: Sequence[Attribution], path: Path, most: int = 7) -> Path:
+_BARS = 7
+"""How many source ops a waterfall shows; the others are one bar."""
+
+
+def waterfalls(attributions: Sequence[Attribution], path: Path) -> Path:
     """A waterfall from the time of a source program to that of its lowering, by the source ops that added the most."""
     shown = list({one.case.name: one for one in attributions}.values())
     columns = min(2, len(shown))
@@ -270,7 +274,7 @@ def waterfalls(attributions: Sequence[Attribution], path: Path, most: int = 7) -
     figure = new_figure(WIDTH, 0.6 + 2.5 * lines)
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     for axes, one in zip(panels, shown):
-        _waterfall(axes, one, most)
+        _waterfall(axes, one)
     for axes in panels[len(shown) :]:
         axes.set_axis_off()
     variants = " / ".join(dict.fromkeys(one.variant for one in shown))
@@ -278,12 +282,12 @@ def waterfalls(attributions: Sequence[Attribution], path: Path, most: int = 7) -
     return save_figure(figure, path, DPI)
 
 
-def _waterfall(axes: Axes, one: Attribution, most: int) -> None:
+def _waterfall(axes: Axes, one: Attribution) -> None:
     added = sorted(
         ((share.label, share.seconds - (share.source_seconds or 0)) for share in one.shares),
         key=lambda item: -abs(item[1]),
     )
-    large = [item for item in added[:most] if abs(item[1]) > 0.005 * one.seconds]
+    large = [item for item in added[:_BARS] if abs(item[1]) > 0.005 * one.seconds]
     steps, others = large, added[len(large) :]
     if others:
         steps.append((f"{len(others)} others", sum(value for _, value in others)))

@@ -60,10 +60,10 @@ def few(count: int, dtype: torch.dtype, numbers: Sequence[float] = (), seed: int
     return tuple(torch.cat([column, _log_uniform(FEW - len(column), dtype, random)]) for column in columns)
 
 
-def few_whole_numbers(count: int, dtype: torch.dtype, seed: int = 0) -> tuple[torch.Tensor, ...]:
+def few_whole_numbers(count: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     """The same for integers that do not divide by zero; the widths of integers, by which they may be shifted, are among
     them."""
-    random, info = torch.Generator().manual_seed(seed), torch.iinfo(dtype)
+    random, info = torch.Generator().manual_seed(0), torch.iinfo(dtype)
     listed = [0, 1, 2, 3, 7, 8, 31, 32, 33, 63, 64, 65, -1, -2, -7, info.max, info.max - 1]
     special = torch.tensor([value for value in listed if info.min <= value <= info.max], dtype=dtype)
     rows = _product([special] * count, FEW, random)

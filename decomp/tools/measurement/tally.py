@@ -161,7 +161,11 @@ def _left_out(scope: PromisedScope, like: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def worst_points(results: MeasuredResult, comparable: Iterable[int] = (), count: int = 8) -> list[int]:
+_WORST = 8
+"""How many of the largest errors of each are looked at again."""
+
+
+def worst_points(results: MeasuredResult, comparable: Iterable[int] = ()) -> list[int]:
     """Indices of the largest errors of the rule and of the op's own kernel, except those already known."""
     left_out = torch.tensor(list(comparable), dtype=torch.int64)
     indices: set[int] = set()
@@ -172,7 +176,7 @@ def worst_points(results: MeasuredResult, comparable: Iterable[int] = (), count:
         if results.scope is not None:
             error = error.masked_fill(_left_out(results.scope, found.special), -1.0)
         error = error.index_fill(0, left_out, -1.0)
-        indices.update(error.topk(min(count, error.numel())).indices.tolist())
+        indices.update(error.topk(min(_WORST, error.numel())).indices.tolist())
     return sorted(indices)
 
 
