@@ -280,9 +280,9 @@ class _Decisions:
         self.own, self.session = own, session
         self.planner, self.matching = session.planner, session.matching
 
-    def decided(self, held: frozenset[str] = frozenset()) -> ProgramGraph:
-        """The graph with a decision for each call, and metadata that is true under these decisions. `held`: calls that
-        must stay, as a call that stays reads their memory by strides."""
+    def decided(self, pinned: frozenset[str] = frozenset()) -> ProgramGraph:
+        """The graph with a decision for each call, and metadata that is true under these decisions. `pinned`: calls
+        that must stay, as a call that stays reads their memory by strides."""
         own, owner = self.own, self.own.owner
         # A signature says which results are used, and a value that is only written back has no user in the graph.
         self.planner.memory.signatures.written.update(write.value for write in own.writes)
@@ -299,8 +299,10 @@ class _Decisions:
                 decisions[node] = LEGAL if self.matching.everywhere else _UNDER_AUTOCAST
             elif node.op == "call_module":
                 decisions[node] = self._module(owner, node)
-            elif node in propagation.lost or node.name in held:
-                decisions[node] = Blocked.because(spell_target(node.target), propagation.lost.get(node, PINNED))
+            elif node in propagation.strides_unsatisfiable or node.name in pinned:
+                decisions[node] = Blocked.because(
+                    spell_target(node.target), propagation.strides_unsatisfiable.get(node, PINNED)
+                )
             # Casts at the border are in dtypes that the target lacks by definition: they are for the host.
             elif node.name in at_border:
                 decisions[node] = LEGAL
@@ -311,9 +313,9 @@ class _Decisions:
                 self.planner.propagate(propagation, node, decisions[node])
         # Blocked calls stay in a partial lowering, and read memory by strides: calls before them whose strides changed
         # are kept as well, and everything is decided again.
-        # It ends, as each round holds at least one more call.
-        if self.session.partial and (more := propagation.changed_before_lost()):
-            return self.decided(held | more)
+        # It ends, as each round pins at least one more call.
+        if self.session.partial and (more := propagation.changed_before_unsatisfiable()):
+            return self.decided(pinned | more)
         own, decisions = _with_true_metadata(own, decisions, propagation)
         # Copies and detaches come before the connection: a copy has a gradient like its operand, a detached value has
         # none, and `connect_results` looks at what the expansion then returns.

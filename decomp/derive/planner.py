@@ -521,8 +521,8 @@ class Planner:
         decisions: dict[fx.Node, Decision] = {}
         in_bytes = not self.everywhere and has_byte_floats(request.node)
         for node in propagation.nodes():
-            if node in propagation.lost:
-                return Declined(f"emits {node.target}, which {propagation.lost[node]}")
+            if node in propagation.strides_unsatisfiable:
+                return Declined(f"emits {node.target}, which {propagation.strides_unsatisfiable[node]}")
             limit = budget.left_for(node)
             decision = decisions[node] = self._decide_inside(node, context, request.basis, limit)
             if isinstance(decision, Blocked):

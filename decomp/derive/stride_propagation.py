@@ -30,7 +30,7 @@ from decomp.metadata.symbolic_sizes import is_data
 from decomp.torch_internals.pytree import tensors_in, tree_leaves, tree_map
 
 PINNED = "a call that stays reads its memory by strides, and it has gaps"
-_LOST = "reads memory with gaps by strides, which are different in the lowered program"
+_UNSATISFIABLE = "reads memory with gaps by strides, which are different in the lowered program"
 
 
 def changed_strides(graph: fx.Graph, expected: Any) -> Any:
@@ -62,11 +62,11 @@ class StridePropagation:
         # With stale strides the first node may need a copy of its
         # operand, so that the copy of the graph begins at once.
         self.emit = Emitter(source) if stale_strides else None
-        self.lost: dict[fx.Node, str] = {}
+        self.strides_unsatisfiable: dict[fx.Node, str] = {}
         """Calls that need the captured strides and cannot get them, and why."""
         self._changed: set[fx.Node] = set()
         self._expected = expected
-        self._captured_meta = dict(stale_strides or {})
+        self._stale_strides = dict(stale_strides or {})
 
     @property
     def graph(self) -> fx.Graph:
@@ -102,9 +102,9 @@ class StridePropagation:
         self._changed.add(self.current(node))
         _update_meta(self.emit, self.current(node), fake_like(self.emit.mode, results))
 
-    def changed_before_lost(self) -> frozenset[str]:
+    def changed_before_unsatisfiable(self) -> frozenset[str]:
         """The names of calls whose changed strides make a later call lose its captured ones."""
-        before = dict.fromkeys(self.lost)
+        before = dict.fromkeys(self.strides_unsatisfiable)
         # The list grows while it is walked: a breadth-first search.
         for node in (waiting := list(before)):
             new = [given for given in node.all_input_nodes if given not in before]
@@ -155,8 +155,8 @@ class StridePropagation:
 
     def _copy_node(self, emit: Emitter, node: fx.Node, value_map: Mapping[fx.Node, fx.Node]) -> fx.Node:
         new = emit.copy(node, value_map.__getitem__)
-        if node in self._captured_meta:
-            emit.stale_strides[new] = self._captured_meta[node]
+        if node in self._stale_strides:
+            emit.stale_strides[new] = self._stale_strides[node]
         return new
 
     def _as_captured(
@@ -168,7 +168,7 @@ class StridePropagation:
         before = _in_order(emit, value_map, orders, node)
         new = self._copy_node(emit, node, value_map)
         if None in orders.values() and not isinstance(node.target, torch._ops.HigherOrderOperator):
-            self.lost[new] = _LOST
+            self.strides_unsatisfiable[new] = _UNSATISFIABLE
         return [*before, new]
 
     def _can_be_run(self, node: fx.Node) -> bool:
@@ -237,11 +237,11 @@ def _differ(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
 
 # Strides of kernels' results.
 
-TrueResults = Callable[[fx.Node], Any]
+KernelStrides = Callable[[fx.Node], Any]
 """Returns the true metadata of a call's results, if the captured metadata has other strides; else None."""
 
 
-def with_kernel_strides(own: ProgramGraph, kernel_strides: TrueResults) -> ProgramGraph:
+def with_kernel_strides(own: ProgramGraph, kernel_strides: KernelStrides) -> ProgramGraph:
     """A functional graph with metadata that has the strides its kernels return. A call that does not work on these
     gets a copy."""
     # The output is not brought to its captured strides: what a functional graph returns is compared later, by the plan.
@@ -253,7 +253,7 @@ def with_kernel_strides(own: ProgramGraph, kernel_strides: TrueResults) -> Progr
     return own if propagation.emit is None else own.rewritten(propagation.emit.rewrite, "kernel strides")
 
 
-def correct_strides(own: ProgramGraph, kernel_strides: TrueResults) -> ProgramGraph:
+def correct_strides(own: ProgramGraph, kernel_strides: KernelStrides) -> ProgramGraph:
     """A captured graph with the strides that its kernels return; its calls are unchanged. Their meaning depends on it:
     which of them return views, and what those that read by strides read. The graph itself if it already has them, or
     if a call does not work on them: PyTorch could not run the captured graph, and `with_kernel_strides` adds a copy."""
@@ -301,7 +301,7 @@ class _StridesOnly(StridePropagation):
 
 
 def _corrected(
-    graph: fx.Graph, owner: nn.Module, kernel_strides: TrueResults, inputs: Mapping[str, Any]
+    graph: fx.Graph, owner: nn.Module, kernel_strides: KernelStrides, inputs: Mapping[str, Any]
 ) -> tuple[Rewrite, dict[str, fx.GraphModule]] | None:
     """The rewrite of a graph, and the bodies of regions that were corrected as well, by attribute name. `inputs`: the
     metadata of inputs, by name, if it is not the captured one."""
@@ -323,7 +323,7 @@ def _region_results(
     walk: StridePropagation,
     node: fx.Node,
     owner: nn.Module,
-    kernel_strides: TrueResults,
+    kernel_strides: KernelStrides,
     regions: dict[str, fx.GraphModule],
 ) -> Any:
     """The results of a region, if they differ from the captured ones; its body is added to `regions` if it was
