@@ -71,7 +71,7 @@ def price_of_template(cost: Cost | None, stamp: ExpansionTemplate, constants: Se
 
 
 @dataclass
-class Budget:
+class CostLimit:
     """What the calls of an expansion may cost together, what those decided so far do, and what the others will at
     least."""
 
@@ -83,7 +83,7 @@ class Budget:
     spent: float = 0.0
 
     @classmethod
-    def of(cls, limit: float, graph: fx.Graph, cost: Cost | None, is_sure: Callable[[fx.Node], bool]) -> Budget:
+    def of(cls, limit: float, graph: fx.Graph, cost: Cost | None, is_sure: Callable[[fx.Node], bool]) -> CostLimit:
         """The budget for an expansion; `is_sure` says of a call that it stays."""
         # Sums of a cost model are rounded: the same price in another order might seem to exceed the limit.
         if limit == math.inf or cost is not None:

@@ -122,7 +122,7 @@ class Request:
         return is_near and isinstance(self.level, str) and not isinstance(self.node.target, Pattern)
 
     @property
-    def place(self) -> tuple[Signature, fx.Node, str]:
+    def disk_key(self) -> tuple[Signature, fx.Node, str]:
         """The key of a decision on disk."""
         return self.signature, self.node, str(self.level)
 

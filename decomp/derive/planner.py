@@ -22,7 +22,7 @@ from decomp import cache_directory
 from decomp.cache.expansions import ExpansionCache, Segment
 from decomp.cache.fingerprints import Origins
 from decomp.costs.model import is_additive, is_value
-from decomp.derive.branch_and_bound import BranchAndBound, Budget, least_price, price_of_node, price_of_template
+from decomp.derive.branch_and_bound import BranchAndBound, CostLimit, least_price, price_of_node, price_of_template
 from decomp.derive.candidates import (
     AFTER_ALL_RULES,
     Candidate,
@@ -159,14 +159,14 @@ class Planner:
         them."""
         if self.kept is None or not request.may_be_kept(self.kept.depth):
             return None
-        found = self.kept.find(*request.place)
+        found = self.kept.find(*request.disk_key)
         if found is None:
             return None
         # A changed dependency that the fingerprint misses would go unnoticed: samples are decided again, and compared.
         # The place where a wrong fingerprint would show; `SHARE` in cache/expansions.py says how many are drawn.
         if self.kept.is_drawn():
             runs, decision = self.candidates.runs, self._decide_anew(request, DecisionDependencies())
-            if not self.kept.confirm(found, *request.place, record_of(decision)):
+            if not self.kept.confirm(found, *request.disk_key, record_of(decision)):
                 return decision
             self.candidates.runs = runs
         # Respelling needs the aliases that this process has not seen, as it did not run the rule.
@@ -271,7 +271,7 @@ class Planner:
         record = record_of(decision)
         # Never a decision in which a user's function had a part: its source says nothing of what it reads.
         if self.kept and record and known is memory and request.may_be_kept(self.kept.depth):
-            self.kept.note(*request.place, record)
+            self.kept.note(*request.disk_key, record)
 
     def _decision(self, request: Request) -> Decision:
         node = request.node
@@ -514,7 +514,7 @@ class Planner:
             return Declined(f"leads into a recursion deeper than {DEPTH_LIMIT} rules")
         # The key is what ends cycles: the same op at other sizes is progress, as in a product that is split in halves.
         context = (*request.context, Derivation(request.signature.key, request.op, place, request.level))
-        budget = Budget.of(request.limit, expansion.graph, self.cost, self._is_sure)
+        budget = CostLimit.of(request.limit, expansion.graph, self.cost, self._is_sure)
         propagation = StridePropagation(
             expansion.graph, expected=select_results(request.signature.read, request.expected)
         )
