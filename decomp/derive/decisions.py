@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from decomp.breakdown.accounts import ProgramAccount
     from decomp.breakdown.layers import Layers
 
+CallPlace = tuple[int, str]
+"""A call of a program: the number of its graph, and its name there."""
 Tried = tuple[tuple[str, str], ...]
 """Alternatives that were tried, with the reason why each was not chosen."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx
 
 from decomp.costs.plans import Price, Priced
-from decomp.derive.decisions import Blocked, Decision, Derived, ErasedGuard
+from decomp.derive.decisions import Blocked, CallPlace, Decision, Derived, ErasedGuard
 from decomp.errors import CostError, spell_target
 from decomp.ir.call import call_if_bound
 from decomp.ir.module import ProgramGraph
@@ -25,7 +25,7 @@ from decomp.rules.certificate_text import COLUMNS, circumstances, table, verdict
 from decomp.rules.library import certificate_of
 from decomp.rules.rules import Rule
 from decomp.tables import Table
-from decomp.validation.plan_prices import Place, PlanPricing
+from decomp.validation.plan_prices import PlanPricing
 
 
 class RuleTexts:
@@ -149,7 +149,7 @@ def _op(node: fx.Node) -> str:
     return str(call.op) if call is not None else spell_target(node.target)
 
 
-def _prices(lowering: Lowering) -> Mapping[Place, Priced]:
+def _prices(lowering: Lowering) -> Mapping[CallPlace, Priced]:
     pricing = lowering.plan.pricing
     try:
         return pricing.by_call() if isinstance(pricing, PlanPricing) else {}

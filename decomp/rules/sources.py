@@ -18,7 +18,7 @@ from typing import Any
 from decomp.errors import spell_target
 from decomp.rules.rules import Rule
 
-Place = tuple[str, str]
+Definition = tuple[str, str]
 """A module and a name that it defines."""
 
 
@@ -54,7 +54,7 @@ def _parts(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def _definitions(function: Callable[..., Any]) -> dict[Place, ast.AST]:
+def _definitions(function: Callable[..., Any]) -> dict[Definition, ast.AST]:
     """The definitions of a function and of everything it uses within its package, by place."""
     inner = inspect.unwrap(function)
     if not isinstance(inner, types.FunctionType):
@@ -62,7 +62,7 @@ def _definitions(function: Callable[..., Any]) -> dict[Place, ast.AST]:
     start = (inner.__module__ or "", inner.__qualname__.split(".")[0])
     if _definition(start) is None:
         return {}
-    found: dict[Place, ast.AST] = {}
+    found: dict[Definition, ast.AST] = {}
     waiting = [start]
     while waiting:
         place = waiting.pop()
@@ -111,7 +111,7 @@ def _plain(value: Any) -> str:
     return str([*map(_plain, items)]) if isinstance(items, (list, tuple)) else type(value).__qualname__
 
 
-def _reached(module: str, node: ast.AST) -> Iterator[Place]:
+def _reached(module: str, node: ast.AST) -> Iterator[Definition]:
     """Places in the same package that a definition names, without those of its registration."""
     _, imported = _module(module)
     bodies = [
@@ -129,19 +129,19 @@ def _reached(module: str, node: ast.AST) -> Iterator[Place]:
                 yield (f"{source}.{name}" if name else source, inner.attr)
 
 
-def _definition(place: Place) -> ast.AST | None:
+def _definition(place: Definition) -> ast.AST | None:
     """The definition of a name in a module, except that of its collection of rules."""
     return _module(place[0])[0].get(place[1]) if place[1] not in _COLLECTIONS else None
 
 
 @functools.cache
-def _module(name: str) -> tuple[dict[str, ast.AST], dict[str, Place]]:
+def _module(name: str) -> tuple[dict[str, ast.AST], dict[str, Definition]]:
     """The top-level definitions of a module, and its imports from its own package."""
     tree = _tree(name)
     if tree is None:
         return {}, {}
     defined: dict[str, ast.AST] = {}
-    imported: dict[str, Place] = {}
+    imported: dict[str, Definition] = {}
     package = name.split(".")[0]
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):

@@ -14,7 +14,7 @@ from torch import fx
 from decomp.capture.frontends import all_inputs
 from decomp.costs.counting import CALLS
 from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph
-from decomp.derive.decisions import Blocked, Decision, Derived, PlannedProgram, op_of_node
+from decomp.derive.decisions import Blocked, CallPlace, Decision, Derived, PlannedProgram, op_of_node
 from decomp.derive.pipeline import CaptureRequest, plan_program
 from decomp.derive.rule_selection import RuleSelection
 from decomp.errors import AccuracyError, NotLowered, spell_target
@@ -23,7 +23,7 @@ from decomp.ir.call import call_if_bound
 from decomp.ir.module import Module
 from decomp.ir.ops import Op
 from decomp.rules.accuracy import LEVELS, Accuracy, Level, Policy
-from decomp.validation.error_sources import Experiment, Place, Traced
+from decomp.validation.error_sources import Experiment, Traced
 from decomp.validation.running_programs import without_numbers
 
 
@@ -107,7 +107,7 @@ class Levels:
         self.original = Error.of(self._as_it_is.outputs, self.experiment.exact)
         """The error of the source program in PyTorch."""
         _require_errors(self._as_it_is.outputs, narrower)
-        self.nodes: dict[Op, dict[Place, fx.Node]] = {}
+        self.nodes: dict[Op, dict[CallPlace, fx.Node]] = {}
         """By op, its calls that depend on inputs."""
         for place, node in self.experiment.calls():
             self.nodes.setdefault(_op_of(node), {})[place] = node
@@ -132,7 +132,7 @@ class Levels:
         """The ops without a float64 kernel."""
         return self._named(self.experiment.own_only)
 
-    def _named(self, places: Collection[Place]) -> tuple[str, ...]:
+    def _named(self, places: Collection[CallPlace]) -> tuple[str, ...]:
         nodes = (
             node
             for i, graph in enumerate(self.experiment.graphs)
@@ -179,7 +179,7 @@ class Levels:
         found = self.experiment.with_errors(errors) if wrong else self.experiment.exact
         return Error.of(found, self.experiment.exact)
 
-    def _derived(self, op: Op, level: Level) -> dict[Place, Derived]:
+    def _derived(self, op: Op, level: Level) -> dict[CallPlace, Derived]:
         found = {place: self._decisions[level].get(place) for place in self.nodes[op]}
         return {place: decision for place, decision in found.items() if isinstance(decision, Derived)}
 
@@ -233,7 +233,7 @@ def _inputs(program: Module, source: CaptureRequest) -> list[object]:
     return found
 
 
-def _decisions(planned: PlannedProgram) -> dict[Place, Decision]:
+def _decisions(planned: PlannedProgram) -> dict[CallPlace, Decision]:
     return {(i, node.name): decision for i, node, decision in planned.decisions}
 
 

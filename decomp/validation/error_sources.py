@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from decomp.derive.decisions import CallPlace
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.aliases import attribute
 from decomp.ir.arguments import zipped
@@ -22,8 +23,6 @@ from decomp.torch_internals import pytree
 from decomp.validation.closeness import widened
 from decomp.validation.running_programs import call_node, forked_random_state, run_graph
 
-Place = tuple[int, str]
-"""A call of a program: the number of its graph, and its name there."""
 Way = ExpansionTemplate | None
 """How a call is computed: by an expansion, or by PyTorch's own kernel (None)."""
 _OF_BITS = frozenset(("view_dtype", "nextafter", "frexp"))
@@ -39,7 +38,7 @@ class Traced:
     """A run of a program in its own dtypes."""
 
     outputs: list[torch.Tensor]
-    errors: Mapping[Place, Sequence[Errors]]
+    errors: Mapping[CallPlace, Sequence[Errors]]
     """The errors of each call on its operands in this run, for each time that it ran: the difference to the same call
     in float64."""
 
@@ -51,13 +50,13 @@ class Experiment:
         """`module`: functional graphs; `inputs`: those of the program."""
         self.module, self.inputs, self.seed = module, list(inputs), seed
         self.graphs = tuple(module.graphs.values())
-        self.random: dict[Place, list[Any]] = {}
+        self.random: dict[CallPlace, list[Any]] = {}
         """The results of each call that draws random numbers, for each time that it ran."""
-        self.own_only: set[Place] = set()
+        self.own_only: set[CallPlace] = set()
         """Calls without a float64 kernel, or with another meaning there: they count as exact."""
-        self.given: dict[Place, Any] = {}
+        self.given: dict[CallPlace, Any] = {}
         """The dtypes of each call's arguments, in containers like those of the arguments."""
-        self.containers: dict[Place, Any] = {}
+        self.containers: dict[CallPlace, Any] = {}
         """The structure of each call's results."""
         self._number = {graph.owner: number for number, graph in enumerate(self.graphs)}
         self._effects = [EffectTable(graph.owner) for graph in self.graphs]
@@ -70,11 +69,11 @@ class Experiment:
         self.exact = self._run(self._wide, self._wide_inputs)
         """The outputs of the program in float64."""
 
-    def traced(self, ways: Mapping[Place, Way]) -> Traced:
+    def traced(self, ways: Mapping[CallPlace, Way]) -> Traced:
         """A run in which some calls are replaced by expansions, all in their own dtypes."""
-        errors: dict[Place, list[Errors]] = {}
+        errors: dict[CallPlace, list[Errors]] = {}
 
-        def call(place: Place, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        def call(place: CallPlace, node: fx.Node, args: Any, kwargs: Any) -> Any:
             found = self._by(place, node, ways.get(place), args, kwargs)
             if place not in self.own_only:
                 errors.setdefault(place, []).append(_errors(found, self._wide(place, node, args, kwargs)))
@@ -82,18 +81,18 @@ class Experiment:
 
         return Traced(self._run(call, self.inputs), errors)
 
-    def with_errors(self, errors: Mapping[Place, Sequence[Errors]]) -> list[torch.Tensor]:
+    def with_errors(self, errors: Mapping[CallPlace, Sequence[Errors]]) -> list[torch.Tensor]:
         """The outputs in float64, with these errors added to the results of calls."""
-        turns: dict[Place, int] = {}
+        turns: dict[CallPlace, int] = {}
 
-        def call(place: Place, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        def call(place: CallPlace, node: fx.Node, args: Any, kwargs: Any) -> Any:
             exact = self._wide(place, node, args, kwargs)
             turn = turns[place] = turns.get(place, -1) + 1
             return _plus(exact, errors[place][turn]) if turn < len(errors.get(place, ())) else exact
 
         return self._run(call, self._wide_inputs)
 
-    def calls(self) -> Iterator[tuple[Place, fx.Node]]:
+    def calls(self) -> Iterator[tuple[CallPlace, fx.Node]]:
         """The calls of tensor ops that ran and draw no random numbers."""
         for number, graph in enumerate(self.graphs):
             for node in graph.graph.nodes:
@@ -118,7 +117,7 @@ class Experiment:
 
     # One call.
 
-    def _first(self, place: Place, node: fx.Node, args: Any, kwargs: Any) -> Any:
+    def _first(self, place: CallPlace, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """Run a call by its own kernel, and record its arguments and the random numbers it draws."""
         result = self._by(place, node, None, args, kwargs)
         if self._effects[place[0]].of(node).most:
@@ -129,7 +128,7 @@ class Experiment:
         self.containers[place] = pytree.tree_structure(result)
         return result
 
-    def _by(self, place: Place, node: fx.Node, way: Way, args: Any, kwargs: Any) -> Any:
+    def _by(self, place: CallPlace, node: fx.Node, way: Way, args: Any, kwargs: Any) -> Any:
         """Run a call by an expansion, or by its own kernel."""
         if way is None:
             return call_node(node, self.graphs[place[0]].owner, args, kwargs)
@@ -142,7 +141,7 @@ class Experiment:
         # whatever reads a result expects the containers of the op.
         return pytree.tree_unflatten(tensors, like) if like.num_leaves == len(tensors) else found
 
-    def _wide(self, place: Place, node: fx.Node, args: Any, kwargs: Any) -> Any:
+    def _wide(self, place: CallPlace, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """Run a call in float64, or in its own dtype if it has no float64 kernel."""
         if place not in self.own_only and not _is_of_bits(node):
             try:
@@ -153,14 +152,14 @@ class Experiment:
         self.own_only.add(place)
         return widened(self._by(place, node, None, *self._narrowed(place, (args, kwargs))))
 
-    def _narrowed(self, place: Place, arguments: Any) -> Any:
+    def _narrowed(self, place: CallPlace, arguments: Any) -> Any:
         """Arguments in their dtypes in the program; a dtype argument is unchanged."""
         leaves, spec = pytree.tree_flatten(arguments)
         dtypes = pytree.tree_leaves(self.given[place])
         return pytree.tree_unflatten([_in_dtype(leaf, dtype) for leaf, dtype in zip(leaves, dtypes)], spec)
 
 
-_Compute = Callable[[Place, fx.Node, Any, Any], Any]
+_Compute = Callable[[CallPlace, fx.Node, Any, Any], Any]
 """Computes the results of one call."""
 
 
@@ -169,7 +168,7 @@ class _ProgramRun:
 
     def __init__(self, experiment: Experiment, compute: _Compute, wide: bool) -> None:
         self.experiment, self.compute, self.wide = experiment, compute, wide
-        self.drawn: dict[Place, int] = {}
+        self.drawn: dict[CallPlace, int] = {}
         """How many times each call that draws random numbers has run."""
 
     def graph(self, number: int, inputs: Sequence[Any]) -> Any:

@@ -13,7 +13,7 @@ from torch import fx
 from decomp.costs.counting import CALLS
 from decomp.costs.model import Cost, calls_in, price_of_calls, price_of_graph, unit_of
 from decomp.costs.plans import PlanCosts, Price, Priced
-from decomp.derive.decisions import Decision, Derived, Legal, PlannedProgram, op_of_node
+from decomp.derive.decisions import CallPlace, Decision, Derived, Legal, PlannedProgram, op_of_node
 from decomp.derive.pipeline import plan_program
 from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.session import resumed_session
@@ -26,9 +26,6 @@ from decomp.rules.accuracy import LEVELS, Accuracy, Policy
 from decomp.rules.library import certificate_of
 from decomp.rules.rules import Rule
 from decomp.torch_internals.pytree import tensors_in
-
-Place = tuple[int, str]
-"""A call: the number of its graph, and its name there."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class PlanPricing:
     def __call__(self) -> PlanCosts:
         """The costs of the plan. Raises `CostError`."""
         others, cost, own = self._at_each_level(), self.cost, dict(_decisions(self.planned))
-        groups: dict[tuple[str, str, str], dict[Place, fx.Node]] = {}
+        groups: dict[tuple[str, str, str], dict[CallPlace, fx.Node]] = {}
         for place, (node, decision) in own.items():
             if isinstance(decision, Derived):
                 groups.setdefault(self._key(node, decision), {})[place] = node
@@ -57,12 +54,12 @@ class PlanPricing:
         aim = self.policy.aim(self.matching.target.costs)
         return PlanCosts(target, repr(cost), costliest_first, legal, unit_of(cost), len(kept), aim)
 
-    def by_call(self) -> Mapping[Place, Priced]:
+    def by_call(self) -> Mapping[CallPlace, Priced]:
         """The price of each derived call, and those of the same call at other levels. Calls that are decided alike
         share one. Raises `CostError`."""
         others, own, target = self._at_each_level(), dict(_decisions(self.planned)), self.matching.target.name
         known: dict[Any, Priced] = {}
-        found: dict[Place, Priced] = {}
+        found: dict[CallPlace, Priced] = {}
         for place, (node, decision) in own.items():
             if isinstance(decision, Derived):
                 key = self._key(node, decision)
@@ -98,16 +95,16 @@ class PlanPricing:
         return dict(_decisions(plan_program(self.program, self.matching, policy)))
 
 
-Decided = Mapping[Place, tuple[fx.Node, Decision]]
+Decided = Mapping[CallPlace, tuple[fx.Node, Decision]]
 
 
-def _decisions(planned: PlannedProgram) -> Iterator[tuple[Place, tuple[fx.Node, Decision]]]:
+def _decisions(planned: PlannedProgram) -> Iterator[tuple[CallPlace, tuple[fx.Node, Decision]]]:
     return (((i, node.name), (node, decision)) for i, node, decision in planned.decisions)
 
 
 def _priced(
     key: tuple[str, str, str],
-    nodes: Mapping[Place, fx.Node],
+    nodes: Mapping[CallPlace, fx.Node],
     own: Decided,
     others: Mapping[str, Decided],
     target: str,
@@ -126,7 +123,7 @@ def _priced(
     return Priced(op, len(nodes), chosen, tuple(apart))
 
 
-def _price(level: str, nodes: Mapping[Place, fx.Node], decided: Decided, target: str, cost: Cost) -> Price | None:
+def _price(level: str, nodes: Mapping[CallPlace, fx.Node], decided: Decided, target: str, cost: Cost) -> Price | None:
     """The price of some calls in a plan at some level; None if one of them is not derived there."""
     found = [decided[place][1] for place in nodes if place in decided]
     derived = [decision for decision in found if isinstance(decision, Derived)]

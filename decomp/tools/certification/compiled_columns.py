@@ -23,9 +23,9 @@ WAYS, CALLS = 32, 900
 TIMEOUT = 1200.0
 """The time limit of a job in seconds."""
 
-Place = tuple[str, str, str]
+ColumnKey = tuple[str, str, str]
 """The identity of a rule, a target, a level."""
-Columns = dict[Place, tuple[dict[str, str], tuple[str, ...]]]
+Columns = dict[ColumnKey, tuple[dict[str, str], tuple[str, ...]]]
 """Verdicts by dtype and the fingerprints of the programs."""
 
 
@@ -57,7 +57,7 @@ def with_columns(
 class ColumnJob:
     """The columns of some implementations, to be measured in another process."""
 
-    ways: tuple[Place, ...]
+    ways: tuple[ColumnKey, ...]
     timeout: float = TIMEOUT
     seed: int = 0
 
@@ -104,7 +104,7 @@ def _cost(certificate: Certificate) -> float:
     return sum(way.cost.get("calls", 0.0) for way in compilable(certificate) if not _too_large(way))
 
 
-def _places(batch: Sequence[Certificate]) -> Iterator[Place]:
+def _places(batch: Sequence[Certificate]) -> Iterator[ColumnKey]:
     return ((each.rule, way.name, way.level) for each in batch for way in compilable(each) if not _too_large(way))
 
 

@@ -15,7 +15,7 @@ from decomp.samples import Sample
 from decomp.tools.comparing.comparison import ComparedCall
 from decomp.torch_internals import pytree
 
-Place = tuple[str, str, str]
+ImportPlace = tuple[str, str, str]
 """A directory, a module in it, and the name of a value of the module."""
 
 _SCRIPT = '''\
@@ -44,7 +44,7 @@ sys.exit(not comparison.ok)
 '''
 
 
-def save_call(directory: Path, row: ComparedCall, sample: Sample, place: Place | None) -> Path:
+def save_call(directory: Path, row: ComparedCall, sample: Sample, place: ImportPlace | None) -> Path:
     """Write the operands of a call and the script, which finds what runs it at `place`, and return the path of the
     script. Without a place, the script asks for it."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def save_call(directory: Path, row: ComparedCall, sample: Sample, place: Place |
     return script
 
 
-def _import(place: Place | None) -> str:
+def _import(place: ImportPlace | None) -> str:
     if place is None:
         return "backend = None  # to do: the decomp.Backend, or the function that runs a prefix"
     directory, module, name = place
@@ -99,7 +99,7 @@ def _literal(value: Any) -> str:
     return repr(value)
 
 
-def place_of_runner(on: Backend | Callable[..., Any]) -> Place | None:
+def place_of_runner(on: Backend | Callable[..., Any]) -> ImportPlace | None:
     """Where another process finds a backend or a function that runs prefixes; None if it cannot."""
     if isinstance(on, Backend):
         found = place_of(on)
