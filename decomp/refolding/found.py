@@ -33,7 +33,7 @@ class WantedCalls:
 
     to: Target | None = None
     prepared: Target | None = None
-    stones: Container[Any] = ()
+    intermediate: Container[Any] = ()
     """Overloads that may be found as intermediate matches, on which a later search builds a wanted call."""
 
     def may(self, overloads: Iterable[Any]) -> bool:
@@ -42,7 +42,7 @@ class WantedCalls:
 
     def __call__(self, target: Any, args: Any, kwargs: Any, like: fx.Node) -> bool:
         """Whether a call with the value of the node `like` is wanted, at least as an intermediate match."""
-        return target in self.stones or self.stays(target, args, kwargs, like)
+        return target in self.intermediate or self.stays(target, args, kwargs, like)
 
     def stays(self, target: Any, args: Any, kwargs: Any, like: fx.Node) -> bool:
         """Whether a call is wanted in the result."""
@@ -63,7 +63,7 @@ class FoundCall:
     error: float
     gain: int
     """How many nodes it saves."""
-    stone: bool = False
+    is_intermediate: bool = False
     """Whether it is only an intermediate match."""
 
     @property
@@ -87,7 +87,7 @@ class RegionSearch:
         self.around, self.runner, self.wanted = around, runner, wanted
         self.findings = Findings()
 
-    def stands(
+    def agreeing_call(
         self,
         root: fx.Node,
         name: str,
@@ -122,7 +122,7 @@ class RegionSearch:
         reason against it that is known."""
         call = found.spelling.target, found.args, dict(found.spelling.kwargs), found.region.root
         stays = self.wanted.stays(*call)
-        if not stays and found.spelling.target not in self.wanted.stones:
+        if not stays and found.spelling.target not in self.wanted.intermediate:
             return False
         # After wanting it, as misses of unwanted ops are not reported.
         fault = fault or self.around.why_open(found.region)
@@ -130,7 +130,7 @@ class RegionSearch:
             if stays:
                 self.findings.missed.append(MissedCall(found.name, found.region.root.name, fault))
             return False
-        self.findings.found.append(dataclasses.replace(found, stone=not stays))
+        self.findings.found.append(dataclasses.replace(found, is_intermediate=not stays))
         return True
 
 
@@ -273,4 +273,4 @@ def choose_spelling(
     for spelling in spellings:
         if wanted.stays(spelling.target, (*operands, *spelling.args), dict(spelling.kwargs), root):
             return spelling
-    return next((spelling for spelling in spellings if spelling.target in wanted.stones), None)
+    return next((spelling for spelling in spellings if spelling.target in wanted.intermediate), None)

@@ -59,31 +59,31 @@ def search(
     rounds = _Rounds(whole, wanted, known)
     rounds.run(_kinds(wanted, rules))
     missed = rounds.missed
-    if any(node.name in rounds.stones for node in rounds.around.graph.nodes):
-        on_stones = functools.partial(IntermediateMatches, steps=rounds.steps)
+    if any(node.name in rounds.intermediate for node in rounds.around.graph.nodes):
+        with_intermediates = functools.partial(IntermediateMatches, steps=rounds.steps)
         # From the original graph: what led to nothing is not folded there, so that nothing has to be taken back.
         rounds = _Rounds(whole, wanted, known)
-        rounds.run([(on_stones, ()), *_kinds(wanted, rules, stones=False)])
+        rounds.run([(with_intermediates, ()), *_kinds(wanted, rules, intermediate=False)])
         missed += rounds.missed
     rewrite = rounds.rewrite if rounds.rewrite is not None else _folded(graph, owner, [])
-    return RefoldSearch(rewrite, *_that_stand(rewrite.graph, rounds.folded, missed))
+    return RefoldSearch(rewrite, *_surviving(rewrite.graph, rounds.folded, missed))
 
 
 _Kind = tuple[Callable[[GraphIndex, Runner, WantedCalls], Any], Container[Any]]
 """A search, and the overloads that it may find only as intermediate matches for other searches."""
 
 
-def _kinds(wanted: WantedCalls, rules: Rules | None, stones: bool = True) -> list[_Kind]:
+def _kinds(wanted: WantedCalls, rules: Rules | None, intermediate: bool = True) -> list[_Kind]:
     """The searches that can find a wanted call, or intermediate matches for such a search."""
     found, needed = list[_Kind](), set[Any]()
     # From the last to the first, as a search is needed by later ones.
     for kind in reversed(SEARCHES):
-        own = needed.intersection(kind.finds) if stones else set[Any]()
+        own = needed.intersection(kind.finds) if intermediate else set[Any]()
         useful = [overload for overload in kind.finds if overload in own or wanted.may((overload,))]
         needed.update(each for overload in useful for each in kind.finds[overload])
         found += [(kind, own)] if useful else []
     if rules:
-        found.append((functools.partial(RulesBackwards, rules=rules), overloads_of(rules) if stones else ()))
+        found.append((functools.partial(RulesBackwards, rules=rules), overloads_of(rules) if intermediate else ()))
     return found[::-1]
 
 
@@ -96,15 +96,15 @@ class _Rounds:
         self.folded: list[RestoredCall] = []
         self.missed: list[MissedCall] = []
         self.steps: list[IntermediateMatch] = []
-        self.stones: set[str] = set()
+        self.intermediate: set[str] = set()
         """The names of intermediate matches that were folded but are not wanted."""
         self._earlier: dict[str, RestoredCall] = {}
         self._results = ResultMetadata()
 
     def run(self, kinds: Sequence[_Kind]) -> None:
         """Run each search, and fold its findings."""
-        for kind, stones in kinds:
-            wanted = replace(self.wanted, stones=stones)
+        for kind, intermediate in kinds:
+            wanted = replace(self.wanted, intermediate=intermediate)
             findings: Findings = kind(self.around, Runner(self.around, self.known), wanted).search()
             self.missed += findings.missed
             chosen = list(findings.chosen(self.around))
@@ -117,7 +117,7 @@ class _Rounds:
         for found, (_, record) in zip(chosen, made):
             self._earlier[found.region.root.name] = replace(record, nodes=0)  # the projection, if there are several
             self._earlier[record.node] = record
-            (self.stones.add if found.stone else self.stones.discard)(record.node)
+            (self.intermediate.add if found.is_intermediate else self.intermediate.discard)(record.node)
         self.folded += [record for _, record in made]
         self.steps.append(IntermediateMatch(self.rewrite, chosen))
         step = _folded(around.graph, around.owner, [fold for fold, _ in made])
@@ -125,7 +125,7 @@ class _Rounds:
         self.around = around.after(self.rewrite.graph)
 
 
-def _that_stand(
+def _surviving(
     graph: fx.Graph, folded: list[RestoredCall], missed: list[MissedCall]
 ) -> tuple[list[RestoredCall], list[MissedCall]]:
     """The findings that are still in the graph, and the misses that no later search found."""

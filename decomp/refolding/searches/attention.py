@@ -76,7 +76,7 @@ class Attentions(RegionSearch):
                 tried += 1
                 if tried > TRIALS:
                     return None
-                found = self.stands(root, "attention", spelling, args, rare=scores.rare)
+                found = self.agreeing_call(root, "attention", spelling, args, rare=scores.rare)
                 if found is not None and self.around.why_open(found.region) is None:
                     return found
         return None

@@ -140,7 +140,7 @@ class BatchNorms(RegionSearch):
         statistics = tuple(each for each in (mean, variance) if isinstance(each, fx.Node))
         if len(statistics) < 2 or any(metadata(each).requires_grad for each in statistics):
             return None
-        return self.stands(root, "batch_norm", spelling, (x, weight, bias, mean, variance), statistics)
+        return self.agreeing_call(root, "batch_norm", spelling, (x, weight, bias, mean, variance), statistics)
 
 
 def _is_wide(node: fx.Node, channels: Any) -> bool:

@@ -56,7 +56,7 @@ class IntermediateMatches(RegionSearch):
         spelling = found.spelling
         if self.wanted(spelling.target, (*operands, *spelling.args), dict(spelling.kwargs), root):
             statistics, rare = (tuple(sources.nodes(each)) for each in (found.region.statistics, found.region.rare))
-            whole = self.stands(root, found.name, spelling, operands, statistics, rare)
+            whole = self.agreeing_call(root, found.name, spelling, operands, statistics, rare)
             if whole is not None:
                 self.take(whole)
 

@@ -56,6 +56,6 @@ class Names(RegionSearch):
             args.append(term.arguments.get(argument.name, default))
         # Statistics that are used elsewhere must stay computed.
         if all(looks_only(user) or user is node for inner in term.through for user in inner.users):
-            found = self.stands(node, term.op.removeprefix("aten."), CallReading(overload), tuple(args))
+            found = self.agreeing_call(node, term.op.removeprefix("aten."), CallReading(overload), tuple(args))
             if found is not None:
                 self.take(found)

@@ -61,7 +61,7 @@ class Products(RegionSearch):
                 shown = _fitting(root, x, w)
                 if shown and (bias is None or tuple(metadata(bias).shape) == tuple(metadata(w).shape[:1])):
                     args = (shown, w) if bias is None else (shown, w, bias)
-                    found = self.stands(root, "linear", LINEAR, args)
+                    found = self.agreeing_call(root, "linear", LINEAR, args)
                     if found is not None and not self.around.why_open(found.region):
                         return found
         return None

@@ -55,7 +55,7 @@ class RulesBackwards(RegionSearch):
                 MissedCall(name, match.root.name, "the op does not accept the matched operands")
             )
             return
-        found = self.stands(match.outputs[-1], f"rule {match.pattern.name}", CallReading(overload), args)
+        found = self.agreeing_call(match.outputs[-1], f"rule {match.pattern.name}", CallReading(overload), args)
         if found is None:
             self.findings.missed.append(
                 MissedCall(name, match.root.name, "the op returns other values than its rule here")

@@ -57,13 +57,13 @@ class Weights(RegionSearch):
             place = {"aten::mul": weight, "aten::add": bias}.get(op_schema_name(user))
             for other in self._others(norm, user, current) if place is not None else ():
                 trial = [*args[:place], other, *args[(place or 0) + 1 :]]
-                found = self.stands(user, best.name if best else _name(norm), spelling, tuple(trial))
+                found = self.agreeing_call(user, best.name if best else _name(norm), spelling, tuple(trial))
                 if found is not None and self._is_whole(found):
                     best, args = found, trial
                     break
             else:
                 # A cast or view in between continues the call.
-                again = best is not None and self.stands(user, best.name, spelling, tuple(args))
+                again = best is not None and self.agreeing_call(user, best.name, spelling, tuple(args))
                 best = again or best
             current = user
         return best
