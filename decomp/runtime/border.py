@@ -13,7 +13,7 @@ from decomp.ir.accounting import effects_in
 from decomp.ir.call import call_if_bound, metadata
 from decomp.ir.dtypes import is_complex
 from decomp.runtime.tables import Backend
-from decomp.type_conversion.pairs import PUT_TOGETHER, TAKEN_APART
+from decomp.type_conversion.pairs import MERGE_COMPLEX, SPLIT_COMPLEX
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class ComplexBoundary:
         leaves: dict[fx.Node, fx.Node] = {}
         for node in graph.nodes:
             if node.op in ("placeholder", "get_attr") and is_complex(metadata(node)):
-                views = [user for user in node.users if user.target is TAKEN_APART and _lacks(backend, user)]
+                views = [user for user in node.users if user.target is SPLIT_COMPLEX and _lacks(backend, user)]
                 # One use as a complex tensor inside, and the backend would need it complex.
                 if views and all(user in views or user in outside for user in node.users):
                     leaves[node] = views[0]
-        apart = (user for node in leaves for user in node.users if user.target is TAKEN_APART)
+        apart = (user for node in leaves for user in node.users if user.target is SPLIT_COMPLEX)
         together = (
             node
             for node in graph.nodes
-            if node.target is PUT_TOGETHER and _lacks(backend, node) and all(user in outside for user in node.users)
+            if node.target is MERGE_COMPLEX and _lacks(backend, node) and all(user in outside for user in node.users)
         )
         return cls(leaves, frozenset(apart), frozenset(together))
 

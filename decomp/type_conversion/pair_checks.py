@@ -31,7 +31,7 @@ from decomp.proof.replay import replay_expansion, same, same_call
 from decomp.type_conversion.pair import real_dtype
 from decomp.type_conversion.pair_programs import border_conversions, describe_border
 from decomp.type_conversion.pair_recording import is_complex_call, reads_sizes
-from decomp.type_conversion.pairs import PUT_TOGETHER, TAKEN_APART, flatten_image
+from decomp.type_conversion.pairs import MERGE_COMPLEX, SPLIT_COMPLEX, flatten_image
 
 
 def verify_pairs(own: ProgramGraph) -> str:
@@ -83,9 +83,9 @@ class _PairsReplay:
             # Only nodes of expansions have a chain of rules.
             if node in found.chains:
                 self.made.setdefault(origin[node], []).append(node)
-            elif node.target is TAKEN_APART and node in self.border and node.name not in self.names:
+            elif node.target is SPLIT_COMPLEX and node in self.border and node.name not in self.names:
                 at_border |= self._taken_apart(node)
-            elif node.target is PUT_TOGETHER and node in self.border and node.name not in self.names:
+            elif node.target is MERGE_COMPLEX and node in self.border and node.name not in self.names:
                 at_border |= self._put_together(node)
             elif node.target is aten.clone.default and node.name not in self.names:
                 self.own[node.args[0], origin[node], self.regions[node]] = node

@@ -18,7 +18,7 @@ from decomp.metadata.fakes import mode_of
 from decomp.rules.target import Target
 from decomp.torch_internals.pytree import tensors_in
 from decomp.type_conversion.pair_recording import PairRecorder, is_complex_call, is_complex_inside
-from decomp.type_conversion.pairs import PUT_TOGETHER, TAKEN_APART, complex_as_real
+from decomp.type_conversion.pairs import MERGE_COMPLEX, SPLIT_COMPLEX, complex_as_real
 
 
 def split_complex_program(own: ProgramGraph, recorder: PairRecorder, target: Target) -> ProgramGraph:
@@ -55,10 +55,10 @@ def border_conversions(graph: fx.Graph) -> Iterator[fx.Node]:
     complex. Not at the border: a split directly after a merge, and a merge that is only split again."""
     for node in graph.nodes:
         if (
-            node.target is TAKEN_APART
-            and node.args[0].target is not PUT_TOGETHER
-            or node.target is PUT_TOGETHER
-            and all(user.target is not TAKEN_APART for user in node.users)
+            node.target is SPLIT_COMPLEX
+            and node.args[0].target is not MERGE_COMPLEX
+            or node.target is MERGE_COMPLEX
+            and all(user.target is not SPLIT_COMPLEX for user in node.users)
         ):
             yield node
 
@@ -66,8 +66,8 @@ def border_conversions(graph: fx.Graph) -> Iterator[fx.Node]:
 def describe_border(graph: fx.Graph) -> str:
     """The conversions at the border: `x split by view_as_real; y merged by view_as_complex`."""
     calls = list(border_conversions(graph))
-    apart = dict.fromkeys(node.args[0] for node in calls if node.target is TAKEN_APART)
-    together = [node for node in calls if node.target is PUT_TOGETHER]
+    apart = dict.fromkeys(node.args[0] for node in calls if node.target is SPLIT_COMPLEX)
+    together = [node for node in calls if node.target is MERGE_COMPLEX]
     said = [
         f"{_names(apart)} split by view_as_real" if apart else "",
         f"{_names(together)} merged by view_as_complex" if together else "",

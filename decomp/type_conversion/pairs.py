@@ -23,7 +23,7 @@ from decomp.type_conversion.conversion import TypeConversion
 from decomp.type_conversion.pair_recording import PairRecorder, is_complex_call, reads_sizes
 
 # Views where memory allows it, so that the border costs no copy of an input.
-TAKEN_APART, PUT_TOGETHER = aten.view_as_real.default, aten.view_as_complex.default
+SPLIT_COMPLEX, MERGE_COMPLEX = aten.view_as_real.default, aten.view_as_complex.default
 
 
 def complex_as_real(
@@ -141,7 +141,7 @@ class ComplexAsReal(TypeConversion):
         pair = self.emit(aten.stack.default, ([*parts], -1), at, "pair")
         if order is not None:
             pair = self.emit(aten.permute.default, (pair, [*inverse(order), len(order)]), at, "pair")
-        return self.emit(PUT_TOGETHER, (pair,), at, "complex")
+        return self.emit(MERGE_COMPLEX, (pair,), at, "complex")
 
     def make_image(self, value: fx.Node) -> tuple[fx.Node, fx.Node]:
         whole = self.originals[value]
@@ -152,7 +152,7 @@ class ComplexAsReal(TypeConversion):
                 "  to do: pass x.resolve_conj() instead, both when lowering and when calling the model"
             )
         # Views of one real tensor: an input is read once.
-        pair = self.emit(TAKEN_APART, (whole,), value, "pair")
+        pair = self.emit(SPLIT_COMPLEX, (whole,), value, "pair")
         real = self.emit(aten.select.int, (pair, -1, 0), value, "real")
         return real, self.emit(aten.select.int, (pair, -1, 1), value, "imag")
 
