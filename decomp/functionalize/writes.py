@@ -37,7 +37,7 @@ class Write:
     signed: bool = False
     """Whether the value is an output that the signature of an exported program names, and not that of a `copy_`."""
 
-    def through(self, rewrite: Rewrite) -> Write:
+    def rebased_on(self, rewrite: Rewrite) -> Write:
         """The same write in a graph derived from this one."""
         return replace(self, source=rewrite.values[self.source], value=rewrite.values[self.value])
 

@@ -71,7 +71,7 @@ class ProgramGraph:
         facts = {
             "why": None,
             "decisions": None,
-            "writes": tuple(write.through(edges) for write in self.writes),
+            "writes": tuple(write.rebased_on(edges) for write in self.writes),
             "stale_strides": {values[node]: meta for node, meta in self.stale_strides.items() if node in values},
             # A node under the name of its source is that call; a node under a new name was made otherwise.
             "chains": {new: chains[old] for new, old in edges.origin.items() if new.name == old.name and old in chains}
