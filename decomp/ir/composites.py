@@ -122,8 +122,8 @@ class Outlined:
 
     calls: Mapping[fx.Node, CompositeCall]
     """The composite calls of the new graph."""
-    said: tuple[CompositeCall, ...]
-    """What all composite calls of the new graph say of themselves, in order, those of its source included."""
+    declared: tuple[CompositeCall, ...]
+    """What all composite calls of the new graph declare, in order, those of its source included."""
     left: Mapping[str, str]
     """Calls of the planned graph that were to become composites and did not, by name, with the reason."""
 

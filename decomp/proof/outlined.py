@@ -1,5 +1,5 @@
 """Verification of composites: with each body in the place of its calls, a graph must be the one that was outlined, call
-by call, and each call must say of itself what was recorded."""
+by call, and each call must declare what was recorded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_outlined(own: ProgramGraph, bodies: Mapping[str, fx.Graph], lifted: Ma
     `NotAsRecorded`, `OutputsChanged`."""
     record: Outlined = own.why
     assert own.before is not None
-    require_said(own.graph, record)
+    require_recorded_composites(own.graph, record)
     inlined = inline_composites(own.graph, record, bodies)
     compared = _require_same_calls(own.before.graph, inlined, lifted, signed)
     names = sorted({made.name for made in record.calls.values()})
@@ -32,14 +32,14 @@ def check_outlined(own: ProgramGraph, bodies: Mapping[str, fx.Graph], lifted: Ma
     return f"{calls} ({', '.join(names)}) inlined again: each of {compared} calls is as before, on the same operands"
 
 
-def require_said(graph: fx.Graph, record: Outlined) -> None:
-    """Require that the composite calls of a graph say of themselves what was recorded. Raises `NotAsRecorded`."""
-    said = composites_in(graph)
-    if len(said) != len(record.said):
-        raise NotAsRecorded(f"there are {len(said)} composite calls, not {len(record.said)}")
-    for (node, found), made in zip(said.items(), record.said):
+def require_recorded_composites(graph: fx.Graph, record: Outlined) -> None:
+    """Require that the composite calls of a graph declare what was recorded. Raises `NotAsRecorded`."""
+    declared = composites_in(graph)
+    if len(declared) != len(record.declared):
+        raise NotAsRecorded(f"there are {len(declared)} composite calls, not {len(record.declared)}")
+    for (node, found), made in zip(declared.items(), record.declared):
         if found != made:
-            problem = f"{node.name!r} says of itself what was not recorded"
+            problem = f"{node.name!r} declares another composite than was recorded"
             raise NotAsRecorded(problem, node, expected=shown(made.meta), found=shown(found.meta))
 
 

@@ -30,7 +30,7 @@ from decomp.proof.correspondence import (
     VerificationError,
     WritesChanged,
 )
-from decomp.proof.outlined import require_said
+from decomp.proof.outlined import require_recorded_composites
 from decomp.proof.replay import same
 from decomp.torch_internals import pytree
 
@@ -86,7 +86,7 @@ def _composites_kept(program: ReturnedProgram) -> Iterator[str]:
         if own.composite is not None:
             require_same_graph(own.graph, module.graph, NotAsRecorded, f"the body {own.name!r}")
         if own.at("composites") is not None:
-            require_said(module.graph, own.record("composites"))
+            require_recorded_composites(module.graph, own.record("composites"))
     if with_bodies:
         yield "each composite call is as recorded, and runs its verified body"
 
