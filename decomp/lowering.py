@@ -118,9 +118,9 @@ class Lowering:
 
     @functools.cached_property
     def stages(self) -> Mapping[str, Stage]:
-        """The program after each stage, `capture`, `functionalize`, `expand` and (if it changed something) `simplify`:
-        calls with dtypes and shapes, and for each the node of the stage before and what justifies it.
-        `print(lowering.stages["expand"])`."""
+        """The program after each stage, `capture`, `functionalize`, `expand` and, where these changed something,
+        `composites` or `simplify`: calls with dtypes and shapes, and for each the node of the stage before and what
+        justifies it. `print(lowering.stages["expand"])`."""
         internals = self.internals
         return stages_of(internals.pieces, internals.composites)
 
@@ -351,7 +351,7 @@ def _run_stages(request: LoweringRequest, program: Module, clock: StageClock) ->
         blockers = planned.plan.blockers
         known = not any(blocker.needs_metadata for blocker in blockers)
         raise NotLowered(target.name, blockers, SuggestionSearch(program, matching, policy) if known else None)
-    with clock.stage("retrace"):
+    with clock.stage("expand"):
         module = expand_module(planned)
         module = outline_module(module, request.versions) if request.versions else module
     if settings is not None:

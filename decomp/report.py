@@ -146,7 +146,7 @@ class Report:
 
     @property
     def timing(self) -> str:
-        """`336 ms: capture 245, plan 1.0, retrace 14, verify 4.7, rebuild 71`."""
+        """`336 ms: capture 245, plan 1.0, expand 14, verify 4.7, rebuild 71`."""
         stages = ", ".join(f"{stage} {_milliseconds(seconds)}" for stage, seconds in self.seconds.items())
         return f"{_milliseconds(sum(self.seconds.values()))} ms: {stages}"
 
