@@ -34,7 +34,7 @@ _UNLEVELLED = -1
 
 def price_of_node(cost: Cost | None, node: fx.Node) -> float:
     """The cost of one call; 1 without a cost model. Numbers and projections of tuples cost nothing."""
-    # Sizes are computed by the host and parts of a result are no work: an expansion must not look dearer for these.
+    # Sizes are computed by the host, and parts of a result are no work: an expansion costs no more because of these.
     if is_host(node) or is_projection(node):
         return 0.0
     if cost is None:

@@ -2,7 +2,7 @@
 
 A decision is made once per signature and level of accuracy. Deciding an illegal call runs its rules; each
 recorded expansion is a graph of calls, which are decided recursively (`reach`). A derivation reaches the target if all
-calls that it ends in are legal. `Planner._choose` is the only place that chooses between candidates. A recursion that
+calls that it ends in are legal. `Planner._choose` is where every choice between alternatives begins. A recursion that
 comes back to a signature that is already being derived tries the remaining alternatives there, or is blocked; decisions
 that depend on such a cycle are not memoised, as they hold only in their context."""
 
@@ -385,8 +385,8 @@ class Planner:
 
     def _rivals(self, request: Request) -> Iterator[list[Candidate]]:
         """The candidates, in order of registration, in groups that compete by cost."""
-        # Rules without a level stand where they were registered: one cannot be passed over for being dearer, nor can a
-        # levelled rule behind it be taken before it.
+        # Rules without a level stand where they were registered: one cannot be passed over for being costlier, nor
+        # can a levelled rule behind it be taken before it.
         group: list[Candidate] = []
         for candidate in self.candidates.of_rules(request):
             if self._competes(candidate.rule, request):

@@ -55,7 +55,7 @@ class Weight:
 
 
 class PortableRecorder:
-    """Takes the graphs of a program down."""
+    """Records the graphs of a program."""
 
     def __init__(self, program: Unlifted) -> None:
         self.source_op = program.source_op
@@ -94,7 +94,7 @@ class PortableRecorder:
 
 
 class _GraphRecorder:
-    """Takes one graph down, and with it the bodies that run exactly once in it."""
+    """Records one graph and, with it, the bodies that run exactly once in it."""
 
     def __init__(self, program: PortableRecorder, name: str) -> None:
         self.program, self.name = program, name
@@ -143,7 +143,7 @@ class _GraphRecorder:
         return leaves(results), tree_of(substituted(results, lambda _: 0, object))
 
     def _walk(self, graph: fx.Graph, root: nn.Module) -> Any:
-        """Take the nodes of a graph down, and return its results."""
+        """Record the nodes of a graph, and return its results."""
         effects = effects_in(graph)
         for node in graph.nodes:
             if node.op == "get_attr":

@@ -188,7 +188,7 @@ class Certificate:
     """The measurements of one rule. `print(certificate)` is readable; `to_json` is the committed form."""
 
     rule: str
-    """`decomp_rules.activation:relu for aten.relu`."""
+    """`decomp_rules.pointwise.activation:relu for aten.relu`."""
     hash: str = ""
     """The hash of the code of the rule, and of what it uses in its package."""
     torch: str = ""

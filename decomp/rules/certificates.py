@@ -35,8 +35,8 @@ def level_of(rule: Rule) -> str:
 
 
 def identity(rule: Rule) -> str:
-    """The identity of a rule in certificates and jobs: `decomp_rules.activation:relu for aten.relu`. Closures have the
-    same name at all levels, so the level is added unless it is exact."""
+    """The identity of a rule in certificates and jobs: `decomp_rules.pointwise.activation:relu for aten.relu`. Closures
+    have the same name at all levels, so the level is added unless it is exact."""
     function = rule.function
     name = getattr(function, "__qualname__", None)
     module = getattr(function, "__module__", None)

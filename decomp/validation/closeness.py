@@ -306,7 +306,7 @@ def _zero_unless(error: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
 
 
 def _parts(value: torch.Tensor) -> torch.Tensor:
-    """Real and imaginary parts side by side; in float64 if `wide`."""
+    """Real and imaginary parts side by side."""
     value = value.detach()
     return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 

@@ -141,7 +141,7 @@ def _price(level: str, nodes: Mapping[CallPlace, fx.Node], decided: Decided, tar
 
 def certified_error(derived: Derived, target: str, node: fx.Node) -> tuple[float, float] | None:
     """The largest error in the certificate of the rule for the dtype of a call's result, and that of PyTorch's own
-    kernel; -1 if unknown."""
+    kernel, or -1 if that is the reference; None where the rule was not measured."""
     certificate = certificate_of(derived.rule) if isinstance(derived.rule, Rule) else None
     way = certificate.way(target, derived.level) if certificate is not None else None
     floats = [t.dtype for t in tensors_in(metadata(node)) if t.is_floating_point() or t.is_complex()]
