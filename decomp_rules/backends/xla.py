@@ -38,7 +38,6 @@ from decomp_rules.backends import (
     xla_locations,
     xla_shapes,
 )
-from decomp_rules.backends.xla_operands import CALLS
 
 DTYPES: Mapping[torch.dtype, Any] = {
     getattr(torch, name): np.dtype(getattr(ml_dtypes, name, name))
@@ -51,8 +50,8 @@ DTYPES: Mapping[torch.dtype, Any] = {
 
 Order = tuple[int, ...]
 NUMBERS = (bool, int, float, complex)
-TABLES = (xla_arithmetic, xla_control, xla_direct, xla_shapes)
-"""The modules that fill `CALLS`."""
+TABLES = (xla_arithmetic.CALLS, xla_control.CALLS, xla_direct.CALLS, xla_shapes.CALLS)
+"""The functions of the backend."""
 
 
 def make() -> Backend:
@@ -60,8 +59,9 @@ def make() -> Backend:
     backend = Backend(
         "stablehlo", targets.stablehlo, from_torch=from_torch, to_torch=to_torch, dtypes=DTYPES, jit=Compiled
     )
-    for name, function in CALLS.items():
-        backend.implements(name)(_scoped(backend, function))
+    for table in TABLES:
+        for name, function in table.items():
+            backend.implements(name)(_scoped(backend, function))
     departures.state(backend, departures.STABLEHLO)
     return backend
 

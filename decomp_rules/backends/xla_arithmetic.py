@@ -10,13 +10,12 @@ from jax import lax, numpy as jnp
 import numpy as np
 
 from decomp_rules.backends.xla_operands import (
-    CALLS,
     Array,
+    CallTable,
     cast,
     dims_of,
     extremes,
     floating,
-    implements,
     is_empty,
     kind,
     ntuple,
@@ -27,6 +26,8 @@ from decomp_rules.backends.xla_operands import (
     wide,
     wrap,
 )
+
+CALLS = CallTable()
 
 # Elementwise.
 
@@ -97,37 +98,37 @@ CALLS.update({name: lambda x, call=call: call(x) for name, call in _ALONE.items(
 CALLS.update({name: _of_two(call) for name, call in _TWO.items()})
 
 
-@implements("abs")
+@CALLS.implements("abs")
 def absolute(x: Array) -> Array:
     """Unsigned integers are their own."""
     return jnp.copy(x) if jnp.issubdtype(x.dtype, jnp.unsignedinteger) else lax.abs(x)
 
 
-@implements("add")
+@CALLS.implements("add")
 def add(x: Any, other: Any) -> Array:
     """Of booleans, or; as for mul, and."""
     left, right = paired(x, other)
     return (lax.bitwise_or if kind(left.dtype) == 0 else lax.add)(left, right)
 
 
-@implements("mul")
+@CALLS.implements("mul")
 def mul(x: Any, other: Any) -> Array:
     left, right = paired(x, other)
     return (lax.bitwise_and if kind(left.dtype) == 0 else lax.mul)(left, right)
 
 
-@implements("sub")
+@CALLS.implements("sub")
 def sub(x: Any, other: Any) -> Array:
     return lax.sub(*paired(x, other))
 
 
-@implements("div.Tensor_mode", "div.Scalar_mode")
+@CALLS.implements("div.Tensor_mode", "div.Scalar_mode")
 def quotient(x: Any, other: Any, rounding_mode: str) -> Array:
     """Of integers, cut off towards 0."""
     return lax.div(*paired(x, other))
 
 
-@implements("pow.Tensor_Scalar")
+@CALLS.implements("pow.Tensor_Scalar")
 def power(x: Array, exponent: Any) -> Array:
     """PyTorch's kernel takes roots for the exponents ±1/2, which differ at −0 and −∞."""
     if exponent in (0.5, -0.5):
@@ -135,19 +136,19 @@ def power(x: Array, exponent: Any) -> Array:
     return lax.pow(*paired(x, exponent))
 
 
-@implements("atan2")
+@CALLS.implements("atan2")
 def atan2(x: Array, other: Array) -> Array:
     return lax.atan2(*paired(x, other, dtype=floating(x, other)))
 
 
-@implements("bitwise_right_shift")
+@CALLS.implements("bitwise_right_shift")
 def right_shift(x: Any, other: Any) -> Array:
     left, right = paired(x, other)
     unsigned = jnp.issubdtype(left.dtype, jnp.unsignedinteger)
     return (lax.shift_right_logical if unsigned else lax.shift_right_arithmetic)(left, right)
 
 
-@implements("clamp")
+@CALLS.implements("clamp")
 def clamp(x: Array, min: Any = None, max: Any = None) -> Array:
     """min(max(x, least), most); a bound that is missing is the last of the dtype."""
     dtype = promoted(*(each for each in (x, min, max) if each is not None))
@@ -156,30 +157,30 @@ def clamp(x: Array, min: Any = None, max: Any = None) -> Array:
     return lax.clamp(low, middle, high)
 
 
-@implements("where.self")
+@CALLS.implements("where.self")
 def where(condition: Array, x: Any, other: Any) -> Array:
     left, right = paired(x, other)
     shape = lax.broadcast_shapes(condition.shape, left.shape)
     return lax.select(spread(condition, shape, np.dtype(np.bool_)), *(spread(s, shape, s.dtype) for s in (left, right)))
 
 
-@implements("_to_copy")
+@CALLS.implements("_to_copy")
 def to_copy(x: Array, dtype: Any = None) -> Array:
     return copy(x) if dtype is None or x.dtype == dtype else cast(x, dtype)
 
 
-@implements("clone")
+@CALLS.implements("clone")
 def copy(x: Array) -> Array:
     """A copy, so that results never share memory with arguments."""
     return jnp.copy(x)
 
 
-@implements("detach")
+@CALLS.implements("detach")
 def detach(x: Array) -> Array:
     return x
 
 
-@implements("view.dtype")
+@CALLS.implements("view.dtype")
 def view_dtype(x: Array, dtype: Any) -> Array:
     old, new = x.dtype.itemsize, np.dtype(dtype).itemsize
     if new > old:
@@ -201,22 +202,22 @@ def _sum_dtype(x: Array, dtype: Any) -> Any:
     return dtype if dtype is not None else np.dtype(np.int64) if kind(x.dtype) < 2 else x.dtype
 
 
-@implements("sum.dim_IntList")
+@CALLS.implements("sum.dim_IntList")
 def sum_(x: Array, dim: Any, keepdim: bool = False, dtype: Any = None) -> Array:
     return _reduction(lax.reduce_sum, x, dims_of(dim, x.ndim), keepdim, _sum_dtype(x, dtype))
 
 
-@implements("prod.dim_int")
+@CALLS.implements("prod.dim_int")
 def prod(x: Array, dim: int, keepdim: bool = False, dtype: Any = None) -> Array:
     return _reduction(lax.reduce_prod, x, dims_of(dim, x.ndim), keepdim, _sum_dtype(x, dtype))
 
 
-@implements("amax")
+@CALLS.implements("amax")
 def amax(x: Array, dim: Any = (), keepdim: bool = False) -> Array:
     return _extreme(lax.reduce_max, lax.reduce_or, x, dim, keepdim)
 
 
-@implements("amin")
+@CALLS.implements("amin")
 def amin(x: Array, dim: Any = (), keepdim: bool = False) -> Array:
     return _extreme(lax.reduce_min, lax.reduce_and, x, dim, keepdim)
 
@@ -227,27 +228,27 @@ def _extreme(call: Any, of_bools: Any, x: Array, dim: Any, keepdim: bool) -> Arr
     return jnp.expand_dims(reduced, dims) if keepdim else reduced
 
 
-@implements("any")
+@CALLS.implements("any")
 def any_(x: Array, dim: Any = None, keepdim: bool = False) -> Array:
     return _extreme(lax.reduce_max, lax.reduce_or, x, dim, keepdim)
 
 
-@implements("all")
+@CALLS.implements("all")
 def all_(x: Array, dim: Any = None, keepdim: bool = False) -> Array:
     return _extreme(lax.reduce_min, lax.reduce_and, x, dim, keepdim)
 
 
-@implements("mm")
+@CALLS.implements("mm")
 def mm(x: Array, other: Array) -> Array:
     return lax.dot_general(x, other, (((1,), (0,)), ((), ())))
 
 
-@implements("bmm")
+@CALLS.implements("bmm")
 def bmm(x: Array, other: Array) -> Array:
     return lax.dot_general(x, other, (((2,), (1,)), ((0,), (0,))))
 
 
-@implements("convolution")
+@CALLS.implements("convolution")
 def convolution(
     x: Array,
     weight: Array,
@@ -312,11 +313,11 @@ def _running(call: Any, start: int, x: Array, dim: int, dtype: Any) -> Array:
     return cast(lax.reduce_window(x, number(start, x.dtype), call, window, ones, pads), dtype)
 
 
-@implements("cumsum")
+@CALLS.implements("cumsum")
 def cumsum(x: Array, dim: int, dtype: Any = None) -> Array:
     return _running(lax.add, 0, x, dim, dtype)
 
 
-@implements("cumprod")
+@CALLS.implements("cumprod")
 def cumprod(x: Array, dim: int, dtype: Any = None) -> Array:
     return _running(lax.mul, 1, x, dim, dtype)

@@ -7,12 +7,13 @@ from typing import Any
 
 from jax import lax
 
-from decomp_rules.backends.xla_operands import Array, implements
+from decomp_rules.backends.xla_operands import Array, CallTable
 
+CALLS = CallTable()
 Body = Callable[..., Sequence[Array]]
 
 
-@implements("cond")
+@CALLS.implements("cond")
 def cond(pred: Any, true: Body, false: Body, operands: Sequence[Array]) -> Sequence[Array]:
     if isinstance(pred, bool):
         return (true if pred else false)(*operands)
@@ -22,7 +23,7 @@ def cond(pred: Any, true: Body, false: Body, operands: Sequence[Array]) -> Seque
     return found
 
 
-@implements("while_loop")
+@CALLS.implements("while_loop")
 def while_loop(goes_on: Callable[..., Array], body: Body, carried: Any, more: Any = ()) -> Sequence[Array]:
     found: Sequence[Array] = lax.while_loop(
         lambda xs: _one(goes_on(*xs, *more)).reshape(()), lambda xs: tuple(body(*xs, *more)), tuple(carried)
@@ -30,7 +31,7 @@ def while_loop(goes_on: Callable[..., Array], body: Body, carried: Any, more: An
     return found
 
 
-@implements("wrap")
+@CALLS.implements("wrap")
 def composite(made: Any, body: Body, *operands: Any) -> Sequence[Array]:
     """`stablehlo.composite`, whose decomposition is the body. Numbers among the operands, sizes that are known by now,
     are part of the decomposition."""
@@ -53,7 +54,7 @@ def _one(result: Any) -> Array:
     return result[0] if isinstance(result, (list, tuple)) else result
 
 
-@implements("scan")
+@CALLS.implements("scan")
 def scan(step: Body, carried: Any, rows: Sequence[Array], more: Any = ()) -> Sequence[Array]:
     """A `while` over the first dimension of the rows."""
     count = len(carried)
@@ -66,7 +67,7 @@ def scan(step: Body, carried: Any, rows: Sequence[Array], more: Any = ()) -> Seq
     return [*last, *found]
 
 
-@implements("map_impl")
+@CALLS.implements("map_impl")
 def map_rows(function: Body, rows: Sequence[Array], more: Any = ()) -> Sequence[Array]:
     found: Sequence[Array] = scan(function, (), rows, more)
     return found

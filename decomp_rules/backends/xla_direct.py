@@ -16,7 +16,9 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 import numpy as np
 
-from decomp_rules.backends.xla_operands import Array, cast, floating, implements, number, wrap
+from decomp_rules.backends.xla_operands import Array, CallTable, cast, floating, number, wrap
+
+CALLS = CallTable()
 
 # Functions.
 
@@ -24,7 +26,7 @@ from decomp_rules.backends.xla_operands import Array, cast, floating, implements
 _logistic_p = Primitive("stablehlo.logistic")
 
 
-@implements("sigmoid")
+@CALLS.implements("sigmoid")
 def sigmoid(x: Array) -> Array:
     return _logistic(cast(x, floating(x)))
 
@@ -45,7 +47,7 @@ mlir.register_lowering(_logistic_p, lambda ctx, x: stablehlo.LogisticOp(x).resul
 # Batch norm by given statistics.
 
 
-@implements("_native_batch_norm_legit_no_training")
+@CALLS.implements("_native_batch_norm_legit_no_training")
 def batch_norm_inference(
     x: Array,
     weight: Array | None,
@@ -85,14 +87,14 @@ mlir.register_lowering(_batch_norm_p, _emit_batch_norm)
 # Fourier transforms.
 
 
-@implements("_fft_c2c")
+@CALLS.implements("_fft_c2c")
 def fft_c2c(x: Array, dim: Sequence[int], normalization: int, forward: bool) -> Array:
     lengths = [x.shape[d] for d in dim]
     moved, back = _at_end(x, dim)
     return _scaled(_along(moved, lengths, forward), lengths, normalization, forward).transpose(back)
 
 
-@implements("_fft_r2c")
+@CALLS.implements("_fft_r2c")
 def fft_r2c(x: Array, dim: Sequence[int], normalization: int, onesided: bool) -> Array:
     lengths = [x.shape[d] for d in dim]
     moved, back = _at_end(x, dim)
@@ -103,7 +105,7 @@ def fft_r2c(x: Array, dim: Sequence[int], normalization: int, onesided: bool) ->
     return _scaled(out, lengths, normalization, True).transpose(back)
 
 
-@implements("_fft_c2r")
+@CALLS.implements("_fft_c2r")
 def fft_c2r(x: Array, dim: Sequence[int], normalization: int, last_dim_size: int) -> Array:
     lengths = [*(x.shape[d] for d in dim[:-1]), last_dim_size]
     moved, back = _at_end(x, dim)
@@ -140,14 +142,14 @@ def _scaled(x: Array, lengths: Sequence[Any], normalization: int, forward: bool)
 # Random numbers.
 
 
-@implements("rand.default")
+@CALLS.implements("rand.default")
 def rand(size: Sequence[Any], dtype: Any = None) -> Array:
     """Uniform in [0, 1), drawn by the device: `torch.manual_seed` has no part in it."""
     dtype = np.dtype(dtype or np.float32)
     return lax.rng_uniform(number(0, dtype), number(1, dtype), tuple(size))
 
 
-@implements("randn.default")
+@CALLS.implements("randn.default")
 def randn(size: Sequence[Any], dtype: Any = None) -> Array:
     """Normal, drawn by the device."""
     dtype = np.dtype(dtype or np.float32)
@@ -179,7 +181,7 @@ mlir.register_lowering(_normal_p, _emit_normal)
 # Triangular systems.
 
 
-@implements("triangular_solve")
+@CALLS.implements("triangular_solve")
 def triangular_solve(
     x: Array, A: Array, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[Array, Array]:

@@ -16,8 +16,6 @@ from jax import lax, numpy as jnp
 import numpy as np
 
 Array = Any
-CALLS: dict[str, Callable[..., Any]] = {}
-"""By the name of an op, or of an overload: its function over arrays."""
 
 SEVERAL: dict[str, str] = {
     "convolution": "with a bias, an add; transposed, a reverse and a transpose of the kernel",
@@ -36,14 +34,17 @@ SEVERAL: dict[str, str] = {
 """Ops that may be more than one operation of StableHLO, and what else they are."""
 
 
-def implements(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a function for these names."""
+class CallTable(dict[str, Callable[..., Any]]):
+    """By the name of an op, or of an overload: its function over arrays."""
 
-    def entered(function: Callable[..., Any]) -> Callable[..., Any]:
-        CALLS.update(dict.fromkeys(names, function))
-        return function
+    def implements(self, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Enter a function for these names."""
 
-    return entered
+        def entered(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.update(dict.fromkeys(names, function))
+            return function
+
+        return entered
 
 
 # Dtypes and shapes of operands.

@@ -11,8 +11,8 @@ import numpy as np
 
 from decomp_rules.backends.xla_operands import (
     Array,
+    CallTable,
     cast,
-    implements,
     is_array,
     is_empty,
     kind,
@@ -22,35 +22,36 @@ from decomp_rules.backends.xla_operands import (
     wrap,
 )
 
+CALLS = CallTable()
 _IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 # Shapes.
 
 
-@implements("expand")
+@CALLS.implements("expand")
 def expand(x: Array, size: Sequence[Any]) -> Array:
     front = len(size) - x.ndim
     known = [n if not (isinstance(n, int) and n == -1) else x.shape[d - front] for d, n in enumerate(size)]
     return spread(x, known, x.dtype)
 
 
-@implements("unsqueeze")
+@CALLS.implements("unsqueeze")
 def unsqueeze(x: Array, dim: int) -> Array:
     return jnp.expand_dims(x, wrap(dim, x.ndim + 1))
 
 
-@implements("view.default")
+@CALLS.implements("view.default")
 def view(x: Array, size: Sequence[Any]) -> Array:
     return jnp.reshape(x, tuple(size))
 
 
-@implements("permute")
+@CALLS.implements("permute")
 def permute(x: Array, dims: Sequence[int]) -> Array:
     return lax.transpose(x, [wrap(d, x.ndim) for d in dims])
 
 
-@implements("slice.Tensor")
+@CALLS.implements("slice.Tensor")
 def slice_(x: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Array:
     dim = wrap(dim, x.ndim)
     size = x.shape[dim]
@@ -68,7 +69,7 @@ def _place(place: Any, size: Any) -> Any:
     return 0 if place <= 0 else place if place <= size else size
 
 
-@implements("constant_pad_nd")
+@CALLS.implements("constant_pad_nd")
 def constant_pad_nd(x: Array, pad: Sequence[Any], value: Any = 0) -> Array:
     edges = [(0, 0, 0)] * x.ndim
     for back in range(len(pad) // 2):
@@ -76,7 +77,7 @@ def constant_pad_nd(x: Array, pad: Sequence[Any], value: Any = 0) -> Array:
     return lax.pad(x, number(value, x.dtype), edges)
 
 
-@implements("cat")
+@CALLS.implements("cat")
 def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
     """Of what has elements; a tensor of shape (0,) may stand beside any."""
     dtype, rank = promoted(*(jnp.empty((1,), t.dtype) for t in tensors)), max(t.ndim for t in tensors)
@@ -84,19 +85,19 @@ def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
     return lax.concatenate(kept, wrap(dim, rank))
 
 
-@implements("flip")
+@CALLS.implements("flip")
 def flip(x: Array, dims: Sequence[int]) -> Array:
     return lax.rev(x, [wrap(d, x.ndim) for d in dims])
 
 
-@implements("arange.default")
+@CALLS.implements("arange.default")
 def arange(end: Any, dtype: Any = None) -> Array:
     length = math.ceil(end) if isinstance(end, float) else end
     dtype = promoted(end) if dtype is None else dtype
     return lax.iota(dtype, length) if isinstance(length, int) else lax.broadcasted_iota(dtype, (length,), 0)
 
 
-@implements("full.default")
+@CALLS.implements("full.default")
 def full(size: Sequence[Any], fill_value: Any, dtype: Any = None) -> Array:
     return spread(fill_value, size, promoted(fill_value) if dtype is None else dtype)
 
@@ -104,7 +105,7 @@ def full(size: Sequence[Any], fill_value: Any, dtype: Any = None) -> Array:
 # Gather.
 
 
-@implements("index_select")
+@CALLS.implements("index_select")
 def index_select(x: Array, dim: int, index: Array) -> Array:
     if not x.ndim:
         return jnp.copy(x)
@@ -112,7 +113,7 @@ def index_select(x: Array, dim: int, index: Array) -> Array:
     return _taken(x, index, [dim], dim)
 
 
-@implements("embedding")
+@CALLS.implements("embedding")
 def embedding(
     weight: Array, indices: Array, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Array:
@@ -135,7 +136,7 @@ def _taken(x: Array, number: Array, dims: list[int], first: int) -> Array:
     return lax.gather(x, number, names, tuple(sizes), mode=_IN_BOUNDS)
 
 
-@implements("gather")
+@CALLS.implements("gather")
 def gather(x: Array, dim: int, index: Array, sparse_grad: bool = False) -> Array:
     if not x.ndim or not index.ndim:
         shape = index.shape
@@ -160,7 +161,7 @@ def _differ(one: Any, two: Any) -> bool:
     return isinstance(one, int) and isinstance(two, int) and one != two
 
 
-@implements("index")
+@CALLS.implements("index")
 def index_(x: Array, indices: Sequence[Array | None]) -> Array:
     place, dims, first = _places(x, indices)
     return _taken(x, place, dims, first)
@@ -206,7 +207,7 @@ def _scatter(dtype: Any, reduce: str | None) -> Any:
     return _SCATTERS[reduce]
 
 
-@implements("index_put")
+@CALLS.implements("index_put")
 def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool = False) -> Array:
     place, dims, first = _places(x, indices)
     place = jnp.expand_dims(place, place.ndim) if len(dims) == 1 else place
@@ -217,27 +218,27 @@ def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumula
     return _scatter(x.dtype, "sum" if accumulate else None)(x, place, source, names, mode=_IN_BOUNDS)
 
 
-@implements("scatter")
+@CALLS.implements("scatter")
 def scatter(x: Array, dim: int, index: Array, src: Any = None, value: Any = None, reduce: str | None = None) -> Array:
     return _scattered(x, dim, index, src if value is None else value, reduce)
 
 
-@implements("scatter.src", "scatter.value")
+@CALLS.implements("scatter.src", "scatter.value")
 def scatter_of(x: Array, dim: int, index: Array, src: Any) -> Array:
     return _scattered(x, dim, index, src, None)
 
 
-@implements("scatter_add")
+@CALLS.implements("scatter_add")
 def scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
     return _scattered(x, dim, index, src, "sum")
 
 
-@implements("scatter.reduce", "scatter.value_reduce")
+@CALLS.implements("scatter.reduce", "scatter.value_reduce")
 def scatter_named(x: Array, dim: int, index: Array, src: Any, reduce: str) -> Array:
     return _scattered(x, dim, index, src, reduce)
 
 
-@implements("scatter_reduce")
+@CALLS.implements("scatter_reduce")
 def scatter_reduce(x: Array, dim: int, index: Array, src: Array, reduce: str) -> Array:
     return _scattered(x, dim, index, src, reduce)
 
@@ -261,7 +262,7 @@ def _scattered(x: Array, dim: int, index: Array, src: Any, reduce: str | None) -
     return jnp.reshape(_scatter(x.dtype, reduce)(x, index, src, names, mode=_IN_BOUNDS), shape)
 
 
-@implements("sort")
+@CALLS.implements("sort")
 def sort(x: Array, stable: bool | None = None, dim: int = -1, descending: bool = False) -> tuple[Array, Array]:
     """Ascending, NaN last; always stable."""
     if not x.ndim:
