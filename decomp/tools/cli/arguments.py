@@ -8,6 +8,7 @@ import contextlib
 import difflib
 from enum import Enum
 import importlib
+import importlib.util
 import inspect
 import os
 from pathlib import Path
@@ -347,11 +348,13 @@ def attribute(name: str) -> Any:
     if file is not None and not file.is_file():
         raise Unusable(f"no file {file}")
     module_name, directory = (module_name, os.getcwd()) if file is None else (file.stem, str(file.resolve().parent))
-    if not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
+    # A file may have any name: `importlib` imports a `my-model.py`, which no `import` statement can spell.
+    identifiers = [*(module_name.split(".") if file is None else ()), *path.split(".")]
+    if not all(part.isidentifier() for part in identifiers):
         raise Unusable(f"{name!r} must be package.module:name or file.py:name")
     with _importing_from(directory), _report_user_errors(f"importing {module_name}"):
         try:
-            value: Any = importlib.import_module(module_name)
+            value: Any = importlib.import_module(module_name) if file is None else _imported(file)
         except ModuleNotFoundError as error:
             raise Unusable(f"cannot find {name}: {first_line(error)}") from error
     if file is not None and Path(value.__file__ or "").resolve() != file.resolve():
@@ -360,6 +363,23 @@ def attribute(name: str) -> Any:
         for part in path.split("."):
             value = _part_of(value, part, name)
     return value
+
+
+def _imported(file: Path) -> Any:
+    """The module of a file, whose directory is on the path."""
+    if "." not in file.stem:
+        return importlib.import_module(file.stem)
+    # `import_module` would look for a package: `v1` for v1.2.py.
+    if file.stem not in sys.modules:
+        spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+        assert spec is not None and spec.loader is not None  # the name ends in .py
+        sys.modules[file.stem] = module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:  # as the import system itself does
+            del sys.modules[file.stem]
+            raise
+    return sys.modules[file.stem]
 
 
 def _part_of(value: Any, part: str, name: str) -> Any:

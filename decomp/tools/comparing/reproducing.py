@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import importlib
+import keyword
 from pathlib import Path
 import sys
 from typing import Any
@@ -69,7 +70,10 @@ def _import(place: ImportPlace | None) -> str:
         return "backend = None  # to do: the decomp.Backend, or the function that runs a prefix"
     directory, module, name = place
     path = f"sys.path.insert(0, {directory!r})\n" if directory else ""
-    return f"{path}from {module} import {name}"
+    if all(part.isidentifier() and not keyword.iskeyword(part) for part in module.split(".")):
+        return f"{path}from {module} import {name}"
+    # A file may have any name, as `decomp compare my-chip.py:chip` takes it, and a statement cannot spell that.
+    return f"import importlib\n\n{path}{name} = importlib.import_module({module!r}).{name}"
 
 
 def _source_of(sample: Sample, names: list[str]) -> str:
@@ -111,7 +115,15 @@ def place_of_runner(on: Backend | Callable[..., Any]) -> ImportPlace | None:
     made = sys.modules.get(module)
     if made is None or not name.isidentifier() or module == "__main__" or getattr(made, name, None) is not on:
         return None
+    if not _is_importable(made):
+        return None
     return _top_of(made), module, name
+
+
+def _is_importable(module: Any) -> bool:
+    """Whether another process can import a module by its name: a dot in that of a .py file means a package there."""
+    file = Path(getattr(module, "__file__", None) or "")
+    return file.suffix != ".py" or "." not in file.stem
 
 
 def _top_of(module: Any) -> str:
@@ -129,6 +141,8 @@ def place_of(backend: Backend) -> tuple[str, str] | None:
     for module in list(sys.modules.values()):
         name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
         if name in ("__main__", "__mp_main__", "") or file is None or name.startswith("decomp."):
+            continue
+        if not _is_importable(module):
             continue
         for attribute, value in list(vars(module).items()):
             if value is backend:

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from tests.commands import run
+from tests.commands import run, said
 
 CHIP = """
 import torch
@@ -74,6 +74,27 @@ def test_rules_named_first_are_asked_first(bringup):
 def test_wrong_names_in_a_file_of_ones_own_are_reported(bringup, words, said):
     result = run("plan", f"{bringup}:make", *(word.format(bringup) for word in words))
     assert result.exit_code == 2 and said in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("name", ["my-model.py", "m m.py", "mö del.py", "class.py", "3d.py", "v1.2.py"])
+def test_a_file_may_have_any_name(tmp_path, monkeypatch, name):
+    path = tmp_path / name
+    path.write_text(CHIP)
+    monkeypatch.chdir(tmp_path)
+    try:
+        result = run("plan", f"{name}:make", "--to", f"{path}:chip", "--rules", f"{name}:rules", "--json")
+    finally:
+        sys.modules.pop(path.stem, None)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["target"] == "chip" and name in str(json.loads(result.stdout)["derived"])
+
+
+def test_a_file_with_a_dot_in_its_name_that_fails_is_reported_each_time(tmp_path):
+    path = tmp_path / "v1.2.py"
+    path.write_text("raise LookupError('no weights')")
+    for _ in range(2):
+        code, text = said(run("plan", f"{path}:make", "--to", "core_aten"))
+        assert (code, text) == (2, "error: importing v1.2 raised LookupError: no weights (--debug shows where)")
 
 
 def test_a_file_with_the_name_of_another_module_is_refused(tmp_path):

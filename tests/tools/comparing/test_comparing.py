@@ -1,5 +1,6 @@
 """What `decomp.compare` says of programs: drift, wrong compilers, wrong rules, and runtimes without a backend."""
 
+import importlib
 import json
 import math
 import subprocess
@@ -177,20 +178,20 @@ def test_a_compiled_backend_is_compared_by_prefixes_of_the_program():
 # Calls that are made again.
 
 
-def test_a_wrong_call_is_saved_with_a_script_that_makes_it_again(tmp_path, monkeypatch):
-    (tmp_path / "rough.py").write_text(
+@pytest.mark.parametrize("module", ["rough", "rough-chip"])
+def test_a_wrong_call_is_saved_with_a_script_that_makes_it_again(tmp_path, monkeypatch, module):
+    (tmp_path / f"{module}.py").write_text(
         "import numpy as np\nfrom decomp_rules.backends import numpy_arrays\nchip = numpy_arrays.make()\n\n\n"
         "@chip.implements('sin')\ndef sine(x):\n    return np.sin(x) * np.float32(1.001)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    import rough
-
-    comparison = decomp.compare(lowered(waves, X), waves, (X,), on=rough.chip, save=tmp_path / "wrong")
+    chip = importlib.import_module(module).chip
+    comparison = decomp.compare(lowered(waves, X), waves, (X,), on=chip, save=tmp_path / "wrong")
     script = comparison.first.file
     assert script == str(tmp_path / "wrong" / "sin.py") and f"again: python {script}" in str(comparison)
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert ran.returncode == 1 and ran.stdout.startswith("numpy: sin is wrong: 1 of 1 call, first sin"), ran.stderr
-    del sys.modules["rough"]
+    del sys.modules[module]
 
 
 def test_a_call_that_is_right_alone_points_to_what_ran_before():
