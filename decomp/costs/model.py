@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 import math
 import numbers
+from typing import Any
 
 from torch import fx
 
@@ -38,7 +39,9 @@ class CostModel:
 
 def price_of_graph(cost: Cost, graph: fx.Graph) -> float:
     """The cost of all calls of a graph. Raises `CostError`."""
-    return cost.of_graph(graph) if isinstance(cost, CostModel) else price_of_calls(cost, calls_in(graph))
+    if isinstance(cost, CostModel):
+        return price_by("cost=", cost.of_graph, graph, "a graph", "a graph")
+    return price_of_calls(cost, calls_in(graph))
 
 
 def aim_of(cost: Cost) -> str:
@@ -68,21 +71,33 @@ def calls_in(graph: fx.Graph) -> Iterable[Call]:
     return (call for call in bound if call is not None)
 
 
-def price_of_calls(cost: Cost, calls: Iterable[Call]) -> float:
-    """The sum of the costs of calls. Raises `CostError`."""
-    return sum(_price_of(cost, call) for call in calls)
+def price_of_calls(cost: Cost, calls: Iterable[Call], option: str = "cost=") -> float:
+    """The sum of the costs of calls. `option`: the one that `cost` was given as. Raises `CostError`."""
+    return sum(price_by(option, cost, call, str(call.op), f"a call of {call.op}") for call in calls)
 
 
-def _price_of(cost: Cost, call: Call) -> float:
+def price_by(option: str, function: Callable[[Any], Any], value: Any, on: str, of: str) -> float:
+    """What a function of prices that a user gave as `option` returns for a value: it failed `on` that, or returned
+    something else for that `of` which it is the price. Raises `CostError`."""
     try:
-        found = cost(call)
-    except DecompError:
+        found = function(value)
+    except (DecompError, MemoryError):
         raise
     except Exception as error:
-        raise CostError(f"cost= failed on {call.op} with {type(error).__name__}: {first_line(error)}") from error
-    # NumPy's floats are Real, and no subclass of float in all dtypes.
-    if not isinstance(found, numbers.Real) or not math.isfinite(found) or found < 0:
         raise CostError(
-            f"cost= returned {found!r} for a call of {call.op}\n  to do: return a finite number that is not negative"
-        )
-    return float(found)
+            f"{option} failed on {on} with {type(error).__name__}: {first_line(error)}\n"
+            "  to do: look at the exception above this one, and correct the function"
+        ) from error
+    price = _float_of(found)
+    if not 0 <= price < math.inf:
+        raise CostError(f"{option} returned {found!r} for {of}\n  to do: return a finite number that is not negative")
+    return price
+
+
+def _float_of(found: Any) -> float:
+    """A number as a float; NaN in the place of what is no number, or larger than any float."""
+    try:
+        # NumPy's floats are Real, and no subclass of float in all dtypes.
+        return float(found) if isinstance(found, numbers.Real) else math.nan
+    except OverflowError:
+        return math.nan

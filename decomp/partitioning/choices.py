@@ -174,7 +174,7 @@ def _host_price(program: fx.GraphModule, node: fx.Node, cost: Cost) -> float:
     if bodies:  # of a higher-order op, which is priced as if each ran once
         return sum(_host_price(body, each, cost) for body in bodies for each in body.graph.nodes if each.op in CALLS)
     call = call_if_bound(node)
-    return price_of_calls(cost, [call]) if call is not None else 0.0
+    return price_of_calls(cost, [call], "host_cost=") if call is not None else 0.0
 
 
 def _pinned(program: fx.GraphModule, calls: Collection[fx.Node], blocked: Mapping[str, str]) -> Mapping[fx.Node, str]:

@@ -13,9 +13,9 @@ from torch import fx
 from typing_extensions import Unpack
 
 from decomp.costs.counting import BYTES
-from decomp.costs.model import Cost, unit_of
+from decomp.costs.model import Cost, price_by, unit_of
 from decomp.derive.pipeline import CaptureRequest
-from decomp.errors import ArgumentError, CaptureError, CostError, NotLowered
+from decomp.errors import ArgumentError, CaptureError, NotLowered
 from decomp.graphs.graph_builder import is_aten
 from decomp.ir.call import CALLS, metadata
 from decomp.loading import load as program_of
@@ -133,15 +133,7 @@ def _transfer_price(given: Transfer | None) -> Callable[[int], float]:
 
 
 def _checked(function: Callable[[int], float]) -> Callable[[int], float]:
-    def price(size: int) -> float:
-        found = function(size)
-        if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found < math.inf:
-            raise CostError(
-                f"transfer= returned {found!r} for {size} bytes\n  to do: return a finite number that is not negative"
-            )
-        return float(found)
-
-    return price
+    return lambda size: price_by("transfer=", function, size, f"{size} bytes", f"{size} bytes")
 
 
 _HOST_BYTE = 100.0

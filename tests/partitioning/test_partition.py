@@ -299,6 +299,7 @@ def test_sizes_that_depend_on_data_are_computed_where_the_data_is():
         torch.testing.assert_close(program(x - 1), Nonzero()(x - 1))
 
 
+CORRECT = "  to do: look at the exception above this one, and correct the function"
 PRICED = decomp.Target("priced", ["mul"]).with_costs(decomp.costs.flops)
 
 
@@ -321,6 +322,26 @@ PRICED = decomp.Target("priced", ["mul"]).with_costs(decomp.costs.flops)
             dict(transfer=lambda size: None),
             CostError,
             "transfer= returned None for 12 bytes\n  to do: return a finite number that is not negative",
+        ),
+        (
+            dict(transfer=lambda size: 1 / 0),
+            CostError,
+            f"transfer= failed on 12 bytes with ZeroDivisionError: division by zero\n{CORRECT}",
+        ),
+        (
+            dict(host_cost=lambda call: call.foo),
+            CostError,
+            f"host_cost= failed on aten.tanh with AttributeError: 'Call' object has no attribute 'foo'\n{CORRECT}",
+        ),
+        (
+            dict(host_cost=lambda call: None),
+            CostError,
+            "host_cost= returned None for a call of aten.tanh\n  to do: return a finite number that is not negative",
+        ),
+        (
+            dict(cost=lambda call: 1 / 0, transfer=1, host_cost=1),
+            CostError,
+            f"cost= failed on aten.mul with ZeroDivisionError: division by zero\n{CORRECT}",
         ),
         (
             dict(parts=-1),

@@ -6,6 +6,7 @@ from torch import nn
 
 import decomp
 from decomp import Rules, Target
+from decomp.costs.model import CostModel
 
 X = torch.randn(3)
 CHIP = Target("chip", ["add", "mul", "sin", "exp"])
@@ -100,7 +101,10 @@ def test_models_cost_no_more_nodes_than_by_the_rules_own_order(name):
     torch.testing.assert_close(least(*args), module(*args), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("price", [float("nan"), -1, float("inf"), -float("inf"), None, "cheap", 1j])
+@pytest.mark.parametrize(
+    "price",
+    [float("nan"), -1, float("inf"), -float("inf"), None, "cheap", 1j, pytest.param(10**400, id="larger than a float")],
+)
 def test_an_invalid_cost_is_refused_with_the_call(price):
     rules = decomp.Rules({torch.relu: lambda x: x.clamp(min=0)})
     chip = decomp.Target("chip", ["clamp"])
@@ -116,6 +120,20 @@ def test_a_cost_that_fails_says_for_which_call():
     chip = decomp.Target("chip", ["clamp"])
     with pytest.raises(decomp.DecompError, match="cost= failed on aten.clamp with ZeroDivisionError"):
         decomp.lower(torch.nn.ReLU(), to=chip, rules=rules, args=(torch.zeros(3),), cost=lambda call: 1 / 0)
+
+
+@pytest.mark.parametrize("of_graph", [lambda self, graph: 1 / 0, lambda self, graph: None])
+def test_a_cost_model_that_fails_on_a_graph_says_so(of_graph):
+    class Own(CostModel):
+        def __call__(self, call):
+            return 1.0
+
+    Own.of_graph = of_graph
+    rules = decomp.Rules({torch.relu: lambda x: x.clamp(min=0)})
+    with pytest.raises(decomp.errors.CostError, match="cost= (failed on a graph with Zero|returned None for a graph)"):
+        decomp.lower(
+            torch.nn.ReLU(), to=decomp.Target("chip", ["clamp"]), rules=rules, args=(torch.zeros(3),), cost=Own()
+        )
 
 
 def test_a_limitation_s_condition_that_fails_says_so():
