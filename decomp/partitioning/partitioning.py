@@ -17,7 +17,7 @@ from decomp.costs.model import Cost, price_by, unit_of
 from decomp.derive.pipeline import CaptureRequest
 from decomp.errors import ArgumentError, CaptureError, NotLowered
 from decomp.graphs.graph_builder import is_aten
-from decomp.ir.call import CALLS, metadata
+from decomp.ir.call import CALLS, is_host, metadata
 from decomp.loading import load as program_of
 from decomp.lowering import Lowering, lower
 from decomp.partitioning.assignment import CHIP, Assignment, AssignmentProblem, cheapest, supported_on_chip
@@ -161,7 +161,9 @@ def _functional(source: CaptureRequest, options: Options) -> fx.GraphModule:
 def _require_parts_possible(program: fx.GraphModule, host: torch.device) -> None:
     calls = [node for node in program.graph.nodes if node.op in CALLS]
     kept = next((node for node in calls if node.op == "call_module"), None)
-    if not is_aten(program.graph) or kept is not None or any(metadata(n) is None for n in calls if n.users):
+    # What computes nothing, or sizes alone, has no call of an op, and so no dialect.
+    ops = is_aten(program.graph) or all(map(is_host, calls))
+    if not ops or kept is not None or any(metadata(n) is None for n in calls if n.users):
         raise CaptureError(
             "partition needs the shapes of the program, and every call of it as an op\n"
             "  to do: pass example inputs, args=(x,), or an ExportedProgram"

@@ -372,6 +372,37 @@ def test_a_wrong_argument_is_refused_by_name(given, error, message):
     assert str(raised.value) == message
 
 
+class Returns(nn.Module):
+    """Returns a value that nothing computes."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value, self.weight = value, nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return {"nothing": None, "input": x, "weight": (self.weight, 3)}[self.value]
+
+
+@pytest.mark.parametrize("value", ["nothing", "input", "weight"])
+def test_a_program_without_calls_has_no_parts(value):
+    model, x = Returns(value), torch.ones(3)
+    found = decomp.partition(model, (x,), to=chip.target)
+    assert found.parts == () and found.price == 0 and "0 of 0 calls on the chip, in 0 parts" in str(found)
+    assert found.advice == () and decomp.partition(model, (x,), to=chip.target, parts=1).parts == ()
+    torch.testing.assert_close(found(x), model(x))
+    torch.testing.assert_close(chip.load(found)(x), model(x))
+
+
+def test_a_program_that_computes_sizes_alone_is_on_the_host():
+    class Counts(nn.Module):
+        def forward(self, x, n):
+            return x, n + 1
+
+    x, sizes = torch.ones(3), {"x": None, "n": torch.export.Dim.DYNAMIC}
+    found = decomp.partition(Counts(), (x, 4), to=chip.target, dynamic_shapes=sizes)
+    assert [part.side for part in found.parts] == ["host"] and found(x, 5)[1] == 6
+
+
 class Activated(nn.Module):
     """A gelu on each side of a sort."""
 
