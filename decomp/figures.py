@@ -18,15 +18,20 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def plot_suffixes() -> tuple[str, ...]:
+    """The suffixes of the files that matplotlib draws. Raises `PackageMissing`."""
+    return tuple(f".{each}" for each in sorted(new_figure(1, 1).canvas.get_supported_filetypes()))
+
+
 def place_of_plot(given: Any) -> Path:
     """The path of a plot, which a user passed. Raises `ArgumentError` if no file can be there, or matplotlib writes no
     such files, and `PackageMissing`."""
     path = place_of_user(given, "plot", "plot.png")
-    formats = new_figure(1, 1).canvas.get_supported_filetypes()
-    if path.suffix[1:].lower() not in formats:
+    suffixes = plot_suffixes()
+    if path.suffix.lower() not in suffixes:
         raise ArgumentError(
             f"plot: the suffix of a file says its format, and {path} has {path.suffix or 'none'}\n"
-            f"  to do: name it {path.with_suffix('.png').name}; there are {', '.join(sorted(formats))}"
+            f"  to do: name it {path.with_suffix('.png').name}; there are {', '.join(each[1:] for each in suffixes)}"
         )
     return path
 

@@ -18,8 +18,8 @@ from decomp.errors import first_line
 from decomp.rules.keywords import AdviseOptions
 from decomp.tools.cli.arguments import MODEL, To, file_of, require_model
 from decomp.tools.cli.executors import EXECUTOR, cores, made_executor, processes
-from decomp.tools.cli.extras import require_matplotlib
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.outputs import require_directory, require_plot
 from decomp.tools.cli.several import models_named
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 
@@ -54,7 +54,8 @@ def advise(
     from decomp.tools.cli.histogram import histogram_table, rank_blocked_ops
     from decomp.tools.cli.tables import indented
 
-    require_matplotlib(plot)
+    require_plot(plot)
+    require_directory("--results", results)
     if histogram == bool(models):
         raise Unusable("name models, or pass --histogram")
     programs = _sample_calls() if histogram else _models(models_named(models or ()), words)

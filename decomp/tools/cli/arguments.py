@@ -249,16 +249,6 @@ def file_of(name: str) -> Path | None:
     return Path(module) if path and module.endswith(".py") else None
 
 
-def require_json_file(path: Path) -> None:
-    """Raise `Unusable` for a file that cannot be written as JSON, before anything is computed."""
-    if path.suffix != ".json":
-        raise Unusable(f"-o {path}: the name must end in .json")
-    if path.is_dir():
-        raise Unusable(f"-o {path}: a directory is in its place")
-    if not path.absolute().parent.is_dir():
-        raise Unusable(f"-o {path}: there is no directory {path.parent}")
-
-
 def near(name: str, known: Iterable[str]) -> str:
     """A sentence with similar names; empty without any."""
     close = difflib.get_close_matches(name, list(known), n=2)

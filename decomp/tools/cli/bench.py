@@ -12,6 +12,7 @@ import typer
 from decomp.tools.cli.arguments import BACKEND, TARGET, TO, load_cost
 from decomp.tools.cli.extras import is_installed
 from decomp.tools.cli.flags import FLAGS, Words, command
+from decomp.tools.cli.outputs import require_directory
 from decomp.tools.cli.terminal import show
 
 NAMES = (
@@ -87,6 +88,7 @@ def bench(
         plan = replace(plan, variants=with_plain(plan.variants))
     if (price := load_cost(cost)) is not None:
         plan = replace(plan, variants=[replace(each, cost=price) for each in plan.variants])
+    require_directory("--out", out)
     path = out / bench_runs.FILE
     show(Text(f"{sum(1 for _ in plan.cases())} cases, about {bench_runs.duration(plan.estimate())}; results in {path}"))
     if not is_installed("matplotlib"):

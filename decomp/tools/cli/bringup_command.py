@@ -17,6 +17,7 @@ from decomp.rules.keywords import BringUpOptions
 from decomp.tools.bringup import TIMEOUT
 from decomp.tools.cli.arguments import BACKEND, load_backend, load_callable
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.outputs import require_output
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 from decomp.tools.open_table import OpenTable
 
@@ -51,6 +52,8 @@ def bringup(
     something is wrong, or if nothing was computed because nothing can be lowered to the target."""
     from decomp.tools.bringup.report import BringUp
 
+    require_output("--html", html, ".html")
+    require_output("-o", output, ".json")
     chip, old = load_backend(backend), BringUp.load(compare) if compare is not None else None
     models = {name: _model(name) for name in model} if any(":" in name for name in model) else model or None
     options = words.options()

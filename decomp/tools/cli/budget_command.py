@@ -11,8 +11,8 @@ import typer
 import decomp
 from decomp.rules.keywords import BudgetOptions, PlanOptions
 from decomp.tools.cli.arguments import Model, Models, To, ToOrNone, load_target
-from decomp.tools.cli.extras import require_matplotlib
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.outputs import require_plot
 from decomp.tools.cli.several import Outcome, models_named, run_models
 from decomp.tools.cli.terminal import Unusable, print_json, show, working
 
@@ -49,7 +49,7 @@ def memory(
 ) -> None:
     """Show how much memory a model needs when it is interpreted, unchanged or lowered to a target, and how much with
     in-place ops, an arena and blocks of rows; of several models with a table of all."""
-    require_matplotlib(plot)
+    require_plot(plot)
     names, target = models_named(models), load_target(to) if to is not None else None
     options = words.options()
     if len(names) > 1 and plot is not None:

@@ -13,8 +13,8 @@ import decomp
 from decomp.tools.certification import TARGETS
 from decomp.tools.cli.arguments import TARGET, TO
 from decomp.tools.cli.executors import EXECUTOR
-from decomp.tools.cli.extras import require_matplotlib
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.outputs import require_plot
 from decomp.tools.cli.terminal import Unusable, note, print_json, saved, show
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def certify(
     from decomp.rules.certificates import identity, read_committed
     from decomp.tools.cli.certificate_runs import CertificateRun
 
-    require_matplotlib(plot)
+    require_plot(plot)
     run = CertificateRun(to, accuracy, workers, executor, timeout, seed)
     before = read_committed()
     if sample:

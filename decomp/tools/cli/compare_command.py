@@ -14,6 +14,7 @@ import decomp
 from decomp.rules.keywords import PlanOptions
 from decomp.tools.cli.arguments import BACKEND, Model, ToOrNone, attribute, load_backend, load_target
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.outputs import require_directory
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 from decomp.tools.comparing.comparison import ComparedCall, Comparison
 from decomp.tools.open_table import OpenTable
@@ -40,6 +41,7 @@ def compare(
     nothing was compared."""
     from decomp.capture.calling import unlift
 
+    require_directory("--save", save)
     runner = _runner(on)
     if to is None and not isinstance(runner, decomp.Backend):
         raise Unusable(f"{on} is a function, so --to must say what the model is lowered to")

@@ -16,6 +16,7 @@ from decomp.files import write_atomically
 from decomp.rules.keywords import ConvertOptions
 from decomp.tools.cli.arguments import Model, attribute, load_target, near
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.outputs import require_output
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show, working
 from decomp_rules import converters
 
@@ -82,10 +83,7 @@ def probe(
     from decomp.tools.converting.probing import probe as ask_converter
 
     found = _converter(converter)
-    if output.suffix != ".toml":
-        raise Unusable(f"-o {output}: the name must end in .toml")
-    if not output.absolute().parent.is_dir():
-        raise Unusable(f"-o {output}: there is no directory {output.parent}")
+    require_output("-o", output, ".toml")
     with progressing() as progress:
         report = ask_converter(found, op or None, workers or os.cpu_count() or 1, progress, dtype)
     try:
@@ -140,10 +138,12 @@ def _require_writable(converter: Converter, path: Path | None) -> None:
         return
     if converter.save is None:
         raise Unusable(f"-o {path}: the converter {converter.name} does not say how its models are saved")
-    if path.suffix != converter.suffix:
-        raise Unusable(f"-o {path}: the name must end in {converter.suffix}")
-    if not path.absolute().parent.is_dir():
-        raise Unusable(f"-o {path}: there is no directory {path.parent}")
+    if not (path.is_dir() and path.suffix == converter.suffix in _DIRECTORIES):
+        require_output("-o", path, converter.suffix)
+
+
+_DIRECTORIES = frozenset({".mlpackage", ".aimodel"})
+"""Suffixes of models that are directories, which their converters replace."""
 
 
 def _save(converter: Converter, found: Conversion, path: Path) -> None:

@@ -14,6 +14,7 @@ import decomp
 from decomp.rules.keywords import PlanOptions
 from decomp.tools.cli.arguments import load_target
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.outputs import require_output
 from decomp.tools.cli.terminal import Unusable, print_json, saved, show, working
 
 if TYPE_CHECKING:
@@ -57,9 +58,10 @@ def diff(
     if Path(old).is_dir():
         _of_certificates(old, new, words.as_json, None if everything else FEW)
         return
+    require_output("--html", html, ".html")
     both = tuple(zip((old, new or old), _two_targets(old, new, to)))
     if html is not None:
-        _require_page(html, [name for name, _ in both])
+        _require_page([name for name, _ in both])
     sides = _Sides(words)
     found = compare(*(sides.lock(*each) for each in both))
     if html is not None:
@@ -162,12 +164,9 @@ def _two_targets(old: str, new: str | None, to: Sequence[str]) -> tuple[str, str
     return (to[0], to[-1]) if to else ("", "")
 
 
-def _require_page(path: Path, names: Sequence[str]) -> None:
-    """Raise if the programs cannot be shown, or no page can be written there."""
-    from decomp.page.writing import require_place
-
+def _require_page(names: Sequence[str]) -> None:
+    """Raise `Unusable` if the programs cannot be shown as a page."""
     if any(name.endswith((LOCK, ONNX)) for name in names):
         raise Unusable(
             "--html shows two programs that are lowered now: name models, not files of what was made of them"
         )
-    require_place(path)

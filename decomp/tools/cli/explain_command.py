@@ -12,6 +12,7 @@ import decomp
 from decomp.rules.keywords import PlanOptions
 from decomp.tools.cli.arguments import MODEL, ToOrNone, load_target
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.outputs import require_output
 from decomp.tools.cli.terminal import Unusable, saved, show, working
 
 OP = f"An op in any spelling: relu, F.relu, aten.sum, nn.GELU. Or a model: {MODEL[0].lower()}{MODEL[1:]}"
@@ -33,6 +34,7 @@ def explain(
     target, and why, also as a page. Exits with 1 if calls of the model are blocked."""
     from decomp.tools.cli import tables
 
+    require_output("--html", html, ".html")
     options, target = words.options(), load_target(to) if to is not None else None
     if not _is_model(what, html):
         if html is not None:

@@ -24,12 +24,6 @@ def require(package: str, what: str) -> None:
         raise Unusable(f"{what} needs {package}, which is not installed\n  to do: {remedy}")
 
 
-def require_matplotlib(plot: object) -> None:
-    """Raise `Unusable` if a plot is requested, but matplotlib is not installed."""
-    if plot is not None:
-        require("matplotlib", f"--plot {plot}")
-
-
 def require_writer(output: object) -> None:
     """Raise `Unusable` if the package for an output file is not installed."""
     package = WRITTEN.get(str(output)[str(output).rfind(".") :]) if output is not None else None

@@ -23,6 +23,7 @@ from decomp.tools.cli.arguments import (
     load_rules,
     load_target,
 )
+from decomp.tools.cli.outputs import load_lock
 from decomp.tools.cli.terminal import Unusable, report_errors, working
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ FLAGS = {
         bool, "Compute in int32 and float32 instead of int64 and float64 where the target lacks these.", default=False
     ),
     "drop_draws": Flag(bool, "Leave out random calls whose numbers nothing reads.", default=False),
-    "lock": Flag(Path | None, "Write a lock, or hold the lowering to the one there.", "FILE"),
+    "lock": Flag(Path | None, "Write a lock, or hold the lowering to the one there.", "FILE", load=load_lock),
     "composites": Flag(
         list[str], "Keep the calls of this op, each with its decomposition inside (may be repeated).", "OP", default=[]
     ),

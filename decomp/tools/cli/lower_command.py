@@ -19,6 +19,7 @@ from decomp.rules.keywords import LowerOptions, PlanOptions
 from decomp.tools.cli.arguments import By, Model, Models, Stages, To, ToOrNone, Unit, load_target
 from decomp.tools.cli.extras import require_writer
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.outputs import require_output
 from decomp.tools.cli.several import Outcome, models_named, run_models
 from decomp.tools.cli.terminal import Unusable, print_json, saved, show, working
 
@@ -101,19 +102,20 @@ def refold(
     can be recognised are searched for."""
     from decomp.tools.cli import tables
 
-    target, path = load_target(to) if to is not None else None, _writable(output)
+    require_output("-o", output, ".pt2")
+    target = load_target(to) if to is not None else None
     program = words.program(model)
     with working(f"folding {model}"):
         found = decomp.refold(program, to=target, verify=False if no_verify else "values")
-    if path is not None:
-        with working(f"saving {path}"):
-            _save(found.result, path)
+    if output is not None:
+        with working(f"saving {output}"):
+            _save(found.result, output)
     report = found.report()
     if words.as_json:
         print_json(report.as_dict())
     else:
         show(tables.refold_table(report))
-        show(saved(path) if path is not None else None)
+        show(saved(output) if output is not None else None)
 
 
 @command(PlanOptions)
@@ -179,7 +181,8 @@ def _plan_methods(model: str, names: str, by: Unit | None, target: decomp.Target
 def _paths(output: Path | None, names: list[str]) -> list[Path | None]:
     """The file of each model; with several, OUTPUT is a directory. Raises `Unusable`."""
     if len(names) == 1 or output is None:
-        return [_writable(output, ".json", *_WRITERS)] * len(names)
+        require_output("-o", output, ".pt2", ".json", *_WRITERS)
+        return [output] * len(names)
     if not output.is_dir():
         raise Unusable(f"-o {output}: for several models it must be a directory that is there")
     paths = [output / f"{Path(name.rpartition(':')[2]).stem}.pt2" for name in names]
@@ -187,18 +190,6 @@ def _paths(output: Path | None, names: list[str]) -> list[Path | None]:
     if twice is not None:
         raise Unusable(f"-o {output}: two models would be saved as {twice}")
     return [*paths]
-
-
-def _writable(path: Path | None, *others: str) -> Path | None:
-    if path is None:
-        return None
-    if path.suffix not in (".pt2", *others):
-        raise Unusable(f"-o {path}: the name must end in {' or '.join(('.pt2', *others))}")
-    if not path.absolute().parent.is_dir():
-        raise Unusable(f"-o {path}: there is no directory {path.parent}")
-    if path.is_dir():
-        raise Unusable(f"-o {path}: it is a directory")
-    return path
 
 
 _XLA, _ONNX = (("stablehlo",), "xla"), (("onnx", "onnxruntime"), "onnx_models")

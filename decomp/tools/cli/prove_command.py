@@ -17,9 +17,10 @@ from decomp.errors import count_noun
 from decomp.jobs import Progress
 from decomp.rules.keywords import AdviseOptions
 from decomp.tables import Table
-from decomp.tools.cli.arguments import ToOrNone, require_json_file
+from decomp.tools.cli.arguments import ToOrNone
 from decomp.tools.cli.executors import EXECUTOR, chosen_executor
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.outputs import require_output
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 from decomp.tools.open_table import OpenTable
 from decomp.tools.proving.records import REFUSED, TIMEOUT, VERDICTS, TargetProof, some_of
@@ -60,6 +61,7 @@ def prove(
         return
     if to is None:
         raise Unusable("name a target: --to TARGET")
+    require_output("-o", output, ".json")
     with chosen_executor(executor, workers) as pool, progressing() as report:
         found = proved_to_file(to, output, op, words, pool, timeout, report)
     if words.as_json:
@@ -80,8 +82,6 @@ def proved_to_file(
     """The proof of a target, gone on with and written at a path. Raises `Unusable`, `ArgumentError`."""
     from decomp.tools.proving.proving import prove
 
-    if path is not None:
-        require_json_file(path)
     options = {name: words.written[name] for name in RECORDED if words.written.get(name)}
     return prove(
         functools.partial(words.asked, to),

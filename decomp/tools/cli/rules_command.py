@@ -14,8 +14,8 @@ import decomp
 from decomp.errors import first_line
 from decomp.files import write_atomically
 from decomp.tools.cli.arguments import TARGET, TO, attribute, load_target
-from decomp.tools.cli.extras import require_matplotlib
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.outputs import require_output, require_plot
 from decomp.tools.cli.terminal import Unusable, print_json, saved, show
 
 HEADER = "Write the ops of the target as a C header: their numbers, and structs of their arguments."
@@ -41,7 +41,7 @@ def rules(
     from decomp.rules.library import library
     from decomp.tools.cli import tables
 
-    require_matplotlib(plot)
+    require_plot(plot)
     if to is not None:
         _show_front(text, load_target(to), plot)
         return
@@ -124,6 +124,7 @@ def _write_header(name: str | None, path: Path) -> None:
 
     if name is None:
         raise Unusable(f"--header {path}: of which target? decomp targets tinygrad --header {path}")
+    require_output("--header", path)
     text = header(load_target(name))
     try:
         with write_atomically(path) as unfinished:

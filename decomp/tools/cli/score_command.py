@@ -16,12 +16,13 @@ from decomp.files import write_atomically
 from decomp.jobs import Progress
 from decomp.rules.keywords import AdviseOptions
 from decomp.tables import Table
-from decomp.tools.cli.arguments import TARGET, attribute, load_backend, require_json_file
+from decomp.tools.cli.arguments import TARGET, attribute, load_backend
 from decomp.tools.cli.executors import EXECUTOR, chosen_executor
 from decomp.tools.cli.extras import is_installed
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.outputs import require_output
 from decomp.tools.cli.prove_command import more_of, proved_to_file
-from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
+from decomp.tools.cli.terminal import print_json, progressing, saved, show
 from decomp.tools.open_table import OpenTable
 from decomp.tools.proving.records import TIMEOUT
 
@@ -62,12 +63,10 @@ def score(
     from decomp.tools.scoring.pages import badge_of, page_of
     from decomp.tools.scoring.score import score as score_of
 
-    for path in (output, proof):
-        if path is not None:
-            require_json_file(path)
-    for path, suffix in ((page, ".html"), (badge, ".svg")):
-        if path is not None and path.suffix != suffix:
-            raise Unusable(f"{path}: the name must end in {suffix}")
+    require_output("-o", output, ".json")
+    require_output("--proof", proof, ".json")
+    require_output("--page", page, ".html")
+    require_output("--badge", badge, ".svg")
     backend = _backend(to, run)
     with chosen_executor(executor, workers) as pool, progressing() as progress:
         proved = proved_to_file(to, proof, (), words, pool, timeout, progress)

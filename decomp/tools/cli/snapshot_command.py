@@ -14,8 +14,9 @@ import typer
 from decomp.errors import count_noun
 from decomp.rules.keywords import AdviseOptions
 from decomp.tools.cli.advise_command import Models
-from decomp.tools.cli.arguments import To, near, require_json_file, require_model
+from decomp.tools.cli.arguments import To, near, require_model
 from decomp.tools.cli.flags import Words, command
+from decomp.tools.cli.outputs import require_output
 from decomp.tools.cli.several import models_named
 from decomp.tools.cli.terminal import Unusable, print_json, progressing, saved, show
 from decomp.tools.upgrading.records import KINDS, TIMEOUT, VersionRecord
@@ -47,7 +48,7 @@ def snapshot(
     models are exported and lowered. `decomp upgrade` says what changed between two of them."""
     from decomp.tools.upgrading.taking import take
 
-    require_json_file(output)
+    require_output("-o", output, ".json")
     unknown = next((each for each in only if each not in KINDS), None)
     if unknown is not None:
         raise Unusable(f"--only {unknown}:{near(unknown, KINDS)} There are {', '.join(KINDS)}")

@@ -284,8 +284,8 @@ def test_the_command_runs_a_backend_unless_it_is_asked_not_to(tmp_path, monkeypa
             "error: decomp_rules.targets:tinygrad is of type Target, not a ",
         ),
         (("chip", "-o", "score.txt"), "error: -o score.txt: the name must end in .json"),
-        (("chip", "--badge", "score.png"), "error: score.png: the name must end in .svg"),
-        (("chip", "--page", "score.pdf"), "error: score.pdf: the name must end in .html"),
+        (("chip", "--badge", "score.png"), "error: --badge score.png: the name must end in .svg"),
+        (("chip", "--page", "score.pdf"), "error: --page score.pdf: the name must end in .html"),
         (("tinygrat",), "error: no target 'tinygrat'. Did you mean 'tinygrad'? Available: "),
     ],
 )
