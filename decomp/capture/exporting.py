@@ -22,7 +22,7 @@ from decomp.capture.module_hooks import refuse_what_export_loses
 from decomp.capture.partly_meta import OnOneDevice, device_of_the_rest
 from decomp.capture.source_state import source_unchanged
 from decomp.capture.traced_regions import has_custom_functions, holds_custom_functions, record_modes
-from decomp.capture.violated_sizes import violated_sizes
+from decomp.capture.violated_sizes import misdeclared_sizes, violated_sizes
 from decomp.errors import CaptureError, MutationError, NotLowered, first_line, is_own_fault
 from decomp.ir.aliases import attribute
 from decomp.ir.arguments import substituted
@@ -72,7 +72,8 @@ def export(
     except (MutationError, NotLowered):
         raise
     except Exception as error:
-        if (violated := violated_sizes(error)) is not None:
+        violated = violated_sizes(error) or misdeclared_sizes(error, _names_of_inputs(model, args, kwargs))
+        if violated is not None:
             # Other ways to capture find the same, and log pages of it.
             raise CaptureError(f"torch.export could not capture {type(model).__name__}: {violated}") from error
         refused = error
@@ -93,6 +94,14 @@ def export(
         "  to do: call torch.compile(model, backend=decomp.backend(to=...)), which lowers what Dynamo can trace and "
         "runs the rest in Python, or rewrite the line that is named"
     ) from refused
+
+
+def _names_of_inputs(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[str]:
+    """The inputs by the names that `dynamic_shapes` has for them."""
+    try:
+        return list(inspect.signature(model.forward).bind(*args, **(kwargs or {})).arguments)
+    except TypeError:  # they do not fit the model
+        return []
 
 
 def _captured_by_dynamo(

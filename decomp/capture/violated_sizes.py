@@ -1,11 +1,15 @@
-"""Sizes that torch.export refuses: what a program assumes of those that were declared dynamic, and what to declare."""
+"""Sizes that torch.export refuses: those that are not declared as it reads them, and what a program assumes of those
+that were declared dynamic, and what to declare."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import re
 
+from decomp.errors import first_line
+
 _INPUT_SIZE = re.compile(r"L\['(\w+)'\]((?:\[[^\]]*\])*)\.size\(\)\[(\d+)\]")
+_FURTHER = re.compile(r" Alternatively, you could.*| For more information about this error.*")
 _NO_FACT = re.compile(r" If you.*|Specializations unexpectedly required.*")
 _NO_BOUND = re.compile(r" and [^ ]+ <= IntInfinity\(\)")
 
@@ -22,6 +26,18 @@ def violated_sizes(error: BaseException) -> str | None:
     remedies = "; ".join(_remedies(lines)) or "leave such sizes out of dynamic_shapes, or declare them Dim.AUTO"
     found = "the program does not take all sizes that dynamic_shapes declares"
     return "\n".join([found, *facts, f"  to do: {remedies}"])
+
+
+def misdeclared_sizes(error: BaseException, inputs: Iterable[str]) -> str | None:
+    """What torch.export's error says of a dynamic_shapes= that does not fit the inputs of these names, and a line of
+    what to do; None for other errors."""
+    text = first_line(error)
+    # torch 2.13 raises the same class for conditions on data, whose text does not name this argument.
+    if type(error).__name__ != "UserError" or "dynamic_shapes" not in text:
+        return None
+    said = _FURTHER.sub("", text).rstrip(".")
+    named = ", ".join(inputs) or "there are none"
+    return f"dynamic_shapes= does not fit its inputs: {said}\n  to do: give dynamic_shapes= for these inputs: {named}"
 
 
 def _in_words(line: str) -> str:

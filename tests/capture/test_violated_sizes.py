@@ -50,3 +50,29 @@ def test_what_to_declare_is_said_and_nothing_is_logged(shapes, texts, capfd):
     assert all(text in str(refused.value) for text in texts)
     assert "L['" not in str(refused.value) and "IntInfinity" not in str(refused.value)
     assert capfd.readouterr().err == ""
+
+
+MISDECLARED = {
+    "another name": (
+        {"z": {0: A}},
+        "its top-level keys must be the arg names ['x', 'y'] of `inputs`, but here they are",
+    ),
+    "a name too few": (
+        {"x": {0: A}},
+        "its top-level keys must be the arg names ['x', 'y'] of `inputs`, but here they are",
+    ),
+    "too many": (({0: A}, None, None), "`inputs` has 2 elements, but `dynamic_shapes` has 3 elements"),
+    "a number": ({"x": 3, "y": None}, "Unexpected input tensor shape 3 specified at `dynamic_shapes['x']`"),
+    "a word": ({"x": {0: "a"}, "y": None}, "Unexpected dimension mapped to index 0 in input tensor shape {0: 'a'}"),
+}
+
+
+@pytest.mark.parametrize("shapes, text", MISDECLARED.values(), ids=MISDECLARED)
+def test_sizes_that_do_not_fit_the_inputs_are_said_once(shapes, text, capfd):
+    with pytest.raises(decomp.CaptureError) as refused:
+        decomp.lower(Summed(), to=targets.core_aten, args=(X, torch.randn(5)), dynamic_shapes=shapes)
+    first, remedy = str(refused.value).splitlines()
+    assert first.startswith("torch.export could not capture Summed: dynamic_shapes= does not fit its inputs: ")
+    assert text in first and "https:" not in first and "Alternatively" not in first
+    assert remedy == "  to do: give dynamic_shapes= for these inputs: x, y"
+    assert capfd.readouterr().err == ""
