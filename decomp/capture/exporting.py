@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from decomp.capture.inlining import InlinedBody, parts_of
 from decomp.capture.inputs.trees import flat_inputs
+from decomp.capture.model_lines import refused_line
 from decomp.capture.module_hooks import refuse_what_export_loses
 from decomp.capture.partly_meta import OnOneDevice, device_of_the_rest
 from decomp.capture.source_state import source_unchanged
@@ -83,7 +84,8 @@ def export(
         with whole.placed():
             args, kwargs = whole.inputs((tuple(args), dict(kwargs or {})))
             return whole.with_own_state(export(model, args, kwargs, dynamic_shapes, infer, lost, below_autograd))
-    reasons = first_line(refused)
+    reasons, line = first_line(refused), refused_line(refused)
+    reasons += f"\n  at {line}" if line is not None else ""
     # Dynamo cannot run such ops on fake tensors either, so a second attempt would only cost time.
     if not lacks_data(refused) and not below_autograd:
         program, reasons = _captured_by_dynamo(model, args, kwargs, dynamic_shapes, lost, reasons)
@@ -92,7 +94,7 @@ def export(
     raise CaptureError(
         f"torch.export could not capture {type(model).__name__}: {reasons}\n"
         "  to do: call torch.compile(model, backend=decomp.backend(to=...)), which lowers what Dynamo can trace and "
-        "runs the rest in Python, or rewrite the line that is named"
+        f"runs the rest in Python, or rewrite {'what cannot be captured' if line is None else 'the line that is named'}"
     ) from refused
 
 

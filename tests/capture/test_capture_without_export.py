@@ -1,6 +1,8 @@
 """Modules that export refuses: because PyTorch cannot run an op on fake tensors, where rules say what such a call
 gives, or because they look at the data of a mask. Lazy modules are refused with what to do."""
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -92,11 +94,40 @@ def test_every_capture_that_was_tried_says_why_it_refuses(monkeypatch):
     monkeypatch.setattr(exporting, "_by_dynamo", refuse)
     with pytest.raises(decomp.CaptureError) as error:
         decomp.lower(Undecided(), to=targets.core_aten, args=(torch.ones(3),))
-    first, strict, dynamo, remedy = str(error.value).splitlines()
+    first, line, strict, dynamo, remedy = str(error.value).splitlines()
     assert first.startswith("torch.export could not capture Undecided: Could not guard on data-dependent expression")
+    place = inspect.getsourcelines(Undecided.forward)[1] + 1
+    assert line == f"  at test_capture_without_export.py:{place}, in forward: return x if x.sum() > 0 else -x"
     assert strict.startswith("  with strict=True: ")
     assert dynamo == "  by Dynamo's graph: the program returns a tensor that is neither computed nor an input"
     assert remedy.startswith("  to do: call torch.compile(model, backend=decomp.backend(to=...))")
+    assert remedy.endswith("or rewrite the line that is named")
+
+
+class Decides(nn.Module):
+    def forward(self, x):
+        if x.sum().item() > 0:
+            return x
+        return -x
+
+
+def test_the_line_of_an_inner_module_is_named():
+    with pytest.raises(decomp.CaptureError) as error:
+        decomp.lower(nn.Sequential(nn.ReLU(), Decides()), to=targets.core_aten, args=(torch.ones(3),))
+    place = inspect.getsourcelines(Decides.forward)[1] + 1
+    line = f"  at test_capture_without_export.py:{place}, in forward: if x.sum().item() > 0"
+    assert line in str(error.value).splitlines()
+
+
+def test_no_line_is_promised_where_none_is_known(monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("not by this")
+
+    monkeypatch.setattr(torch.export, "export", refuse)
+    monkeypatch.setattr(exporting, "_by_dynamo", refuse)
+    monkeypatch.setattr(exporting, "refused_line", lambda error: None)
+    with pytest.raises(decomp.CaptureError, match="or rewrite what cannot be captured$"):
+        decomp.lower(Undecided(), to=targets.core_aten, args=(torch.ones(3),))
 
 
 def test_a_fault_of_the_package_in_another_capture_is_not_hidden(monkeypatch):
