@@ -27,6 +27,7 @@ from decomp.errors import (
 )
 from decomp.ir.ops import known_names, op as op_of
 from decomp.lowering import Lowering, lower
+from decomp.metadata.meta_values import is_abstract
 from decomp.proof.correspondence import ValuesDiffer
 from decomp.rules.options import CHECKS, Options
 from decomp.rules.target import Target
@@ -102,6 +103,7 @@ def conversion(
     version = converter.require()
     target, options = target or converter.target, {**DEFAULTS, **options}
     program = _exported(model, args, kwargs, dynamic_shapes, target, options)
+    _require_values(program)
     lowering = _lowered(program, target, _without_unknown_composites(converter, options))
     lowering = replace(lowering, result=without_idle_writes(lowering.result))
     refuse_writes(converter, lowering.result)
@@ -111,6 +113,18 @@ def conversion(
     except Exception as error:  # a converter may raise anything
         raise _refusal(converter, version, lowering, f"{type(error).__name__}: {error}") from error
     return Conversion(result, converter, version, lowering, verified)
+
+
+def _require_values(program: ExportedProgram) -> None:
+    """Raise `ConversionError` for weights of which only shapes are known: a converter writes their numbers."""
+    weights = {**program.state_dict, **program.constants}
+    absent = [name for name, value in weights.items() if isinstance(value, torch.Tensor) and is_abstract(value)]
+    if absent:
+        others = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+        raise ConversionError(
+            f"the weight {absent[0]!r}{others} has no values (the meta device or fake tensors)\n"
+            "  to do: convert the model with its weights"
+        )
 
 
 def _lowered(program: ExportedProgram, target: Target, options: Mapping[str, Any]) -> Lowering:

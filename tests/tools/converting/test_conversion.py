@@ -91,6 +91,21 @@ def test_a_converter_that_crashes_is_an_error_and_not_the_end_of_the_process():
     assert re.match(r"crashes \S+ crashes on the lowered program: SIGSEGV\n  its target says", failure(fakes.CRASHES))
 
 
+@pytest.mark.parametrize("verify", [True, False])
+def test_weights_without_values_are_refused_by_name_before_anything_is_converted(verify):
+    def never(program):
+        raise AssertionError("it was converted")
+
+    x = torch.ones(2, 8, device="meta")
+    to = dataclasses.replace(fakes.FAKE, convert=never)
+    with pytest.raises(decomp.errors.ConversionError) as refused:
+        decomp.convert(nn.Linear(8, 8, device="meta"), to=to, args=(x,), verify=verify)
+    assert str(refused.value) == (
+        "the weight 'weight' and 1 more has no values (the meta device or fake tensors)\n"
+        "  to do: convert the model with its weights"
+    )
+
+
 def test_a_converter_that_is_absent_or_old_says_what_to_install():
     assert failure(fakes.ABSENT) == (
         'to="absent" needs no-such-converter, which is not installed\n  to do: pip install "no-such-converter>=1.2"'
