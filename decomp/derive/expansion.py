@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 import contextlib
 from dataclasses import dataclass, field, replace
+import inspect
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import fx
@@ -351,7 +352,7 @@ def _check_result(tracer: RuleTracer, result: Any, expected: Any, read: tuple[in
         # A number, or None for a gradient that was not asked for.
         return result
     if not isinstance(result, fx.Node):
-        tracer.fail(f"returned {result!r}, the op returns a tensor", "return torch.full(shape, value, ...)")
+        _refuse_result(tracer, result)
     value = result.meta.get("val")
     # Nothing is known of what the rule returned, as one of its calls had no metadata.
     if not isinstance(value, torch.Tensor):
@@ -378,8 +379,25 @@ def _check_without_metadata(tracer: RuleTracer, result: Any) -> Any:
     schemas = [getattr(packet, name)._schema for name in packet.overloads()]
     on_tensors = [each for each in schemas if any(str(given.type) == "Tensor" for given in each.arguments)]
     if all([str(result.type) for result in each.returns] == ["Tensor"] for each in on_tensors or schemas):
-        tracer.fail(f"returned {result!r}, the op returns a tensor", "return torch.full(shape, value, ...)")
+        _refuse_result(tracer, result)
     return result
+
+
+def _refuse_result(tracer: RuleTracer, result: Any) -> NoReturn:
+    """Raise for a rule that returned something else than the tensor of its op."""
+    shown, remedy = repr(result), "return a tensor"
+    if isinstance(result, (bool, int, float, complex)):
+        remedy = "return torch.full(shape, value, ...)"
+    elif isinstance(result, (tuple, list)):
+        remedy = "return the tensor alone"
+    elif result is None:
+        remedy = 'return the tensor; for calls that the rule does not take, return decomp.decline("why")'
+    elif inspect.isgenerator(result) or inspect.isasyncgen(result):
+        shown, remedy = "a generator", "return the tensor, without yield"
+    elif inspect.iscoroutine(result):
+        result.close()  # Python warns of one that nobody awaits
+        shown, remedy = "a coroutine", "write the rule with def, not async def"
+    tracer.fail(f"returned {shown}, the op returns a tensor", remedy)
 
 
 def _describe_metadata(value: Any) -> str:

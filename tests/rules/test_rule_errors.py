@@ -75,6 +75,12 @@ def uses_no_grad(x):
 
 ONCE = "a rule is recorded once for all data: compute with tensors"
 NEW = "return a new tensor instead"
+
+
+async def coroutine(x):
+    return x
+
+
 ALWAYS = [
     (lambda x: x.add_(1), "mutates a tensor (add_)", "call add and use its result"),
     (lambda x: torch.relu_(x), "mutates a tensor (relu_)", "call relu and use its result"),
@@ -94,9 +100,17 @@ ALWAYS = [
         "reads requires_grad",
         "a rule is recorded once for values with and without gradients",
     ),
-    (lambda x: None, "returned None, the op returns a tensor", "return torch.full(shape, value, ...)"),
+    (
+        lambda x: None,
+        "returned None, the op returns a tensor",
+        'return the tensor; for calls that the rule does not take, return decomp.decline("why")',
+    ),
     (lambda x: 3.0, "returned 3.0, the op returns a tensor", "return torch.full(shape, value, ...)"),
-    (lambda x: (x, x), "returned (arg0, arg0), the op returns a tensor", "return torch.full(shape, value, ...)"),
+    (lambda x: (x, x), "returned (arg0, arg0), the op returns a tensor", "return the tensor alone"),
+    (lambda x: [x], "returned (arg0,), the op returns a tensor", "return the tensor alone"),
+    (lambda x: (yield x), "returned a generator, the op returns a tensor", "return the tensor, without yield"),
+    (coroutine, "returned a coroutine, the op returns a tensor", "write the rule with def, not async def"),
+    (lambda x: "x", "returned 'x', the op returns a tensor", "return a tensor"),
     (
         lambda x: [1, 2][5],
         "failed with IndexError: list index out of range",
