@@ -17,7 +17,7 @@ from torch import fx, nn
 from decomp.capture.inputs.assumptions import size_assumptions
 from decomp.capture.inputs.checks import InputCheck, expected_inputs
 from decomp.capture.lowered_module import install_input_check
-from decomp.errors import ArgumentError, boundary
+from decomp.errors import ArgumentError, boundary, first_line
 from decomp.files import naming_file, path_of_user
 from decomp.ir.composites import KEY
 from decomp.ir.host_functions import HOST_FUNCTIONS
@@ -67,6 +67,17 @@ class PortableProgram:
 
 
 def _module(document: Mapping[str, Any], weights: WeightsFile) -> fx.GraphModule:
+    """The program of a document. Raises `ValueError` and what else `read_record` reports for a damaged one."""
+    try:
+        return _checked_module(document, weights)
+    except RecursionError:  # of a program that is nested too deeply, and not damaged
+        raise
+    # A number of a value or a graph that is not there, a size that no tensor has, a bound that is no number.
+    except (IndexError, RuntimeError, AssertionError) as error:
+        raise ValueError(first_line(error)) from error
+
+
+def _checked_module(document: Mapping[str, Any], weights: WeightsFile) -> fx.GraphModule:
     reader = _Reader(document, weights)
     module = reader.module(0)
     if document["narrower"]:
@@ -220,6 +231,8 @@ class _GraphReader:
 
     def _output(self) -> None:
         described = self.described
+        if not isinstance(described["outputs"], list):
+            raise ValueError(f"the outputs {described['outputs']!r} are not a list")
         flat = [read_value(each, self.references) for each in described["outputs"]]
         tree = value_of(described["output_tree"])
         if described["input_tree"] is None:
@@ -257,6 +270,9 @@ def _placed(target: Any, given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[s
         known = {each.name: each for each in parameters(target)}
         if unknown := given.keys() - known.keys():
             raise ValueError(f"{target} has no argument {min(unknown)}")
+        absent = [name for name, each in known.items() if each.required and name not in given]
+        if absent:
+            raise ValueError(f"a call of {target} lacks {', '.join(absent)}")
         leading = (name for name, each in known.items() if not each.keyword_only)
         args = [given.pop(name) for name in itertools.takewhile(given.__contains__, [*leading])]
         return tuple(args), given

@@ -347,6 +347,35 @@ def test_files_that_cannot_be_written_or_read_are_named(tmp_path):
             PortableProgram.read(path)
 
 
+DAMAGED = {
+    "no graphs": (lambda found: found.update(graphs=[]), "list index out of range"),
+    "a graph too few": (lambda found: found["graphs"][0]["tensors"][0].update(tensor=99), "list index out of range"),
+    "a negative size": (
+        lambda found: found["graphs"][0]["values"][0].update(shape=[-3, 4]),
+        r"Trying to create tensor with negative dimension -3: \[-3, 4\]",
+    ),
+    "no arguments": (
+        lambda found: found["graphs"][0]["calls"][1].update(arguments={}),
+        "a call of aten.mul.Tensor lacks self, other",
+    ),
+    "no list": (lambda found: found["graphs"][0].update(outputs="x"), "the outputs 'x' are not a list"),
+    "a bound": (
+        lambda found: found.update(symbols=[{"name": "s0", "min": "a", "max": 3, "example": 2}]),
+        "not simple sympy type",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage, text", DAMAGED.values(), ids=DAMAGED)
+def test_damage_is_refused_when_the_program_is_read(tmp_path, damage, text):
+    path = lowered(nn.Linear(4, 4), (torch.randn(3, 4),)).save(tmp_path / "p.json")
+    found = json.loads(path.read_text())
+    damage(found)
+    path.write_text(json.dumps(found))
+    with pytest.raises(decomp.errors.ArgumentError, match=rf"p.json is a damaged program: ValueError: .*({text})"):
+        PortableProgram.read(path)
+
+
 def test_a_damaged_composite_is_named(tmp_path):
     path = lowered(nn.GELU(), (torch.randn(3),), composites={"gelu"}).save(tmp_path / "p.json")
     path.write_text(path.read_text().replace('"name":"aten.gelu"', '"name":7'))
