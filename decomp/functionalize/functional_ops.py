@@ -3,7 +3,7 @@ node that it replaces, and the dtype of the tensor that is written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import operator
 from typing import Any
 
@@ -50,26 +50,6 @@ def functional_variant(emit: Emitter, node: fx.Node, value_of: ValueOf, tracked:
     return call_keeping_dtype(emit, node, tensor, op, target, args, kwargs)
 
 
-def returning_new_values(overload: Any) -> tuple[torch._ops.OpOverload, dict[str, int]] | None:
-    """The variant of an op that returns the new values of the arguments that `overload` writes, after the results of
-    its own (`rrelu_with_noise_functional`), and the place of each such value among its results; None if it has none."""
-    if not isinstance(overload, torch._ops.OpOverload):
-        return None
-    namespace, _, name = overload._schema.name.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), f"{name.removesuffix('_')}_functional", None)
-    found = _overload_with(packet, overload) if packet is not None else None
-    if found is None:
-        return None
-    returned = [set(each.alias_info.before_set) if each.alias_info else set() for each in overload._schema.returns]
-    places, count = {}, len(returned)
-    for each in overload._schema.arguments:
-        if each.alias_info is not None and each.alias_info.is_write:
-            own = [place for place, sets in enumerate(returned) if sets & set(each.alias_info.before_set)]
-            places[each.name] = own[0] if own else count
-            count += not own
-    return (found, places) if count == len(found._schema.returns) > 1 else None
-
-
 def functional_call(node: fx.Node, args: Any, kwargs: Any) -> tuple[str, Any, Any, Any]:
     """`op`, `target`, `args` and `kwargs` of the functional call that returns what `node` writes."""
     target: Any = node.target
@@ -87,21 +67,33 @@ def functional_call(node: fx.Node, args: Any, kwargs: Any) -> tuple[str, Any, An
 
 
 def _functional_overload(node: fx.Node, overload: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    if (found := next(functional_overloads(overload), None)) is not None:
+        return found
     namespace, _, name = overload._schema.name.partition("::")
-    library = getattr(torch.ops, namespace)
-    plain = f"__{name[3:]}" if name.startswith("__i") else name.removesuffix("_")
-    # The second is for ops such as `rrelu_with_noise_`, the last for those that write although their name has no
-    # underscore.
-    for candidate in (plain, f"{plain}_functional", f"{name}_functional"):
-        packet = getattr(library, candidate, None)
-        found = _overload_with(packet, overload) if packet is not None and candidate != name else None
-        if found is not None:
-            return found
+    plain = _plain(name)
     raise refusal(
         node,
         f"{name} writes its argument, and {NO_VARIANT}",
         f"register {namespace}::{plain} with the same arguments, or write y = {plain}(x) in the model",
     )
+
+
+def functional_overloads(overload: torch._ops.OpOverload) -> Iterator[torch._ops.OpOverload]:
+    """The overloads of the same arguments as `overload`, which writes, that write nothing."""
+    namespace, _, name = overload._schema.name.partition("::")
+    plain = _plain(name)
+    # The second is for ops such as `rrelu_with_noise_`, the last for those that write although their name has no
+    # underscore.
+    for candidate in dict.fromkeys((plain, f"{plain}_functional", f"{name}_functional")):
+        packet = getattr(getattr(torch.ops, namespace), candidate, None)
+        found = _overload_with(packet, overload) if packet is not None and candidate != name else None
+        if found is not None:
+            yield found
+
+
+def _plain(name: str) -> str:
+    """The name of the functional form of an in-place op or method."""
+    return f"__{name[3:]}" if name.startswith("__i") else name.removesuffix("_")
 
 
 def _overload_with(packet: Any, overload: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
@@ -119,7 +111,7 @@ def _overload_with(packet: Any, overload: torch._ops.OpOverload) -> torch._ops.O
 
 
 def _functional_method(node: fx.Node, name: str) -> str:
-    plain = f"__{name[3:]}" if name.startswith("__i") else name.removesuffix("_")
+    plain = _plain(name)
     if not hasattr(torch.Tensor, plain):
         raise refusal(node, f"{name} writes its argument, and {NO_VARIANT}", "write a new tensor in the model instead")
     return plain
@@ -400,11 +392,6 @@ def functional_view(emit: Emitter, node: fx.Node, args: Any, kwargs: Any) -> fx.
     # The overload of `transpose_` is its default one, of the same arguments as `transpose.int`.
     default = {"transpose": "int"}.get(name, node.target._overloadname)
     return emit.like(node, "call_function", getattr(getattr(aten, name), default), args, kwargs)
-
-
-def takes_list(node: fx.Node) -> bool:
-    """Whether the first argument is a list of tensors, even of one (`torch._foreach_add_`)."""
-    return isinstance(next(iter((*node.args, *node.kwargs.values()))), (list, tuple))
 
 
 def has_out(node: fx.Node) -> bool:

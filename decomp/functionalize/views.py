@@ -65,6 +65,16 @@ def element_view(node: fx.Node, value: fx.Node, whole: View) -> View:
     return View(node, whole.op, {**whole.arguments, "index_in_tuple": node.args[1]}, whole.value, value, whole.certain)
 
 
+def refuse_unless_unpacked(node: fx.Node) -> None:
+    """Raise `MutationError` where the views, or written tensors, that a call returns are used other than one by one."""
+    if not all(user.target is operator.getitem and type(user.args[1]) is int for user in node.users):
+        raise refusal(
+            node,
+            "it returns views of several tensors, and one of them is written",
+            "take the views out of the tuple one by one, or clone() the one that is written",
+        )
+
+
 def listed_view(emit: Emitter, node: fx.Node, whole: fx.Node, base: fx.Node, like: fx.Node) -> View:
     """The view of `base` that `node` takes out of the results of `whole`, a call that returns views of several tensors;
     `like` is its copy, with the values at the time of the call."""

@@ -21,11 +21,10 @@ from decomp.functionalize.functional_ops import (
     functional_view,
     has_out,
     out_call,
-    returning_new_values,
-    takes_list,
     written_op,
 )
 from decomp.functionalize.gradients import GradientSources, gradient_inputs, reaches
+from decomp.functionalize.new_values import NewValues, refuse_dependence_on_order, returning_new_values, without_variant
 from decomp.functionalize.overlap import memory_range_of, overlap
 from decomp.functionalize.running_statistics import functional_form
 from decomp.functionalize.storage import (
@@ -37,7 +36,14 @@ from decomp.functionalize.storage import (
     refuse_change_of_shape,
     refuse_detached_input,
 )
-from decomp.functionalize.views import changes_nothing, element_view, listed_view, strided, view_of
+from decomp.functionalize.views import (
+    changes_nothing,
+    element_view,
+    listed_view,
+    refuse_unless_unpacked,
+    strided,
+    view_of,
+)
 from decomp.functionalize.writes import (
     Functional,
     Write,
@@ -56,6 +62,7 @@ from decomp.ir.aliases import (
     list_operands,
     method_name,
     mutated_args,
+    overload_on_lists,
     refusal,
     spelling_of,
     view_bases,
@@ -272,12 +279,7 @@ class _FunctionalWalk:
         new = self.emit.copy(node, self.value_of)
         self.requires_grad[node] = self._gradient_of(node)
         if node.target is not operator.getitem:
-            if not all(user.target is operator.getitem and type(user.args[1]) is int for user in node.users):
-                raise refusal(
-                    node,
-                    "it returns views of several tensors, and one of them is written",
-                    "take the views out of the tuple one by one, or clone() the one that is written",
-                )
+            refuse_unless_unpacked(node)
             return
         base = listed[node.args[1]]
         if (tensor := self.tensors.get(base)) is not None:
@@ -316,16 +318,10 @@ class _FunctionalWalk:
         # base.
         elif name in METADATA_WRITES:
             self._change_of_metadata(node, targets[0])
-        elif variant := returning_new_values(node.target):
-            self._returning_new_values(node, *variant)
-        elif len(targets) > 1 or node.op == "call_module" or takes_list(node):
-            raise refusal(
-                node,
-                "it writes its arguments, and it has no functional form",
-                "let the module be traced, or return new tensors from it"
-                if node.op == "call_module"
-                else "use an op that returns new tensors",
-            )
+        elif values := returning_new_values(node):
+            self._returning_new_values(node, values)
+        elif len(targets) > 1 or node.op == "call_module" or overload_on_lists(node.target) is not None:
+            raise without_variant(node)
         else:
             self._inplace(node, targets[0])
 
@@ -355,25 +351,24 @@ class _FunctionalWalk:
         self.memory.write(tensor.alias, new, requires, node, overwritten=before if lost else None)
         self.tensors[node] = tensor
 
-    def _returning_new_values(self, node: fx.Node, target: Any, places: Mapping[str, int]) -> None:
+    def _returning_new_values(self, node: fx.Node, values: NewValues) -> None:
         """A call whose functional variant returns what is written after the results of its own."""
-        call = bound_call(node)
-        assert call is not None
+        refuse_dependence_on_order(node, values, self.tensors)
         requires = self._gradient_of(node)
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self.value_of)
-        whole = self.emit.node("call_function", target, args, kwargs, at=node)
-        own = len(node.target._schema.returns)
-        for name, index in places.items():
-            written, label = call.arguments[name], call.arguments[name].name
-            value = self.emit.node("call_function", operator.getitem, (whole, index), {}, at=node, label=label)
+        whole = self.emit.node("call_function", values.target, args, kwargs, at=node)
+        for source, value, is_result in values.items(self.emit, node, whole):
+            value = self._fitting(node, source, value)
             # What is written beside the result, such as the noise of `rrelu_with_noise`, has no gradient.
-            self.memory.write(self.tensors[written].alias, value, requires and index < own, node)
-            if own == 1 and index == 0:
-                self.tensors[node] = self.tensors[written]
-        if own > 1:
-            self.copies[node] = whole
-        elif node not in self.tensors:
+            tracked = requires and is_result and can_require_grad(metadata(source))
+            self.memory.write(self.tensors[source].alias, value, tracked, node)
+        if values.returned is not None:
+            self.tensors[node] = self.tensors[values.returned]
+        elif values.own == 1 and not values.is_list:
             self._fresh(node, self.emit.like(node, "call_function", operator.getitem, (whole, 0), {}), requires)
+        else:
+            refuse_unless_unpacked(node)
+            self.copies[node] = whole
 
     def _change_of_metadata(self, node: fx.Node, target: fx.Node) -> None:
         """squeeze_() and similar: from now on the tensor is a view of its former self. detach_() changes no view."""

@@ -58,10 +58,11 @@ def mutated_args(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node,
 
 def _mutated_by_function(node: fx.Node) -> tuple[fx.Node, ...]:
     target: Any = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        if _is_batch_norm(target):
-            return statistics(node)
-        return _tensors([_argument(node, position, name) for position, name in _mutable_arguments(target)])
+    if isinstance(target, torch._ops.OpOverload) and _is_batch_norm(target):
+        return statistics(node)
+    overload = target if isinstance(target, torch._ops.OpOverload) else overload_on_lists(target)
+    if overload is not None:
+        return _tensors([argument(node, position, name) for position, name in mutable_arguments(overload)])
     if isinstance(target, torch._ops.HigherOrderOperator):
         return ()
     if target is operator.setitem or _writes_first(target):
@@ -70,7 +71,7 @@ def _mutated_by_function(node: fx.Node) -> tuple[fx.Node, ...]:
         return _tensors(node.kwargs["out"])
     # Positional arguments count: `F.relu(x, True)` writes.
     position = inplace_position(target)
-    if position is not None and _argument(node, position, "inplace") is True:
+    if position is not None and argument(node, position, "inplace") is True:
         return _tensors(node.args[:1] or (node.kwargs.get("input"),))
     return statistics(node) if _is_batch_norm(target) else ()
 
@@ -102,11 +103,31 @@ def _writes_first(function: Any) -> bool:
 
 
 @functools.cache
-def _mutable_arguments(overload: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
+def mutable_arguments(overload: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
+    """Positions and names of the arguments that an overload writes."""
     if short_name(overload) in NOT_WRITES:
         return ()
     arguments = enumerate(overload._schema.arguments)
     return tuple((i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+@functools.cache
+def overload_on_lists(target: Any) -> torch._ops.OpOverload | None:
+    """The overload of a call that writes lists of tensors; for a function (`torch._foreach_add_`) any of its overloads,
+    which agree on what is written. None for other calls."""
+    if isinstance(target, torch._ops.OpOverload):
+        overloads = [target]
+    elif callable(target) and of_function(target).inplace:
+        packet = getattr(torch.ops.aten, getattr(target, "__name__", ""), None)
+        overloads = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
+    else:
+        overloads = []
+    return next((each for each in overloads if any(is_list_at(each, i) for i, _ in mutable_arguments(each))), None)
+
+
+def is_list_at(overload: torch._ops.OpOverload, position: int) -> bool:
+    """Whether an argument of an overload is a list of tensors."""
+    return str(overload._schema.arguments[position].type) == "List[Tensor]"
 
 
 @functools.cache
@@ -140,7 +161,8 @@ def statistics(node: fx.Node) -> tuple[fx.Node, ...]:
     return _tensors([arguments.get("running_mean"), arguments.get("running_var")])
 
 
-def _argument(node: fx.Node, position: int, name: str) -> Any:
+def argument(node: fx.Node, position: int, name: str) -> Any:
+    """The argument of a call at this position, or of this name."""
     return node.args[position] if position < len(node.args) else node.kwargs.get(name)
 
 
@@ -165,7 +187,7 @@ def view_bases(node: fx.Node, root: nn.Module | None = None) -> tuple[fx.Node, .
     names = view_arguments(node.op, node.target)
     if names and _is_product(node):
         return ()
-    return _tensors([_argument(node, position, name) for position, name in names])
+    return _tensors([argument(node, position, name) for position, name in names])
 
 
 def _is_product(node: fx.Node) -> bool:
@@ -176,10 +198,14 @@ def _is_product(node: fx.Node) -> bool:
 
 
 def list_operands(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The tensors of which a call returns one view each (`broadcast_tensors`), in order; empty for other calls."""
-    if node.op != "call_function" or (short := spelling_of(node).op.short) not in LIST_VIEWS:
+    """The tensors of which a call returns one view each (`broadcast_tensors`), or which it writes and returns
+    (`torch._foreach_add_`), in order; empty for other calls."""
+    if node.op != "call_function":
         return ()
-    given = node.args or (node.kwargs.get("tensors"),)
+    written = overload_on_lists(node.target) is not None
+    if (short := spelling_of(node).op.short) not in LIST_VIEWS and not written:
+        return ()
+    given = node.args or (node.kwargs.get("self" if written else "tensors"),)
     if isinstance(given[0], (list, tuple)):
         (given,) = given[:1]
     elif len(given) == 1 and short.startswith("atleast"):  # `atleast_2d(x)` gives a tensor
@@ -292,6 +318,8 @@ def _dropout_is_identity(node: fx.Node) -> bool | None:
 
 def is_same_tensor(node: fx.Node, base: fx.Node) -> bool:
     """Whether the result of `node`, which shares memory with `base`, is that tensor itself, not a view of it."""
+    if node.op == "call_function" and overload_on_lists(node.target) is not None:
+        return True
     name = str(node.args[1]) if node.target is getattr else spelling_of(node).op.short
     if name in SAME_TENSOR:
         return not _changes_numbers(name, base)

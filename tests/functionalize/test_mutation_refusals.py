@@ -50,17 +50,6 @@ def test_refusal_of_an_op_without_a_functional_form():
     ]
 
 
-@pytest.mark.parametrize(
-    "tensors", [lambda x: [x, x + 1], lambda x: [x, x], lambda x: [x.view(-1)]], ids=["two", "one twice", "one"]
-)
-def test_refusal_of_a_write_to_a_list_of_tensors(tensors):
-    assert refused(lambda x: (torch._foreach_add_(tensors(x), 1), x)[1] * 1, x23()) == [
-        "cannot make the program functional: it writes its arguments, and it has no functional form",
-        "  at node '_foreach_add_' (call_function aten._foreach_add_.Scalar)",
-        "  to do: use an op that returns new tensors",
-    ]
-
-
 def test_refusal_of_an_alias_that_only_shapes_decide():
     gm = fx.symbolic_trace(lambda x: (x.reshape(-1).add_(1), x * 2))
     assert refused(gm) == [
