@@ -37,7 +37,7 @@ FAMILIES = (
     " spatial.convolution_kernels spatial.pooling spatial.trained_pooling"
     " spatial.untrained_pooling spatial.fractional_pooling spatial.adaptive_pooling spatial.padding"
     " spatial.resampling spatial.grid nn.recurrent creation.random complex.spectral complex.short_time"
-    " creation.window_functions pointwise.bools"
+    " creation.window_functions pointwise.bools pointwise.lists"
     " quantized.values quantized.parameters nn.inference pointwise.exponent_bits"
 ).split()
 """Modules of this package that hold rules, each in a `RULES` of its own. Earlier ones take precedence."""

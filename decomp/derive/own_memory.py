@@ -122,9 +122,22 @@ def _unconnected(node: fx.Node, graph: fx.Graph, slots: Sequence[int]) -> list[t
         if not can_require_grad(metadata(result)) or metadata(result).dtype.itemsize == 1:
             continue
         reached = depends_on(result)
-        lacking = [operands[i] for i in slots if operands[i] not in reached and _requires_by(node, i, place)]
+        lacking = [
+            operands[i]
+            for i in slots
+            if operands[i] not in reached and not _is_of_another(node, i, place) and _requires_by(node, i, place)
+        ]
         found += [(result, lacking)] if lacking else []
     return found
+
+
+def _is_of_another(node: fx.Node, slot: int, place: int) -> bool:
+    """Whether an operand of an op on lists is not among the elements, one of each list, of which it computes the result
+    at `place`: autograd says of all results that they require a gradient, and passes none to other elements."""
+    if not spelling_of(node).op.short.startswith("_foreach_"):
+        return False
+    given = [arg[place] if isinstance(arg, (list, tuple)) else arg for arg in (*node.args, *node.kwargs.values())]
+    return node.all_input_nodes[slot] not in given
 
 
 def _requires_by(node: fx.Node, slot: int, place: int) -> bool:

@@ -13,7 +13,18 @@ import torch
 from torch.nn import functional as F
 
 from decomp import Sample
-from decomp_rules.samples import derivatives, devices, edges, kernels, layers, matrices, pointwise, reductions, shapes
+from decomp_rules.samples import (
+    derivatives,
+    devices,
+    edges,
+    kernels,
+    layers,
+    lists,
+    matrices,
+    pointwise,
+    reductions,
+    shapes,
+)
 from decomp_rules.samples.leeways import leeway_of
 from decomp_rules.samples.making import f, p
 from decomp_rules.samples.models import (
@@ -30,7 +41,7 @@ from decomp_rules.samples.models import (
     model as model,
 )
 
-_TABLES = (pointwise, reductions, shapes, matrices, layers, kernels)
+_TABLES = (pointwise, reductions, shapes, matrices, layers, kernels, lists)
 CALLS: Mapping[str, Any] = functools.reduce(lambda all_, table: {**all_, **table.CALLS}, _TABLES, {})
 """Calls of ops whose arguments cannot be guessed from a schema, by name: functions that make them."""
 
