@@ -19,7 +19,7 @@ from decomp.metadata.fake_stride_fixes import kernel_value
 from decomp.metadata.fakes import Fakes
 from decomp.metadata.nonfinite_constants import spelled
 from decomp.metadata.open_kernels import kernels_of
-from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC, expression, settled
+from decomp.metadata.symbolic_sizes import SYMBOLIC as SYMBOLIC, combination, expression, settled
 from decomp.ops import aten
 from decomp.torch_internals.fakes import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from decomp.torch_internals.modes import (
@@ -250,7 +250,10 @@ class Tape:
                 return node if dim is None else self.append(size_of, (node.meta["val"], dim), {}, size)
         if expr.is_symbol or self._is_solvable(expr):
             return self._solved(value, expr)
-        return self._interpreted(value, expr)
+        try:
+            return self._interpreted(value, expr)
+        except UnknownSize:  # of a symbol, where the whole may be known
+            return self._combined(value, expr)
 
     def _known_sizes(self) -> Iterator[tuple[fx.Node, int | None, Any]]:
         """The symbolic sizes of inputs: an input that is a size itself, or a dimension of one."""
@@ -268,7 +271,24 @@ class Tape:
             if factor:
                 source = node if dim is None else self.size(size)
                 return self._arithmetic(lambda p: (p - rest) // factor, [source], value)
-        raise UnknownSize(f"the size {symbol}, which no input has")
+        return self._combined(value, symbol)
+
+    def _combined(self, value: Any, expr: Any) -> fx.Node:
+        """A sum of several sizes of inputs: `s0` from `s0 + s1` and `s1`."""
+        known = list(self._known_sizes())
+        factors = combination([size.node.expr for _, _, size in known], expr)
+        if factors is None:
+            raise UnknownSize(f"the size {expr}, which no input has")
+        terms = [(factor, given) for factor, given in zip(factors, known) if factor]
+        rest = (expr - sum(factor * size.node.expr for factor, (_, _, size) in terms)).expand()
+        sources = [node if dim is None else self.size(size) for _, (node, dim, size) in terms]
+
+        def computed(*proxies: fx.Proxy) -> Any:
+            scaled = [proxy if factor == 1 else proxy * factor for (factor, _), proxy in zip(terms, proxies)]
+            total = sum(scaled[1:], scaled[0])
+            return total + int(rest) if rest else total
+
+        return self._arithmetic(computed, sources, value)
 
     def _is_solvable(self, expr: Any) -> bool:
         return any(_linear(size.node.expr, expr)[0] for _, _, size in self._known_sizes())

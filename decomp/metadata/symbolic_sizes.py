@@ -291,3 +291,27 @@ def _allowed(env: Any, symbols: list[Any], hints: Mapping[Any, Any]) -> Iterator
 
 def _at(expr: Any, sizes: Mapping[Any, Any]) -> Any:
     return expr.xreplace(sizes) if hasattr(expr, "xreplace") else expr
+
+
+def combination(known: Sequence[Any], wanted: Any) -> list[int] | None:
+    """Integer factors by which expressions add up to a wanted one, but for a constant; None if there are none that one
+    elimination finds, or an expression is not linear."""
+    import sympy  # with symbolic sizes it has been imported already
+
+    known, wanted = [sympy.expand(each) for each in known], sympy.expand(wanted)
+    symbols = sorted(set().union(wanted.free_symbols, *(each.free_symbols for each in known)), key=str)
+    # Expressions that are not linear are left out, by a factor of 0.
+    rows = [[each.coeff(symbol) for symbol in symbols] for each in (*known, wanted)]
+    linear = [
+        all(factor.is_Integer for factor in row) and (each - sum(map(sympy.Mul, row, symbols))).is_Integer
+        for each, row in zip((*known, wanted), rows)
+    ]
+    if not known or not linear[-1]:
+        return None
+    columns = [row if is_linear else [0] * len(symbols) for row, is_linear in zip(rows[:-1], linear)]
+    try:
+        found, free = sympy.Matrix(columns).T.gauss_jordan_solve(sympy.Matrix(rows[-1]))
+    except ValueError:  # there is no solution
+        return None
+    factors = found.subs(dict.fromkeys(free, 0))
+    return [int(factor) for factor in factors] if all(factor.is_Integer for factor in factors) else None

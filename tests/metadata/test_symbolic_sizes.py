@@ -1,10 +1,18 @@
 """Symbolic sizes that are equal for all values, and those that only look equal."""
 
 import pytest
+import sympy
 import torch
 from torch.export import Dim
 
-from decomp.metadata.symbolic_sizes import Undecided, decided_at_every_size, has_fixed_sizes, is_at_least, same_size
+from decomp.metadata.symbolic_sizes import (
+    Undecided,
+    combination,
+    decided_at_every_size,
+    has_fixed_sizes,
+    is_at_least,
+    same_size,
+)
 
 
 def size_of(bound=None):
@@ -58,3 +66,12 @@ def test_sizes_are_fixed_where_all_are_numbers():
 
     torch.export.export(Asking(), (torch.ones(12, 3),), dynamic_shapes=({0: Dim("n")},), strict=False)
     assert has_fixed_sizes(torch.ones(12, 3)) and not has_fixed_sizes(found[0]) and not has_fixed_sizes(12)
+
+
+def test_sizes_are_combined_of_others():
+    a, b, c = sympy.symbols("a b c", integer=True)
+    assert combination([a + b, -a], b) == [1, 1]
+    assert combination([2 * a + b, a + b, c], 3 * a + 7) == [3, -3, 0]
+    assert combination([a * b, a // 2, a + b - 4, b], a) == [0, 0, 1, -1]
+    assert combination([a + b], a) is None and combination([2 * a], a) is None and combination([], a) is None
+    assert combination([a, b], a * b) is None

@@ -51,3 +51,30 @@ def test_a_model_may_take_gradients_itself():
     x = torch.randn(3, 4)
     compiled = torch.compile(slopes, backend=decomp.backend(to=targets.tinygrad))
     torch.testing.assert_close(compiled(x), slopes(x))
+
+
+OPEN = {
+    "joined": (lambda a, b: torch.cat([a, b], 0), (4, 4)),
+    "joined, sizes swapped": (lambda a, b: torch.cat([a, b], 0), (3, 4)),
+    "three": (lambda a, b: torch.cat([a, b, a[1:]], 0), (3, 4)),
+    "padded": (lambda a, b: F.pad(a, (b.shape[0], 1)), (4,)),
+    "assigned": (lambda a, b: joined(a, b), (3, 4)),
+}
+
+
+def joined(a, b):
+    out = a.new_zeros(a.shape[0] + b.shape[0], 4)
+    out[: a.shape[0]] = a
+    out[a.shape[0] :] = b
+    return out
+
+
+@pytest.mark.parametrize("form, target", [*((form, "tinygrad") for form in OPEN), ("joined", "luminal")])
+def test_parts_of_open_sizes_have_gradients(form, target):
+    """The backward cuts off the size of the other part, which only the sum of both and the first part say."""
+    function, shape = OPEN[form]
+    compiled = torch.compile(function, backend=decomp.backend(to=getattr(targets, target)), dynamic=True)
+    for rows in (6, 5):
+        a, b = torch.randn(rows, 4, requires_grad=True), torch.randn(shape)
+        slopes = [torch.autograd.grad(run(a, b).square().sum(), a)[0] for run in (compiled, function)]
+        torch.testing.assert_close(*slopes)
