@@ -56,6 +56,10 @@ def _outlined(program: ExportedProgram) -> tuple[ExportedProgram, dict[str, Any]
 
 def _mended(program: ExportedProgram) -> ExportedProgram:
     _refuse_pooled_indices(program)
+    # Where nothing has a gradient, `run_decompositions` leaves them.
+    for node in program.graph.find_nodes(op="call_function", target=aten.detach.default):
+        node.replace_all_uses_with(node.args[0])
+        node.graph.erase_node(node)
     return _with_results_apart(_with_products_apart(program))
 
 

@@ -58,6 +58,7 @@ def test_calls_of_its_table_are_not_decomposed_and_others_are_by_its_own():
     coreai = converter("coreai")
     assert "coreai.softmax" in str(coreai.convert(exported(lambda x: x.softmax(1))))
     assert "coreai.softmax" in str(coreai.convert(exported(lambda x: x.softmax(1).detach())))
+    assert result_types(coreai.convert(exported(lambda x, w: x * w.detach() + w, buffer=X))) == ["3x4xf32"]
     assert result_types(coreai.convert(exported(lambda x: F.silu(torch.addcmul(x, x, x))))) == ["3x4xf32"]
 
 
