@@ -22,7 +22,19 @@ from typing import Any
 import torch
 
 from benchmarks import small_architectures
-from benchmarks.conversion_trials import CRASHES, RANDOM, REFUSED, RIGHT, WRONG, Row, counts, record, recorded, tried
+from benchmarks.conversion_trials import (
+    CONVERTED,
+    CRASHES,
+    RANDOM,
+    REFUSED,
+    RIGHT,
+    WRONG,
+    Row,
+    counts,
+    record,
+    recorded,
+    tried,
+)
 from decomp.errors import count_noun
 from decomp.files import write_atomically
 from decomp.tables import Table
@@ -96,8 +108,10 @@ def _lines(records: Mapping[str, Any]) -> Iterator[str]:
     yield from _totals(rows)
     for title, belongs in LISTS.items():
         yield from ("", f"## {title}", "", *_listed(rows, belongs))
-    yield from ("", "## All rows", "")
-    yield from _table(rows).markdown()
+    for name, own in rows.items():
+        yield from ("", f"## All rows of {name}", "")
+        ordered = sorted(own, key=lambda row: small_architectures.names().index(row.name))
+        yield from Table(("architecture", *COLUMNS), [(row.name, *_cells(row)) for row in ordered]).markdown()
 
 
 def _extent(rows: Sequence[Row]) -> str:
@@ -117,10 +131,10 @@ def _part(names: Sequence[str], every: Sequence[str]) -> str:
 
 
 def _totals(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
-    yield "| | way | tried | right | wrong | refused | seconds, where right as exported and behind `decomp` |"
+    yield "| | way | tried | right | wrong | refused | seconds, where both as exported and behind `decomp` |"
     yield "|---|---|--:|--:|--:|--:|--:|"
     for name, own in rows.items():
-        both = [row for row in own if _is_right_in_both(row)]
+        both = [row for row in own if _is_good_in_both(row)]
         for way, said in zip(_ORDER, COLUMNS):
             some = [row for row in own if getattr(row, way)]
             seconds = f"{sum(_seconds(row, way) for row in both):.1f}" if way != "decomposed" else ""
@@ -128,11 +142,12 @@ def _totals(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     yield ""
     for name, own in rows.items():
         refused = [row for row in own if row.exported in (REFUSED, CRASHES)]
-        found = sum(row.lowered == RIGHT for row in refused)
+        found = sum(row.lowered in GOOD for row in refused)
+        said = CONVERTED if any(row.lowered == CONVERTED for row in own) else RIGHT
         lost, slower = (sum(map(belongs, own)) for belongs in (_is_lost, _is_slower))
         yield (
-            f"Of {len(refused)} that {name} refuses as exported, {found} are right behind `decomp`; "
-            f"{lost} are lost; {slower} of {sum(map(_is_right_in_both, own))} take over a tenth longer."
+            f"Of {len(refused)} that {name} refuses as exported, {found} are {said} behind `decomp`; "
+            f"{lost} are lost; {slower} of {sum(map(_is_good_in_both, own))} take over a tenth longer."
         )
 
 
@@ -146,12 +161,16 @@ def _seconds(row: Row, way: str) -> float:
     return found
 
 
-def _is_right_in_both(row: Row) -> bool:
-    return row.exported == row.lowered == RIGHT
+GOOD = (RIGHT, CONVERTED)
+"""What is right, and what converts where there is no runtime that would say so."""
+
+
+def _is_good_in_both(row: Row) -> bool:
+    return row.exported == row.lowered and row.lowered in GOOD
 
 
 def _is_lost(row: Row) -> bool:
-    return row.exported in (RIGHT, RANDOM) and row.lowered in (WRONG, REFUSED, CRASHES)
+    return row.exported in (*GOOD, RANDOM) and row.lowered in (WRONG, REFUSED, CRASHES)
 
 
 def _is_refused(row: Row) -> bool:
@@ -159,7 +178,7 @@ def _is_refused(row: Row) -> bool:
 
 
 def _is_slower(row: Row) -> bool:
-    return _is_right_in_both(row) and row.lowered_seconds > SLOWER * row.exported_seconds
+    return _is_good_in_both(row) and row.lowered_seconds > SLOWER * row.exported_seconds
 
 
 LISTS: Mapping[str, Callable[[Row], bool]] = {
@@ -183,17 +202,7 @@ def _listed(rows: Mapping[str, Sequence[Row]], belongs: Callable[[Row], bool]) -
 COLUMNS = ("as exported", "`run_decompositions()`", "`decomp`", ">calls", ">seconds")
 
 
-def _table(rows: Mapping[str, Sequence[Row]]) -> Table:
-    by_name = {name: {row.name: row for row in own} for name, own in rows.items()}
-    some = [each for each in small_architectures.names() if any(each in own for own in by_name.values())]
-    columns = [f"{'>' * title.startswith('>')}{name}: {title.lstrip('>')}" for name in rows for title in COLUMNS]
-    lines = [(each, *(cell for own in by_name.values() for cell in _cells(own.get(each)))) for each in some]
-    return Table(("architecture", *columns), lines)
-
-
-def _cells(row: Row | None) -> Sequence[str]:
-    if row is None:
-        return [""] * len(COLUMNS)
+def _cells(row: Row) -> Sequence[str]:
     seconds = (f"{each:.2f}" if each else "–" for each in (_seconds(row, way) for way in _ORDER))
     return (
         *(_verdict(row, way) for way in _ORDER),
