@@ -49,8 +49,7 @@ def convert(program: ExportedProgram) -> Any:
 
 
 def _completed(program: ExportedProgram) -> ExportedProgram:
-    """The program, with arguments that are left out where coremltools (9.0) requires them, and with weights of dtypes
-    that it can read where no call does."""
+    """The program, with arguments that are left out where coremltools (9.0) requires them."""
     for node in program.graph.nodes:
         if node.target in COMPLETED:
             node.args = COMPLETED[node.target](*node.args)
@@ -58,20 +57,7 @@ def _completed(program: ExportedProgram) -> ExportedProgram:
         if node.target is aten.full.default and node.kwargs.get("dtype") is None:
             node.kwargs = {**node.kwargs, "dtype": node.meta["val"].dtype}
     program.graph_module.recompile()
-    _make_unread_weights_readable(program)
     return program
-
-
-def _make_unread_weights_readable(program: ExportedProgram) -> None:
-    """Replace weights that no call reads, as those of which all that is computed was computed before, by float32: the
-    weights are read all, and NumPy has no bfloat16."""
-    names = {**program.graph_signature.inputs_to_parameters, **program.graph_signature.inputs_to_buffers}
-    for node in program.graph.find_nodes(op="placeholder"):
-        name = names.get(node.name, "")
-        # A buffer that is not saved with the model is among the constants.
-        for kept in (program.state_dict, program.constants) if not node.users else ():
-            if getattr(kept.get(name), "dtype", None) is torch.bfloat16:
-                kept[name] = torch.zeros((), dtype=torch.float32)
 
 
 def _pooled(x: Any, kernel: Any, stride: Any = None, *rest: Any) -> tuple[Any, ...]:

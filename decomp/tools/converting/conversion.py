@@ -34,7 +34,7 @@ from decomp.rules.target import Target
 from decomp.simplifying import simplify
 from decomp.tools.converting.converter import Converter, failure
 from decomp.tools.converting.trial import NoTrial, try_out
-from decomp.tools.converting.writes import refuse_writes, without_idle_writes
+from decomp.tools.converting.writes import refuse_writes, without_idle_writes, without_unread_weights
 from decomp.torch_internals import pytree
 from decomp.validation.draws import drawn_values
 from decomp.validation.running_programs import without_numbers
@@ -105,7 +105,7 @@ def conversion(
     program = _exported(model, args, kwargs, dynamic_shapes, target, options)
     _require_values(program)
     lowering = _lowered(program, target, _without_unknown_composites(converter, options))
-    lowering = replace(lowering, result=without_idle_writes(lowering.result))
+    lowering = replace(lowering, result=without_unread_weights(without_idle_writes(lowering.result)))
     refuse_writes(converter, lowering.result)
     verified = _verified(converter, version, lowering, model, program, args, kwargs) if verify else "not verified"
     try:

@@ -1,11 +1,15 @@
-"""Writes to the state and the inputs of a program: a converted model only returns results."""
+"""The state of a program that a converter is given: a converted model only returns results, so that nothing is written
+to it, and what no call reads is left out."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature
+from torch.export.graph_signature import ExportGraphSignature, InputKind
 
 from decomp.capture.rebuild_exported import WRITES, lifted_state
 from decomp.graphs.rewrite import copy_graph
@@ -13,6 +17,8 @@ from decomp.ir.agreement import same_elements
 from decomp.ir.arguments import substituted
 from decomp.simplification.freezing import constants_of
 from decomp.tools.converting.converter import Converter, failure
+
+T = TypeVar("T")
 
 
 def refuse_writes(converter: Converter, program: ExportedProgram) -> None:
@@ -44,7 +50,22 @@ def without_idle_writes(program: ExportedProgram) -> ExportedProgram:
         and same_elements(_value(result, state), state[names[spec.target]])
         for spec, result in zip(specs, results)
     ]
-    return _without_outputs(program, idle) if any(idle) else program
+    return _without(program, outputs=idle) if any(idle) else program
+
+
+def without_unread_weights(program: ExportedProgram) -> ExportedProgram:
+    """A program without the weights that no call reads, as those of which all that is computed was computed before:
+    converters read every weight, and may not know its dtype."""
+    signature, placeholders = program.graph_signature, program.graph.find_nodes(op="placeholder")
+    written = {spec.target for spec in signature.output_specs if spec.kind in WRITES}
+    unread = [
+        spec.kind in _WEIGHTS and not node.users and spec.target not in written
+        for spec, node in zip(signature.input_specs, placeholders)
+    ]
+    return _without(program, inputs=unread) if any(unread) else program
+
+
+_WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def _value(result: fx.Node, state: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -63,23 +84,33 @@ def _value(result: fx.Node, state: dict[str, torch.Tensor]) -> torch.Tensor:
     return values[result]
 
 
-def _without_outputs(program: ExportedProgram, left_out: list[bool]) -> ExportedProgram:
-    """A program with the same weights, and a graph of its own that does not have these outputs."""
+def _without(program: ExportedProgram, inputs: Sequence[bool] = (), outputs: Sequence[bool] = ()) -> ExportedProgram:
+    """A program with a graph of its own that does not have these inputs, which no call reads, and these outputs."""
+    signature = program.graph_signature
     # Not by `copy.deepcopy`, which renames an input that is called as a Python builtin is.
     module = fx.GraphModule(program.graph_module, copy_graph(program.graph).graph)
     module.meta.update(program.graph_module.meta)
     output = module.graph.output_node()
-    output.args = (tuple(result for result, out in zip(output.args[0], left_out) if not out),)
+    output.args = (tuple(_left(output.args[0], outputs)),)
     module.graph.eliminate_dead_code()
+    placeholders = module.graph.find_nodes(op="placeholder")
+    for node in {*placeholders} - {*_left(placeholders, inputs)}:
+        module.graph.erase_node(node)
     module.recompile()
-    specs = [spec for spec, out in zip(program.graph_signature.output_specs, left_out) if not out]
+    taken = _left(signature.input_specs, inputs)
+    gone = {spec.target for spec in signature.input_specs} - {spec.target for spec in taken}
     return ExportedProgram(
         root=module,
         graph=module.graph,
-        graph_signature=ExportGraphSignature(program.graph_signature.input_specs, specs),
-        state_dict=program.state_dict,
+        graph_signature=ExportGraphSignature(taken, _left(signature.output_specs, outputs)),
+        state_dict={name: value for name, value in program.state_dict.items() if name not in gone},
         range_constraints=program.range_constraints,
         module_call_graph=program.module_call_graph,
         example_inputs=program.example_inputs,
-        constants=program.constants,
+        constants={name: value for name, value in program.constants.items() if name not in gone},
     )
+
+
+def _left(items: Sequence[T], out: Sequence[bool]) -> list[T]:
+    """The items without those that are out; none is, if nothing is said."""
+    return [item for item, is_out in zip(items, out, strict=True) if not is_out] if out else [*items]

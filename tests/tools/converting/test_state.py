@@ -23,6 +23,7 @@ def test_what_no_input_reaches_is_computed_where_no_call_of_the_converter_does()
     made = decomp.convert(model, to=only_float32, args=(X,))
     assert [str(node.target) for node in made.graph.nodes if node.op == "call_function"] == ["aten.mul.Tensor"]
     torch.testing.assert_close(made(X), model(X))
+    assert "scale" not in dict(made.named_buffers())  # which nothing reads any more
     with pytest.raises(decomp.NotLowered, match="aten.to"):
         decomp.convert(Holder(lambda x: x.bfloat16().float()), to=only_float32, args=(X,))
 
