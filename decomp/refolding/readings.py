@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,9 +138,7 @@ def _group_norms(x: fx.Node, region: list[fx.Node], eps: float) -> Iterator[Read
     shape = metadata(x).shape
     if len(shape) < 3 or type(shape[1]) is not int:
         return
-    # The number of groups is a size of some reshaped value, if the spelling computes them by a reshape.
-    seen = [metadata(n).shape[1] for n in region if getattr(metadata(n), "ndim", 0) > 1]
-    for groups in sorted({size for size in seen if type(size) is int and size and shape[1] % size == 0}):
+    for groups in groups_in(region, shape):
         spellings = [CallReading(aten.group_norm.default, (groups, None, None, eps))]
         if all(type(size) is int for size in shape):
             pixels = metadata(x).numel() // max(shape[0] * shape[1], 1)
@@ -149,7 +147,14 @@ def _group_norms(x: fx.Node, region: list[fx.Node], eps: float) -> Iterator[Read
         yield Reading("group_norm", tuple(spellings))
 
 
-def find_epsilons(region: list[fx.Node]) -> list[float]:
+def groups_in(region: Iterable[fx.Node], shape: Sequence[Any]) -> list[int]:
+    """The numbers of groups into which a region may part the channels of a value of this shape."""
+    # It is a size of some reshaped value, if the spelling computes them by a reshape.
+    seen = [metadata(n).shape[1] for n in region if getattr(metadata(n), "ndim", 0) > 1]
+    return sorted({size for size in seen if type(size) is int and size and shape[1] % size == 0})
+
+
+def find_epsilons(region: Iterable[fx.Node]) -> list[float]:
     """The constants of a region that could be an epsilon added to a variance."""
     found: dict[float, None] = {}
     for node in region:

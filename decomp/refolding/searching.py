@@ -27,13 +27,14 @@ from decomp.refolding.searches.intermediate_matches import IntermediateMatch, In
 from decomp.refolding.searches.names import Names
 from decomp.refolding.searches.products import Products
 from decomp.refolding.searches.rules_backwards import RulesBackwards, overloads_of
+from decomp.refolding.searches.weighted_norms import WeightedNorms
 from decomp.refolding.searches.weights import Weights
 from decomp.refolding.trials import Runner, TrialCache
 from decomp.rules.rules import Rules
 
 # Softmax before attention, which is found around it; normalizations before their weights; products after attention,
 # whose products are no linear layers; other names of what was found come last.
-SEARCHES = (Functions, Weights, BatchNorms, Attentions, Products, Names)
+SEARCHES = (Functions, Weights, WeightedNorms, BatchNorms, Attentions, Products, Names)
 """The searches, in order: later ones build on the calls that earlier ones find."""
 
 

@@ -189,6 +189,40 @@ def test_detached_regions_stay_detached(op, spelled):
     torch.testing.assert_close(*slopes)
 
 
+def deviation(x, dims, eps=1e-5):
+    return (x.pow(2).mean(dims, keepdim=True) + eps).rsqrt()
+
+
+def layer_norm_by_weights(x, w, b):
+    x = x - x.mean(-1, keepdim=True)
+    return x * (deviation(x, -1) * w) + b
+
+
+def group_norm_by_weights(x, w, b):
+    parts = x.view(2, 2, 4, 3)
+    parts = parts - parts.mean((2, 3), keepdim=True)
+    scaled = parts * (deviation(parts, (2, 3)) * w.view(1, 2, 4, 1))
+    return scaled.view(2, 8, 3) + b.view(1, 8, 1)
+
+
+WEIGHTS_FIRST = {
+    "layer_norm": (layer_norm_by_weights, (2, 3, 8)),
+    "group_norm": (group_norm_by_weights, (2, 8, 3)),
+}
+
+
+@pytest.mark.parametrize("op", WEIGHTS_FIRST)
+def test_norms_whose_weights_are_multiplied_first_are_found(op):
+    function, shape = WEIGHTS_FIRST[op]
+    program = exported(function, torch.randn(shape), torch.randn(8), torch.randn(8))
+    assert found(program, verify="values") == {op: 1}
+
+
+def test_a_root_mean_square_may_be_multiplied_by_the_weight_first():
+    program = exported(lambda x, w: x * (w * deviation(x, -1)), X, torch.randn(8))
+    assert found(program, verify="values") == {"rms_norm": 1}
+
+
 def rms(x):
     return x.pow(2).mean(-1, keepdim=True).sqrt()
 

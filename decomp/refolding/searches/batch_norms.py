@@ -20,12 +20,36 @@ from decomp.refolding.regions import is_float, op_schema_name
 STEPS = 12
 """How many calls the search goes up and down."""
 
-_ROOTS = ("aten::sqrt", "aten::rsqrt", "aten::pow")
-_ARITHMETIC = ("aten::add", "aten::sub", "aten::mul", "aten::div", "aten::addcmul")
+ROOTS = ("aten::sqrt", "aten::rsqrt", "aten::pow")
+ARITHMETIC = ("aten::add", "aten::sub", "aten::mul", "aten::div", "aten::addcmul")
 _NATIVE = aten._native_batch_norm_legit_no_training.default
 
 
-class BatchNorms(RegionSearch):
+class ParameterSearch(RegionSearch):
+    """A search for calls with one-dimensional parameters."""
+
+    def is_parameter(self, node: fx.Node) -> bool:
+        """Whether a node is a one-dimensional float input or attribute."""
+        return node.op in ("placeholder", "get_attr") and is_float(node) and metadata(node).dim() == 1
+
+    def constants(self, nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
+        """The constant operands of nodes."""
+        for node in nodes:
+            yield from (given for given in node.all_input_nodes if given in self.around.constant)
+
+    def parameters(self, end: fx.Node, x: fx.Node) -> tuple[fx.Node, ...] | None:
+        """The one-dimensional parameters from which, with `x`, a value is computed; None if it needs other values."""
+        waiting, seen = [end], {end, x}
+        for node in waiting:
+            fresh = [each for each in self.around.data_inputs(node) if each not in seen]
+            seen.update(fresh)
+            waiting += [each for each in fresh if not self.is_parameter(each)]
+            if self.around.is_leaf(node) or len(waiting) > 3 * STEPS:
+                return None
+        return tuple(sorted((each for each in seen if self.is_parameter(each)), key=self.around.place.__getitem__))
+
+
+class BatchNorms(ParameterSearch):
     """The search in one graph."""
 
     finds = {aten.batch_norm.default: ()}
@@ -36,7 +60,7 @@ class BatchNorms(RegionSearch):
             best = None
             if node.target is _NATIVE:
                 best = self._native(node)
-            elif op_schema_name(node) in _ROOTS and (variance := self._statistic_above(node)) is not None:
+            elif op_schema_name(node) in ROOTS and (variance := self._statistic_above(node)) is not None:
                 best = self._spelled(node, variance)
             if best is not None:
                 self.take(best)
@@ -55,7 +79,7 @@ class BatchNorms(RegionSearch):
         """The parameter of which a node is the square root; None if it is not one."""
         node = root
         for _ in range(STEPS):
-            if self._is_parameter(node):
+            if self.is_parameter(node):
                 # A variance is a statistic and never trained; a weight would be.
                 return node if not metadata(node).requires_grad else None
             given = self.around.data_inputs(node)
@@ -63,10 +87,6 @@ class BatchNorms(RegionSearch):
                 return None
             node = given[0]
         return None
-
-    def _is_parameter(self, node: fx.Node) -> bool:
-        """Whether a node is a one-dimensional float input or attribute."""
-        return node.op in ("placeholder", "get_attr") and is_float(node) and metadata(node).dim() == 1
 
     def _spelled(self, root: fx.Node, variance: fx.Node) -> FoundCall | None:
         """The largest call around the square root of a variance."""
@@ -77,17 +97,12 @@ class BatchNorms(RegionSearch):
                 region = self.around.between(end, (x, *parameters)) if variance in parameters else None
                 if region is None or not 1 <= len(others) <= 3:
                     continue
-                for eps in find_epsilons([*region.nodes, *self._constants(region.nodes)]):
+                for eps in find_epsilons([*region.nodes, *self.constants(region.nodes)]):
                     for mean, weight, bias in _roles(others):
                         found = self._call(end, (x, weight, bias, mean, variance), eps)
                         if found is not None and self.around.why_open(found.region) is None:
                             return found
         return None
-
-    def _constants(self, nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
-        """The constant operands of nodes."""
-        for node in nodes:
-            yield from (given for given in node.all_input_nodes if given in self.around.constant)
 
     def _ends(self, root: fx.Node, channels: Any) -> list[fx.Node]:
         """The nodes where the norm may end, nearest first."""
@@ -106,7 +121,7 @@ class BatchNorms(RegionSearch):
         current: fx.Node | None = node
         # Subtract, divide, multiply, add.
         for _ in range(4):
-            if current is None or op_schema_name(current) not in _ARITHMETIC:
+            if current is None or op_schema_name(current) not in ARITHMETIC:
                 return
             yield current
             current = self.around.only_user(current)
@@ -115,23 +130,12 @@ class BatchNorms(RegionSearch):
         """The candidates for the normalized value, farthest up first, with the parameters of the rest."""
         wide = [end]
         for node in wide:
-            above = self.around.data_inputs(node) if op_schema_name(node) in _ARITHMETIC else []
+            above = self.around.data_inputs(node) if op_schema_name(node) in ARITHMETIC else []
             wide += [each for each in above if _is_wide(each, channels) and each not in wide and len(wide) < STEPS]
         for x in reversed(wide[1:]):
-            parameters = self._parameters(end, x)
+            parameters = self.parameters(end, x)
             if parameters is not None:
                 yield x, parameters
-
-    def _parameters(self, end: fx.Node, x: fx.Node) -> tuple[fx.Node, ...] | None:
-        """The one-dimensional parameters from which, with `x`, a value is computed; None if it needs other values."""
-        waiting, seen = [end], {end, x}
-        for node in waiting:
-            fresh = [each for each in self.around.data_inputs(node) if each not in seen]
-            seen.update(fresh)
-            waiting += [each for each in fresh if not self._is_parameter(each)]
-            if self.around.is_leaf(node) or len(waiting) > 3 * STEPS:
-                return None
-        return tuple(sorted((each for each in seen if self._is_parameter(each)), key=self.around.place.__getitem__))
 
     def _call(self, root: fx.Node, args: Sequence[Any], eps: Any) -> FoundCall | None:
         x, weight, bias, mean, variance = args
