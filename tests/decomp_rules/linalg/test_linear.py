@@ -116,7 +116,11 @@ def test_a_factor_of_zero_forgets_the_product_where_the_kernel_does(dtype: torch
     for op in (aten.addbmm, aten.baddbmm):
         agrees(RULES, op.default, sample(3, 4, dtype=dtype), product.expand(2, 3, 5), ones.expand(2, 5, 4), **alone)
     large = torch.full((2, 20, 30), NAN, dtype=dtype), torch.ones(2, 30, 20, dtype=dtype)
-    agrees(RULES, aten.baddbmm.default, sample(20, dtype=dtype), *large, **alone)
+    x = sample(20, dtype=dtype)
+    # On processors with arithmetic of float16 (AVX512-FP16) oneDNN forgets this product, too, and with β = 0 returns
+    # what was in the memory (torch 2.13).
+    if dtype is not torch.float16 or torch.baddbmm(x, *large, alpha=0).isnan().any():
+        agrees(RULES, aten.baddbmm.default, x, *large, **alone)
 
 
 def test_an_onnx_model_forgets_the_product_too() -> None:

@@ -35,6 +35,9 @@ DIFFERING = {
     # Of a scale that is NaN the reference, too, casts NaN to an integer.
     "quantize_per_channel_group",
     "quantize_per_token",
+    # Of +0 and -0 either is the greater one.
+    "each_maximum",
+    "each_minimum",
 }
 """Rules that differ where they are compiled. They may become fewer."""
 

@@ -228,7 +228,7 @@ def test_rules_that_fall_short_of_exact_are_those_of_infinite_parts():
         "acosh asin complex.functions:power isreal_by_sine gelu_of_sigmoid gru_cell rnn_tanh_cell isinf_by_root".split()
     )
     others += ["zero", "fractional_max_pool", "max_pool3d_with_indices_backward"]
-    # Casts of what int64 does not hold, and the sign of a complex zero.
+    # Casts of what int64 does not hold, and the sign of a complex zero, which `zero` has on each tensor of a list, too.
     others += ["type_as", "fake_quantize_backward"]
     short = {}
     for one in exact_rules():
@@ -237,7 +237,7 @@ def test_rules_that_fall_short_of_exact_are_those_of_infinite_parts():
         if faults and not any("not served" in fault for fault in faults):
             short[one.rule] = faults
     left = [rule for rule, faults in short.items() if not any("inf" in fault for fault in faults)]
-    assert [rule for rule in left if not any(name in rule for name in others)] == [] and len(left) <= 13
+    assert [rule for rule in left if not any(name in rule for name in others)] == [] and len(left) <= 14
     assert len(short) <= 30, list(short)
 
 
