@@ -216,11 +216,15 @@ class Tape:
             return known[SYMBOLIC.index(type(value))]("", 0)  # a number needs no guard
         # One node per expression: every use of a size reads the same node.
         if expr not in self._sizes:
-            try:
-                self._sizes[expr] = self._computed_size(value, expr)
-            except UnknownSize:
-                self._sizes[expr] = self._size_on_the_way(value, expr)
+            self._sizes[expr] = self._node_of_size(value, expr)
         return self._sizes[expr]
+
+    def _node_of_size(self, value: Any, expr: Any) -> Any:
+        for way in (self._computed_size, self._size_on_the_way):
+            with contextlib.suppress(UnknownSize):
+                return way(value, expr)
+        # Last, as it solves equations.
+        return self._combined(value, expr)
 
     def note(self, size: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Record arithmetic on sizes lazily: it is appended when its result is used."""
@@ -250,10 +254,7 @@ class Tape:
                 return node if dim is None else self.append(size_of, (node.meta["val"], dim), {}, size)
         if expr.is_symbol or self._is_solvable(expr):
             return self._solved(value, expr)
-        try:
-            return self._interpreted(value, expr)
-        except UnknownSize:  # of a symbol, where the whole may be known
-            return self._combined(value, expr)
+        return self._interpreted(value, expr)
 
     def _known_sizes(self) -> Iterator[tuple[fx.Node, int | None, Any]]:
         """The symbolic sizes of inputs: an input that is a size itself, or a dimension of one."""
@@ -271,7 +272,7 @@ class Tape:
             if factor:
                 source = node if dim is None else self.size(size)
                 return self._arithmetic(lambda p: (p - rest) // factor, [source], value)
-        return self._combined(value, symbol)
+        raise UnknownSize(f"the size {symbol}, which no input has")
 
     def _combined(self, value: Any, expr: Any) -> fx.Node:
         """A sum of several sizes of inputs: `s0` from `s0 + s1` and `s1`."""
