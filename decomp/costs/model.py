@@ -40,7 +40,7 @@ class CostModel:
 def price_of_graph(cost: Cost, graph: fx.Graph) -> float:
     """The cost of all calls of a graph. Raises `CostError`."""
     if isinstance(cost, CostModel):
-        return price_by("cost=", cost.of_graph, graph, "a graph", "a graph")
+        return price_by("cost=", cost.of_graph, graph, lambda graph: "a graph")
     return price_of_calls(cost, calls_in(graph))
 
 
@@ -73,29 +73,32 @@ def calls_in(graph: fx.Graph) -> Iterable[Call]:
 
 def price_of_calls(cost: Cost, calls: Iterable[Call], option: str = "cost=") -> float:
     """The sum of the costs of calls. `option`: the one that `cost` was given as. Raises `CostError`."""
-    return sum(price_by(option, cost, call, str(call.op), f"a call of {call.op}") for call in calls)
+    return sum(price_by(option, cost, call, lambda call: str(call.op), "a call of ") for call in calls)
 
 
-def price_by(option: str, function: Callable[[Any], Any], value: Any, on: str, of: str) -> float:
-    """What a function of prices that a user gave as `option` returns for a value: it failed `on` that, or returned
-    something else for that `of` which it is the price. Raises `CostError`."""
+def price_by(
+    option: str, function: Callable[[Any], Any], value: Any, spell: Callable[[Any], str], kind: str = ""
+) -> float:
+    """What a function of prices that a user gave as `option` returns for a value. `spell` names the value in an error,
+    with its `kind` where the returned price is at fault. Raises `CostError`."""
     try:
         found = function(value)
     except (DecompError, MemoryError):
         raise
     except Exception as error:
         raise CostError(
-            f"{option} failed on {on} with {type(error).__name__}: {first_line(error)}\n"
+            f"{option} failed on {spell(value)} with {type(error).__name__}: {first_line(error)}\n"
             "  to do: look at the exception above this one, and correct the function"
         ) from error
     price = _float_of(found)
     if not 0 <= price < math.inf:
+        of = f"{kind}{spell(value)}"
         raise CostError(f"{option} returned {found!r} for {of}\n  to do: return a finite number that is not negative")
     return price
 
 
 def _float_of(found: Any) -> float:
-    """A number as a float; NaN in the place of what is no number, or larger than any float."""
+    """A number as a float; NaN for anything else, and for a number that is larger than any float."""
     try:
         # NumPy's floats are Real, and no subclass of float in all dtypes.
         return float(found) if isinstance(found, numbers.Real) else math.nan

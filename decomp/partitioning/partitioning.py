@@ -133,7 +133,7 @@ def _transfer_price(given: Transfer | None) -> Callable[[int], float]:
 
 
 def _checked(function: Callable[[int], float]) -> Callable[[int], float]:
-    return lambda size: price_by("transfer=", function, size, f"{size} bytes", f"{size} bytes")
+    return lambda size: price_by("transfer=", function, size, "{} bytes".format)
 
 
 _HOST_BYTE = 100.0
