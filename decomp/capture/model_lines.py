@@ -11,8 +11,8 @@ _TRACERS = frozenset({"torch", "decomp", "decomp_rules", "sympy", "optree", "con
 
 
 def refused_line(error: BaseException) -> str | None:
-    """`model.py:16, in forward: if x.sum() > 0`, the innermost line outside of PyTorch and this package; None where
-    there is none, as in what Dynamo raises, which does not run the model."""
+    """`model.py:16, in forward: if x.sum() > 0`, the innermost line outside of PyTorch and this package; None if no
+    frame is the model's, as in an error of Dynamo, which does not run the model."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
         # PyTorch also generates functions, whose file is `<string>`.

@@ -45,9 +45,9 @@ def get(name: str) -> Target:
 
         found = with_places(found)
     if name == "coremltools":
-        from decomp_rules.targets.coremltools_conditions import with_conditions as with_ranks
+        from decomp_rules.targets import coremltools_conditions
 
-        found = with_ranks(found)
+        found = coremltools_conditions.with_conditions(found)
     from decomp_rules.targets import attention_masks, concatenation
 
     for part in (attention_masks, concatenation):
