@@ -514,7 +514,7 @@ class Planner:
             return Declined(f"leads into a recursion deeper than {DEPTH_LIMIT} rules")
         # The key is what ends cycles: the same op at other sizes is progress, as in a product that is split in halves.
         context = (*request.context, Derivation(request.signature.key, request.op, place, request.level))
-        budget = CostLimit.of(request.limit, expansion.graph, self.cost, self._is_sure)
+        cost_limit = CostLimit.of(request.limit, expansion.graph, self.cost, self._is_sure)
         propagation = StridePropagation(
             expansion.graph, expected=select_results(request.signature.read, request.expected)
         )
@@ -523,15 +523,15 @@ class Planner:
         for node in propagation.nodes():
             if node in propagation.strides_unsatisfiable:
                 return Declined(f"emits {node.target}, which {propagation.strides_unsatisfiable[node]}")
-            limit = budget.left_for(node)
+            limit = cost_limit.left_for(node)
             decision = decisions[node] = self._decide_inside(node, context, request.basis, limit)
             if isinstance(decision, Blocked):
                 return decision.as_declined(request.op)
             if in_bytes and decision is LEGAL and (why := missing_kernel(node, self.target.dtypes or ())) is not None:
                 return Declined(why)
-            if request.limit < math.inf and not budget.affords(self._price_of(decision, node)):
+            if request.limit < math.inf and not cost_limit.affords(self._price_of(decision, node)):
                 request.basis.beyond_limit = True
-                return budget.declined()
+                return cost_limit.declined()
             self.propagate(propagation, node, decision)
         # Decisions were made for nodes of the source; stride propagation may have replaced these by copies.
         derived = {propagation.current(node): each for node, each in decisions.items() if isinstance(each, Derived)}
