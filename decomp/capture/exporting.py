@@ -63,8 +63,10 @@ def export(
     `MutationError`, `NotLowered`."""
     lost = {} if lost is None else lost
     try:
-        with _ExpandByRule(infer) if infer is not None else contextlib.nullcontext():
+        with _ExpandByRule(infer) if infer is not None else contextlib.nullcontext() as expanding:
             found = _export_with_random(model, args, kwargs, dynamic_shapes, lost, below_autograd)
+        if expanding is not None and expanding.replaced:
+            _erase_calls_without_result(found.graph)
         if any(map(is_wrapped, found.constants.values())):
             # torch.export (2.13) does not follow grad transforms, and takes their wrapped tensors for constants.
             # Where Dynamo refuses, the transforms are removed from the program itself.
@@ -384,6 +386,7 @@ class _ExpandByRule(TorchFunctionMode):
     def __init__(self, infer: Infer) -> None:
         super().__init__()
         self.infer = infer
+        self.replaced = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
@@ -392,7 +395,15 @@ class _ExpandByRule(TorchFunctionMode):
             result = self.infer(_as_node(func, args, kwargs or {})) if lacks_data(error) else None
             if result is None:
                 raise
+            self.replaced = True
             return result
+
+
+def _erase_calls_without_result(graph: fx.Graph) -> None:
+    """Erase the nodes of the calls that did not run on fake tensors: tracing makes the node before it runs the call."""
+    for node in reversed(graph.nodes):
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.returns and metadata(node) is None:
+            graph.erase_node(node)
 
 
 class _KeepValuesOnMeta(TorchFunctionMode):

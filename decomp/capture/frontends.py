@@ -276,7 +276,7 @@ def _graph(model: fx.GraphModule, args: Any, kwargs: Any, leaves: Leaves | None,
     try:
         return _from_examples(program, args or (), kwargs or {}, leaves, infer)
     except NeedsData as refused:
-        return _exported_instead(model, args or (), kwargs or {}, refused)
+        return _exported_instead(model, args or (), kwargs or {}, infer, refused)
 
 
 def _complete_metadata(program: Module, leaves: Leaves | None, infer: Infer | None) -> Module | None:
@@ -324,10 +324,12 @@ def _differs(known: Any, given: Any) -> bool:
     return any(type(size) is int and size != other for size, other in zip(known.shape, given.shape))
 
 
-def _exported_instead(model: fx.GraphModule, args: Any, kwargs: Any, refused: CaptureError) -> Module:
+def _exported_instead(
+    model: fx.GraphModule, args: Any, kwargs: Any, infer: Infer | None, refused: CaptureError
+) -> Module:
     """The graph captured by export, for a graph with data-dependent sizes: only export has symbols for these."""
     try:
-        return _exported(export(model, args, kwargs), "captured")
+        return _exported(export(model, args, kwargs, infer=infer), "captured")
     except CaptureError:
         raise refused from refused.__cause__
 

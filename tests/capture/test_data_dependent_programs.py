@@ -201,3 +201,18 @@ def test_a_saved_program_with_sizes_of_a_rule_is_read_again(function, target, tm
     loaded = torch.export.load(tmp_path / "program.pt2").module()
     for mask in (MASK, ~MASK):
         assert torch.equal(loaded(ROWS, mask), function(ROWS, mask))
+
+
+@pytest.mark.parametrize("kind", ["module", "graph"])
+def test_a_call_that_torch_cannot_run_on_fake_tensors(kind: str) -> None:
+    """PyTorch has no fake kernel for it: the program is exported with the expansion of its rule, and without the node
+    that tracing made for the call before it failed."""
+
+    def consecutive(x: torch.Tensor) -> Any:
+        return torch.ops.aten.unique_dim_consecutive.default(x, 0, True, True)
+
+    model = Program(consecutive) if kind == "module" else fx.symbolic_trace(consecutive)
+    rows = ROWS[[0, 0, 1, 2, 2, 2]]
+    lowering = decomp.lower(model, to=targets.core_aten, args=(rows,), verify="values")
+    for given in (rows, ROWS[[3, 3, 3, 4, 3, 3]]):
+        assert all(map(torch.equal, lowering.result(given), consecutive(given)))
