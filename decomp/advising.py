@@ -13,7 +13,7 @@ import uuid
 
 from typing_extensions import Unpack
 
-from decomp.advice.alternatives import Alternatives
+from decomp.advice.clauses import DerivationClauses
 from decomp.advice.doing import run_jobs
 from decomp.advice.jobs import AdviceJob, Answer, Constant, Setting, forget, is_program
 from decomp.advice.missing import MissingCapability, MissingDtype, MissingOp, extend_target
@@ -270,7 +270,7 @@ class AdviceSearch:
         self.place = Path(results) if results is not None else None
         self.making, self.run, self.versions = making, uuid.uuid4().hex, versions
         self.out_of_reach: dict[str, str] = {}
-        self.found = Alternatives()
+        self.found = DerivationClauses()
         self.goals: dict[str, int] = {}
         """By program with blocked calls: the goal that all of them can be lowered."""
 
@@ -284,9 +284,9 @@ class AdviceSearch:
             forget(self.run)
 
     def _asked(
-        self, names: Iterable[str], wishes: tuple[MissingCapability, ...] | None, savings: int
+        self, names: Iterable[str], capabilities: tuple[MissingCapability, ...] | None, savings: int
     ) -> dict[str, Answer]:
-        asked = self.making, wishes, savings, self.run
+        asked = self.making, capabilities, savings, self.run
         jobs = [AdviceJob(name, self.programs[name], *asked, self.versions.get(name, "")) for name in names]
         return run_jobs(jobs, self.executor, self.place, self.digest or "", self.progress)
 
@@ -299,8 +299,10 @@ class AdviceSearch:
                 self.out_of_reach[name] = answer.reason
 
     def _answered(self, savings: int) -> Advice:
-        sets = self.found.sets(lambda wish: isinstance(wish, MissingOp) and self.refused.knows(wish.op))
-        wishes = {number: wish for wish, number in self.found.wishes.items()}
+        sets = self.found.sets(
+            lambda capability: isinstance(capability, MissingOp) and self.refused.knows(capability.op)
+        )
+        capabilities = {number: capability for capability, number in self.found.capabilities.items()}
         lowers = tuple(name for name in self.programs if name not in self.out_of_reach)
         # Goals are derived with all ops that may be advised: what is not reachable with all is so with no part of them.
         for name in [name for name, goal in self.goals.items() if not sets.derived([goal], sets.prices)]:
@@ -308,12 +310,12 @@ class AdviceSearch:
         reachable = {name: self.goals[name] for name in self.programs if name in self.goals}
         for name in reachable:
             del self.out_of_reach[name]
-        chosen, answers = self._basis(sets, wishes, (*lowers, *reachable), savings)
+        chosen, answers = self._basis(sets, capabilities, (*lowers, *reachable), savings)
         for name, answer in answers.items():
             if answer.calls is None:
                 self.out_of_reach[name] = f"the ops that were found are not enough: {answer.reason}"
         calls = {name: answer.calls for name, answer in answers.items() if answer.calls is not None}
-        milestones = tuple(self._milestones(sets, wishes, chosen.leaves, reachable, len(lowers)))
+        milestones = tuple(self._milestones(sets, capabilities, chosen.leaves, reachable, len(lowers)))
         return Advice(
             self.target.name,
             lowers,
@@ -323,17 +325,17 @@ class AdviceSearch:
             _best_savings(answers.values(), savings, self.refused),
             {name: calls[name] for name in self.programs if name in calls},
             self.out_of_reach,
-            extend_target(self.target, (wishes[number] for number in chosen.leaves)),
+            extend_target(self.target, (capabilities[number] for number in chosen.leaves)),
         )
 
     def _basis(
-        self, sets: SmallestSets, wishes: Mapping[int, MissingCapability], names: Sequence[str], savings: int
+        self, sets: SmallestSets, capabilities: Mapping[int, MissingCapability], names: Sequence[str], savings: int
     ) -> tuple[MinimalSet, dict[str, Answer]]:
         """The cheapest set that planning confirms to be enough, and the answer of each program with it."""
 
         def answers(leaves: Iterable[int]) -> dict[str, Answer]:
-            # Sorted, as the wishes are part of the key under which an answer is kept, and a set has no order.
-            return self._asked(names, tuple(sorted((wishes[number] for number in leaves), key=str)), savings)
+            # Sorted, as the capabilities are part of the key under which an answer is kept, and a set has no order.
+            return self._asked(names, tuple(sorted((capabilities[number] for number in leaves), key=str)), savings)
 
         def attempt(leaves: Iterable[int]) -> dict[str, Answer] | None:
             found = answers(leaves)
@@ -346,7 +348,7 @@ class AdviceSearch:
     def _milestones(
         self,
         sets: SmallestSets,
-        wishes: Mapping[int, MissingCapability],
+        capabilities: Mapping[int, MissingCapability],
         leaves: frozenset[int],
         reachable: Mapping[str, int],
         reached: int,
@@ -361,9 +363,9 @@ class AdviceSearch:
             taken |= needs[best]
             reached += len(unlocked[best])
             left = {name: goal for name, goal in left.items() if name not in unlocked[best]}
-            added = {str(wishes[number]): number for number in needs[best]}
-            dtypes = tuple(name for name in sorted(added) if isinstance(wishes[added[name]], MissingDtype))
-            others = {name: find_replacements(added[name], leaves, sets, goals, wishes) for name in sorted(added)}
+            added = {str(capabilities[number]): number for number in needs[best]}
+            dtypes = tuple(name for name in sorted(added) if isinstance(capabilities[added[name]], MissingDtype))
+            others = {name: find_replacements(added[name], leaves, sets, goals, capabilities) for name in sorted(added)}
             instead = {name: each for name, each in others.items() if each}
             yield Milestone(tuple(others), tuple(unlocked[best]), reached, dtypes, instead)
 

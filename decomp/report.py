@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 import textwrap
 from typing import TYPE_CHECKING, Any
+import warnings
 
 from torch import fx
 
@@ -61,7 +62,7 @@ class Report:
     """How many calls of the source each rule expanded, the most frequent first."""
     runs: int
     """Rules run on proxies in this lowering; results of earlier ones are cached."""
-    stamped: int
+    inserted: int
     """Expansions inserted into the program."""
     expansions: int
     """Distinct expansions among them."""
@@ -108,9 +109,15 @@ class Report:
         return f"{verb} to {self.target}: {counted} became {after} of {len(self.after)}"
 
     @property
+    def stamped(self) -> int:
+        """The former name of `inserted`."""
+        warnings.warn("Report.stamped is Report.inserted now; the old name goes in release 0.3", DeprecationWarning, 2)
+        return self.inserted
+
+    @property
     def effort(self) -> str:
         """`27 inserted, 14 of them distinct; 88 rules run`."""
-        return f"{self.stamped} inserted, {self.expansions} of them distinct; {count_noun(self.runs, 'rule')} run"
+        return f"{self.inserted} inserted, {self.expansions} of them distinct; {count_noun(self.runs, 'rule')} run"
 
     @property
     def besides(self) -> str:
@@ -198,7 +205,7 @@ class _Tally:
     rules: Counter[str] = field(default_factory=Counter)
     removed: Counter[str] = field(default_factory=Counter)
     effects: Counter[str] = field(default_factory=Counter)
-    stamped: int = 0
+    inserted: int = 0
     expansions: int = 0
     unsimplified: int = 0
     proved: int = 0
@@ -219,8 +226,8 @@ class _Tally:
         decisions = _decisions(piece)
         derived = [each for each in decisions if isinstance(each, Derived)]
         self.rules.update(str(each.rule) for each in derived)
-        self.stamped += len(derived)
-        self.expansions += len({each.stamp for each in derived})
+        self.inserted += len(derived)
+        self.expansions += len({each.template for each in derived})
         self.proved += sum(each is ERASED_GUARD for each in decisions)
 
     def add_composite(self, body: ProgramGraph, calls: Sequence[fx.Node]) -> None:
@@ -256,7 +263,7 @@ def report_of(lowering: Lowering) -> Report:
         modules={name: (a, b) for name, (a, b) in found.modules.items()},
         rules=dict(found.rules.most_common()),
         runs=internals.runs,
-        stamped=found.stamped,
+        inserted=found.inserted,
         expansions=found.expansions,
         seconds=dict(internals.times),
         checks=lowering.proof.checks if lowering.proof is not None else (),
@@ -370,8 +377,8 @@ def _verified(lowering: Lowering) -> Iterator[CheckedPart]:
 def _measured(lowering: Lowering) -> tuple[set[Any], list[Any]]:
     """The distinct expansions, and what verification measured of them."""
     internals = lowering.internals
-    stamps = {each.stamp for piece in internals.pieces for each in _decisions(piece) if isinstance(each, Derived)}
-    return stamps, [internals.verdicts[stamp] for stamp in stamps if stamp in internals.verdicts]
+    templates = {each.template for piece in internals.pieces for each in _decisions(piece) if isinstance(each, Derived)}
+    return templates, [internals.verdicts[template] for template in templates if template in internals.verdicts]
 
 
 def _worst(lowering: Lowering) -> str:
@@ -383,11 +390,11 @@ def _worst(lowering: Lowering) -> str:
 
 def _rules(lowering: Lowering) -> CheckedPart:
     """What measuring each distinct expansion found out, the worst rule by name."""
-    stamps, found = _measured(lowering)
+    templates, found = _measured(lowering)
     done = [verdict for verdict in found if verdict.values is not None]
-    if not stamps:
+    if not templates:
         return CheckedPart("rules", False, "none was used")
-    parts = [f"{len(done)} of {count_noun(len(stamps), 'distinct expansion')} run"]
+    parts = [f"{len(done)} of {count_noun(len(templates), 'distinct expansion')} run"]
     if done:
         parts[0] += f", at most {_worst(lowering)}"
         parts.append(f"gradients of {sum(verdict.gradients is not None for verdict in done)}")

@@ -160,7 +160,7 @@ def test_rules_run_once_a_signature() -> None:
     chip = decomp.Target("chip", ["mul", "sigmoid", "sum", "add"])
     low = decomp.lower(program, to=chip, rules=rules)
     assert runs == [(2, 3), (4, 5)] and low.report().runs == 2
-    assert low.report().stamped == 20
+    assert low.report().inserted == 20
     again = decomp.lower(program, to=chip, rules=rules)
     assert len(runs) == 2 and again.report().runs == 0
 

@@ -26,7 +26,7 @@ def certified(monkeypatch):
 
     def set_to(**found):
         kept = {rule: Certificate(identity(rule), ways=tuple(found[rule.name])) for rule in RULES if rule.name in found}
-        monkeypatch.setattr("decomp.derive.candidates.certificate_of", kept.get)
+        monkeypatch.setattr("decomp.derive.alternatives.certificate_of", kept.get)
 
     return set_to
 

@@ -68,6 +68,18 @@ def test_a_lowering_shows_what_its_users_read_and_old_names_still_work():
         lowering.reslut
 
 
+def test_the_former_names_of_fields_still_work():
+    chip = decomp.Target("chip", {"relu"})
+    rules = {"silu": lambda x: torch.relu(x)}
+    lowering = decomp.lower(torch.nn.SiLU(), to=chip, args=(torch.ones(2),), rules=rules)
+    (derived,) = lowering.plan.derived.values()
+    with pytest.warns(DeprecationWarning, match="Derived.stamp is Derived.template now"):
+        assert derived.stamp is derived.template
+    report = lowering.report()
+    with pytest.warns(DeprecationWarning, match="Report.stamped is Report.inserted now"):
+        assert report.stamped == report.inserted == 1
+
+
 @pytest.mark.parametrize("module", [decomp, decomp.results])
 def test_an_unknown_name_is_an_attribute_error(module):
     with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'lowre'"):

@@ -104,8 +104,8 @@ def test_expansions_run_are_distinguished_from_those_copied():
     rules = decomp.Rules({F.softplus: lambda x: torch.log1p(torch.exp(x))})
     target = decomp.Target("chip", ["log1p", "exp"])
     first, again = (decomp.lower(Twice(), to=target, args=(torch.ones(3),), rules=rules).report() for _ in range(2))
-    assert (first.runs, first.stamped, first.expansions) == (1, 2, 1)
-    assert (again.runs, again.stamped, again.expansions) == (0, 2, 1)
+    assert (first.runs, first.inserted, first.expansions) == (1, 2, 1)
+    assert (again.runs, again.inserted, again.expansions) == (0, 2, 1)
     assert first.effort == "2 inserted, 1 of them distinct; 1 rule run"
 
 
@@ -129,7 +129,7 @@ def test_data_for_machines_survive_json(mlp):
     data = mlp.report().as_dict()
     assert json.loads(json.dumps(data)) == data
     assert data["modules"]["0"] == [1, 2]
-    fields = "target before after modules rules runs stamped expansions seconds checks blockers effects proved picked "
+    fields = "target before after modules rules runs inserted expansions seconds checks blockers effects proved picked "
     later = "unsimplified removed verified notes planned_for costs composites worst"
     assert list(data) == [*fields.split(), *later.split()]
 
@@ -156,7 +156,7 @@ REPORT = Report(
     modules={"first": (1, 2), "second": (2, 3)},
     rules={"linear (linear.py:19)": 2, "gelu (activation.py:47)": 1},
     runs=2,
-    stamped=3,
+    inserted=3,
     expansions=2,
     seconds={"capture": 0.25, "plan": 0.0012},
     checks=("it is acyclic", "all 5 calls are legal"),

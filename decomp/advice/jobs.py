@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from torch import fx, nn
 from torch.export import ExportedProgram
 
-from decomp.advice.alternatives import Alternatives, Exploration
+from decomp.advice.clauses import DerivationClauses, Exploration
 from decomp.advice.missing import MissingCapability, MissingOp, extend_target, is_advisable
 from decomp.advice.suggestions import count_planned_calls, iterate_blocked
 from decomp.cache.fingerprints import fingerprint
@@ -66,7 +66,7 @@ class Answer:
     reason: str = ""
     """The first obstacle, if there is one."""
     lacks: Mapping[str, Any] | None = None
-    """The alternatives for the blocked calls, as returned by `Alternatives.as_dict`; None if nothing is blocked."""
+    """What would lower the blocked calls, as returned by `DerivationClauses.as_dict`; None if nothing is blocked."""
     goals: tuple[int, ...] = ()
     """The numbers in `lacks` that must all be derived."""
     saved: Mapping[str, int] | None = None
@@ -81,7 +81,7 @@ class AdviceJob:
     make: Callable[[], Any]
     """Returns the program: an `ExportedProgram`, a `GraphModule`, or a module and its example inputs."""
     setting: Callable[[], Setting]
-    wishes: tuple[MissingCapability, ...] | None = None
+    capabilities: tuple[MissingCapability, ...] | None = None
     """Additions to the target. None: find out what the program lacks."""
     savings: int = 0
     """For how many ops to compute the calls they would save, those first from which most calls are derived."""
@@ -95,12 +95,12 @@ class AdviceJob:
         # A program that fails is one answer of many: the others go on.
         try:
             program, setting = _held.program(self)
-            return _lacking(program, setting) if self.wishes is None else self._outcome(program, setting)
+            return _lacking(program, setting) if self.capabilities is None else self._outcome(program, setting)
         except DecompError as error:
             return Answer(reason=first_line(error))
 
     def _outcome(self, program: Module, setting: Setting) -> Answer:
-        target = extend_target(setting.matching.target, self.wishes or ())
+        target = extend_target(setting.matching.target, self.capabilities or ())
         with resumed_session(program, setting.matching.rules):
             planned = _planned(program, setting, target)
             if planned.plan.blocked:
@@ -118,7 +118,7 @@ class AdviceJob:
 
     def key(self, setting: str) -> str:
         """The file name of the answer, given the digest of the setting."""
-        words = [wish.explained for wish in self.wishes] if self.wishes is not None else None
+        words = [capability.explained for capability in self.capabilities] if self.capabilities is not None else None
         found = hashlib.sha256(json.dumps([self.name, self.version, setting, words, self.savings]).encode()).hexdigest()
         return f"{found[:24]}.json"
 
@@ -145,7 +145,7 @@ def _lacking(program: Module, setting: Setting) -> Answer:
         blocked = list(iterate_blocked(planned))
         if not blocked:
             return Answer(count_planned_calls(planned))
-        matching, found = setting.matching.specialise_for_program(program), Alternatives()
+        matching, found = setting.matching.specialise_for_program(program), DerivationClauses()
         planner = Planner(matching, program, setting.policy)
         exploration = Exploration(planner, found)
         calls = [node for node, _ in blocked if node.op in ("call_function", "call_method")]
@@ -169,8 +169,8 @@ def _emitters(planned: PlannedProgram) -> list[Op]:
     """The ops from which derived calls come, those with most calls first. If several ops produce the same calls, as
     `layer_norm` and the `native_layer_norm` in it, only the one in the program is listed."""
     calls: dict[Op, list[int]] = {}
-    stamps = (each.stamp for _, _, each in planned.decisions if isinstance(each, Derived))
-    entries = (entry for stamp in stamps for entry in stamp.entries if entry.op.startswith("call"))
+    templates = (each.template for _, _, each in planned.decisions if isinstance(each, Derived))
+    entries = (entry for template in templates for entry in template.entries if entry.op.startswith("call"))
     for number, entry in enumerate(entries):
         for op in dict.fromkeys(rule.op for rule in entry.chain if isinstance(rule, Rule)):
             calls.setdefault(op, []).append(number)

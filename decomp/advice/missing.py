@@ -100,7 +100,7 @@ MissingCapability = MissingOp | MissingDtype
 
 
 def capability_of(row: Sequence[str | None]) -> MissingCapability:
-    """The wish that a row of plain data describes."""
+    """The capability that a row of plain data describes."""
     if len(row) == 1:
         dtype = dtype_named(row[0])
         assert dtype is not None
@@ -109,11 +109,11 @@ def capability_of(row: Sequence[str | None]) -> MissingCapability:
     return MissingOp(Op(str(op)), overload, str(condition))
 
 
-def extend_target(target: Target, wishes: Iterable[MissingCapability]) -> Target:
+def extend_target(target: Target, capabilities: Iterable[MissingCapability]) -> Target:
     """A target with these added. Dtypes are added first: an op takes every dtype that the target has."""
     # False sorts before True: dtypes first.
-    first = sorted(wishes, key=lambda wish: isinstance(wish, MissingOp))
-    return functools.reduce(lambda known, wish: wish.added_to(known), first, target)
+    first = sorted(capabilities, key=lambda capability: isinstance(capability, MissingOp))
+    return functools.reduce(lambda known, capability: capability.added_to(known), first, target)
 
 
 def is_advisable(op: Op, target: Target) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from decomp.advice.alternatives import Alternatives, Exploration
+from decomp.advice.clauses import DerivationClauses, Exploration
 from decomp.advice.missing import MissingCapability, MissingDtype, extend_target
 from decomp.advice.smallest_sets import MinimalSet, SmallestSets
 from decomp.costs.model import calls_in
@@ -243,15 +243,16 @@ class SuggestionSearch:
             # Planned again: a failed lowering keeps nothing of its plan.
             return _SuggestionSearch(self, plan_program(self.program, self.matching, self.policy)).suggestion()
 
-    def calls_with(self, wishes: Iterable[MissingCapability], goals: Iterable[str]) -> int | None:
+    def calls_with(self, capabilities: Iterable[MissingCapability], goals: Iterable[str]) -> int | None:
         """How many calls the program has on the extended target; None if one of the goals stays blocked."""
-        blocked, calls = self._on(extend_target(self.matching.target, wishes))
+        blocked, calls = self._on(extend_target(self.matching.target, capabilities))
         return None if blocked & set(goals) else calls
 
-    def narrower(self, wishes: Iterable[MissingCapability]) -> NarrowingOutcome | None:
-        """The outcome with narrow dtypes, if the program lowers then, or one of the wishes is a dtype that has a
+    def narrower(self, capabilities: Iterable[MissingCapability]) -> NarrowingOutcome | None:
+        """The outcome with narrow dtypes, if the program lowers then, or one of the capabilities is a dtype that has a
         narrower one; else None."""
-        known, wide = self.matching.target, [wish.dtype for wish in wishes if isinstance(wish, MissingDtype)]
+        known = self.matching.target
+        wide = [each.dtype for each in capabilities if isinstance(each, MissingDtype)]
         if known.dtypes is None or known.narrower and not wide:
             return None
         target = known if known.narrower else known.narrowed()
@@ -308,10 +309,10 @@ class _SuggestionSearch:
             self.reasons.setdefault(decision.op, decision.limitation or decision.why())
             if node.op in ("call_function", "call_method"):
                 bodies.setdefault(decision.op, set()).add(exploration.goal(node))
-        self.found: Alternatives = exploration.follow()
+        self.found: DerivationClauses = exploration.follow()
         numbers = exploration.specialise_for_program({number: None for body in bodies.values() for number in body})
         self.goals.update({op: self.found.all_of(map(numbers.__getitem__, body)) for op, body in bodies.items()})
-        self.wishes = {number: wish for wish, number in self.found.wishes.items()}
+        self.capabilities = {number: capability for capability, number in self.found.capabilities.items()}
         self.sets = self.found.sets()
 
     def suggestion(self) -> Suggestion:
@@ -320,9 +321,9 @@ class _SuggestionSearch:
         goals = [self.goals[op] for op in reachable]
         chosen, calls = self.sets.tried(goals, lambda leaves: self._calls_with(leaves, reachable))
         # By name, so that the advice does not depend on the order of rules.
-        stages, numbers = self._stages(sorted(chosen.leaves, key=lambda n: str(self.wishes[n])), goals)
+        stages, numbers = self._stages(sorted(chosen.leaves, key=lambda n: str(self.capabilities[n])), goals)
         additions = tuple(self._addition(number, chosen, goals, reachable) for number in numbers)
-        added = [self.wishes[number] for number in numbers]
+        added = [self.capabilities[number] for number in numbers]
         return Suggestion(
             self.asked.matching.target.name,
             additions,
@@ -337,7 +338,7 @@ class _SuggestionSearch:
         )
 
     def _calls_with(self, leaves: Iterable[int], ops: Sequence[str]) -> int | None:
-        return self.asked.calls_with((self.wishes[number] for number in leaves), ops)
+        return self.asked.calls_with((self.capabilities[number] for number in leaves), ops)
 
     def _way(self, op: str) -> Requirement:
         """The smallest sets for one op: each further one avoids an op of each set before it."""
@@ -350,7 +351,7 @@ class _SuggestionSearch:
                 break
             found.append(chosen.leaves)
             # The next set avoids the op that fewest shipped targets have: a user's target most likely has the others.
-            without.add(min(chosen.leaves - without, key=lambda n: (self.wishes[n].usual, str(self.wishes[n]))))
+            without.add(min(chosen.leaves - without, key=self._commonness))
         needs = tuple(self._names(leaves) for leaves in found)
         return Requirement(op, self.calls[op], needs, "" if needs else self.reasons[op])
 
@@ -358,9 +359,9 @@ class _SuggestionSearch:
         rest = chosen.leaves - {number}
         kept = set(self.sets.derived(goals, rest))
         needed_by = tuple(op for op, goal in zip(ops, goals) if goal not in kept)
-        wish = self.wishes[number]
-        others = find_replacements(number, chosen.leaves, self.sets, goals, self.wishes)
-        return Addition(str(wish), needed_by, others, isinstance(wish, MissingDtype))
+        capability = self.capabilities[number]
+        others = find_replacements(number, chosen.leaves, self.sets, goals, self.capabilities)
+        return Addition(str(capability), needed_by, others, isinstance(capability, MissingDtype))
 
     def _stages(self, numbers: Sequence[int], goals: Sequence[int]) -> tuple[tuple[SuggestedStage, ...], list[int]]:
         """The set in an order that unblocks most ops earliest; ops that are useless alone are in one stage."""
@@ -368,7 +369,7 @@ class _SuggestionSearch:
         while len(taken) < len(numbers):
             batch, gained = self._next([number for number in numbers if number not in taken], taken, goals)
             taken += batch
-            stages.append(SuggestedStage(tuple(self.wishes[number].explained for number in batch), gained))
+            stages.append(SuggestedStage(tuple(self.capabilities[number].explained for number in batch), gained))
         return tuple(stages), taken
 
     def _next(self, left: Sequence[int], taken: Sequence[int], goals: Sequence[int]) -> tuple[list[int], int]:
@@ -389,8 +390,11 @@ class _SuggestionSearch:
         # Cuts that the search has met: a cheap measure, which only breaks ties.
         return sum(any(number in cut for cut in self.sets.cuts.get(goal, ())) for goal in goals)
 
+    def _commonness(self, number: int) -> tuple[float, str]:
+        return self.capabilities[number].usual, str(self.capabilities[number])
+
     def _names(self, numbers: Iterable[int]) -> tuple[str, ...]:
-        return tuple(sorted(str(self.wishes[number]) for number in numbers))
+        return tuple(sorted(str(self.capabilities[number]) for number in numbers))
 
 
 def find_replacements(
@@ -398,13 +402,13 @@ def find_replacements(
     leaves: frozenset[int],
     sets: SmallestSets,
     goals: Sequence[int],
-    wishes: Mapping[int, MissingCapability],
+    capabilities: Mapping[int, MissingCapability],
 ) -> tuple[str, ...]:
-    """The wishes that could each replace one wish of a set, the others being unchanged; common ops first."""
+    """The capabilities that could each replace one of a set, the others being unchanged; common ops first."""
     others, rest = sets.prices.keys() - leaves, leaves - {number}
-    found = [wishes[each] for each in others if len(sets.derived(goals, {*rest, each})) == len(goals)]
-    found.sort(key=lambda wish: (-wish.usual, str(wish)))
-    return tuple(wish.explained for wish in found[:_MAX_ALTERNATIVES])
+    found = [capabilities[each] for each in others if len(sets.derived(goals, {*rest, each})) == len(goals)]
+    found.sort(key=lambda capability: (-capability.usual, str(capability)))
+    return tuple(capability.explained for capability in found[:_MAX_ALTERNATIVES])
 
 
 def iterate_blocked(planned: PlannedProgram) -> Iterator[tuple[fx.Node, Blocked]]:
@@ -419,7 +423,7 @@ def count_planned_calls(planned: PlannedProgram) -> int:
 
 def _calls(node: fx.Node, decision: Decision) -> int:
     if isinstance(decision, Derived):
-        return sum(1 for _ in calls_in(decision.stamp.graph))
+        return sum(1 for _ in calls_in(decision.template.graph))
     kept = isinstance(decision, Legal) and node.op.startswith("call")
     return int(kept and not (is_host(node) or is_projection(node)))
 

@@ -172,9 +172,9 @@ def _planned_calls(own: ProgramGraph, known: dict[ExpansionTemplate, list[Counte
             yield _counted(node, modules)
             continue
         # Equal calls share a template, and its calls are priced once.
-        if decision.stamp not in known:
-            known[decision.stamp] = [_counted(each, ()) for each in calls_for_target(decision.stamp.graph)]
-        for each in known[decision.stamp]:
+        if decision.template not in known:
+            known[decision.template] = [_counted(each, ()) for each in calls_for_target(decision.template.graph)]
+        for each in known[decision.template]:
             yield CountedCall(each.op, modules, each.operations, each.moved)
 
 

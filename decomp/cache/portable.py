@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from decomp.cache.symbols import NotSerialisable, Symbols
-from decomp.graphs.template import ExpansionTemplate, TensorSpec, compile_stamp, make_value, spec_of
+from decomp.graphs.template import ExpansionTemplate, TensorSpec, compile_template, make_value, spec_of
 from decomp.ir.call import metadata
 from decomp.ir.dtypes import name_of
 from decomp.ir.host_functions import HOST_FUNCTIONS, HOST_NAMES
@@ -32,7 +32,7 @@ class Record:
 
     rule: Any
     """The index of a rule, or the name of a composite kernel."""
-    stamp: ExpansionTemplate
+    template: ExpansionTemplate
     passed_over: tuple[tuple[str, str], ...]
     results: Any
     """Metadata of the results, or None."""
@@ -70,23 +70,23 @@ def dump_record(
 ) -> bytes:
     """A record as text; `rule_of` returns the index or the name of a rule, `name_of` the name of a constant, which is
     the same in all records; `symbols`: those of its open sizes. Raises `NotSerialisable`."""
-    stamp, nodes = record.stamp, []
+    template, nodes = record.template, []
     index: dict[fx.Node, int] = {}
     storages: dict[int, int] = {}
     constants: list[Any] = []
     output: Any = None
-    for node in stamp.graph.nodes:
+    for node in template.graph.nodes:
         if node.op == "output":
             output = _written(node.args[0], index)
             continue
         i = index[node] = len(index)
         value = node.meta.get("val")
-        # As in `compile_stamp`: a constant is shared by expansions, and must be no view of a value of this one.
+        # As in `compile_template`: a constant is shared by expansions, and must be no view of a value of this one.
         spec = _spec(spec_of(value, i, storages if node.op != "get_attr" else {}), symbols)
         if node.op == "placeholder":
             nodes.append([node.name, spec])
         elif node.op == "get_attr":
-            tensor = stamp.constants[node.target]
+            tensor = template.constants[node.target]
             constants.append([node.target, [name_of(tensor), *_constant(tensor)]])
             nodes.append([node.name, spec, node.target])
         elif node.op == "call_function":
@@ -116,7 +116,7 @@ def load_record(
         graph.output(_read(output, made))
         meta = make_value(_read_spec(results, symbols), fakes, []) if results is not None else None
         tried = tuple((str(what), str(why) if symbols is None else symbols.named(why)) for what, why in passed_over)
-        return Record(rule_at(rule), compile_stamp(graph, tensors), tried, meta, float(price))
+        return Record(rule_at(rule), compile_template(graph, tensors), tried, meta, float(price))
     # A damaged or malicious text can do no more than fail: the entry then counts as missing.
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, RecursionError) as error:
         raise NotSerialisable(error) from error

@@ -1,4 +1,4 @@
-"""The choice between the candidates for a call: what their calls cost, and the cheapest by branch and bound."""
+"""The choice between the alternatives for a call: what their calls cost, and the cheapest by branch and bound."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from decomp.costs.model import Cost, price_of_calls, price_of_graph
-from decomp.derive.candidates import Candidate, Request
+from decomp.derive.alternatives import Alternative, Request
 from decomp.derive.decisions import Blocked, Derived
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.call import call_if_bound, is_host, is_projection, metadata
@@ -22,7 +22,7 @@ from decomp.simplification.freezing import as_frozen
 # Of the order of what a rule of the library emits. Branch and bound returns the same for any guess.
 _ASSUMED_CALLS = 8
 """The assumed number of calls in the lowering of a call that is not lowered yet. It only orders the search: a wrong
-guess makes it visit more candidates than necessary."""
+guess makes it visit more alternatives than necessary."""
 # Not 1: a rule that halves its problem recurses for good reasons.
 _RECURSION_LIMIT = 3
 """How often a rule may recurse on its own op where another derivation is known: `cat` by `stack` by `cat` never
@@ -60,11 +60,11 @@ def least_price(cost: Cost | None, node: fx.Node) -> float:
     return 0.0 if own in others else 1.0
 
 
-def price_of_template(cost: Cost | None, stamp: ExpansionTemplate, constants: Sequence[bool] = ()) -> float:
+def price_of_template(cost: Cost | None, template: ExpansionTemplate, constants: Sequence[bool] = ()) -> float:
     """The total cost of the calls of a flat expansion, without those that freezing computes once; `constants` says of
     each input whether freezing makes it a constant."""
     # What weights alone decide is computed once, before the program runs; fusing a pattern is often about that.
-    graph = as_frozen(stamp.graph, constants) if any(constants) else stamp.graph
+    graph = as_frozen(template.graph, constants) if any(constants) else template.graph
     if cost is not None:
         return price_of_graph(cost, graph)
     return sum(price_of_node(None, node) for node in graph.nodes if node.op.startswith("call"))
@@ -114,103 +114,104 @@ def _costlier(least: float, limit: float) -> Declined:
 
 @dataclass
 class BranchAndBound:
-    """Branch and bound over the candidates for a call. Each candidate has a lower bound of its cost: the price of those
-    calls in its expansion whose derivations are known. Iteration visits the most promising candidate first, and prunes
+    """Branch and bound over the alternatives for a call. Each has a lower bound of its cost: the price of those calls
+    in its expansion whose derivations are known. Iteration visits the most promising alternative first, and prunes
     those whose lower bound is not below the best price so far. Pruning is only valid for additive costs."""
 
-    rivals: list[Candidate]
+    alternatives: list[Alternative]
     least: Callable[[fx.Graph, Level], tuple[float, int]] | None
     """The lower bound of an expansion's cost, and the number of calls not included in it; None for a single
-    candidate."""
+    alternative."""
     request: Request
     found: dict[int, Derived | Declined] = field(default_factory=dict)
-    """The outcome of each candidate, by its index."""
+    """The outcome of each alternative, by its index."""
     left_out: bool = False
-    """Whether a candidate was pruned by cost."""
+    """Whether an alternative was pruned by cost."""
     best: tuple[float, int, int] = field(init=False)
-    """Price, accuracy rank and index of the best candidate so far; initially the limit."""
+    """Price, accuracy rank and index of the best alternative so far; initially the limit."""
 
     def __post_init__(self) -> None:
-        # One past the last level, so that a candidate at exactly the limit is better than none.
+        # One past the last level, so that an alternative at exactly the limit is better than none.
         self.best = self.request.limit, len(LEVELS), 0
 
     @property
     def price(self) -> float:
-        """The price of the best candidate so far, or the limit."""
+        """The price of the best alternative so far, or the limit."""
         return self.best[0]
 
     @property
     def limit(self) -> float:
-        """The price that a candidate must not exceed; infinite if costs are not additive."""
+        """The price that an alternative must not exceed; infinite if costs are not additive."""
         return math.inf if self.least is None else self.price
 
-    def __iter__(self) -> Iterator[tuple[Candidate, float]]:
-        """The candidates that are not pruned, with their lower bounds."""
-        # By estimate, then place. Without a key the sort would compare candidates, which have no order.
-        runners = sorted((self._promise(candidate) for candidate in self.rivals), key=lambda runner: runner[:2])
-        for _, place, least, candidate in runners:
+    def __iter__(self) -> Iterator[tuple[Alternative, float]]:
+        """The alternatives that are not pruned, with their lower bounds."""
+        # By estimate, then place. Without a key the sort would compare alternatives, which have no order.
+        runners = sorted(map(self._promise, self.alternatives), key=lambda runner: runner[:2])
+        for _, place, least, alternative in runners:
             # Compared as a triple: a bound equal to the best price may still win by accuracy or by order.
-            if self.least is not None and (least, _rank(candidate), place) >= self.best:
+            if self.least is not None and (least, _rank(alternative), place) >= self.best:
                 self.left_out = True
                 self.found[place] = _costlier(least, self.price)
             # Without a winner the recursion must go on, as it may be the only derivation; the depth limit ends it.
-            elif self.winner is not None and self._nested(candidate) >= _RECURSION_LIMIT:
+            elif self.winner is not None and self._nested(alternative) >= _RECURSION_LIMIT:
                 # What was passed over may be the best elsewhere, so the decision holds inside of that derivation alone.
-                self.request.basis.cycle_depth = min(self.request.basis.cycle_depth, self._outermost(candidate))
+                self.request.basis.cycle_depth = min(self.request.basis.cycle_depth, self._outermost(alternative))
                 self.found[place] = Declined("recurses on its own op", applicable=False)
             else:
-                yield candidate, least
+                yield alternative, least
 
-    def _nested(self, candidate: Candidate) -> int:
+    def _nested(self, alternative: Alternative) -> int:
         """How often the rule is already being followed, at other signatures: each time it may leave more to be done."""
-        op, place = self.request.op, candidate.place
+        op, place = self.request.op, alternative.place
         # By op and not by signature: the same signature is caught earlier, and a chain of new ones never ends.
         return sum(outer.op == op and outer.place == place for outer in self.request.context)
 
-    def _outermost(self, candidate: Candidate) -> int:
-        op, place = self.request.op, candidate.place
+    def _outermost(self, alternative: Alternative) -> int:
+        op, place = self.request.op, alternative.place
         return next(i for i, outer in enumerate(self.request.context) if outer.op == op and outer.place == place)
 
     @property
     def winner(self) -> Derived | None:
-        """The best candidate so far."""
+        """The best alternative so far."""
         found = self.found.get(self.best[2])
         return found if isinstance(found, Derived) else None
 
-    def _promise(self, candidate: Candidate) -> tuple[float, int, float, Candidate]:
-        """A candidate with its estimated cost, index and lower bound; sorted by estimate."""
-        expansion = candidate.expansion
+    def _promise(self, alternative: Alternative) -> tuple[float, int, float, Alternative]:
+        """An alternative with its estimated cost, index and lower bound; sorted by estimate."""
+        expansion = alternative.expansion
         if self.least is None or isinstance(expansion, Declined):
-            return 0.0, candidate.place, 0.0, candidate
+            return 0.0, alternative.place, 0.0, alternative
         least, unknown = self.least(expansion.graph, self.request.level)
         # A rule that is being followed already is tried after all
         # others: its estimate grows with each level of nesting.
-        return least + unknown * _ASSUMED_CALLS ** (1 + self._nested(candidate)), candidate.place, least, candidate
+        estimate = least + unknown * _ASSUMED_CALLS ** (1 + self._nested(alternative))
+        return estimate, alternative.place, least, alternative
 
-    def result(self, candidate: Candidate, found: Derived | Declined) -> None:
-        """Record the outcome of a candidate."""
-        place = candidate.place
+    def result(self, alternative: Alternative, found: Derived | Declined) -> None:
+        """Record the outcome of an alternative."""
+        place = alternative.place
         # The composite kernel is a fallback: its reason must not hide that of a rule.
-        if isinstance(found, Declined) and candidate.rule is None:
+        if isinstance(found, Declined) and alternative.rule is None:
             found = replace(found, applicable=False)
         self.found[place] = found
         if isinstance(found, Derived):
-            self.best = min(self.best, (found.price, _rank(candidate), place))
+            self.best = min(self.best, (found.price, _rank(alternative), place))
 
     def outcome(self, blocked: Blocked) -> Derived | Blocked:
         """The winner, with the reasons why the others were not chosen; or `blocked` with the reasons of all."""
         winner = self.winner
-        for candidate in self.rivals:
-            found = self.found[candidate.place]
+        for alternative in self.alternatives:
+            found = self.found[alternative.place]
             if isinstance(found, Derived):
                 found = Declined(f"costlier: {found.price:g}, not {self.price:g}", applicable=False)
             # Losers are listed too: a plan shows what else was possible and what it would have cost.
-            if self.found[candidate.place] is not winner:
-                blocked = blocked.after(candidate.name, found)
+            if self.found[alternative.place] is not winner:
+                blocked = blocked.after(alternative.name, found)
         return replace(winner, passed_over=blocked.tried) if winner is not None else blocked
 
 
-def _rank(candidate: Candidate) -> int:
+def _rank(alternative: Alternative) -> int:
     """The rank by accuracy, the best first."""
-    level = candidate.rule.level if candidate.rule is not None else None
+    level = alternative.rule.level if alternative.rule is not None else None
     return _UNLEVELLED if level is None else LEVELS.index(level)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 import functools
 from typing import TYPE_CHECKING, Any
+import warnings
 
 import torch
 from torch import fx
@@ -56,7 +57,7 @@ class Derived:
     """The node is replaced by an expansion."""
 
     rule: Rule | Composite
-    stamp: ExpansionTemplate
+    template: ExpansionTemplate
     passed_over: Tried = ()
     """Alternatives that were not chosen."""
     results: Any = None
@@ -65,6 +66,12 @@ class Derived:
     """The total cost of the expansion's calls, where alternatives compete by cost."""
     level: str = LEVELS[0]
     """The accuracy at which it was derived."""
+
+    @property
+    def stamp(self) -> ExpansionTemplate:
+        """The former name of `template`."""
+        warnings.warn("Derived.stamp is Derived.template now; the old name goes in release 0.3", DeprecationWarning, 2)
+        return self.template
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +148,12 @@ def record_of(decision: Decision) -> Record | None:
     # Legality is asked of the target at once, and reasons of blocked calls are for people: neither is worth a record.
     if not isinstance(decision, Derived):
         return None
-    return Record(decision.rule, decision.stamp, decision.passed_over, decision.results, decision.price)
+    return Record(decision.rule, decision.template, decision.passed_over, decision.results, decision.price)
 
 
 def decision_of(record: Record, level: str) -> Derived:
     """The decision for a record from disk."""
-    return Derived(record.rule, record.stamp, record.passed_over, record.results, record.price, level)
+    return Derived(record.rule, record.template, record.passed_over, record.results, record.price, level)
 
 
 @dataclass(frozen=True)

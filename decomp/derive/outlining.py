@@ -202,7 +202,7 @@ class _Outlining:
         known = self.bodies.known
         # Two expansions may read other constants at the same place: their bodies are not the same function.
         # One template a signature, so that equal calls share a body.
-        key = region.call.stamp, repr(made), self.bodies.named(operands), len(region.call.nodes)
+        key = region.call.template, repr(made), self.bodies.named(operands), len(region.call.nodes)
         if key not in known:
             # Known before those inside it, which it precedes in every list.
             flat, values = self._flat_body(region, made, operands, results)

@@ -38,18 +38,18 @@ def separate_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planne
     if planner.everywhere:
         return
     for node in _leaving(graph):
-        stamp = getattr(decisions.get(node), "stamp", None)
+        template = getattr(decisions.get(node), "template", None)
         # A view of an operand by contract: callers know that writing to it writes the operand.
-        if stamp is None or view_bases(node):
+        if template is None or view_bases(node):
             continue
-        given = _results_of_inputs(stamp.graph)
+        given = _results_of_inputs(template.graph)
         # Composite ops may return their operand without saying so
         # (`aten.dropout` in evaluation); callers saw that, too.
         if given and not _gives_argument(node):
             _call_on_results(aten.clone.default, given, node, decisions, planner)
         # If the op itself saves its result, as `exp` does, PyTorch refuses a write to it, too.
         elif planner.rules.trains and spelling_of(node).op.short not in SAVES_ITS_RESULT:
-            _call_on_results(aten.clone.default, _results_saved(stamp.graph), node, decisions, planner)
+            _call_on_results(aten.clone.default, _results_saved(template.graph), node, decisions, planner)
 
 
 def detach_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner: Planner, recorded: bool) -> None:
@@ -58,10 +58,10 @@ def detach_results(graph: fx.Graph, decisions: dict[fx.Node, Decision], planner:
     # In order, as markers switch gradients on and off between the nodes.
     for node in graph.nodes:
         recorded = recorded_behind(node, recorded)
-        stamp = getattr(decisions.get(node), "stamp", None)
-        if stamp is None or recorded or any(is_same_tensor(node, base) for base in view_bases(node)):
+        template = getattr(decisions.get(node), "template", None)
+        if template is None or recorded or any(is_same_tensor(node, base) for base in view_bases(node)):
             continue
-        given = [each for each in _results_of_inputs(stamp.graph) if can_require_grad(metadata(each))]
+        given = [each for each in _results_of_inputs(template.graph) if can_require_grad(metadata(each))]
         _call_on_results(aten.detach.default, given, node, decisions, planner)
 
 
@@ -74,39 +74,40 @@ def connect_results(
         return
     for node in graph.nodes:
         recorded = recorded_behind(node, recorded)
-        stamp = getattr(decisions.get(node), "stamp", None)
+        template = getattr(decisions.get(node), "template", None)
         # Where gradients are off, the op's result requires none.
-        if stamp is None or not recorded:
+        if template is None or not recorded:
             continue
         slots = tuple(i for i, given in enumerate(node.all_input_nodes) if tracks.may_require_grad(given))
         # By expansion and operands: running the op on meta tensors for
         # each of many equal calls would take longer than planning.
-        known = planner.memory.connected.get((stamp, slots))
+        known = planner.memory.connected.get((template, slots))
         if known is None:
-            known = planner.memory.connected[stamp, slots] = _connect_operands(node, decisions[node], slots, planner)
-        if known is not stamp:
+            known = planner.memory.connected[template, slots] = _connect_operands(node, decisions[node], slots, planner)
+        if known is not template:
             derived: Any = decisions[node]
-            decisions[node] = replace(derived, stamp=known)
+            decisions[node] = replace(derived, template=known)
 
 
 def _connect_operands(node: fx.Node, derived: Any, slots: Sequence[int], planner: Planner) -> ExpansionTemplate:
     """The expansion of a call whose operands at `slots` may require a gradient, with its results connected to these."""
-    stamp: ExpansionTemplate = derived.stamp
-    lacking = _unconnected(node, stamp.graph, slots)
+    template: ExpansionTemplate = derived.template
+    lacking = _unconnected(node, template.graph, slots)
     if not lacking:
-        return stamp
-    rewrite = Rewrite.of(stamp.graph)
-    for each in stamp.graph.nodes:
+        return template
+    rewrite = Rewrite.of(template.graph)
+    for each in template.graph.nodes:
         if each.op == "output":
-            calls = _calls_through(rewrite, stamp)
+            calls = _calls_through(rewrite, template)
             for result, operands in lacking:
                 for operand in operands:
                     rewrite.values[result] = _add_dependence(rewrite, result, operand)
         rewrite.copy(each)
     if planner.kept is not None:
         planner.kept.depth = 1  # for the calls that are added
-    made = planner.reach(Expansion(derived.rule, rewrite.graph, dict(stamp.constants), calls), planner.request(node), 0)
-    return made if isinstance(made, ExpansionTemplate) else stamp
+    connected = Expansion(derived.rule, rewrite.graph, dict(template.constants), calls)
+    made = planner.reach(connected, planner.request(node), 0)
+    return made if isinstance(made, ExpansionTemplate) else template
 
 
 def _unconnected(node: fx.Node, graph: fx.Graph, slots: Sequence[int]) -> list[tuple[fx.Node, list[fx.Node]]]:
@@ -183,9 +184,9 @@ def _call_on_results(
     if planner.kept is not None:
         planner.kept.depth = 1  # for the calls that are added
     derived: Any = decisions[node]
-    stamp = planner.reach(_with_call(call, given, derived), planner.request(node), 0)
-    if isinstance(stamp, ExpansionTemplate):
-        decisions[node] = replace(derived, stamp=stamp)
+    template = planner.reach(_with_call(call, given, derived), planner.request(node), 0)
+    if isinstance(template, ExpansionTemplate):
+        decisions[node] = replace(derived, template=template)
 
 
 def _leaving(graph: fx.Graph) -> list[fx.Node]:
@@ -234,21 +235,21 @@ def _may_share(one: fx.Node, two: fx.Node) -> bool:
 
 def _with_call(call: torch._ops.OpOverload, given: list[fx.Node], derived: Derived) -> Expansion:
     """The flat expansion, with a call on each of the results `given`."""
-    flat = derived.stamp.graph
+    flat = derived.template.graph
     rewrite = Rewrite.of(flat)
     for node in flat.nodes:
         if node.op == "output":
-            calls = _calls_through(rewrite, derived.stamp)
+            calls = _calls_through(rewrite, derived.template)
             # Before the output is copied, so that it takes the new values.
             for result in given:
                 rewrite.replace(result, _called(rewrite, call, result))
         rewrite.copy(node)
-    return Expansion(derived.rule, rewrite.graph, dict(derived.stamp.constants), calls)
+    return Expansion(derived.rule, rewrite.graph, dict(derived.template.constants), calls)
 
 
-def _calls_through(rewrite: Rewrite, stamp: ExpansionTemplate) -> tuple[InnerCall, ...]:
+def _calls_through(rewrite: Rewrite, template: ExpansionTemplate) -> tuple[InnerCall, ...]:
     """The calls of which a flat expansion consists, in its copy."""
-    return tuple(each.through(rewrite.values.__getitem__) for each in stamp.calls)
+    return tuple(each.through(rewrite.values.__getitem__) for each in template.calls)
 
 
 def _called(rewrite: Rewrite, call: torch._ops.OpOverload, node: fx.Node) -> fx.Node:

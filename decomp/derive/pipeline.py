@@ -131,7 +131,7 @@ def plan_program(
     uses = tuple(use for fusion in session.fusions.values() for use in fusion.uses())
     notes = tuple(note for own in graphs for note in describe_conversions(own))
     plan = Plan(matching.target.name, entries, patterns=uses, notes=notes)
-    return PlannedProgram(module, plan, planner.memory, planner.candidates.runs, traced)
+    return PlannedProgram(module, plan, planner.memory, planner.alternatives.runs, traced)
 
 
 @dataclass(frozen=True)
@@ -484,18 +484,18 @@ def correspondence(final: ProgramGraph, target: Target) -> Correspondence:
     edges, decisions = final.expanded.edges, planned.decisions or {}
     assert edges is not None
     blocked = (edges.values[node] for node, decision in decisions.items() if isinstance(decision, Blocked))
-    stamps = {node: decision.stamp for node, decision in decisions.items() if isinstance(decision, Derived)}
+    templates = {node: decision.template for node, decision in decisions.items() if isinstance(decision, Derived)}
     return Correspondence(
         source=planned.graph,
         lowered=own.graph,
         origin=edges.origin,
         values=edges.values,
-        expansions=tuple(stamp.graph for stamp in dict.fromkeys(stamps.values())),
+        expansions=tuple(template.graph for template in dict.fromkeys(templates.values())),
         # All other calls must be legal. Excluded is what was reported as blocked, or what no target is asked for.
         illegal=why_illegal_in(target, {*blocked, *_write_backs(own), *conversions_at_border(own)}),
         added=frozenset(rebuild_exported.input_names(own.constants)),
         writes=tuple(write.value for write in own.writes),
-        stamps=stamps,
+        templates=templates,
         constants={n: tensor for key, tensor in own.constants.items() for n in rebuild_exported.input_names([key])},
         # The outputs of a graph that was simplified are those before writes were added.
         signed=tuple(write.value for write in own.writes if write.signed) if own is final else (),

@@ -22,17 +22,17 @@ from decomp import cache_directory
 from decomp.cache.expansions import ExpansionCache, Segment
 from decomp.cache.fingerprints import Origins
 from decomp.costs.model import is_additive, is_value
-from decomp.derive.branch_and_bound import BranchAndBound, CostLimit, least_price, price_of_node, price_of_template
-from decomp.derive.candidates import (
+from decomp.derive.alternatives import (
     AFTER_ALL_RULES,
-    Candidate,
-    Candidates,
+    Alternative,
+    Alternatives,
     ComplexCalls,
     Context,
     DecisionDependencies,
     Derivation,
     Request,
 )
+from decomp.derive.branch_and_bound import BranchAndBound, CostLimit, least_price, price_of_node, price_of_template
 from decomp.derive.decisions import ERASED_GUARD, LEGAL, Blocked, Decision, Derived, decision_of, op_of_node, record_of
 from decomp.derive.example_sizes import ExampleSizes
 from decomp.derive.expansion import Composite, Expansion
@@ -95,13 +95,13 @@ class Planner:
         self.origins = self.memory.origins
         # In `decompose` a composite kernel would expand every op that no rule matches, which nobody asked for.
         composites = rules.composites and not self.everywhere
-        self.candidates = Candidates(rules, target, dialect, mode, self.memory, composites)
+        self.alternatives = Alternatives(rules, target, dialect, mode, self.memory, composites)
         own_rules = len(rules.origins.own) if rules.origins is not None else 0
         env = mode.shape_env if mode is not None else None
         # Without a backed symbol there is no example to take sizes from; unbacked ones have no value before run time.
         self._example = ExampleSizes(env, self.memory.fakes) if env is not None and env.backed_var_to_val else None
-        self._watch = StateWatch(self.origins.own, own_rules, (self.memory, self.candidates.symbolic))
-        self.pairs = PairRecorder(ComplexCalls(self.candidates))
+        self._watch = StateWatch(self.origins.own, own_rules, (self.memory, self.alternatives.symbolic))
+        self.pairs = PairRecorder(ComplexCalls(self.alternatives))
         """Records complex calls on pairs of real numbers."""
         # Expansions on disk do not say what became of the calls inside them.
         is_kept = key is not None and mode is not None and not self.everywhere and not traced
@@ -134,14 +134,14 @@ class Planner:
 
     def _decide(self, request: Request, basis: DecisionDependencies) -> Decision:
         """The decision for a request, memoised."""
-        memory, key = self.candidates.memory_for(request.signature.symbolic), (request.signature.key, request.level)
+        memory, key = self.alternatives.memory_for(request.signature.symbolic), (request.signature.key, request.level)
         found = memory.decision(key)
         if found is not None:
             basis.is_own |= key in memory.own.decisions
             return found
         kept = self._from_disk(request)
         if kept is None:
-            return self._decide_anew(request, basis)
+            return self._new_decision(request, basis)
         memory.decisions[key] = kept
         return kept
 
@@ -165,12 +165,12 @@ class Planner:
         # A changed dependency that the fingerprint misses would go unnoticed: samples are decided again, and compared.
         # The place where a wrong fingerprint would show; `SHARE` in cache/expansions.py says how many are drawn.
         if self.kept.is_drawn():
-            runs, decision = self.candidates.runs, self._decide_anew(request, DecisionDependencies())
+            runs, decision = self.alternatives.runs, self._new_decision(request, DecisionDependencies())
             if not self.kept.confirm(found, *request.disk_key, record_of(decision)):
                 return decision
-            self.candidates.runs = runs
+            self.alternatives.runs = runs
         # Respelling needs the aliases that this process has not seen, as it did not run the rule.
-        self.memory.met(found.stamp.graph)
+        self.memory.met(found.template.graph)
         return decision_of(found, str(request.level))
 
     def price(self, node: fx.Node, frozen: Collection[fx.Node] = ()) -> float | str:
@@ -179,7 +179,7 @@ class Planner:
         if isinstance(decision, Blocked):
             return decision.why()
         if isinstance(decision, Derived):
-            return price_of_template(self.cost, decision.stamp, [each in frozen for each in node.all_input_nodes])
+            return price_of_template(self.cost, decision.template, [each in frozen for each in node.all_input_nodes])
         # In `decompose` LEGAL means that no rule applied. A pattern cannot stay: no backend has it.
         if isinstance(node.target, Pattern):
             return "its rule declines"
@@ -246,7 +246,7 @@ class Planner:
             return False
         return self.target.surely_legal(spelling.op, spelling.overload)
 
-    def _decide_anew(self, request: Request, outer: DecisionDependencies) -> Decision:
+    def _new_decision(self, request: Request, outer: DecisionDependencies) -> Decision:
         depth = len(request.context)
         decision = self._decision(request)
         # A failure by a cycle through an outer call, or the cheapest of what it left, is only valid in this context.
@@ -260,7 +260,7 @@ class Planner:
 
     def _remember(self, request: Request, decision: Decision) -> None:
         """Memoise the decision for a call, and note it for other processes if it is valid there."""
-        memory, key = self.candidates.memory_for(request.signature.symbolic), (request.signature.key, request.level)
+        memory, key = self.alternatives.memory_for(request.signature.symbolic), (request.signature.key, request.level)
         # Kept apart, so that a change of what the user's functions read drops these and no others.
         known = memory.own if request.basis.is_own else memory
         # Not a decision: with a higher limit there may be one. That the limit was too low is worth keeping.
@@ -310,7 +310,7 @@ class Planner:
 
     def _wherever_a_rule_matches(self, request: Request, call: Call) -> Decision:
         request = replace(request, call=call)
-        if not self.candidates.serving(request):
+        if not self.alternatives.serving(request):
             return LEGAL
         # In `decompose` a rule that emits its own op keeps that call; a longer cycle has no such natural end.
         if any(derivation.op == call.op for derivation in request.context):
@@ -323,8 +323,8 @@ class Planner:
     def _refuse_silence(self, request: Request) -> None:
         """Raise `RuleError` if a rule would apply to the call if shapes were known, or sizes were static: such a call
         is not skipped silently."""
-        for rule in self.candidates.serving(request):
-            declined = self.candidates.declined(rule, request)
+        for rule in self.alternatives.serving(request):
+            declined = self.alternatives.declined(rule, request)
             if declined is not None and declined.error is not None:
                 raise declined.error.at(request.node)
 
@@ -335,18 +335,18 @@ class Planner:
         raise RuleCycle(rule, f"is part of a cycle: {circle}", "drop one of these rules, or let it emit other ops")
 
     def _choose(self, request: Request) -> Derived | Blocked:
-        """The first candidate whose expansion reaches the target completely; where candidates compete, the cheapest.
+        """The first alternative whose expansion reaches the target completely; where several compete, the cheapest.
         The price of a derivation is that of the calls it ends in, so the cheapest derivation of an expansion consists
         of the cheapest derivations of its calls."""
         request.basis.is_own |= request.op in self.origins.own_ops or isinstance(request.node.target, Pattern)
-        blocked = self._before_any_candidate(request)
+        blocked = self._before_any_alternative(request)
         if isinstance(request.level, Within):
             return self._cheapest_within(request.level, request, blocked)
         chosen = self._chosen_at_example(request)
         if chosen is not None:
             return chosen
-        for rivals in self._rivals(request):
-            found = self._cheapest(rivals, request, blocked)
+        for group in self._groups(request):
+            found = self._cheapest(group, request, blocked)
             if isinstance(found, Derived):
                 return found
             blocked = found
@@ -361,7 +361,7 @@ class Planner:
         # `first` is set inside a cycle, where the decision at fixed sizes would start at the first alternative again.
         if self._example is None or not request.signature.symbolic or request.first or request.call is None:
             return None
-        rules = self.candidates.serving(request)
+        rules = self.alternatives.serving(request)
         # With one rule there is nothing to choose, and the detour would record it twice.
         compete = len(rules) > 1 and self._competes(rules[0], request)
         node = self._example.call(request.node, request.signature) if compete else None
@@ -374,8 +374,8 @@ class Planner:
         if not isinstance(fixed, Derived) or fixed.rule not in rules:
             return None
         own = DecisionDependencies()
-        candidate = self.candidates.by_rule(rules.index(fixed.rule), request)
-        found = self._derive(candidate, replace(request, basis=own))
+        alternative = self.alternatives.by_rule(rules.index(fixed.rule), request)
+        found = self._derive(alternative, replace(request, basis=own))
         # It holds at the sizes of the example only: all rules compete under symbols, as without an example.
         if not isinstance(found, Derived):
             return None
@@ -383,23 +383,23 @@ class Planner:
         request.basis.add(own, len(request.context) + 1)
         return replace(found, passed_over=fixed.passed_over)
 
-    def _rivals(self, request: Request) -> Iterator[list[Candidate]]:
-        """The candidates, in order of registration, in groups that compete by cost."""
+    def _groups(self, request: Request) -> Iterator[list[Alternative]]:
+        """The alternatives, in order of registration, in groups that compete by cost."""
         # Rules without a level stand where they were registered: one cannot be passed over for being costlier, nor
         # can a levelled rule behind it be taken before it.
-        group: list[Candidate] = []
-        for candidate in self.candidates.of_rules(request):
-            if self._competes(candidate.rule, request):
-                group.append(candidate)
+        group: list[Alternative] = []
+        for alternative in self.alternatives.of_rules(request):
+            if self._competes(alternative.rule, request):
+                group.append(alternative)
                 continue
             if group:
                 yield group
-            yield [candidate]
+            yield [alternative]
             group = []
         if group:
             yield group
         # PyTorch's own kernel is for calls that no rule lowers to the target.
-        yield from ([candidate] for candidate in self.candidates.of_composite(request))
+        yield from ([alternative] for alternative in self.alternatives.of_composite(request))
 
     def _competes(self, rule: Rule | None, request: Request) -> bool:
         """Whether a rule competes with others by cost: with a cost model all do, otherwise those with a level, except
@@ -407,47 +407,47 @@ class Planner:
         by_level = rule is not None and rule.level is not None and request.level != "exact"
         return by_level or self.policy.cost is not None
 
-    def _cheapest(self, rivals: list[Candidate], request: Request, blocked: Blocked) -> Derived | Blocked:
-        """The cheapest of some candidates; of equal prices the most accurate, then the first. The most promising is
+    def _cheapest(self, group: list[Alternative], request: Request, blocked: Blocked) -> Derived | Blocked:
+        """The cheapest of some alternatives; of equal prices the most accurate, then the first. The most promising is
         tried first, and those that cannot be cheaper are pruned."""
         # A peak of memory, for instance, is no sum: the parts of an expansion may cost more than the whole.
-        prunes = len(rivals) > 1 and is_additive(self.cost)
-        race = BranchAndBound(rivals, functools.partial(self._lower_bound, request.basis) if prunes else None, request)
+        prunes = len(group) > 1 and is_additive(self.cost)
+        search = BranchAndBound(group, functools.partial(self._lower_bound, request.basis) if prunes else None, request)
         beyond = False
-        # Each candidate has dependencies of its own: those of a loser must not keep the winner from being memoised,
+        # Each alternative has dependencies of its own: those of a loser must not keep the winner from being memoised,
         # unless the loser's price decided.
-        for candidate, least in race:
+        for alternative, least in search:
             own = DecisionDependencies()
-            found = self._derive(candidate, replace(request, basis=own, limit=race.limit))
-            race.result(candidate, found)
+            found = self._derive(alternative, replace(request, basis=own, limit=search.limit))
+            search.result(alternative, found)
             beyond |= own.beyond_limit
             request.basis.is_own |= own.is_own
-            # A rival that failed although its bound was below the winner's price would have won without its failure.
-            if isinstance(found, Derived) or race.winner is None or least < race.price:
+            # One that failed although its bound was below the winner's price would have won without its failure.
+            if isinstance(found, Derived) or search.winner is None or least < search.price:
                 request.basis.add(own, len(request.context) + 1)
-        request.basis.beyond_limit = race.winner is None and (beyond or race.left_out)
-        return race.outcome(blocked)
+        request.basis.beyond_limit = search.winner is None and (beyond or search.left_out)
+        return search.outcome(blocked)
 
     def _cheapest_within(self, limit: Within, request: Request, blocked: Blocked) -> Derived | Blocked:
         """The cheapest derivation by a rule at any level whose error is within the limit; PyTorch's own kernel for
         calls that no rule lowers."""
         best, nearest = None, math.inf
-        for candidate, level, error in self.candidates.within(request):
+        for alternative, level, error in self.alternatives.within(request):
             if error > limit.ulp:
                 nearest = min(nearest, error)
                 continue
-            found = self._derive(candidate, replace(request, level=level))
+            found = self._derive(alternative, replace(request, level=level))
             if isinstance(found, Declined):
-                blocked = blocked.after(candidate.name, found)
+                blocked = blocked.after(alternative.name, found)
                 continue
             # `_derive` leaves it 0 at level "exact", at which nothing competes; here derivations of all levels do.
-            found = replace(found, price=price_of_template(self.cost, found.stamp))
+            found = replace(found, price=price_of_template(self.cost, found.template))
             best = found if best is None or found.price < best.price else best
         if best is not None:
             return best
         # A rule exists, and is not accurate enough. PyTorch's kernel has no certificate: taking it would hide that.
-        for candidate in self.candidates.of_composite(request) if nearest == math.inf else ():
-            found = self._derive(candidate, request)
+        for alternative in self.alternatives.of_composite(request) if nearest == math.inf else ():
+            found = self._derive(alternative, request)
             if isinstance(found, Derived):
                 return found
         if nearest < math.inf:
@@ -455,18 +455,18 @@ class Planner:
             blocked = blocked.after("max_ulp=", Declined(f"the most accurate rule has {nearest:g} ULP: {enough}"))
         return blocked
 
-    def _derive(self, candidate: Candidate, request: Request) -> Derived | Declined:
-        """The outcome of one candidate."""
-        expansion = candidate.expansion
+    def _derive(self, alternative: Alternative, request: Request) -> Derived | Declined:
+        """The outcome of one alternative."""
+        expansion = alternative.expansion
         if isinstance(expansion, Declined):
             return expansion
-        stamp = self.reach(expansion, request, candidate.place)
-        if isinstance(stamp, Declined):
-            return stamp
-        price = price_of_template(self.cost, stamp) if self._by_cost(request.level) else 0.0
-        # `Candidates.within` yields the limit itself as the level of a rule without a certificate.
+        template = self.reach(expansion, request, alternative.place)
+        if isinstance(template, Declined):
+            return template
+        price = price_of_template(self.cost, template) if self._by_cost(request.level) else 0.0
+        # `Alternatives.within` yields the limit itself as the level of a rule without a certificate.
         level = LEVELS[0] if isinstance(request.level, Within) else request.level
-        return Derived(expansion.rule, stamp, (), changed_strides(stamp.graph, request.expected), price, level)
+        return Derived(expansion.rule, template, (), changed_strides(template.graph, request.expected), price, level)
 
     def _by_cost(self, level: Level) -> bool:
         """Whether alternatives compete by cost."""
@@ -484,12 +484,12 @@ class Planner:
         if self._is_sure(node):
             return price_of_node(self.cost, node)
         signature = self.memory.signatures.of(node)
-        memory, key = self.candidates.memory_for(signature.symbolic), (signature.key, level)
+        memory, key = self.alternatives.memory_for(signature.symbolic), (signature.key, level)
         decision = memory.decision(key)
         basis.is_own |= key in memory.own.decisions or key in memory.own.at_least
         if decision is not None:
             return self._price_of(decision, node)
-        # Not 0: a bound from an abandoned search prunes this candidate before it is derived at all.
+        # Not 0: a bound from an abandoned search prunes this alternative before it is derived at all.
         return memory.own.at_least.get(key, memory.at_least.get(key))
 
     def _price_of(self, decision: Decision, node: fx.Node) -> float:
@@ -498,7 +498,7 @@ class Planner:
             return decision.price
         return price_of_node(self.cost, node) if decision is LEGAL and node.op.startswith("call") else 0.0
 
-    def _before_any_candidate(self, request: Request) -> Blocked:
+    def _before_any_alternative(self, request: Request) -> Blocked:
         limitation = self.rules.limitation(request.call, self.target) if request.call is not None else None
         return Blocked(
             str(request.op),

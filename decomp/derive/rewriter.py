@@ -14,7 +14,7 @@ from torch import fx
 
 from decomp.derive.expansion import Expansion, drop_dead
 from decomp.graphs.rewrite import Rewrite
-from decomp.graphs.template import ExpansionTemplate, InnerCall, compile_stamp, make_value
+from decomp.graphs.template import ExpansionTemplate, InnerCall, compile_template, make_value
 from decomp.ir.arguments import nodes_in
 from decomp.ir.call import inherited_meta, metadata
 from decomp.metadata.fakes import Fakes, mode_of
@@ -42,7 +42,7 @@ def inline_expansions(
         if decision is None:
             walk.rewrite.copy(node)
         else:
-            walk.stamp(node, decision.stamp)
+            walk.inline(node, decision.template)
     return walk
 
 
@@ -61,7 +61,7 @@ class Inlining:
         self.calls: dict[fx.Node, tuple[InnerCall, ...]] = {}
         """For each replaced node, if traced: itself, then the calls inside it, at any depth."""
 
-    def stamp(self, node: fx.Node, stamp: ExpansionTemplate) -> None:
+    def inline(self, node: fx.Node, template: ExpansionTemplate) -> None:
         """Inline an expansion in place of `node`."""
         rewrite, fakes = self.rewrite, self.fakes
         values = [rewrite.values[slot] for slot in node.all_input_nodes]
@@ -69,9 +69,9 @@ class Inlining:
         # a recorded call, which is most of the time of a rewrite.
         metas = [metadata(v) if type(v) is fx.Node else None for v in values] if fakes is not None else []
         kept = inherited_meta(node)
-        for i, entry in enumerate(stamp.entries):
+        for i, entry in enumerate(template.entries):
             if entry.op == "get_attr":
-                new = self._attribute(stamp.constants[entry.target], entry.spec)
+                new = self._attribute(template.constants[entry.target], entry.spec)
                 values.append(new)
                 metas.append(new.meta.get("val"))
                 # A constant that several expansions share belongs to the first of them, which creates the node.
@@ -84,7 +84,7 @@ class Inlining:
                 metas.append(metadata(values[-1]) if fakes is not None else None)
                 continue
             # The result keeps the name of the replaced node, so that users still find it.
-            name = node.name if i == stamp.result else rewrite.free(f"{node.name}_{entry.suffix}")
+            name = node.name if i == template.result else rewrite.free(f"{node.name}_{entry.suffix}")
             new = rewrite.create(entry.op, entry.target, args, kwargs, name)
             if kept:
                 # `nn_module_stack`, `stack_trace` and their like, by which
@@ -98,18 +98,18 @@ class Inlining:
             values.append(new)
             rewrite.origin[new] = node
             self.chains[new] = entry.chain
-        rewrite.replace(node, stamp.outputs(values))
+        rewrite.replace(node, template.outputs(values))
         if self.traced:
-            self.calls[node] = tuple(self._calls(node, stamp, values))
+            self.calls[node] = tuple(self._calls(node, template, values))
 
-    def _calls(self, node: fx.Node, stamp: ExpansionTemplate, values: list[Any]) -> Iterator[InnerCall]:
+    def _calls(self, node: fx.Node, template: ExpansionTemplate, values: list[Any]) -> Iterator[InnerCall]:
         """What became of a call, and of those inside it. `values`: those of the template's nodes, in order."""
         now, origin = self.rewrite.values, self.rewrite.origin
         nodes = (each for each in values if type(each) is fx.Node and origin.get(each) is node)
         made = tuple(dict.fromkeys(each for each in nodes if each.op != "get_attr"))
-        yield InnerCall(node, stamp, tuple(now[slot] for slot in node.all_input_nodes), now[node], made)
-        inside = dict(zip(stamp.graph.nodes, values))
-        yield from (each.through(inside.__getitem__) for each in stamp.calls)
+        yield InnerCall(node, template, tuple(now[slot] for slot in node.all_input_nodes), now[node], made)
+        inside = dict(zip(template.graph.nodes, values))
+        yield from (each.through(inside.__getitem__) for each in template.calls)
 
     def _attribute(self, tensor: torch.Tensor, spec: Any) -> fx.Node:
         """The node of a constant, one for each tensor in the graph."""
@@ -142,7 +142,7 @@ def flatten(expansion: Expansion, decisions: Mapping[fx.Node, Derived], traced: 
         if node.op not in ("placeholder", "output"):
             node.meta.setdefault("chain", (expansion.rule,))
     drop_dead(graph)
-    return compile_stamp(graph, constants, tuple(_surviving(calls, {*graph.nodes})) if calls else ())
+    return compile_template(graph, constants, tuple(_surviving(calls, {*graph.nodes})) if calls else ())
 
 
 def _surviving(calls: Iterable[InnerCall], alive: Collection[fx.Node]) -> Iterator[InnerCall]:

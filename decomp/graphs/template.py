@@ -56,7 +56,7 @@ class InnerCall:
 
     source: fx.Node
     """The call, in the expansion of the rule that made it."""
-    stamp: ExpansionTemplate
+    template: ExpansionTemplate
     """Its own expansion, the same for all calls of its signature."""
     operands: tuple[Any, ...]
     """For each of its distinct operands, the value in the flat expansion."""
@@ -92,7 +92,7 @@ class ExpansionTemplate:
     """The calls of which it consists, at any depth, each before those inside it; none unless they were asked for."""
 
 
-def compile_stamp(
+def compile_template(
     graph: fx.Graph, constants: dict[str, torch.Tensor], calls: tuple[InnerCall, ...] = ()
 ) -> ExpansionTemplate:
     """Compile a flat expansion whose nodes carry `meta["chain"]`."""

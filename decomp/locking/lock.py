@@ -173,9 +173,9 @@ def _calls(lowering: Lowering) -> dict[str, LockedCall]:
             text = _signature(node)
             decided, count, error = "legal", 1, ""
             if isinstance(decision, Derived):
-                rules = (decision.rule, *(rule for entry in decision.stamp.entries for rule in entry.chain))
+                rules = (decision.rule, *(rule for entry in decision.template.entries for rule in entry.chain))
                 decided = ", ".join(dict.fromkeys(rule.name for rule in rules))
-                count = sum(entry.op.startswith("call") for entry in decision.stamp.entries)
+                count = sum(entry.op.startswith("call") for entry in decision.template.entries)
                 certified = certified_error(decision, lowering.target.name, node)
                 error = spell_error(*certified) if certified is not None else ""
             elif isinstance(decision, Blocked):
@@ -210,7 +210,7 @@ def _rules(lowering: Lowering) -> dict[str, LockedRule]:
         for decision in (piece.planned.decisions or {}).values():
             if isinstance(decision, Derived):
                 used[decision.rule] += 1
-                inner = {rule for entry in decision.stamp.entries for rule in entry.chain}
+                inner = {rule for entry in decision.template.entries for rule in entry.chain}
                 used.update(inner - {decision.rule})
     found: dict[str, LockedRule] = {}
     for rule, count in used.items():

@@ -64,7 +64,7 @@ class RuleText:
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class RuleOutcome:
     """A rule for a call that is not used, or what the call costs at another level of accuracy."""
 
     rule: str
@@ -101,9 +101,9 @@ class DecisionText:
     """`aten.gelu`."""
     rule: int = -1
     level: str = ""
-    used: Alternative | None = None
+    used: RuleOutcome | None = None
     """The rule that is used, with its price."""
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[RuleOutcome, ...] = ()
     """First those at other levels, then those that were passed over."""
     certified: float | None = None
     """The largest error in ULP in the certificate, for colours."""

@@ -11,7 +11,7 @@ import functools
 from decomp.locking.comparing import LockDifference, compare
 from decomp.locking.lock import Lock
 from decomp.lowering import Lowering
-from decomp.page.contents import CALL, HOST, Alternative, DecisionText, GraphStages, PageContents
+from decomp.page.contents import CALL, HOST, DecisionText, GraphStages, PageContents, RuleOutcome
 from decomp.page.gathering import contents_of
 
 
@@ -184,7 +184,7 @@ class _Call:
         return [self.graph.contents.decisions[number] for number in numbers if number >= 0]
 
     @functools.cached_property
-    def _used(self) -> list[Alternative]:
+    def _used(self) -> list[RuleOutcome]:
         return [each.used for each in self._decisions if each.used is not None]
 
     @functools.cached_property

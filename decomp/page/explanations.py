@@ -17,7 +17,7 @@ from decomp.errors import CostError, spell_target
 from decomp.ir.call import call_if_bound
 from decomp.ir.module import ProgramGraph
 from decomp.lowering import Lowering
-from decomp.page.contents import Alternative, CertificateText, DecisionText, MeasuredExpansion, RuleText
+from decomp.page.contents import CertificateText, DecisionText, MeasuredExpansion, RuleOutcome, RuleText
 from decomp.patterns.pattern import Pattern
 from decomp.rules.accuracy import LEVELS
 from decomp.rules.certificate import AS_WRITTEN, Certificate
@@ -106,21 +106,21 @@ class DecisionTexts:
 
     def _derived(self, op: str, node: fx.Node, decision: Derived, priced: Priced | None) -> DecisionText:
         level = str(priced.chosen.level) if priced is not None else decision.level
-        calls = sum(entry.op.startswith("call") for entry in decision.stamp.entries)
-        used = Alternative(str(decision.rule), "", level, calls)
-        cheaper: tuple[Alternative, ...] = ()
+        calls = sum(entry.op.startswith("call") for entry in decision.template.entries)
+        used = RuleOutcome(str(decision.rule), "", level, calls)
+        cheaper: tuple[RuleOutcome, ...] = ()
         if priced is not None:
             used = _at_level(priced.chosen)
             cheaper = tuple(_at_level(price) for price in priced.others)
         passed = _passed(decision.passed_over)
         shown = (*cheaper, *passed, *self._not_tried(node, decision, {each.rule for each in passed}))
-        for rule in self._rivals(node):
+        for rule in self._other_rules(node):
             self._rules.number(rule)
         number = self._rules.number(decision.rule)
         measured, certified = self._measured(decision), priced.chosen.ulp if priced is not None else None
         return DecisionText("derived", op, number, level, used, shown, certified, measured)
 
-    def _rivals(self, node: fx.Node) -> tuple[Rule, ...]:
+    def _other_rules(self, node: fx.Node) -> tuple[Rule, ...]:
         """The rules for a call."""
         rules = self._lowering.internals.request.matching.rules
         if isinstance(node.target, Pattern):
@@ -128,17 +128,17 @@ class DecisionTexts:
         call = call_if_bound(node)
         return rules.of(call.op) if call is not None else ()
 
-    def _not_tried(self, node: fx.Node, decision: Derived, passed: set[str]) -> Iterator[Alternative]:
+    def _not_tried(self, node: fx.Node, decision: Derived, passed: set[str]) -> Iterator[RuleOutcome]:
         """Rules that were registered after the one that is used, and not tried for that reason."""
-        for rule in self._rivals(node):
+        for rule in self._other_rules(node):
             if rule is not decision.rule and str(rule) not in passed:
                 why = "not tried: an earlier rule reaches the target"
                 if rule.level is not None and LEVELS.index(rule.level) > LEVELS.index(decision.level):
                     why = f"not tried: it is for the level {rule.level}"
-                yield Alternative(str(rule), why)
+                yield RuleOutcome(str(rule), why)
 
     def _measured(self, decision: Derived) -> MeasuredExpansion | None:
-        found = self._lowering.internals.verdicts.get(decision.stamp)
+        found = self._lowering.internals.verdicts.get(decision.template)
         if found is None:
             return None
         return MeasuredExpansion(found.values, found.gradients, found.promise, found.reason, found.inputs)
@@ -157,14 +157,14 @@ def _prices(lowering: Lowering) -> Mapping[CallPlace, Priced]:
         return {}
 
 
-def _at_level(price: Price) -> Alternative:
+def _at_level(price: Price) -> RuleOutcome:
     error = price.accuracy.removeprefix(" at ")
     unit = " ULP" if error[-1:].isdigit() else ""
-    return Alternative(price.rule, "", price.level, price.calls, price.cost, f"{error}{unit}")
+    return RuleOutcome(price.rule, "", price.level, price.calls, price.cost, f"{error}{unit}")
 
 
-def _passed(tried: tuple[tuple[str, str], ...]) -> tuple[Alternative, ...]:
-    return tuple(Alternative(rule, why) for rule, why in tried)
+def _passed(tried: tuple[tuple[str, str], ...]) -> tuple[RuleOutcome, ...]:
+    return tuple(RuleOutcome(rule, why) for rule, why in tried)
 
 
 def _reasons(blocked: Blocked) -> Iterator[str]:

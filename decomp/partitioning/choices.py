@@ -258,13 +258,13 @@ class _Decided:
         if bodies:
             return sum(self._price(*each, cost) for each in bodies)
         if isinstance(decision, Derived):
-            return price_of_graph(cost, decision.stamp.graph)
+            return price_of_graph(cost, decision.template.graph)
         call = None if _is_free(node) else call_if_bound(node)
         return price_of_calls(cost, [call]) if call is not None else 0.0
 
     def count(self, name: str) -> int:
         """How many calls of the target a call is lowered to."""
         return sum(
-            sum(each.op in CALLS for each in decision.stamp.graph.nodes) if isinstance(decision, Derived) else 1
+            sum(each.op in CALLS for each in decision.template.graph.nodes) if isinstance(decision, Derived) else 1
             for _, decision, _ in self._by_name.get(name, ())
         )

@@ -69,8 +69,8 @@ def _require_kept_or_derived(work: Correspondence, source: fx.Node, done: Sequen
             problem = f"{node.name!r} communicates with another group of processes"
             raise EffectsChanged(problem, node, source, expected=group_of(source), found=group_of(node))
     same = [node for node in done if node.target is source.target]
-    stamped = work.stamps is not None and source in work.stamps
-    if not same or stamped:
+    expanded = work.templates is not None and source in work.templates
+    if not same or expanded:
         # Waiting for nothing: the communication itself was dropped.
         if all(map(is_wait, done)):
             raise EffectsChanged(f"the collective {source.name!r} is lost", done[0], source)

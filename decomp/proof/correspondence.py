@@ -227,7 +227,7 @@ class Correspondence:
     writes: tuple[fx.Node, ...] = ()
     """New values of mutated inputs and buffers, if the lowered graph already writes them back: as leading outputs of an
     exported program, or by `copy_` calls at its end."""
-    stamps: Mapping[fx.Node, ExpansionTemplate] | None = None
+    templates: Mapping[fx.Node, ExpansionTemplate] | None = None
     """The expansion of each node of `source` that was replaced; None without a record."""
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Constants that rules created, by the names that they may have in `lowered`."""

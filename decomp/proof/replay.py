@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 def matches_record(work: Correspondence) -> str:
     """Every node of the lowered graph must be the one predicted by the record. Empty without a record."""
-    stamps = work.stamps
-    if stamps is None:
+    templates = work.templates
+    if templates is None:
         return ""
-    walk = _ExpansionReplay(work, stamps)
+    walk = _ExpansionReplay(work, templates)
     for source in work.source_place:
         if source.op != "output":
             walk.visit(source)
@@ -39,8 +39,8 @@ def matches_record(work: Correspondence) -> str:
 class _ExpansionReplay:
     """One pass over the source that ticks off the lowered nodes of each source node."""
 
-    def __init__(self, work: Correspondence, stamps: Mapping[fx.Node, ExpansionTemplate]) -> None:
-        self.work, self.stamps = work, stamps
+    def __init__(self, work: Correspondence, templates: Mapping[fx.Node, ExpansionTemplate]) -> None:
+        self.work, self.templates = work, templates
         self.compared = 0
         self.constants = _nodes_of_constants(work)
         # Most programs have no constants of rules: nothing is copied for these.
@@ -66,13 +66,13 @@ class _ExpansionReplay:
 
     def visit(self, source: fx.Node) -> None:
         lowered = self.lowered.pop(source, ())
-        stamp = self.stamps.get(source)
+        template = self.templates.get(source)
         own = self.work.constants.get(str(source.target)) if source.op == "get_attr" else None
         # Before the others: it is in the source graph, but was added by a pass, so it has no decision.
         if own is not None:
             self._require_kept_constant(source, own)
-        elif stamp is not None:
-            self._require_stamped(source, stamp, iter(lowered))
+        elif template is not None:
+            self._require_expanded(source, template, iter(lowered))
         else:
             self._require_copied(source, lowered)
 
@@ -122,10 +122,10 @@ class _ExpansionReplay:
             )
         return same_call(node, source.target, source.args, source.kwargs, self.values)
 
-    def _require_stamped(self, source: fx.Node, stamp: ExpansionTemplate, lowered: Iterator[fx.Node]) -> None:
+    def _require_expanded(self, source: fx.Node, template: ExpansionTemplate, lowered: Iterator[fx.Node]) -> None:
         # The values and not the nodes: an operand may itself have been replaced by an expansion.
         given = [self.values[operand] for operand in source.all_input_nodes]
-        result, made = replay_expansion(source, stamp, given, lowered, self.constants)
+        result, made = replay_expansion(source, template, given, lowered, self.constants)
         self.compared += len(made)
         if not same(result, self.values.get(source)):
             raise NotAsRecorded(f"the value of {source.name!r} is not the result of its expansion", None, source)
@@ -149,7 +149,7 @@ def _nodes_of_constants(work: Correspondence) -> dict[int, fx.Node]:
 
 def replay_expansion(
     source: fx.Node,
-    stamp: ExpansionTemplate,
+    template: ExpansionTemplate,
     given: Sequence[Any],
     lowered: Iterator[fx.Node],
     constants: Mapping[int, fx.Node],
@@ -158,17 +158,17 @@ def replay_expansion(
     Returns the results of the expansion, and these nodes. `constants`: the node of each constant, by the id of its
     tensor."""
     values, made = list(given), list[fx.Node]()
-    for entry in stamp.entries:
+    for entry in template.entries:
         if entry.op == "get_attr":
             # By identity: an equal tensor of another rule has a node of its own.
-            constant = constants.get(id(stamp.constants[entry.target]))
+            constant = constants.get(id(template.constants[entry.target]))
             if constant is None:
                 problem = f"the constant {entry.target!r} of the expansion of {source.name!r} is missing"
                 raise ValueLost(problem, source=source)
             values.append(constant)
             continue
         args, kwargs = entry.arguments(values)
-        # The inliner makes no node where the item is known; see `Inlining.stamp`.
+        # The inliner makes no node where the item is known; see `Inlining.inline`.
         if entry.target is operator.getitem and type(args[0]) is tuple:
             values.append(args[0][args[1]])
             continue
@@ -185,7 +185,7 @@ def replay_expansion(
     extra = next(lowered, None)
     if extra is not None:
         raise NotAsRecorded(f"{extra.name!r} is not in the expansion of {source.name!r}", extra, source)
-    return stamp.outputs(values), made
+    return template.outputs(values), made
 
 
 def same_call(node: fx.Node, target: Any, args: Any, kwargs: Any, values: Mapping[fx.Node, Any] | None = None) -> bool:

@@ -82,10 +82,10 @@ class OpenCondition(str):
     """The reason of a target for a call that it cannot decide on, because the program has no metadata."""
 
 
-Alternatives = tuple[tuple[Condition, ...], ...]
+Disjunction = tuple[tuple[Condition, ...], ...]
 """A call is legal if all conditions of one alternative hold; `((),)` is always, `()` never."""
 
-ALWAYS: Alternatives = ((),)
+ALWAYS: Disjunction = ((),)
 _DETACH = Op("aten.detach")
 
 
@@ -116,7 +116,7 @@ class Target:
         """The cost model of this target, if its file has one."""
         self.narrower: Mapping[torch.dtype, torch.dtype] = {}
         """Maps dtypes that tensors may not have to the narrower ones that replace them; see `narrowed`."""
-        self._entries: dict[Key, Alternatives] = {_key(spelling): ALWAYS for spelling in _listed(ops)}
+        self._entries: dict[Key, Disjunction] = {_key(spelling): ALWAYS for spelling in _listed(ops)}
         if dtypes is not None:
             limited = self.with_dtypes(dtypes)
             self._entries, self.dtypes = limited._entries, limited.dtypes
@@ -125,7 +125,7 @@ class Target:
     def _of(
         cls,
         name: str,
-        entries: Mapping[Key, Alternatives],
+        entries: Mapping[Key, Disjunction],
         description: str = "",
         costs: CostModel | None = None,
         dtypes: tuple[str, ...] | None = None,
@@ -135,7 +135,7 @@ class Target:
         target._entries, target.costs, target.dtypes, target.narrower = dict(entries), costs, dtypes, narrower
         return target
 
-    def _with(self, name: str, entries: Mapping[Key, Alternatives]) -> Target:
+    def _with(self, name: str, entries: Mapping[Key, Disjunction]) -> Target:
         """A copy with other ops."""
         return self._of(name, entries, self.description, self.costs, self.dtypes, self.narrower)
 
@@ -337,7 +337,7 @@ class Target:
         entries.update({key: () for key in right._entries if key[1] is not None})
         return self._with(_joined_name(self, "-", other), entries)
 
-    def _lookup(self, key: Key) -> Alternatives:
+    def _lookup(self, key: Key) -> Disjunction:
         return self._entries.get(key, self._entries.get((key[0], None), ()))
 
 
@@ -360,7 +360,7 @@ class MatchAllTarget(Target):
         return True
 
 
-def _violated_alternative(alternatives: Alternatives | None, call: Call) -> str | None:
+def _violated_alternative(alternatives: Disjunction | None, call: Call) -> str | None:
     """None if all conditions of one alternative hold; otherwise the reason of one that does not, or ""."""
     broken, env = "", _shape_env(call) if alternatives and alternatives != ALWAYS else None
     for conditions in alternatives or ():
@@ -427,7 +427,7 @@ def _shown(key: Key) -> str:
     return f"{key[0]}.{key[1]}" if key[1] else str(key[0])
 
 
-def _describe_alternatives(alternatives: Alternatives) -> str:
+def _describe_alternatives(alternatives: Disjunction) -> str:
     if () in alternatives:
         return ""
     return ", or ".join(" and ".join(condition.reason for condition in conditions) for conditions in alternatives)
@@ -451,10 +451,10 @@ def _both_dtypes(left: tuple[str, ...] | None, right: tuple[str, ...] | None) ->
     return common(left, right)
 
 
-def _either(left: Alternatives, right: Alternatives) -> Alternatives:
+def _either(left: Disjunction, right: Disjunction) -> Disjunction:
     # One alternative without conditions is enough.
     return ALWAYS if () in left or () in right else tuple(dict.fromkeys((*left, *right)))
 
 
-def _both(left: Alternatives, right: Alternatives) -> Alternatives:
+def _both(left: Disjunction, right: Disjunction) -> Disjunction:
     return tuple(dict.fromkeys((*a, *b) for a in left for b in right))

@@ -74,7 +74,7 @@ def _judged(decision: Decision) -> tuple[str, DerivationStep, tuple[str, ...]]:
 def _derivation(decision: Derived) -> DerivationStep:
     """The rules of a derivation as a tree, with the calls that each rule emits."""
     root = DerivationStep()
-    for entry in decision.stamp.entries:
+    for entry in decision.template.entries:
         if entry.op != "call_function":
             continue
         step = root

@@ -58,7 +58,7 @@ class _PairsReplay:
 
     def __init__(self, found: ProgramGraph, source: fx.Graph, origin: Mapping[fx.Node, fx.Node]) -> None:
         self.graph, self.names = found.graph, {node.name for node in source.nodes}
-        self.stamps = {node: why for node, why in found.why.items() if not isinstance(why, str)}
+        self.templates = {node: why for node, why in found.why.items() if not isinstance(why, str)}
         self.images: dict[fx.Node, Any] = {}
         """The image of each source node: a node, a pair of nodes, or a tuple of either."""
         self.regions = {**regions_of(source), **regions_of(found.graph)}
@@ -134,9 +134,9 @@ class _PairsReplay:
 
     def visit(self, node: fx.Node) -> None:
         """Find the image of a node, and compare it with the node."""
-        stamp = self.stamps.get(node)
-        if stamp is not None:
-            self.images[node] = self._stamped(node, stamp)
+        template = self.templates.get(node)
+        if template is not None:
+            self.images[node] = self._expanded(node, template)
             self._require_parts(node, self.images[node], metadata(node))
         elif self._is_part(node):
             self.images[node] = projected(node, self.images[node.args[0]])
@@ -187,11 +187,11 @@ class _PairsReplay:
         alike = [each for each in made if same(self.whole[each], pair)]
         return next((each for each in alike if each not in taken), alike[0] if alike else None)
 
-    def _stamped(self, node: fx.Node, stamp: ExpansionTemplate) -> Any:
+    def _expanded(self, node: fx.Node, template: ExpansionTemplate) -> Any:
         """Match the new nodes of a complex call, in order, with its expansion on the parts of its operands; returns the
         image of the call."""
         given = [value for operand in node.all_input_nodes for value in self._operand(operand, node)]
-        result, made = replay_expansion(node, stamp, given, iter(self.made.pop(node, ())), self.constants)
+        result, made = replay_expansion(node, template, given, iter(self.made.pop(node, ())), self.constants)
         for new in made:
             require_same_region(new, node, self.regions)
         return self._of_its_region(node, result)
@@ -247,7 +247,7 @@ class _PairsReplay:
         stay = {
             image
             for node, image in self.images.items()
-            if node not in self.stamps and is_complex_call(node) and isinstance(image, fx.Node)
+            if node not in self.templates and is_complex_call(node) and isinstance(image, fx.Node)
         }
         for node in self.graph.nodes:
             if is_complex_call(node) and node not in self.border and node not in stay:

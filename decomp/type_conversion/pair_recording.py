@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from decomp.graphs.template import ExpansionTemplate, compile_stamp
+from decomp.graphs.template import ExpansionTemplate, compile_template
 from decomp.graphs.tracing import Leaked, Tape, UnknownSize, recording
 from decomp.ir.arguments import substituted
 from decomp.ir.call import Call, call_if_bound, call_target, is_projection, metadata, projected
@@ -99,20 +99,20 @@ class PairRecorder:
     """Records expansions of complex calls on pairs, once per signature."""
 
     alternatives: ComplexAlternatives
-    stamps: dict[Any, ExpansionTemplate | str] = field(default_factory=dict)
+    templates: dict[Any, ExpansionTemplate | str] = field(default_factory=dict)
 
-    def stamp(self, node: fx.Node, operands: list[Any]) -> ExpansionTemplate | str:
+    def template_of(self, node: fx.Node, operands: list[Any]) -> ExpansionTemplate | str:
         """The expansion of a call on pairs, or the reason why it has none. `operands` are the images of the distinct
         nodes among the arguments, a pair of nodes for each complex tensor; these are the inputs of the expansion. It
         returns the results of the call, with a pair for each complex one."""
         key, symbolic = self.alternatives.key(node)
         # Strides of the parts are not part of the complex call's signature, and decide whether a view is one.
         layouts = tuple(map(_layout, operands))
-        if (key, layouts) not in self.stamps:
-            self.stamps[key, layouts] = self._stamp(node, operands, symbolic)
-        return self.stamps[key, layouts]
+        if (key, layouts) not in self.templates:
+            self.templates[key, layouts] = self._record_template(node, operands, symbolic)
+        return self.templates[key, layouts]
 
-    def _stamp(self, node: fx.Node, operands: list[Any], symbolic: bool) -> ExpansionTemplate | str:
+    def _record_template(self, node: fx.Node, operands: list[Any], symbolic: bool) -> ExpansionTemplate | str:
         mode, fakes = self.alternatives.recorded_in(symbolic)
         tape = Tape(fx.Graph(), mode, fakes)
         try:
@@ -133,7 +133,7 @@ class PairRecorder:
         for made in tape.graph.nodes:
             made.meta.setdefault("chain", chain)
         used = {str(each.target) for each in tape.graph.find_nodes(op="get_attr")}
-        return compile_stamp(tape.graph, {name: value for name, value in tape.constants.items() if name in used})
+        return compile_template(tape.graph, {name: value for name, value in tape.constants.items() if name in used})
 
     # How a call is computed. This is decided before recording begins, because looking up rules records them on other
     # tapes.

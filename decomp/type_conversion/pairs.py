@@ -167,11 +167,11 @@ class ComplexAsReal(TypeConversion):
             self.copy(node)
             return
         operands = [self.image(given) for given in node.all_input_nodes]
-        stamp = self.why[node] = self.recorder.stamp(node, operands)
-        if isinstance(stamp, str):
+        template = self.why[node] = self.recorder.template_of(node, operands)
+        if isinstance(template, str):
             self.copy(node)
             return
-        result = self._of_this_region(node, self._put(node, stamp, list(flatten_image(tuple(operands)))))
+        result = self._of_this_region(node, self._put(node, template, list(flatten_image(tuple(operands)))))
         self.rewrite.replace(node, result)
         if self.converts(node):
             self.converted[node] = result
@@ -181,17 +181,17 @@ class ComplexAsReal(TypeConversion):
         for new, value in zip(result, expected) if several else [(result, expected)]:
             self.note_strides(new, value)
 
-    def _put(self, node: fx.Node, stamp: ExpansionTemplate, values: list[Any]) -> Any:
+    def _put(self, node: fx.Node, template: ExpansionTemplate, values: list[Any]) -> Any:
         """Add the nodes of an expansion; returns the image of its results."""
         metas = [metadata(value) if isinstance(value, fx.Node) else None for value in values]
         kept = inherited_meta(node)
-        for i, entry in enumerate(stamp.entries):
+        for i, entry in enumerate(template.entries):
             if entry.op == "get_attr":
-                new = self._constant(stamp.constants[entry.target], entry.spec, node)
+                new = self._constant(template.constants[entry.target], entry.spec, node)
             else:
                 args, kwargs = entry.arguments(values)
                 # A name of its own, as the value of the source node is a pair of which this is one part.
-                name = None if i == stamp.result else f"{node.name}_{entry.suffix}"
+                name = None if i == template.result else f"{node.name}_{entry.suffix}"
                 new = self.rewrite.add(entry.op, entry.target, args, kwargs, name, at=node)
                 new.meta.update(kept)
                 self.chains[new] = entry.chain
@@ -201,7 +201,7 @@ class ComplexAsReal(TypeConversion):
                     new.meta["val"] = make_value(entry.spec, self.fakes, metas)
             values.append(new)
             metas.append(metadata(new))
-        return stamp.outputs(values)
+        return template.outputs(values)
 
     def _constant(self, tensor: torch.Tensor, spec: Any, at: fx.Node) -> fx.Node:
         found = self.attributes.get(id(tensor))

@@ -152,10 +152,10 @@ class Levels:
     def choice(self, op: Op, level: Level) -> LevelChoice:
         """The calls of an op at a level."""
         derived = self._derived(op, level)
-        stamps = {place: d.stamp if (d := derived.get(place)) is not None else None for place in self.nodes[op]}
+        templates = {place: d.template if (d := derived.get(place)) is not None else None for place in self.nodes[op]}
         rules = tuple(dict.fromkeys(str(d.rule) for d in derived.values()))
-        calls = sum(len(list(calls_in(stamp.graph))) if stamp is not None else 1 for stamp in stamps.values())
-        cost = sum(self._price(self.nodes[op][place], stamp) for place, stamp in stamps.items())
+        calls = sum(len(list(calls_in(each.graph))) if each is not None else 1 for each in templates.values())
+        cost = sum(self._price(self.nodes[op][place], template) for place, template in templates.items())
         return LevelChoice(level, calls, cost, self._error(op, level), rules)
 
     def own(self, op: Op) -> Error:
@@ -164,8 +164,8 @@ class Levels:
 
     def run(self, levels: Mapping[Op, Level]) -> Traced:
         """A run of the program with each op at its level."""
-        stamps = {place: d.stamp for op, level in levels.items() for place, d in self._derived(op, level).items()}
-        return self.experiment.traced(stamps)
+        templates = {place: d.template for op, level in levels.items() for place, d in self._derived(op, level).items()}
+        return self.experiment.traced(templates)
 
     def error(self, traced: Traced) -> Error:
         """The error of a run."""
@@ -185,10 +185,10 @@ class Levels:
 
     def _error(self, op: Op, level: Level) -> Error:
         """Measured once for all levels with the same expansions."""
-        stamps = {place: decision.stamp for place, decision in self._derived(op, level).items()}
+        templates = {place: decision.template for place, decision in self._derived(op, level).items()}
         # Levels often share an expansion. Templates are compared by what they call and by which rules, as plans may
         # hold equal ones as different objects.
-        key = op, tuple((place, *((entry.target, entry.chain) for entry in s.entries)) for place, s in stamps.items())
+        key = op, tuple((place, *((each.target, each.chain) for each in t.entries)) for place, t in templates.items())
         if key not in self._errors:
             self._errors[key] = self.due(op, self._at(level))
         return self._errors[key]
@@ -199,9 +199,9 @@ class Levels:
             self._traced[level] = self.run(dict.fromkeys(self.nodes, level))
         return self._traced[level]
 
-    def _price(self, node: fx.Node, stamp: ExpansionTemplate | None) -> float:
-        if stamp is not None:
-            return price_of_graph(self.cost, stamp.graph)
+    def _price(self, node: fx.Node, template: ExpansionTemplate | None) -> float:
+        if template is not None:
+            return price_of_graph(self.cost, template.graph)
         call = call_if_bound(node)
         return price_of_calls(self.cost, [call]) if call is not None else 0.0
 

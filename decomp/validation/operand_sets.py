@@ -35,7 +35,7 @@ _DEGENERATE = ("linalg", "cholesky", "svd", "eig", "qr", "lu_", "solve", "invers
 
 
 def operand_sets(
-    node: fx.Node, stamp: ExpansionTemplate, seen: list[Any] | None, promise: Promise
+    node: fx.Node, template: ExpansionTemplate, seen: list[Any] | None, promise: Promise
 ) -> Iterator[tuple[str, Iterator[list[Any]]]]:
     """Kinds of operands to measure on, each with several choices, of which the first is used that the op's own kernel
     accepts. Random operands are used for pointwise ops, and if no others are known; large ones if special values are
@@ -48,7 +48,7 @@ def operand_sets(
         # For other ops, random operands may be outside the domain (a matrix that is not positive definite, an index),
         # and operands of a run are known to be inside.
         yield RANDOM, random_operands(node)
-    shipped = [is_shipped(rule.function) for entry in stamp.entries for rule in entry.chain if isinstance(rule, Rule)]
+    shipped = [is_shipped(rule.function) for each in template.entries for rule in each.chain if isinstance(rule, Rule)]
     if pointwise and of_integers(node):
         turns = int(promise.special_values) if all(shipped) else TURNS if _are_few(node) else 1
         yield from ((LIMITS, integer_limits(node, turn)) for turn in range(turns))
@@ -61,16 +61,16 @@ def operand_sets(
         # Only at the level exact do rules of the library promise anything for subnormal numbers.
         if promise.subnormals or not any(shipped):
             yield LIMITS, float_limits(node)
-        yield from _edges(node, stamp)
+        yield from _edges(node, template)
     elif seen is not None and not any(name in str(node.target) for name in _DEGENERATE):
         yield from ((f"operands that are {name}", iter([operands])) for name, operands in variants(node, seen))
 
 
-def _edges(node: fx.Node, stamp: ExpansionTemplate) -> Iterator[tuple[str, Iterator[list[Any]]]]:
+def _edges(node: fx.Node, template: ExpansionTemplate) -> Iterator[tuple[str, Iterator[list[Any]]]]:
     bound = bound_call(node)
     numbers = [float(each) for each in bound.arguments.values() if type(each) in (int, float)] if bound else []
     for turn in range(TURNS if _are_few(node) else 1):
-        yield EDGES, edge_operands(node, [*numbers, *numbers_compared(stamp.graph)], turn)
+        yield EDGES, edge_operands(node, [*numbers, *numbers_compared(template.graph)], turn)
 
 
 def _are_few(node: fx.Node) -> bool:

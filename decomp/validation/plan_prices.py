@@ -130,8 +130,8 @@ def _price(level: str, nodes: Mapping[CallPlace, fx.Node], decided: Decided, tar
     if len(derived) < len(nodes):
         return None
     rules = dict.fromkeys(decision.rule for decision in derived)
-    calls = sum(sum(1 for _ in calls_in(decision.stamp.graph)) for decision in derived)
-    cost_of_all = sum(price_of_graph(cost, decision.stamp.graph) for decision in derived)
+    calls = sum(sum(1 for _ in calls_in(decision.template.graph)) for decision in derived)
+    cost_of_all = sum(price_of_graph(cost, decision.template.graph) for decision in derived)
     errors = [certified_error(decision, target, node) for decision, node in zip(derived, nodes.values())]
     known = [error for error in errors if error is not None]
     # One expansion without a certificate makes the largest error unknown, not smaller.

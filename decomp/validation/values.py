@@ -122,21 +122,21 @@ def expansions(lowering: Lowering, given: tuple[tuple[Any, ...], dict[str, Any]]
     """Measure each distinct expansion of a lowering that was not measured before, and return the verdicts of all.
     Raises `ValuesDiffer`, `GradientsDiffer`."""
     internals = lowering.internals
-    distinct = {d.stamp: (piece, node, d) for piece in internals.pieces for node, d in _derived(piece)}
+    distinct = {d.template: (piece, node, d) for piece in internals.pieces for node, d in _derived(piece)}
     verdicts = internals.verdicts
-    fresh = {stamp: each for stamp, each in distinct.items() if stamp not in verdicts}
+    fresh = {template: each for template, each in distinct.items() if template not in verdicts}
     with forked_random_state():
         if given is not None and fresh:
             _measure_in_a_run(lowering, given, fresh)
         # What did not occur in the run, in a branch that was not taken
         # or because there are no inputs, is measured on random operands.
-        for stamp, (_, node, decision) in fresh.items():
-            if stamp not in verdicts:
+        for template, (_, node, decision) in fresh.items():
+            if template not in verdicts:
                 promise = _promise(lowering, decision)
-                verdicts[stamp] = _verdict(node, decision, promise, None, internals.derived_to_train)
-    for stamp, (_, node, _) in distinct.items():
-        _require(verdicts[stamp], node)
-    return [verdicts[stamp] for stamp in distinct]
+                verdicts[template] = _verdict(node, decision, promise, None, internals.derived_to_train)
+    for template, (_, node, _) in distinct.items():
+        _require(verdicts[template], node)
+    return [verdicts[template] for template in distinct]
 
 
 def _derived(piece: ProgramGraph) -> Iterator[tuple[fx.Node, Derived]]:
@@ -157,10 +157,10 @@ def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[ExpansionTe
         decision = decisions.get(node)
         # An expansion is measured once, at its first call: a model of a
         # hundred equal layers would otherwise be checked a hundred times.
-        if isinstance(decision, Derived) and decision.stamp in fresh and decision.stamp not in internals.verdicts:
+        if isinstance(decision, Derived) and decision.template in fresh and decision.template not in internals.verdicts:
             seen = [laid_out(values[slot], metadata(slot)) for slot in node.all_input_nodes]
             promise = _promise(lowering, decision)
-            internals.verdicts[decision.stamp] = _verdict(node, decision, promise, seen, internals.derived_to_train)
+            internals.verdicts[decision.template] = _verdict(node, decision, promise, seen, internals.derived_to_train)
 
     try:
         with torch.no_grad():
@@ -191,9 +191,9 @@ def _verdict(
     own = op_of_node(node)
     if own is not None and own.short in UNINITIALISED:
         return ExpansionVerdict(rule, reason="uninitialised memory")
-    measure = _Measure(node, decision.stamp, promise)
+    measure = _Measure(node, decision.template, promise)
     slopes, inputs = slopes and _is_recorded(node), []
-    for where, choices in operand_sets(node, decision.stamp, seen, measure.promise):
+    for where, choices in operand_sets(node, decision.template, seen, measure.promise):
         judged = measure.on(choices, where, slopes)
         if judged is not None and judged.fault is not None:
             return ExpansionVerdict(rule, wrong=f"{judged.fault}, on {where}", of_gradients=measure.at_slopes)
@@ -228,10 +228,10 @@ Functions = tuple[Function, Function, Function]
 class _Measure:
     """Measures one expansion on any operands, and records the largest error."""
 
-    def __init__(self, node: fx.Node, stamp: ExpansionTemplate, promise: Promise) -> None:
-        self.node, self.stamp, self.promise = node, stamp, promise
+    def __init__(self, node: fx.Node, template: ExpansionTemplate, promise: Promise) -> None:
+        self.node, self.template, self.promise = node, template, promise
         self.pointwise = is_pointwise(node)
-        self.given = _results_wanted(node, stamp)
+        self.given = _results_wanted(node, template)
         self.values: float | None = None
         self.gradients: float | None = None
         self.promised = self.of_largest = 0.0
@@ -255,7 +255,7 @@ class _Measure:
             self.reason = str(refused)
             return None
         self.undefined = overflowing(own, operands, truth.own) if where == LIMITS else []
-        functions = own, wide, functools.partial(_stamped, self.stamp)
+        functions = own, wide, functools.partial(_run_template, self.template)
         self.promised = max(self.promised, self.promise.ulp(truth.own))
         self.of_largest = max(self.of_largest, self.promise.ulp_of_largest(truth.own, self.pointwise))
         judged = self._compared(functions, operands, truth, special, slopes)
@@ -312,7 +312,7 @@ class _Measure:
         self, operands: list[Any], own: Function, wide: Function, mine: Function, form: CallNormalForm | None
     ) -> ErrorJudgement | None:
         """Compare the gradients of the float operands, if the op has any."""
-        if not self.promise.gradients or self._is_backward() or any(map(_is_prim, self.stamp.graph.nodes)):
+        if not self.promise.gradients or self._is_backward() or any(map(_is_prim, self.template.graph.nodes)):
             return None
         try:
             operands = _in_domain(own, operands) if self.pointwise else operands
@@ -461,9 +461,9 @@ def _tracked(leaf: Any) -> Any:
     return leaf.detach().clone().requires_grad_() if differentiable else leaf
 
 
-def _results_wanted(node: fx.Node, stamp: ExpansionTemplate) -> tuple[int, ...] | None:
+def _results_wanted(node: fx.Node, template: ExpansionTemplate) -> tuple[int, ...] | None:
     """Which of several results an expansion must return: it may omit unused ones."""
-    results: Any = stamp.graph.output_node().args[0]
+    results: Any = template.graph.output_node().args[0]
     read = read_results(node)
     if read is None or not isinstance(results, (tuple, list)):
         return None
@@ -489,9 +489,9 @@ def _nothing(node: fx.Node, place: int) -> torch.Tensor:
     return torch.empty(0, dtype=getattr(metadata(node)[place], "dtype", None))
 
 
-def _stamped(stamp: ExpansionTemplate, operands: Sequence[Any]) -> list[torch.Tensor]:
+def _run_template(template: ExpansionTemplate, operands: Sequence[Any]) -> list[torch.Tensor]:
     """The results of an expansion, flat."""
-    return pytree.tensors_in(run_graph(stamp.graph, stamp.constants, operands))
+    return pytree.tensors_in(run_graph(template.graph, template.constants, operands))
 
 
 def _phrase(verdicts: list[ExpansionVerdict]) -> str:

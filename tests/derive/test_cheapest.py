@@ -65,7 +65,7 @@ def test_each_op_takes_the_cheapest_of_all_derivations(system, price, program):
     rules, table = rules_of(system), costs.table(price)
     wanted = [least(system, price, name) for name in program]
     plan = decomp.plan(Program(program), to=CHIP, rules=rules, args=(X,), cost=table)
-    found = [costs.total(derived.stamp.graph, table) for derived in plan.derived.values()]
+    found = [costs.total(derived.template.graph, table) for derived in plan.derived.values()]
     assert found == [each for each in wanted if each < math.inf]
     assert len(plan.blocked) == sum(each == math.inf for each in wanted)
 
@@ -91,7 +91,7 @@ def test_the_price_does_not_depend_on_the_order_of_rules_nor_on_what_was_planned
     rules, table = rules_of(shuffled), costs.table(price)
     for names in (program, program[::-1], DERIVED):
         plan = decomp.plan(Program(names), to=CHIP, rules=rules, args=(X,), cost=table)
-        found = sum(costs.total(derived.stamp.graph, table) for derived in plan.derived.values())
+        found = sum(costs.total(derived.template.graph, table) for derived in plan.derived.values())
         assert found == sum(each for name in names if (each := least(system, price, name)) < math.inf)
 
 

@@ -12,11 +12,11 @@ import decomp
 from decomp.page.contents import (
     CALL,
     INPUT,
-    Alternative,
     DecisionText,
     GraphColumns,
     GraphStages,
     PageContents,
+    RuleOutcome,
     RuleText,
     StageTitle,
 )
@@ -261,7 +261,7 @@ def long_contents(calls, modules=40):
     graph[2].chains = [-1] + [0] * calls
     texts = ("aten.mul.Tensor", "f32[4]", *(f"layers.{i}" for i in range(modules)))
     rule = RuleText("twice", "aten.mul", "rules.py:1", "rules.py", 1, "", "def twice(x):\n    return x * 1 * 2\n", None)
-    used = Alternative("twice (rules.py:1)", "", "exact", 2, 2.0)
+    used = RuleOutcome("twice (rules.py:1)", "", "exact", 2, 2.0)
     stages = [StageTitle("", name, "", columns.kinds.count(CALL)) for name, columns in zip("abc", graph)]
     shared = {"texts": texts, "rules": (rule,), "chains": ((0,),), "graphs": (GraphStages("", tuple(graph)),)}
     decisions = (DecisionText("derived", "aten.mul", 0, "exact", used),)

@@ -30,10 +30,10 @@ class Pair:
         return before, after
 
     def call(self, target: Any, *args: Any, name: str) -> fx.Node:
-        """A call of the source that is to be stamped."""
+        """A call of the source that is to be expanded."""
         return self.source.create_node("call_function", target, args, name=name)
 
-    def stamp(self, source: fx.Node, target: Any, *args: Any, name: str) -> fx.Node:
+    def expand(self, source: fx.Node, target: Any, *args: Any, name: str) -> fx.Node:
         """A lowered call that came from `source`, and replaces it unless another follows."""
         node = self.lowered.create_node("call_function", target, args, name=name)
         self.origin[node], self.values[source] = source, node
@@ -45,13 +45,13 @@ class Pair:
 
 
 def lowering() -> Correspondence:
-    """`add(gelu(x), y)`, with gelu stamped as `mul(mul(x, x), x)`."""
+    """`add(gelu(x), y)`, with gelu expanded as `mul(mul(x, x), x)`."""
     pair = Pair()
     x, lx = pair.both("placeholder", "x")
     y, _ = pair.both("placeholder", "y")
     gelu = pair.call(aten.gelu.default, x, name="gelu")
-    square = pair.stamp(gelu, aten.mul.Tensor, lx, lx, name="gelu_square")
-    pair.stamp(gelu, aten.mul.Tensor, square, lx, name="gelu")
+    square = pair.expand(gelu, aten.mul.Tensor, lx, lx, name="gelu_square")
+    pair.expand(gelu, aten.mul.Tensor, square, lx, name="gelu")
     add, _ = pair.both("call_function", aten.add.Tensor, gelu, y, name="add")
     return pair.returning(add)
 

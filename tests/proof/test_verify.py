@@ -244,9 +244,9 @@ def test_contracted_nodes_may_not_form_a_circle() -> None:
     pair = Pair()
     x, lx = pair.both("placeholder", "x")
     a, b = pair.call(aten.sin.default, x, name="a"), pair.call(aten.cos.default, x, name="b")
-    first = pair.stamp(a, aten.sin.default, lx, name="a_1")
-    second = pair.stamp(b, aten.cos.default, first, name="b")
-    pair.stamp(a, aten.sin.default, second, name="a")
+    first = pair.expand(a, aten.sin.default, lx, name="a_1")
+    second = pair.expand(b, aten.cos.default, first, name="b")
+    pair.expand(a, aten.sin.default, second, name="a")
     bad = pair.returning(a, b)
     assert broken(bad, InventedDependency) == "source nodes depend on each other in a cycle: a -> b"
 
@@ -272,8 +272,8 @@ def test_one_constant_may_serve_several_nodes() -> None:
     a, b = pair.call(aten.sin.default, x, name="a"), pair.call(aten.cos.default, x, name="b")
     constant = pair.lowered.create_node("get_attr", "_constant0")
     pair.origin[constant] = a
-    pair.stamp(a, aten.mul.Tensor, lx, constant, name="a")
-    pair.stamp(b, aten.mul.Tensor, lx, constant, name="b")
+    pair.expand(a, aten.mul.Tensor, lx, constant, name="a")
+    pair.expand(b, aten.mul.Tensor, lx, constant, name="b")
     check(pair.returning(a, b))
 
 
@@ -284,7 +284,7 @@ def test_the_shape_of_any_tensor_may_be_read() -> None:
     a = pair.call(aten.sin.default, x, name="a")
     size = pair.lowered.create_node("call_function", aten.sym_size.int, (ly, 0))
     twice = pair.lowered.create_node("call_function", operator.mul, (size, 2))
-    pair.stamp(a, aten.view.default, lx, [twice], name="a")
+    pair.expand(a, aten.view.default, lx, [twice], name="a")
     check(pair.returning(a))
 
 
@@ -405,7 +405,7 @@ def chain(length: int) -> Correspondence:
     for i in range(length):
         call = pair.call(aten.gelu.default, x, name=f"gelu_{i}")
         for j in range(4):
-            value = pair.stamp(call, aten.mul.Tensor, value, pair.values[x], name=f"gelu_{i}_{j}")
+            value = pair.expand(call, aten.mul.Tensor, value, pair.values[x], name=f"gelu_{i}_{j}")
         x = call
     return pair.returning(x)
 
@@ -458,10 +458,10 @@ def test_an_unused_result_may_be_none() -> None:
     both.meta["val"] = (fake(2), fake(3))
     second = pair.call(operator.getitem, both, 1, name="second")
     second.meta["val"] = fake(3)
-    stamped = pair.stamp(both, aten.sum.default, lx, name="both_sum")
-    stamped.meta["val"] = fake(3)
-    pair.values[both], pair.values[second] = (None, stamped), stamped
+    expanded = pair.expand(both, aten.sum.default, lx, name="both_sum")
+    expanded.meta["val"] = fake(3)
+    pair.values[both], pair.values[second] = (None, expanded), expanded
     correspondence = pair.returning(second)
     assert "shape, dtype and device of 2 values unchanged" in check(correspondence).checks
-    pair.values[both] = (stamped, None)
+    pair.values[both] = (expanded, None)
     assert "other metadata" in broken(correspondence, MetadataChanged)

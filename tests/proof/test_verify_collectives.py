@@ -39,10 +39,10 @@ def derived(*, group: str = "0", waits: bool = True) -> Correspondence:
     pair = Pair()
     x, lx = pair.both("placeholder", "x")
     reduce = pair.call(c10d.all_reduce.default, x, "sum", "0", name="reduce")
-    gathered = pair.stamp(reduce, c10d.all_gather_into_tensor.default, lx, 2, group, name="gather")
+    gathered = pair.expand(reduce, c10d.all_gather_into_tensor.default, lx, 2, group, name="gather")
     if waits:
-        gathered = pair.stamp(reduce, c10d.wait_tensor.default, gathered, name="gather_wait")
-    pair.stamp(reduce, aten.sum.dim_IntList, gathered, [0], name="reduce")
+        gathered = pair.expand(reduce, c10d.wait_tensor.default, gathered, name="gather_wait")
+    pair.expand(reduce, aten.sum.dim_IntList, gathered, [0], name="reduce")
     wait, _ = pair.both("call_function", c10d.wait_tensor.default, reduce, name="wait")
     return pair.returning(wait)
 

@@ -23,8 +23,8 @@ def dropout(*targets: Any, p: float = 0.5, train: bool = True) -> Correspondence
     last = lx
     for i, target in enumerate(targets):
         arguments = ([2],) if target is aten.rand.default else (last, last)
-        used = pair.stamp(drop, target, *arguments, name=f"drop_{i}")
-        last = pair.stamp(drop, aten.mul.Tensor, last, used, name=f"drop_{i}_mul")
+        used = pair.expand(drop, target, *arguments, name=f"drop_{i}")
+        last = pair.expand(drop, aten.mul.Tensor, last, used, name=f"drop_{i}_mul")
     pair.values[drop] = last
     return pair.returning(drop)
 

@@ -179,7 +179,7 @@ class Lowered:
 
 
 def _rules_in(decision: Derived) -> list[Any]:
-    return [rule for entry in decision.stamp.entries for rule in entry.chain]
+    return [rule for entry in decision.template.entries for rule in entry.chain]
 
 
 COSTS = {"calls": costs.calls, "flops": costs.flops, "bytes": costs.bytes}

@@ -106,7 +106,7 @@ def _reached(call: str, lowering: Lowering, rules: dict[str, str]) -> ProvedCall
 
 def _rules_of(decision: Derived) -> Iterator[Any]:
     yield decision.rule
-    for entry in decision.stamp.entries:
+    for entry in decision.template.entries:
         yield from entry.chain
 
 
@@ -116,7 +116,7 @@ def named(rule: Any) -> str:
 
 
 def _chains(decision: Derived) -> Iterator[str]:
-    for entry in decision.stamp.entries:
+    for entry in decision.template.entries:
         names = [rule.name for rule in entry.chain]
         yield from (" > ".join(names[:end]) for end in range(1, len(names) + 1))
 

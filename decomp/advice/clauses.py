@@ -1,6 +1,6 @@
 """The derivations by which the blocked calls of a program could reach a target with more ops, as an and-or graph. Each
 call is a goal. It follows from its own op, or from everything that the expansion of one of its rules needs; the leaves
-are wishes, ops that the target would have to add."""
+are capabilities, ops that the target would have to add."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from decomp.advice.derivability import Derivability
 from decomp.advice.missing import MissingCapability, MissingDtype, MissingOp, capability_of, is_advisable
 from decomp.advice.smallest_sets import SmallestSets
-from decomp.derive.candidates import Request
+from decomp.derive.alternatives import Request
 from decomp.derive.planner import Planner
 from decomp.errors import BindingError, RuleError, spell_target
 from decomp.ir.arguments import key
@@ -39,14 +39,14 @@ groups. Deeper recursion only repeats the same question for more elements."""
 
 
 @dataclass
-class Alternatives:
-    """Horn clauses over numbered calls and wishes, collected as calls are followed."""
+class DerivationClauses:
+    """Horn clauses over numbered calls and capabilities, collected as calls are followed."""
 
     clauses: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
     """Pairs (body, head): the head can be derived if everything in the body can."""
-    wishes: dict[MissingCapability, int] = field(default_factory=dict)
+    capabilities: dict[MissingCapability, int] = field(default_factory=dict)
     size: int = 0
-    """The number of calls and wishes."""
+    """The number of calls and capabilities."""
     complete: bool = True
     """Whether every call was followed."""
     _distinct: set[tuple[tuple[int, ...], int]] = field(default_factory=set)
@@ -55,15 +55,15 @@ class Alternatives:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, which `include` reads."""
-        wishes = [(number, *wish.row) for wish, number in self.wishes.items()]
-        return {"clauses": self.clauses, "wishes": wishes, "kinds": self.kinds, "complete": self.complete}
+        capabilities = [(number, *capability.row) for capability, number in self.capabilities.items()]
+        return {"clauses": self.clauses, "capabilities": capabilities, "kinds": self.kinds, "complete": self.complete}
 
     def include(self, other: Mapping[str, Any]) -> Callable[[int], int]:
         """Merge the alternatives of another program; returns a function from its numbers to the numbers here. Clauses
         about one kind of call hold for that kind in every program."""
         own: dict[int, int] = {number: self.kind(kind)[0] for kind, number in other["kinds"].items()}
-        for number, *row in other["wishes"]:
-            own[number] = self.wish(capability_of(row))
+        for number, *row in other["capabilities"]:
+            own[number] = self.capability(capability_of(row))
 
         def known(number: int) -> int:
             if number not in own:
@@ -93,9 +93,9 @@ class Alternatives:
         self.clauses.append((tuple(numbers), number))
         return number
 
-    def sets(self, refused: Callable[[MissingCapability], bool] = lambda wish: False) -> SmallestSets:
-        """A search for the smallest sets of wishes; of two equally small ones it prefers the more common ops."""
-        prices = {number: wish.price for wish, number in self.wishes.items() if not refused(wish)}
+    def sets(self, refused: Callable[[MissingCapability], bool] = lambda capability: False) -> SmallestSets:
+        """A search for the smallest sets of capabilities; of two equally small ones it prefers the more common ops."""
+        prices = {number: each.price for each, number in self.capabilities.items() if not refused(each)}
         return SmallestSets(Derivability(self.size, self.clauses), prices)
 
     def number(self) -> int:
@@ -103,11 +103,11 @@ class Alternatives:
         self.size += 1
         return self.size - 1
 
-    def wish(self, wish: MissingCapability) -> int:
-        """The number of a wish."""
-        found = self.wishes.get(wish)
+    def capability(self, capability: MissingCapability) -> int:
+        """The number of a capability."""
+        found = self.capabilities.get(capability)
         if found is None:
-            found = self.wishes[wish] = self.number()
+            found = self.capabilities[capability] = self.number()
         return found
 
 
@@ -118,18 +118,18 @@ class Exploration:
     `reshape` and the like are the exception: where the result is not a view, the target has to copy.)"""
 
     planner: Planner
-    found: Alternatives = field(default_factory=Alternatives)
+    found: DerivationClauses = field(default_factory=DerivationClauses)
     """Receives the clauses."""
     _pending: deque[_Open] = field(default_factory=deque)
     _alone: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """By call: the wishes that are enough for it without any rule."""
+    """By call: the capabilities that are enough for it without any rule."""
 
     def goal(self, node: fx.Node) -> int:
         """The number of a blocked call of the program."""
         number = self._number(node, self.planner.request(node).level, ())
         return self.found.number() if number is None else number
 
-    def follow(self) -> Alternatives:
+    def follow(self) -> DerivationClauses:
         """Collect the alternatives for the goals and for every call that their expansions contain."""
         while self._pending and len(self.found.kinds) <= MAX_KINDS:
             # Breadth first: if the limit ends the search, kinds near the program have been followed.
@@ -171,9 +171,9 @@ class Exploration:
         request = Request(each.node, planner.memory.signatures.of(each.node), each.level, call=call)
         for rule in planner.rules.of(call.op):
             self._by_rule(each, rule, request)
-        for candidate in planner.candidates.of_composite(request):
-            if not isinstance(candidate.expansion, Declined):
-                self._by_expansion(each, candidate.expansion.graph, ())
+        for alternative in planner.alternatives.of_composite(request):
+            if not isinstance(alternative.expansion, Declined):
+                self._by_expansion(each, alternative.expansion.graph, ())
 
     def _by_itself(self, each: _Open) -> None:
         """The target could add the op itself, or the dtypes that the call uses."""
@@ -183,12 +183,12 @@ class Exploration:
             self._is_enough(each, *map(MissingDtype, dtypes))
             return
         partly = target.knows(op) and not each.condition
-        wish = MissingOp(op, each.call.overload if partly else None, each.condition)
+        capability = MissingOp(op, each.call.overload if partly else None, each.condition)
         if is_advisable(op, target):
-            self._is_enough(each, wish)
+            self._is_enough(each, capability)
 
-    def _is_enough(self, each: _Open, *wishes: MissingCapability) -> None:
-        self._alone[each.number] = tuple(map(self.found.wish, wishes))
+    def _is_enough(self, each: _Open, *capabilities: MissingCapability) -> None:
+        self._alone[each.number] = tuple(map(self.found.capability, capabilities))
         self.found.clauses.append((self._alone[each.number], each.number))
 
     def _missing_dtypes(self, each: _Open) -> list[torch.dtype]:
@@ -204,11 +204,11 @@ class Exploration:
         untrained = rule.forward_only and self.planner.rules.trains
         if each.call.reads_data or untrained or not is_accurate_enough(rule.level, str(request.level)):
             return
-        groups = _wished(rule.needs, self.planner.target)
+        groups = _missing_groups(rule.needs, self.planner.target)
         if groups is None:
             return
         try:
-            expansion = self.planner.candidates.recorded(rule, request)
+            expansion = self.planner.alternatives.recorded(rule, request)
         except RuleError:  # a rule for other targets, whose calls do not fit these sizes
             return
         if not isinstance(expansion, Declined):
@@ -216,11 +216,11 @@ class Exploration:
 
     def _any_of(self, group: Sequence[Op]) -> int:
         """The number of a proposition that holds if the target knows one of these ops."""
-        wishes = [self.found.wish(MissingOp(op)) for op in group]
-        if len(wishes) == 1:
-            return wishes[0]
+        capabilities = [self.found.capability(MissingOp(op)) for op in group]
+        if len(capabilities) == 1:
+            return capabilities[0]
         number = self.found.number()
-        self.found.clauses += [((wish,), number) for wish in wishes]
+        self.found.clauses += [((capability,), number) for capability in capabilities]
         return number
 
     def _by_expansion(self, each: _Open, graph: fx.Graph, needed: tuple[int, ...]) -> None:
@@ -259,9 +259,9 @@ def _strides(call: Call) -> Any:
     return [(tuple(value.shape), value.stride(), getattr(call.meta, "shape", None)) for value in odd]
 
 
-def _wished(needs: Needs, target: Target) -> list[tuple[Op, ...]] | None:
+def _missing_groups(needs: Needs, target: Target) -> list[tuple[Op, ...]] | None:
     """The groups of ops that a rule needs and of which the target has none; None if the rule is for other targets."""
-    wished: list[tuple[Op, ...]] = []
+    groups: list[tuple[Op, ...]] = []
     for group in needs:
         known = any(map(target.knows, group))
         if isinstance(group, Absent):
@@ -271,8 +271,8 @@ def _wished(needs: Needs, target: Target) -> list[tuple[Op, ...]] | None:
             advisable = tuple(op for op in group if is_advisable(op, target))
             if not advisable:
                 return None
-            wished.append(advisable)
-    return wished
+            groups.append(advisable)
+    return groups
 
 
 def _bound(node: fx.Node) -> Call | None:

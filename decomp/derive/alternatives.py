@@ -1,6 +1,6 @@
-"""Requests to the planner, and candidates. A request is one call with everything that its derivation may depend on. Its
-candidates are the expansions recorded by the rules for its op, in order of registration, then PyTorch's own composite
-kernel."""
+"""Requests to the planner, and alternatives. A request is one call with everything that its derivation may depend on.
+Its alternatives are the expansions recorded by the rules for its op, in order of registration, then PyTorch's own
+composite kernel."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Alternative:
     """One alternative for a call."""
 
     rule: Rule | None
@@ -152,7 +152,7 @@ class Candidate:
         return str(self.rule) if self.rule is not None else COMPOSITE
 
 
-class Candidates:
+class Alternatives:
     """Runs rules, each once per signature."""
 
     def __init__(
@@ -176,16 +176,16 @@ class Candidates:
         self._other_sizes = OtherSizes(mode.shape_env) if mode is not None and mode.shape_env is not None else None
         self._fakes = fakes_in(mode) if mode is not None else None
 
-    def of_rules(self, request: Request) -> Iterator[Candidate]:
+    def of_rules(self, request: Request) -> Iterator[Alternative]:
         """The rules for a call, from the first requested one; each is recorded lazily, when the iterator reaches it."""
         rules = self.serving(request) if request.call is not None else ()
         for place in range(request.first, len(rules)):
             yield self.by_rule(place, request)
 
-    def by_rule(self, place: int, request: Request) -> Candidate:
+    def by_rule(self, place: int, request: Request) -> Alternative:
         """The rule at this index among those for a call."""
         rule = self.serving(request)[place]
-        return Candidate(rule, place, self._by_rule(rule, request))
+        return Alternative(rule, place, self._by_rule(rule, request))
 
     def serving(self, request: Request) -> tuple[Rule, ...]:
         """The rules for a call of an op or a pattern."""
@@ -193,7 +193,7 @@ class Candidates:
             return self.rules.of_pattern(request.node.target)
         return self.rules.of(request.op)
 
-    def within(self, request: Request) -> Iterator[tuple[Candidate, Level, float]]:
+    def within(self, request: Request) -> Iterator[tuple[Alternative, Level, float]]:
         """The rules for a call at each level, with the level for the calls that they make, and their error in ULP as
         measured for the target; 0 if no larger than PyTorch's own. For a rule without a certificate the limit applies
         to the calls that it makes."""
@@ -202,18 +202,18 @@ class Candidates:
         tensors = [t for t in pytree.tensors_in(request.expected) if t.is_floating_point() or t.is_complex()]
         dtype = name_of(tensors[0].dtype if tensors else torch.float32)
         for level in LEVELS:
-            for candidate in self.of_rules(replace(request, level=level)):
-                rule = cast(Rule, candidate.rule)
+            for alternative in self.of_rules(replace(request, level=level)):
+                rule = cast(Rule, alternative.rule)
                 # A certificate of a rule without a level is measured at the caller's risk, and is no bound.
                 certificate = certificate_of(rule) if rule.level is not None else None
                 if certificate is not None:
                     error = certificate.error_on(self.target.name, level, dtype)
                     if error is not None:
-                        yield candidate, level, error
+                        yield alternative, level, error
                 elif level == (rule.level or LEVELS[0]):
-                    yield candidate, request.level, 0.0
+                    yield alternative, request.level, 0.0
 
-    def of_composite(self, request: Request) -> Iterator[Candidate]:
+    def of_composite(self, request: Request) -> Iterator[Alternative]:
         """PyTorch's own composite kernel for a call, if there is one."""
         known = self.composites and not isinstance(request.node.target, Pattern)
         # A custom op may have a kernel in Python that reads what it likes.
@@ -221,7 +221,7 @@ class Candidates:
         request.basis.depends_on_context |= known and _is_of_python(request.node)
         composite = self.recorded(None, request) if known else NO_COMPOSITE
         if composite is not NO_COMPOSITE:
-            yield Candidate(None, AFTER_ALL_RULES, composite)
+            yield Alternative(None, AFTER_ALL_RULES, composite)
 
     def memory_for(self, symbolic: bool) -> PlanningMemory:
         """The memory for decisions about a signature."""
@@ -386,32 +386,33 @@ class ComplexCalls:
     """The expansions of complex calls to be computed on pairs of real numbers. Rules that decompose complex numbers by
     Fourier transforms, or without `where`, are only for targets that have no alternative."""
 
-    def __init__(self, candidates: Candidates) -> None:
-        self.candidates = Candidates(
-            candidates.rules,
-            _target_of_pairs(candidates.target),
-            candidates.dialect,
-            candidates.mode,
-            candidates.memory,
-            candidates.composites,
+    def __init__(self, alternatives: Alternatives) -> None:
+        self.alternatives = Alternatives(
+            alternatives.rules,
+            _target_of_pairs(alternatives.target),
+            alternatives.dialect,
+            alternatives.mode,
+            alternatives.memory,
+            alternatives.composites,
         )
 
     def key(self, node: fx.Node) -> tuple[Any, bool]:
         """The signature of a call, and whether it has symbolic sizes of this program."""
-        signature = self.candidates.memory.signatures.of(node)
+        signature = self.alternatives.memory.signatures.of(node)
         return signature.key, signature.symbolic
 
     def of(self, node: fx.Node) -> Iterator[Expansion]:
         """The expansions of a call by rules, in order, then by PyTorch's own kernel."""
-        signature = self.candidates.memory.signatures.of(node)
+        signature = self.alternatives.memory.signatures.of(node)
         request = Request(node, signature, LEVELS[0], call=call_if_bound(node))
-        for candidate in itertools.chain(self.candidates.of_rules(request), self.candidates.of_composite(request)):
-            if isinstance(candidate.expansion, Expansion):
-                yield candidate.expansion
+        own = self.alternatives
+        for each in itertools.chain(own.of_rules(request), own.of_composite(request)):
+            if isinstance(each.expansion, Expansion):
+                yield each.expansion
 
     def recorded_in(self, symbolic: bool) -> tuple[FakeTensorMode, Fakes | None]:
         """The fake mode in which expansions for these sizes are recorded."""
-        memory = self.candidates.memory
-        if not symbolic or self.candidates.mode is None:
+        memory = self.alternatives.memory
+        if not symbolic or self.alternatives.mode is None:
             return memory.mode, memory.fakes
-        return self.candidates.mode, None
+        return self.alternatives.mode, None
