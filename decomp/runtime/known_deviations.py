@@ -1,4 +1,4 @@
-"""Departures: results of a runtime that differ from PyTorch by design, declared next to the functions of its backend
+"""Deviations: results of a runtime that differ from PyTorch by design, declared next to the functions of its backend
 with the reason. Bring-up, its reports and users all read the same declaration."""
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
+import warnings
 
 import torch
 from torch import fx
@@ -97,7 +98,7 @@ class Backend:
         self._target = target
         self._made: Target | None = None
         self._table: dict[Key, list[BackendFunction]] = {}
-        self._departures: dict[Key, list[KnownDeviation]] = {}
+        self._deviations: dict[Key, list[KnownDeviation]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self is shipped_backend(self.name):
@@ -130,8 +131,8 @@ class Backend:
 
         return implementing
 
-    @boundary("Backend.departs")
-    def departs(
+    @boundary("Backend.deviates")
+    def deviates(
         self, *ops: Any, reason: str, where: Where | None = None, epsilons: float = 0.0, ulp: float = 0.0
     ) -> None:
         """Declare that results of some ops (spelled as for `implements`) differ from PyTorch's by the runtime's design:
@@ -141,19 +142,26 @@ class Backend:
         dtype) and `ulp` (of each result): the allowed error, by default any. Raises `TargetError` if none of the three
         is given, and `UnknownOp`."""
         if where is None and not epsilons and not ulp:
-            raise TargetError("departs() takes where=, epsilons= or ulp=: which results differ, or by how much")
+            raise TargetError("deviates() takes where=, epsilons= or ulp=: which results differ, or by how much")
         for spelling in ops:
-            self._departures.setdefault(_key(spelling), []).append(KnownDeviation(reason, where, epsilons, ulp))
+            self._deviations.setdefault(_key(spelling), []).append(KnownDeviation(reason, where, epsilons, ulp))
 
-    def departures(self, op: Any) -> tuple[KnownDeviation, ...]:
-        """The departures declared for an op, or for one overload of it. Raises `UnknownOp`."""
+    def departs(self, *ops: Any, **statement: Any) -> None:
+        """The former name of `deviates`."""
+        warnings.warn(
+            "Backend.departs is Backend.deviates now; the old name goes in release 0.3", DeprecationWarning, 2
+        )
+        self.deviates(*ops, **statement)
+
+    def deviations(self, op: Any) -> tuple[KnownDeviation, ...]:
+        """The deviations declared for an op, or for one overload of it. Raises `UnknownOp`."""
         name, overload = _key(op)
-        of_overload = self._departures.get((name, overload), ()) if overload is not None else ()
-        return (*of_overload, *self._departures.get((name, None), ()))
+        of_overload = self._deviations.get((name, overload), ()) if overload is not None else ()
+        return (*of_overload, *self._deviations.get((name, None), ()))
 
     def stated(self) -> set[str]:
-        """The ops with declared departures, as a target lists them."""
-        return {f"{op}.{overload}" if overload else str(op) for op, overload in self._departures}
+        """The ops with declared deviations, as a target lists them."""
+        return {f"{op}.{overload}" if overload else str(op) for op, overload in self._deviations}
 
     def __iter__(self) -> Iterator[BackendFunction]:
         """All functions, in the order of their ops' first mention."""

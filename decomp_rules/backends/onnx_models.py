@@ -25,7 +25,7 @@ from torch import fx
 import decomp
 from decomp_rules import targets
 from decomp_rules.backends import (
-    departures,
+    deviations,
     onnx_composites,
     onnx_functions,
     onnx_metadata,
@@ -77,7 +77,7 @@ def make() -> OnnxBackend:
     for op, function in {**onnx_functions.OPS, **onnx_recurrent.OPS}.items():
         when = functools.partial(_serves, op)
         backend.implements(op, when=when, reason=" and ".join(CONDITIONS[op]))(_emitting(backend, function))
-    departures.state(backend, departures.ONNX)
+    deviations.state(backend, deviations.ONNX)
     return backend
 
 

@@ -7,7 +7,7 @@ Three primitives are more than one UOp: `pow.Tensor_Tensor` selects 1 where the 
 is NaN), shifts by a tensor select the result when all bits are shifted out, and `rand.default` is tinygrad's Threefry
 generator.
 
-The accuracy of POW and SIN is stated in `departures`. Sums and products of half precision accumulate
+The accuracy of POW and SIN is stated in `deviations`. Sums and products of half precision accumulate
 in float32. An integer that is divided by 0 ends the process, as in C.
 
 tinygrad lowers MAX to `a < b ? b : a`, which loses a NaN in `b`. The backend has a device of its own, `CPU:1`, whose
@@ -35,7 +35,7 @@ import torch
 
 from decomp import Backend
 from decomp_rules import targets
-from decomp_rules.backends import departures
+from decomp_rules.backends import deviations
 from decomp_rules.backends.c_compilers import NO_COMPILER, compiler, zig_of_package
 
 DEVICE = "CPU:1"
@@ -68,7 +68,7 @@ def make() -> Backend:
     )
     for name, function in PRIMITIVES.items():
         chip.implements(name)(function)
-    departures.state(chip, departures.TINYGRAD)
+    deviations.state(chip, deviations.TINYGRAD)
     return chip
 
 

@@ -30,7 +30,7 @@ from decomp import Backend, errors
 from decomp.results import Loaded
 from decomp_rules import targets
 from decomp_rules.backends import (
-    departures,
+    deviations,
     safetensors,
     xla_arithmetic,
     xla_control,
@@ -62,7 +62,7 @@ def make() -> Backend:
     for table in TABLES:
         for name, function in table.items():
             backend.implements(name)(_scoped(backend, function))
-    departures.state(backend, departures.STABLEHLO)
+    deviations.state(backend, deviations.STABLEHLO)
     return backend
 
 

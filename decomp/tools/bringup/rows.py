@@ -55,7 +55,7 @@ class BringUpRow:
     """"primitive", "op" or "model"."""
     name: str
     verdict: str = "right"
-    """"right", "by design" (right except for declared departures), "wrong", "fails", "refused" (legal, but cannot be
+    """"right", "by design" (right except for declared deviations), "wrong", "fails", "refused" (legal, but cannot be
     loaded), "missing", "hangs", "crashes", "blames" (a primitive that it uses is wrong), "not lowered", "not tried"."""
     cases: int = 0
     points: int = 0

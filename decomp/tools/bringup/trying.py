@@ -29,7 +29,7 @@ from decomp.tools.comparing.judging import (
     PROGRAMS,
     CallJudgement,
     ExpectedResults,
-    departures_of,
+    deviations_of,
     judge_against,
     truth_of,
 )
@@ -95,7 +95,7 @@ def _try_case(backend: Backend, row: BringUpRow, case: BringUpCase) -> None:
             continue  # intermediate overflow depends on the order of additions
         try:
             result = loaded.unchecked(*sample.tensors)
-            found = judge_against(sample, truth, result, inputs.measured, departures=departures_of(backend, sample))
+            found = judge_against(sample, truth, result, inputs.measured, deviations=deviations_of(backend, sample))
         except Exception as error:  # any exception of a backend's function is a finding
             row.blame("fails", Problem(where, _said(error), call))
             continue

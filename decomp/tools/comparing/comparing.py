@@ -55,7 +55,7 @@ def compare(
 
     Each call is made again in PyTorch on the operands that the backend had, in their dtype and in float64: what earlier
     calls got wrong does not count against it. It may be off by what `accuracy` allows, in ULP, by a multiple of the
-    error of PyTorch's own kernel, and by what the backend declares (`Backend.departs`). The results of the program are
+    error of PyTorch's own kernel, and by what the backend declares (`Backend.deviates`). The results of the program are
     compared with the model in float64. If they are wrong and no call is, errors add up ("drift"), or the compiler of
     the runtime is at fault ("compiled").
 

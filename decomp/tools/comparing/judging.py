@@ -129,15 +129,15 @@ def _mass(sample: Sample, exact: Sequence[torch.Tensor]) -> Sequence[torch.Tenso
         return exact
 
 
-def departures_of(backend: Backend, sample: Sample) -> tuple[KnownDeviation, ...]:
-    """The departures that a backend declares for the op of a call."""
-    return backend.departures(sample.overload) if isinstance(sample.overload, torch._ops.OpOverload) else ()
+def deviations_of(backend: Backend, sample: Sample) -> tuple[KnownDeviation, ...]:
+    """The deviations that a backend declares for the op of a call."""
+    return backend.deviations(sample.overload) if isinstance(sample.overload, torch._ops.OpOverload) else ()
 
 
 def judge_results(backend: Backend | None, sample: Sample, found: Any, level: Level = DEFAULT) -> CallJudgement:
     """Judge a backend's results of a call. Raises one of `FAILURES` if PyTorch itself fails."""
-    departures = departures_of(backend, sample) if backend is not None else ()
-    return judge_against(sample, truth_of(sample, level), found, departures=departures)
+    deviations = deviations_of(backend, sample) if backend is not None else ()
+    return judge_against(sample, truth_of(sample, level), found, deviations=deviations)
 
 
 def judge_against(
@@ -147,10 +147,10 @@ def judge_against(
     measured: bool = True,
     times: float = 1.0,
     values: bool = True,
-    departures: Sequence[KnownDeviation] = (),
+    deviations: Sequence[KnownDeviation] = (),
 ) -> CallJudgement:
     """The same with known expected results; without `values`, only by dtypes and shapes. `measured`: whether rounding
-    errors count, or only large errors. `departures`: the differences by design."""
+    errors count, or only large errors. `deviations`: the differences by design."""
     mine = flat(found)
     wrong = _structure(truth.own, mine) if sample is None or sample.leeway is None else _structure(_run(sample), mine)
     if wrong:
@@ -163,8 +163,8 @@ def judge_against(
     worst = CallJudgement(pcc=pcc, cosine=cosine)
     for i in range(len(mine)):
         one = _one(truth, i, mine[i], measured, times)
-        if one.problem and departures:
-            one = _by_design(truth, i, mine[i], measured, times, departures, one)
+        if one.problem and deviations:
+            one = _by_design(truth, i, mine[i], measured, times, deviations, one)
         if one.problem and len(mine) > 1:
             one = replace(one, at=f"result {i}, {one.at}")
         if one.problem:
@@ -218,14 +218,14 @@ def _by_design(
     found: torch.Tensor,
     measured: bool,
     times: float,
-    departures: Sequence[KnownDeviation],
+    deviations: Sequence[KnownDeviation],
     plain: CallJudgement,
 ) -> CallJudgement:
     """The judgement of a wrong result without the elements that differ by design."""
     own, reasons = truth.own[i], []
     has_digits = own.is_floating_point() or own.is_complex()
     unit = spacing(own.abs().double(), own.dtype) if has_digits else torch.ones(own.shape)
-    for each in departures:
+    for each in deviations:
         excused = each.excuses(found, own, unit, truth.operands) & (found != own) & ~(found.isnan() & own.isnan())
         if bool(excused.any()):
             found = torch.where(excused, own, found)

@@ -11,13 +11,13 @@ import torch
 from decomp import Backend
 
 Table = Iterable[tuple[str, Mapping[str, Any]]]
-"""Ops, separated by blanks, and the statements for `Backend.departs` about them."""
+"""Ops, separated by blanks, and the statements for `Backend.deviates` about them."""
 
 
 def state(backend: Backend, table: Table) -> None:
     """Make the statements of a table."""
     for ops, statement in table:
-        backend.departs(*ops.split(), **statement)
+        backend.deviates(*ops.split(), **statement)
 
 
 def not_finite(own: torch.Tensor, *operands: torch.Tensor) -> bool:

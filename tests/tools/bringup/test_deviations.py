@@ -9,7 +9,7 @@ from decomp.runtime.known_deviations import KnownDeviation
 from decomp.samples import Sample
 from decomp.tools.comparing.judging import judge_results
 from decomp_rules.backends import numpy_arrays
-from decomp_rules.backends.departures import has_nan, not_finite
+from decomp_rules.backends.deviations import has_nan, not_finite
 from tests.tools.bringup import chips
 
 
@@ -25,7 +25,7 @@ def _primitives(chip):
 
 def test_what_is_stated_is_by_design_and_the_rest_is_wrong():
     chip = _chip("partly", chips.FAULTS)
-    chip.departs("maximum", where=has_nan, reason="NaN is passed over")
+    chip.deviates("maximum", where=has_nan, reason="NaN is passed over")
     report, verdicts = _primitives(chip)
     assert verdicts == {"maximum": "by design", "sum.dim_IntList": "right", "trunc": "wrong", "mul": "right"}
     assert report.by_design == {"NaN is passed over": ["maximum"]}
@@ -35,7 +35,7 @@ def test_what_is_stated_is_by_design_and_the_rest_is_wrong():
 
 def test_a_statement_excuses_no_other_results():
     chip = _chip("more", {"maximum": lambda a, b: numpy_arrays.promoting(lambda x, y: x)(a, b)})
-    chip.departs("maximum", where=has_nan, reason="NaN is passed over")
+    chip.deviates("maximum", where=has_nan, reason="NaN is passed over")
     assert _primitives(chip)[1]["maximum"] == "wrong"
 
 
@@ -59,7 +59,7 @@ def test_a_program_that_differs_by_design_is_not_wrong():
     chip = _chip("programs", chips.FAULTS)
     (row,) = decomp.bring_up(chip, **args).rows
     assert row.verdict == "blames" and row.blames == "maximum"
-    chip.departs("maximum", where=has_nan, reason="NaN is passed over")
+    chip.deviates("maximum", where=has_nan, reason="NaN is passed over")
     (row,) = decomp.bring_up(chip, **args).rows
     assert row.verdict == "by design" and row.by_design == ["maximum: NaN is passed over"]
 
@@ -80,6 +80,13 @@ def test_subnormal_numbers_and_parts_of_complex_ones_are_a_note_and_nothing_else
 
 def test_a_statement_says_which_results_or_how_far():
     with pytest.raises(decomp.errors.TargetError, match="where=, epsilons= or ulp="):
-        chips._made("vague", {}).departs("mul", reason="it is so")
+        chips._made("vague", {}).deviates("mul", reason="it is so")
     with pytest.raises(decomp.errors.UnknownOp):
-        chips._made("unknown", {}).departs("no_such_op", ulp=4, reason="it is so")
+        chips._made("unknown", {}).deviates("no_such_op", ulp=4, reason="it is so")
+
+
+def test_the_former_name_still_declares():
+    chip = chips._made("former", {})
+    with pytest.warns(DeprecationWarning, match="Backend.departs is Backend.deviates now"):
+        chip.departs("mul", ulp=4, reason="it is so")
+    assert chip.deviations(torch.ops.aten.mul.Tensor)[0].ulp == 4
