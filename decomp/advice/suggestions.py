@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+import warnings
 
 from torch import fx
 
@@ -131,7 +132,7 @@ class Suggestion:
     additions: tuple[Addition, ...]
     """The smallest set that is enough for every op that can be lowered at all; empty if nothing is blocked."""
     stages: tuple[SuggestedStage, ...]
-    ways: tuple[Requirement, ...]
+    requirements: tuple[Requirement, ...]
     """The requirements of each blocked op, those with most calls first."""
     smallest: bool
     """Whether the search proved that no smaller set is enough."""
@@ -148,6 +149,13 @@ class Suggestion:
     """The effect of `training=False` without the additions; given if fewer ops are blocked then."""
 
     @property
+    def ways(self) -> tuple[Requirement, ...]:
+        """The former name of `requirements`."""
+        text = "Suggestion.ways is Suggestion.requirements now; the old name goes in release 0.3"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return self.requirements
+
+    @property
     def ops(self) -> tuple[str, ...]:
         """The ops to add."""
         return tuple(addition.op for addition in self.additions if not addition.is_dtype)
@@ -160,7 +168,7 @@ class Suggestion:
     @property
     def out_of_reach(self) -> tuple[Requirement, ...]:
         """The blocked ops that no addition unblocks."""
-        return tuple(way for way in self.ways if not way.needs)
+        return tuple(each for each in self.requirements if not each.needs)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
@@ -171,7 +179,7 @@ class Suggestion:
 
     def lines(self) -> list[str]:
         """The advice as text, one fact a line."""
-        if not self.ways:
+        if not self.requirements:
             return [f"{self.to} has all that the program needs"]
         options = [outcome for outcome in (self.narrower, self.untrained) if outcome is not None]
         # An option costs nothing to implement, so it comes before any op.
@@ -189,21 +197,22 @@ class Suggestion:
         return lines
 
     def _headline(self) -> Iterator[str]:
-        blocked = len(self.ways) - len(self.out_of_reach)
+        blocked = len(self.requirements) - len(self.out_of_reach)
         if self.additions:
             proof = "no smaller set is" if self.smallest else f"a set of {self.at_least} may be"
-            what = "the blocked op" if len(self.ways) == 1 else f"all {len(self.ways)} blocked ops"
+            what = "the blocked op" if len(self.requirements) == 1 else f"all {len(self.requirements)} blocked ops"
             if self.out_of_reach:
-                what = f"{blocked} of {len(self.ways)} blocked ops"
+                what = f"{blocked} of {len(self.requirements)} blocked ops"
             yield f"{describe_additions(len(self.ops), len(self.dtypes))} for {what} on {self.to}; {proof}"
         else:
-            ops, itself = [way.op for way in self.ways], "itself" if len(self.ways) == 1 else "themselves"
+            ops = [each.op for each in self.requirements]
+            itself = "itself" if len(ops) == 1 else "themselves"
             keep = "{" + ", ".join(f'"{op.removeprefix("aten.")}"' for op in ops) + "}"
             yield f"no op added to {self.to} would help but {join_names(ops, 'and')} {itself}"
             yield f"  if your backend runs {join_names(ops, 'and')}: keep={keep}, or target | {keep}"
 
     def _stages(self) -> Iterator[str]:
-        total, last = len(self.ways), len(self.stages) - 1
+        total, last = len(self.requirements), len(self.stages) - 1
         for i, stage in enumerate(self.stages):
             lower = "all lower" if stage.reached == total else f"{stage.reached} of {total} blocked ops lower"
             calls = f", to {count_calls(self.calls)}" if i == last and self.calls is not None else ""
@@ -218,15 +227,15 @@ class Suggestion:
         """The blocked ops, grouped by the addition that they need."""
         shown = set[str]()
         for addition in self.additions:
-            mine = [way for way in self.ways if way.op in addition.needed_by and way.op not in shown]
+            mine = [each for each in self.requirements if each.op in addition.needed_by and each.op not in shown]
             if mine:
                 yield f"without {addition.op}:"
-                yield from (f"  {way}" for way in mine)
-                shown |= {way.op for way in mine}
-        rest = [way for way in self.ways if way.op not in shown]
+                yield from (f"  {each}" for each in mine)
+                shown |= {each.op for each in mine}
+        rest = [each for each in self.requirements if each.op not in shown]
         if rest and shown:
             yield "others:"
-        yield from (f"  {way}" for way in rest)
+        yield from (f"  {each}" for each in rest)
 
 
 @dataclass(frozen=True)
@@ -316,8 +325,8 @@ class _SuggestionSearch:
         self.sets = self.found.sets()
 
     def suggestion(self) -> Suggestion:
-        ways = sorted((self._way(op) for op in self.calls), key=lambda way: -way.count)
-        reachable = [way.op for way in ways if way.needs]
+        requirements = sorted((self._requirement(op) for op in self.calls), key=lambda each: -each.count)
+        reachable = [each.op for each in requirements if each.needs]
         goals = [self.goals[op] for op in reachable]
         chosen, calls = self.sets.tried(goals, lambda leaves: self._calls_with(leaves, reachable))
         # By name, so that the advice does not depend on the order of rules.
@@ -328,10 +337,10 @@ class _SuggestionSearch:
             self.asked.matching.target.name,
             additions,
             stages,
-            tuple(ways),
+            tuple(requirements),
             chosen.smallest and self.found.complete,
             chosen.least,
-            calls if len(reachable) == len(ways) else None,
+            calls if len(reachable) == len(requirements) else None,
             extend_target(self.asked.matching.target, added),
             self.asked.narrower(added),
             self.asked.untrained(len(self.calls)),
@@ -340,7 +349,7 @@ class _SuggestionSearch:
     def _calls_with(self, leaves: Iterable[int], ops: Sequence[str]) -> int | None:
         return self.asked.calls_with((self.capabilities[number] for number in leaves), ops)
 
-    def _way(self, op: str) -> Requirement:
+    def _requirement(self, op: str) -> Requirement:
         """The smallest sets for one op: each further one avoids an op of each set before it."""
         goal = self.goals.get(op)
         found: list[frozenset[int]] = []

@@ -57,9 +57,9 @@ def more_ops(choices: Choices, now: Assignment, again: Callable[[tuple[str, ...]
 
 def _candidates(suggestion: Suggestion) -> Iterator[tuple[str, ...]]:
     """For each blocked op, the smallest set of ops that is enough, or the op itself."""
-    for way in suggestion.ways:
+    for each in suggestion.requirements:
         # A target that has the op on some calls is asked about the op itself.
-        yield tuple(op.removesuffix(" on more calls") for op in way.needs[0]) if way.needs else (_itself(way.op),)
+        yield tuple(op.removesuffix(" on more calls") for op in each.needs[0]) if each.needs else (_itself(each.op),)
 
 
 def _itself(op: str) -> str:

@@ -117,19 +117,19 @@ class PairRecorder:
         tape = Tape(fx.Graph(), mode, fakes)
         try:
             # Before the tape is on: rules run on tapes of their own.
-            way = self._way(node, ())
+            recipe = self._recipe(node, ())
             inputs = zip(node.all_input_nodes, operands)
             values = {given: _input(tape, each, metadata(given)) for given, each in inputs}
             # Operations on pairs are PyTorch calls; what they dispatch is recorded like the calls of a rule.
             with refusing_guards(mode) as asked, torch.no_grad(), recording(tape, _refuse):
-                result = _agreeing(_PairRun(tape).call(node, way, values), metadata(node))
+                result = _agreeing(_PairRun(tape).call(node, recipe, values), metadata(node))
             if asked:
                 return f"asks for a size that is known when the program runs: {asked[0]}"
             tape.graph.output(_nodes_of(tape, result))
         except (NotAsPairs, NewGuard, UnknownSize, Leaked) as error:
             return str(error) or "uses a value of another run"
         tape.graph.eliminate_dead_code()
-        chain = (way.recorded.rule,) if isinstance(way, _Inlined) else (PairOperation(way),)
+        chain = (recipe.recorded.rule,) if isinstance(recipe, _Inlined) else (PairOperation(recipe),)
         for made in tape.graph.nodes:
             made.meta.setdefault("chain", chain)
         used = {str(each.target) for each in tape.graph.find_nodes(op="get_attr")}
@@ -138,7 +138,7 @@ class PairRecorder:
     # How a call is computed. This is decided before recording begins, because looking up rules records them on other
     # tapes.
 
-    def _way(self, node: fx.Node, outer: tuple[Any, ...]) -> Any:
+    def _recipe(self, node: fx.Node, outer: tuple[Any, ...]) -> Any:
         """The name of an operation on pairs, or a rule's expansion. Raises `NotAsPairs`."""
         call = call_if_bound(node)
         if call is None:
@@ -161,7 +161,7 @@ class PairRecorder:
     def _steps(self, recorded: RecordedPairs, outer: tuple[Any, ...]) -> dict[fx.Node, Any]:
         """How each complex call of an expansion is computed."""
         nodes = [node for node in recorded.graph.nodes if is_complex_call(node) and not reads_sizes(node)]
-        return {node: self._way(node, outer) for node in nodes}
+        return {node: self._recipe(node, outer) for node in nodes}
 
 
 def is_complex_call(node: fx.Node) -> bool:
@@ -221,39 +221,39 @@ class _PairRun:
     tape: Tape
     _constants: dict[int, Any] = field(default_factory=dict)
 
-    def call(self, node: fx.Node, way: Any, values: Mapping[fx.Node, Any]) -> Any:
+    def call(self, node: fx.Node, recipe: Any, values: Mapping[fx.Node, Any]) -> Any:
         """The result of a call, given the `values` of its operands."""
         args, kwargs = substituted((node.args, dict(node.kwargs)), values.__getitem__)
         if reads_sizes(node):
             args, kwargs = take_real_part(args), take_real_part(kwargs)
-        if way is None:
+        if recipe is None:
             return _real_call(node, args, kwargs)
-        if isinstance(way, _Inlined):
-            return self._inlined(way, [values[given] for given in node.all_input_nodes])
+        if isinstance(recipe, _Inlined):
+            return self._inlined(recipe, [values[given] for given in node.all_input_nodes])
         call = call_if_bound(node)
         assert call is not None
-        if way == "view" and call.overload == "dtype":
+        if recipe == "view" and call.overload == "dtype":
             return view_of_dtype(args[0], args[1])
-        if way in OPERATIONS:
-            result = _by_operation(OPERATIONS[way], call, values)
+        if recipe in OPERATIONS:
+            result = _by_operation(OPERATIONS[recipe], call, values)
             real = isinstance(result, Pair) and not is_complex(metadata(node))  # full_like with a real dtype=
             return take_real_part(result) if real else result
-        return _part_by_part(way, node, args, kwargs)
+        return _part_by_part(recipe, node, args, kwargs)
 
-    def _inlined(self, way: _Inlined, given: list[Any]) -> Any:
-        graph, waiting = way.recorded.graph, iter(given)
+    def _inlined(self, recipe: _Inlined, given: list[Any]) -> Any:
+        graph, waiting = recipe.recorded.graph, iter(given)
         values: dict[fx.Node, Any] = {}
         for node in graph.nodes:
             if node.op == "placeholder":
                 values[node] = next(waiting)
             elif node.op == "get_attr":
-                values[node] = self._constant(way.recorded.constants[str(node.target)])
+                values[node] = self._constant(recipe.recorded.constants[str(node.target)])
             elif node.op == "output":
                 return substituted(node.args[0], values.__getitem__)
             elif is_projection(node):
                 values[node] = projected(node, values[node.args[0]])
             else:
-                values[node] = self.call(node, way.steps.get(node), values)
+                values[node] = self.call(node, recipe.steps.get(node), values)
         raise AssertionError("a graph without an output")
 
     def _constant(self, tensor: torch.Tensor) -> Any:

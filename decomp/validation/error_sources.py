@@ -23,7 +23,7 @@ from decomp.torch_internals import pytree
 from decomp.validation.closeness import widened
 from decomp.validation.running_programs import call_node, forked_random_state, run_graph
 
-Way = ExpansionTemplate | None
+ChosenTemplate = ExpansionTemplate | None
 """How a call is computed: by an expansion, or by PyTorch's own kernel (None)."""
 _OF_BITS = frozenset(("view_dtype", "nextafter", "frexp"))
 """Ops that depend on a dtype's representation: in float64 they are other functions."""
@@ -69,12 +69,12 @@ class Experiment:
         self.exact = self._run(self._wide, self._wide_inputs)
         """The outputs of the program in float64."""
 
-    def traced(self, ways: Mapping[CallPlace, Way]) -> Traced:
+    def traced(self, chosen: Mapping[CallPlace, ChosenTemplate]) -> Traced:
         """A run in which some calls are replaced by expansions, all in their own dtypes."""
         errors: dict[CallPlace, list[Errors]] = {}
 
         def call(place: CallPlace, node: fx.Node, args: Any, kwargs: Any) -> Any:
-            found = self._by(place, node, ways.get(place), args, kwargs)
+            found = self._by(place, node, chosen.get(place), args, kwargs)
             if place not in self.own_only:
                 errors.setdefault(place, []).append(_errors(found, self._wide(place, node, args, kwargs)))
             return found
@@ -128,14 +128,14 @@ class Experiment:
         self.containers[place] = pytree.tree_structure(result)
         return result
 
-    def _by(self, place: CallPlace, node: fx.Node, way: Way, args: Any, kwargs: Any) -> Any:
+    def _by(self, place: CallPlace, node: fx.Node, template: ChosenTemplate, args: Any, kwargs: Any) -> Any:
         """Run a call by an expansion, or by its own kernel."""
-        if way is None:
+        if template is None:
             return call_node(node, self.graphs[place[0]].owner, args, kwargs)
         # The inputs of an expansion are the distinct operands of the call, so a value is found by its operand.
         pairs = zipped((node.args, node.kwargs), (args, kwargs))
         made = {given: value for given, value in pairs if isinstance(given, fx.Node)}
-        found = run_graph(way.graph, way.constants, [made[given] for given in node.all_input_nodes])
+        found = run_graph(template.graph, template.constants, [made[given] for given in node.all_input_nodes])
         tensors, like = pytree.tensors_in(found), self.containers[place]
         # A rule may return a tuple where the op returns a list;
         # whatever reads a result expects the containers of the op.

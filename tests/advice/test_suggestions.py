@@ -25,7 +25,9 @@ def test_the_ops_of_the_only_rule_are_what_is_missing():
     rules = decomp.Rules({"relu": lambda x: torch.where(x > 0, x, torch.zeros_like(x))})
     found = suggestion(torch.relu, ["gt.Scalar", "where.self"], rules=rules)
     assert found.ops in (("zeros_like",), ("relu",)) and found.smallest and found.at_least == 1
-    assert found.ways[0].needs == (("relu",), ("zeros_like",)) or found.ways[0].needs == (("zeros_like",), ("relu",))
+    assert set(found.requirements[0].needs) == {("relu",), ("zeros_like",)} and len(found.requirements[0].needs) == 2
+    with pytest.warns(DeprecationWarning, match="Suggestion.ways is Suggestion.requirements now"):
+        assert found.ways is found.requirements
     assert found.calls == (1 if found.ops == ("relu",) else 3)
 
 
@@ -37,14 +39,14 @@ def test_with_the_suggestion_the_program_is_lowered_to_as_many_calls_as_were_pro
     assert len(decomp.calls(lowered.result)) == found.calls
     torch.testing.assert_close(lowered.result(X), model(X))
     assert sum(len(stage.add) for stage in found.stages) == len(found.additions)
-    assert found.stages[-1].reached == len(found.ways)
+    assert found.stages[-1].reached == len(found.requirements)
 
 
 def test_no_smaller_set_of_ops_would_do():
     chip = ["add", "mul", "sub", "where", "view", "expand"]
     found = suggestion(lambda x: F.silu(x) + torch.sigmoid(x).tanh(), chip)
     assert found.smallest
-    candidates = sorted({op for way in found.ways for needs in way.needs for op in needs} | set(found.ops))
+    candidates = sorted({op for each in found.requirements for needs in each.needs for op in needs} | set(found.ops))
     for fewer in itertools.combinations(candidates, len(found.ops) - 1):
         target = decomp.Target("chip", [*chip, *fewer])
         assert not decomp.plan(Holder(lambda x: F.silu(x) + torch.sigmoid(x).tanh()), to=target, args=(X,)).complete
@@ -56,7 +58,7 @@ def test_ops_that_are_internal_or_of_another_kind_of_target_are_no_advice():
     chip = decomp.Target("chip", ["add", "mul", "mm", "view", "permute", "expand", "exp2", "amax"])
     embed = decomp.plan(program[0], to=chip, args=(tokens,)).suggest()
     attend = suggestion(lambda x: program[1](x, x, x)[0], chip, torch.randn(1, 4, 8))
-    shown = [op for found in (embed, attend) for way in found.ways for needs in way.needs for op in needs]
+    shown = [op for found in (embed, attend) for each in found.requirements for needs in each.needs for op in needs]
     assert shown and not any(op.startswith(("prims.", "higher_order.")) for op in shown)
     shipped = map(targets.get, targets.names())
     known = {spelling.removeprefix("aten.").partition(".")[0] for target in shipped for spelling in target}
@@ -67,18 +69,18 @@ def test_an_op_that_is_known_under_a_condition_is_advised_without_it():
     chip = decomp.Target("chip", ["add", "sum.dim_IntList"]).legal_if("mul", lambda call: False, "never on Sundays")
     rules = decomp.Rules({"square": lambda x: x * x})
     found = suggestion(torch.square, chip, rules=rules)
-    assert {("mul on more calls",), ("square",)} == set(found.ways[0].needs)
+    assert {("mul on more calls",), ("square",)} == set(found.requirements[0].needs)
     assert found.calls == 1
     chip = chip.legal_if("square", lambda call: False, "never in May").legal_if("sub", lambda call: True, "always")
     found = suggestion(torch.square, chip, rules=decomp.Rules({"square": lambda x: x * x * 0.5}))
-    assert ("square on more calls",) in found.ways[0].needs
+    assert ("square on more calls",) in found.requirements[0].needs
     assert "refused now: never " in str(found).split("\n\n")[0]
 
 
 def test_the_other_overload_of_a_known_op_is_named_in_full():
     rules = decomp.Rules({"square": lambda x: x * x, "neg": lambda x: x * -1})
     found = suggestion(lambda x: torch.square(x) + x, ["add", "mul.Scalar"], rules=rules)
-    assert {("mul.Tensor",), ("square",)} == set(found.ways[0].needs)
+    assert {("mul.Tensor",), ("square",)} == set(found.requirements[0].needs)
 
 
 def test_what_nothing_helps_is_said_with_its_reason_and_the_rest_is_advised():
@@ -86,14 +88,14 @@ def test_what_nothing_helps_is_said_with_its_reason_and_the_rest_is_advised():
         return torch.ops.prims.fft_r2c(x, dim=[1], onesided=True).real
 
     lone = suggestion(transformed, ["view_as_real", "select", "real"])
-    (way,) = lone.ways
-    assert not way.needs and way.reason and lone.additions == () and lone.calls is None
+    (each,) = lone.requirements
+    assert not each.needs and each.reason and lone.additions == () and lone.calls is None
     assert str(lone).splitlines()[:2] == [
         "no op added to chip would help but prims.fft_r2c itself",
         '  if your backend runs prims.fft_r2c: keep={"prims.fft_r2c"}, or target | {"prims.fft_r2c"}',
     ]
     both = suggestion(lambda x: (transformed(x), torch.exp(x)), ["view_as_real", "select", "real"])
-    assert both.ops == ("exp",) and both.out_of_reach == (way,) and both.calls is None
+    assert both.ops == ("exp",) and both.out_of_reach == (each,) and both.calls is None
     assert str(both).startswith("1 more op is enough for 1 of 2 blocked ops on chip")
 
 

@@ -135,7 +135,7 @@ def _blocked(call: str, error: NotLowered) -> ProvedCall:
     if found is None:  # what its result depends on is not known before it runs: the op itself would do
         itself = tuple(dict.fromkeys(each.op.removeprefix("aten.") for each in error.blockers))
         return ProvedCall(call, BLOCKED, needs=(itself,), reason=reason)
-    alone = found.ways[0].needs if len(found.ways) == 1 else ()
+    alone = found.requirements[0].needs if len(found.requirements) == 1 else ()
     together = tuple(each.op for each in found.additions)
     needs = alone or ((together,) if together and not found.out_of_reach else ())
     return ProvedCall(call, BLOCKED, needs=needs, is_smallest=found.smallest, reason=reason)
