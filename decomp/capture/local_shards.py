@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from decomp.capture.refused_kinds import is_distributed
 from decomp.errors import CaptureError, first_line
+from decomp.graphs.stateless import call_with_state
 from decomp.torch_internals.graphs import PyTreeCodeGen, make_fx, tree_info
 from decomp.torch_internals.pytree import tree_flatten, tree_unflatten
 
@@ -37,7 +38,7 @@ def local_program(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         whole = {name: _distributed(value, state[name]) for name, value in zip(shards, own)}
         named_args, named = tree_unflatten(inputs, in_spec)
         results: list[Any]
-        results, spec = tree_flatten(torch.func.functional_call(model, whole, named_args, named))
+        results, spec = tree_flatten(call_with_state(model, whole, named_args, named))
         if any(map(is_distributed, results)):
             raise _DistributedResult
         out.append(spec)

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from decomp.capture.subclasses import unwrap_program, unwrap_subclasses
 from decomp.errors import ArgumentError
 from decomp.functionalize.writes import can_require_grad
+from decomp.graphs.stateless import call_with_state
 from decomp.ir.aliases import attribute
 from decomp.ir.call import call_target, graphs_of
 from decomp.ir.effects import EffectTable
@@ -88,8 +89,8 @@ def run(
     """Run a module on copies. `wide`: in float64, including calls with an explicit dtype. `moved` changes inputs and
     state first. `mode`: a mode to run under. `plain`: without a mode. `drawn`: the results that depend on random
     numbers, which the gradients are then not of."""
-    given = _copies((tuple(args), dict(kwargs or {})))
-    state = _copies(dict((*module.named_parameters(), *module.named_buffers())))
+    given = copies_of((tuple(args), dict(kwargs or {})))
+    state = copies_of(dict((*module.named_parameters(), *module.named_buffers())))
     if moved is not None:
         given, state = moved(given), moved(state)
     if wide:
@@ -110,7 +111,7 @@ def run(
         stack.enter_context(torch.set_grad_enabled(bool(wanted)))
         # Parameters are exchanged and not copied into: the module
         # belongs to the user, and stays as it is if the run fails.
-        results = torch.func.functional_call(module, state, given[0], given[1])
+        results = call_with_state(module, state, given[0], given[1])
     named = {f"result{name}": t for name, t in _named(results) if isinstance(t, torch.Tensor)}
     changed = {f"{name}{AFTERWARDS}": t for name, t in before.items() if not _equal(t, kept[name])}
     tracked = frozenset(name for name, value in {**named, **changed}.items() if _is_tracked(value))
@@ -123,7 +124,7 @@ def _named(value: Any) -> Iterator[tuple[str, Any]]:
         yield pytree.keystr(path), leaf
 
 
-def _copies(value: Any) -> Any:
+def copies_of(value: Any) -> Any:
     """Copies of all tensors, which share memory, or are the same, exactly where the originals do."""
     memo: dict[int, Any] = {}
 

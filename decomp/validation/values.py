@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 from dataclasses import dataclass, replace
 import functools
 import math
@@ -15,8 +16,10 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from decomp.capture.source_state import source_unchanged
 from decomp.derive.decisions import Derived, op_of_node
 from decomp.errors import ArgumentError, first_line
+from decomp.functionalize.walk import mutates
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.call import call_target, metadata, read_results, select_results
 from decomp.ir.effects import EffectTable, recorded_behind
@@ -43,6 +46,7 @@ from decomp.validation.operands import NoOperands, from_run, is_pointwise, laid_
 from decomp.validation.promises import Promise, promise_of
 from decomp.validation.running_programs import (
     Narrow,
+    copies_of,
     forked_random_state,
     run_graph,
     weights_for as _weights,
@@ -162,9 +166,13 @@ def _measure_in_a_run(lowering: Lowering, given: Any, fresh: Mapping[ExpansionTe
             promise = _promise(lowering, decision)
             internals.verdicts[decision.template] = _verdict(node, decision, promise, seen, internals.derived_to_train)
 
+    root = internals.program.root
+    # What `decompose` keeps of a program may write to buffers of the model, as batch normalization in training does.
+    writes = mutates(planned.graph, root)
+    inputs = copies_of(inputs) if writes else inputs
     try:
-        with torch.no_grad():
-            run_graph(planned.graph, internals.program.root, inputs, visit)
+        with torch.no_grad(), source_unchanged(root, writes_parameters=True) if writes else contextlib.nullcontext():
+            run_graph(planned.graph, root, inputs, visit)
     except Exception:  # the source itself fails, which is not the lowering's fault: use random operands
         return
 

@@ -180,3 +180,47 @@ def test_an_error_in_the_tail_of_an_op_allows_none_elsewhere(activation, target)
     model = Diverging(activation)
     with pytest.raises(CaptureDiffers):
         decomp.lower(model, to=getattr(targets, target), args=(x,), verify="values")
+
+
+class UsedTwice(nn.Module):
+    """One layer by two paths, and weights that two more layers share."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.layers, self.tied = nn.Sequential(layer, nn.ReLU(), layer), Tied()
+
+    def forward(self, x):
+        return self.tied(self.layers(x))
+
+
+class UsedOnce(nn.Module):
+    """A batch normalization, whose buffers are written in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU())
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+VERBS = {
+    "lower": lambda model: decomp.lower(model, to=targets.core_aten, args=(x(),), verify="values"),
+    "decompose": lambda model: decomp.decompose(model, {F.relu: lambda x: x * (x > 0)}, args=(x(),), verify="values"),
+    "refold": lambda model: decomp.refold(model, args=(x(),), verify="values"),
+    "simplify": lambda model: decomp.simplify(model, args=(x(),)),
+    "budget": lambda model: decomp.budget(model, to=targets.tinygrad, args=(x(),)),
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("model", [UsedTwice, UsedOnce])
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_model_keeps_its_state(verb, model, training):
+    model = model().train(training)
+    tensors = {name: (each, each.clone()) for name, each in (*model.named_parameters(), *model.named_buffers())}
+    VERBS[verb](model)
+    for name, each in (*model.named_parameters(), *model.named_buffers()):
+        own, value = tensors[name]
+        assert each is own and torch.equal(each, value), name
