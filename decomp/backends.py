@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+import contextlib
 from dataclasses import dataclass, replace
 import functools
 from itertools import chain
@@ -457,11 +458,16 @@ def _decompose_for_inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> fx
         return module
     mode = detect_fake_mode(inputs)
     traced = make_fx(fx.Interpreter(module).run, decomposition_table=table, _allow_non_fake_inputs=True)
-    with torch.no_grad():
-        if mode is None:
-            return traced(*inputs)
-        with mode:
-            return traced(*inputs)
+    with torch.no_grad(), mode or contextlib.nullcontext():
+        # PyTorch gives inputs that are saved from two calls of one compile region the same fake tensor (torch 2.13),
+        # and a tracer knows a tensor by its identity.
+        first = {id(value): place for place, value in reversed(list(enumerate(inputs)))}
+        return traced(*(value if first[id(value)] == place else _other(value) for place, value in enumerate(inputs)))
+
+
+def _other(value: Any) -> Any:
+    """Another object for the same tensor."""
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _spell_comparisons_of_masks(module: fx.GraphModule) -> None:

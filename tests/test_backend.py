@@ -266,6 +266,23 @@ def test_operands_that_rules_made_one_are_two_to_a_branch() -> None:
     torch.testing.assert_close(value_and_gradient(compiled, x), (x + x, torch.linspace(1.0, 3.0, 3)))
 
 
+@torch.compiler.nested_compile_region
+def of_a_region(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return F.gelu(x), (x * 2).sum(), x.detach().exp()
+
+
+def of_regions(x: torch.Tensor) -> torch.Tensor:
+    (one, _, _), (_, total, constant) = of_a_region(x), of_a_region(x * 2)
+    return one + total * constant
+
+
+@pytest.mark.parametrize("compiler", ["eager", pytest.param("inductor", marks=NEEDS_COMPILER)])
+def test_a_compile_region_that_is_called_twice_is_trained(compiler: str) -> None:
+    compiled = torch.compile(of_regions, backend=decomp.backend(to=targets.core_aten, compiler=compiler))
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(of_regions, x))
+
+
 @NEEDS_COMPILER
 def test_inductor_compiles_what_a_target_keeps_in_a_branch() -> None:
     def program(x: torch.Tensor) -> Any:

@@ -3,6 +3,7 @@ by Inductor for compilation."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import sys
 from typing import Any
 
@@ -14,6 +15,7 @@ from decomp.ir.call import metadata
 from decomp.ir.dtypes import number_in
 from decomp.ir.op_facts import DISTINCT_OPERANDS
 from decomp.ir.spellings import MIRRORED
+from decomp.metadata.fakes import require_grad_like
 from decomp.metadata.strides import is_in_order
 from decomp.metadata.symbolic_sizes import expression
 from decomp.ops import aten
@@ -28,8 +30,21 @@ def prepare_bodies(module: fx.GraphModule) -> None:
         for node in inner.graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond):
             for _, branch in bodies(node, inner):
                 _lay_out_gradients(branch)
+        for node in inner.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
+            for _, body in bodies(node, inner):
+                _require_gradients(body, metadata(node))
         if inner is not module:
             _hide_constants(inner)
+
+
+def _require_gradients(body: fx.GraphModule, of_call: Sequence[Any]) -> None:
+    """Let results of a compile region require gradients, as those of a call do. PyTorch reads from the metadata of a
+    body which results have one (`get_output_metadata`, torch 2.13), and that of lowered calls does not tell."""
+    # A body is shared by calls, of which one may be on inputs without gradients: what one sets, no other resets.
+    for result, like in zip(body.graph.output_node().args[0], of_call):
+        if isinstance(result, fx.Node) and isinstance(like, torch.Tensor) and like.requires_grad:
+            result.meta["val"] = metadata(result).detach()
+            require_grad_like(result.meta["val"], like)
 
 
 def _hide_constants(body: fx.GraphModule) -> None:
