@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from typing_extensions import Unpack
 
+from decomp.capture.listed_inputs import has_lists, listed, taking_lists, with_an_input_for_each
 from decomp.costs.fusing import FUSED
 from decomp.errors import ArgumentError, pickle_or_explain, warn
 from decomp.functionalize.alias_sets import writes_alias_other_values
@@ -116,6 +117,9 @@ class TorchCompileBackend:
         """Compile one graph of Dynamo. `given`: `mode=` and `options=` of `torch.compile`."""
         from decomp.torch_internals.compiling import current_compilation
 
+        if has_lists(example_inputs):
+            flat = self(with_an_input_for_each(module, example_inputs), listed(example_inputs), **given)
+            return taking_lists(flat, module)
         number, reason = current_compilation()
         inner, own = _inner_compiler(self.compiler, given), self.compiler in _NAMED
         if isinstance(self.compiler, Backend) and self.options.partial:

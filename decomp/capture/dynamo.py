@@ -59,6 +59,8 @@ _IN_TRANSFORMS = (
     "_maybe_load_decompositions",
 )
 """Functions that Dynamo calls between those that enter and leave a level of `torch.func`."""
+_HOOK = "_register_hook_trampoline"
+"""The function by which Dynamo calls `register_hook` on a value of a graph under compiled autograd (torch 2.13)."""
 _LEVELS = ("torch._functorch", "torch._C._functorch", "torch.cuda", "torch.accelerator", "torch.autograd")
 """Modules whose functions affect later calls, and so cannot be written in a graph of overloads."""
 _LIMITS = (
@@ -138,7 +140,10 @@ def _find_state_switch(module: fx.GraphModule) -> str | None:
     """The name of the first function in a graph that changes state which a graph of overloads cannot express."""
     graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
     found = next((node for graph in graphs for node in graph.nodes if _switches_state(node)), None)
-    return getattr(found.target, "__name__", str(found.target)) if found is not None else None
+    if found is None:
+        return None
+    name: str = getattr(found.target, "__name__", str(found.target))
+    return "register_hook" if name == _HOOK else name
 
 
 def _switches_state(node: fx.Node) -> bool:
@@ -150,6 +155,8 @@ def _switches_state(node: fx.Node) -> bool:
     if node.op != "call_function" or isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
         return False
     name = getattr(node.target, "__name__", "")
+    if name == _HOOK:
+        return True
     if is_of_transform(node.target) or name in _IN_TRANSFORMS:
         return False
     return name not in _SWITCHES and str(getattr(node.target, "__module__", "")).startswith(_LEVELS)
