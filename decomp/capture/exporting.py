@@ -23,7 +23,7 @@ from decomp.capture.module_hooks import refuse_what_export_loses
 from decomp.capture.partly_meta import OnOneDevice, device_of_the_rest
 from decomp.capture.source_state import source_unchanged
 from decomp.capture.traced_regions import has_custom_functions, holds_custom_functions, record_modes
-from decomp.capture.violated_sizes import misdeclared_sizes, violated_sizes
+from decomp.capture.violated_sizes import misdeclared_sizes, refuse_dimensions_beyond_rank, violated_sizes
 from decomp.errors import CaptureError, MutationError, NotLowered, first_line, is_own_fault
 from decomp.ir.aliases import attribute
 from decomp.ir.arguments import substituted
@@ -62,6 +62,7 @@ def export(
     whether it is traced where tensor subclasses compute, which Dynamo does not do. Raises `CaptureError`,
     `MutationError`, `NotLowered`."""
     lost = {} if lost is None else lost
+    refuse_dimensions_beyond_rank(dynamic_shapes, _inputs_by_name(model, args, kwargs))
     try:
         with _ExpandByRule(infer) if infer is not None else contextlib.nullcontext() as expanding:
             found = _export_with_random(model, args, kwargs, dynamic_shapes, lost, below_autograd)
@@ -75,7 +76,7 @@ def export(
     except (MutationError, NotLowered):
         raise
     except Exception as error:
-        violated = violated_sizes(error) or misdeclared_sizes(error, _names_of_inputs(model, args, kwargs))
+        violated = violated_sizes(error) or misdeclared_sizes(error, _inputs_by_name(model, args, kwargs))
         if violated is not None:
             # Other ways to capture find the same, and log pages of it.
             raise CaptureError(f"torch.export could not capture {type(model).__name__}: {violated}") from error
@@ -100,12 +101,12 @@ def export(
     ) from refused
 
 
-def _names_of_inputs(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[str]:
+def _inputs_by_name(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     """The inputs by the names that `dynamic_shapes` has for them."""
     try:
-        return list(inspect.signature(model.forward).bind(*args, **(kwargs or {})).arguments)
+        return dict(inspect.signature(model.forward).bind(*args, **(kwargs or {})).arguments)
     except TypeError:  # they do not fit the model
-        return []
+        return {}
 
 
 def _captured_by_dynamo(

@@ -3,10 +3,13 @@ that were declared dynamic, and what to declare."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 import re
+from typing import Any
 
-from decomp.errors import first_line
+import torch
+
+from decomp.errors import CaptureError, first_line
 
 _INPUT_SIZE = re.compile(r"L\['(\w+)'\]((?:\[[^\]]*\])*)\.size\(\)\[(\d+)\]")
 _FURTHER = re.compile(r" Alternatively, you could.*| For more information about this error.*")
@@ -38,6 +41,36 @@ def misdeclared_sizes(error: BaseException, inputs: Iterable[str]) -> str | None
     said = _FURTHER.sub("", text).rstrip(".")
     named = ", ".join(inputs) or "there are none"
     return f"dynamic_shapes= does not fit its inputs: {said}\n  to do: give dynamic_shapes= for these inputs: {named}"
+
+
+def refuse_dimensions_beyond_rank(dynamic_shapes: Any, inputs: Mapping[str, Any]) -> None:
+    """Raise `CaptureError` for a size that is declared of a dimension that a tensor lacks: torch.export (2.13) ignores
+    it, and the program is captured with all sizes fixed."""
+    if isinstance(dynamic_shapes, Mapping):
+        pairs = [(name, inputs[name], dynamic_shapes[name]) for name in inputs if name in dynamic_shapes]
+    elif isinstance(dynamic_shapes, (list, tuple)):
+        pairs = [(name, value, given) for (name, value), given in zip(inputs.items(), dynamic_shapes)]
+    else:  # of objects for which PyTorch finds the tensors
+        return
+    for name, value, given in pairs:
+        _refuse_beyond_rank(name, value, given)
+
+
+def _refuse_beyond_rank(name: str, value: Any, declared: Any) -> None:
+    if isinstance(value, (list, tuple)) and isinstance(declared, (list, tuple)):
+        for index, pair in enumerate(zip(value, declared)):
+            _refuse_beyond_rank(f"{name}[{index}]", *pair)
+    elif isinstance(value, Mapping) and isinstance(declared, Mapping):
+        for key in value.keys() & declared.keys():
+            _refuse_beyond_rank(f"{name}[{key!r}]", value[key], declared[key])
+    elif isinstance(value, torch.Tensor) and isinstance(declared, Mapping):
+        rank = value.dim()
+        beyond = [each for each in declared if isinstance(each, int) and each not in range(-rank, rank)]
+        if beyond:
+            remedy = f"declare dimensions from 0 to {rank - 1} of it" if rank else "leave it out"
+            raise CaptureError(
+                f"dynamic_shapes= declares dimension {beyond[0]} of {name}, which has {rank}\n  to do: {remedy}"
+            )
 
 
 def _in_words(line: str) -> str:

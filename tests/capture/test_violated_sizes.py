@@ -76,3 +76,19 @@ def test_sizes_that_do_not_fit_the_inputs_are_said_once(shapes, text, capfd):
     assert text in first and "https:" not in first and "Alternatively" not in first
     assert remedy == "  to do: give dynamic_shapes= for these inputs: x, y"
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "shapes, text",
+    [
+        (({5: A}, {}), "declares dimension 5 of x, which has 2\n  to do: declare dimensions from 0 to 1 of it"),
+        (
+            {"x": None, "y": {-2: A}},
+            "declares dimension -2 of y, which has 1\n  to do: declare dimensions from 0 to 0 of",
+        ),
+    ],
+)
+def test_a_dimension_that_an_input_lacks_is_refused(shapes, text):
+    with pytest.raises(decomp.CaptureError) as refused:
+        decomp.lower(Summed(), to=targets.core_aten, args=(X, torch.randn(5)), dynamic_shapes=shapes)
+    assert text in str(refused.value)
