@@ -3,6 +3,7 @@ that were declared dynamic, and what to declare."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Mapping
 import re
 from typing import Any
@@ -14,6 +15,8 @@ from decomp.errors import CaptureError, first_line
 _INPUT_SIZE = re.compile(r"L\['(\w+)'\]((?:\[[^\]]*\])*)\.size\(\)\[(\d+)\]")
 _FURTHER = re.compile(r" Alternatively, you could.*| For more information about this error.*")
 _NO_FACT = re.compile(r" If you.*|Specializations unexpectedly required.*")
+_NO_MAXIMUM = re.compile(r", max=(oo|int_oo)(?=[,)])")
+"""A bound of infinity, for which Python has no name."""
 _NO_BOUND = re.compile(r" and [^ ]+ <= IntInfinity\(\)")
 
 
@@ -84,7 +87,24 @@ def _remedies(lines: list[str]) -> Iterator[str]:
         name, found, value = line.strip().partition(" = ")
         if not found:
             return
+        value = _NO_MAXIMUM.sub("", value)
         if value.isdigit():
             yield f"leave {name} out, which is always {value}"
-        else:
+        elif _is_declaration(value):
             yield f"declare {name} = {value}"
+        else:
+            yield f"leave {name} out of dynamic_shapes, or declare it Dim.AUTO"
+
+
+def _is_declaration(text: str) -> bool:
+    """Whether a value is one that Python has for a size: `Dim(...)`, another size, or a multiple or sum of one."""
+    try:
+        value = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return False
+    if isinstance(value, ast.Call):
+        return isinstance(value.func, ast.Name) and value.func.id == "Dim"
+    # `Dim` has the operators +, − and · with integers alone.
+    known = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Name, ast.Load, ast.Constant)
+    parts = list(ast.walk(value))
+    return all(isinstance(each, known) for each in parts) and sum(isinstance(each, ast.Name) for each in parts) == 1

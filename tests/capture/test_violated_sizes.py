@@ -5,6 +5,7 @@ import torch
 from torch.export import Dim
 
 import decomp
+from decomp.capture.violated_sizes import _is_declaration
 from decomp_rules import targets
 
 X = torch.randn(6, 5)
@@ -92,3 +93,24 @@ def test_a_dimension_that_an_input_lacks_is_refused(shapes, text):
     with pytest.raises(decomp.CaptureError) as refused:
         decomp.lower(Summed(), to=targets.core_aten, args=(X, torch.randn(5)), dynamic_shapes=shapes)
     assert text in str(refused.value)
+
+
+class Halves(torch.nn.Module):
+    def forward(self, x):
+        return x.view(2, x.shape[0] // 2, 5)
+
+
+def test_remedies_are_valid_python_that_works_once_followed():
+    with pytest.raises(decomp.CaptureError) as refused:
+        decomp.lower(Halves(), to=targets.core_aten, args=(X,), dynamic_shapes=({0: A},))
+    remedies = str(refused.value).split("to do: ")[1].split("; ")
+    names = {"Dim": Dim}
+    for remedy in remedies:
+        exec(remedy.removeprefix("declare "), names)
+    lowered = decomp.lower(Halves(), to=targets.core_aten, args=(X,), dynamic_shapes=({0: names["a"]},)).result
+    assert lowered(torch.randn(8, 5)).shape == (2, 4, 5)
+
+
+@pytest.mark.parametrize("text", ["Mod(a, 2)", "12/b", "a*b", "2*a if", "a//2", "floor(a)"])
+def test_relations_that_a_dim_cannot_express_are_no_declarations(text):
+    assert not _is_declaration(text)
