@@ -164,12 +164,13 @@ def surely(condition: Any) -> bool:
 
 def is_at_least(size: Any, least: Any) -> bool:
     """Whether a number is at least `least`; asked of PyTorch, unless it follows from remainders by positive numbers,
-    whose bounds sympy does not use (`n - k % n` is at least 1). A complex number, which has no order, never is."""
+    whose bounds sympy does not use (`n - k % n` is at least 1), or from a guard and the ranges, which PyTorch does not
+    add up. A complex number, which has no order, never is."""
     if isinstance(size, complex):
         return False
     if isinstance(size, torch.SymInt):
-        difference = size.node.expr - expression(least)
-        if _follows_from_remainders(difference, size.node.shape_env.var_to_range):
+        difference, env = size.node.expr - expression(least), size.node.shape_env
+        if _follows_from_remainders(difference, env.var_to_range) or _follows_from_guards(difference, env):
             return True
     return bool(size >= least)
 
@@ -190,6 +191,29 @@ def _follows_from_remainders(difference: Any, ranges: Mapping[Any, Any]) -> bool
         return False
     bounds = [[(free[each], sympy.Integer(0)), (free[each], each.args[1] - 1)] for each in remainders]
     return all(bound_sympy(linear.xreplace(dict(ends)), ranges).lower >= 0 for ends in itertools.product(*bounds))
+
+
+def _follows_from_guards(difference: Any, env: Any) -> bool:
+    """Whether an expression is not negative, because it is at least what some guard says is not negative."""
+    from decomp.torch_internals.sizes import bound_sympy
+
+    for guard in env.guards:
+        known = _not_negative_by(guard.expr)
+        if known is None or not known.free_symbols & difference.free_symbols:
+            continue
+        if bound_sympy(difference - known, env.var_to_range).lower >= 0:
+            return True
+    return False
+
+
+def _not_negative_by(guard: Any) -> Any:
+    """What a comparison of whole numbers says is not negative; None for other guards."""
+    kind = type(guard).__name__  # as sympy, which takes long to import, has been imported only with symbolic sizes
+    if kind in ("GreaterThan", "StrictGreaterThan"):
+        return guard.lhs - guard.rhs - int(kind == "StrictGreaterThan")
+    if kind in ("LessThan", "StrictLessThan"):
+        return guard.rhs - guard.lhs - int(kind == "StrictLessThan")
+    return None
 
 
 def is_data(size: Any) -> bool:

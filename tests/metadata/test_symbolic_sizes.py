@@ -52,6 +52,24 @@ def test_remainders_are_from_0_to_their_divisor():
             is_at_least(open_to_both, 0)
 
 
+def test_a_guard_and_the_ranges_are_added_up():
+    found = []
+
+    def backend(graph, inputs):
+        shape = next(node for node in graph.graph.nodes if node.op == "placeholder" and node.name == "l_x_")
+        n = shape.meta["example_value"].shape[0]
+        part, env = (n + 2) // 3, n.node.shape_env
+        with decided_at_every_size(env):
+            found.append([is_at_least(size, 0) for size in (n - 2 * part, n - part, n - part - 1)])
+        with pytest.raises(Undecided), decided_at_every_size(env):
+            is_at_least(n - 3 * part, 0)
+        return graph
+
+    torch._dynamo.reset()
+    torch.compile(lambda x: torch.cat(x.chunk(3)[::-1]), backend=backend, dynamic=True)(torch.ones(9, 2))
+    assert found == [[True] * 3]
+
+
 def test_plain_sizes_are_compared_as_they_are():
     assert same_size(3, 3) and not same_size(3, 4)
 
