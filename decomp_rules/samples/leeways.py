@@ -430,7 +430,10 @@ LEEWAYS: Mapping[str, UnspecifiedBehaviour] = {
     "_linalg_eigvals": UnspecifiedBehaviour(_eigvals),
     **{
         name: UnspecifiedBehaviour(lambda call, found: [*map(without_sign_of_zero, found)])
-        for name in "clamp clamp_min clamp_max maximum minimum fmax fmin aminmax _aminmax".split()
+        for name in (
+            "clamp clamp_min clamp_max maximum minimum fmax fmin aminmax _aminmax"
+            " _foreach_clamp_min _foreach_clamp_max _foreach_maximum _foreach_minimum"
+        ).split()
     },
     "addcmul": UnspecifiedBehaviour(_unless_overflowing),
     "lerp": UnspecifiedBehaviour(from_either_end),

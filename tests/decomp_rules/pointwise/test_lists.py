@@ -8,6 +8,7 @@ from torch import nn
 
 import decomp
 from decomp_rules import targets
+from decomp_rules.samples.leeways import leeway_of
 from tests.forms import FORMS, decomposed, exported, module_of
 from tests.functionalize.test_mutation import run, same, weight, x23
 
@@ -132,3 +133,12 @@ def test_numbers_that_a_tensor_holds_are_declined():
     module = torch.fx.GraphModule(nn.Module(), graph)
     with pytest.raises(decomp.NotLowered, match="PyTorch reads the numbers from the tensor of factors"):
         decomp.lower(module, to=targets.tinygrad)
+
+
+@pytest.mark.parametrize("name", ["maximum", "minimum", "clamp_min", "clamp_max"])
+def test_zeros_of_either_sign_are_equal_in_lists_too(name):
+    zero = torch.zeros(1)
+    forms = [
+        leeway_of(op, (), {}).results(None, [sign * zero]) for op in (name, f"_foreach_{name}") for sign in (1.0, -1.0)
+    ]
+    assert all(not torch.signbit(found) for (found,) in forms)
