@@ -19,6 +19,7 @@ from decomp import Rules, decline
 from decomp.ops import aten
 from decomp_rules.spatial import antialiasing, byte_images
 from decomp_rules.spatial.windows import every, ntuple, opmath
+from decomp_rules.support.floating import nearest_float
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.lines import Line
 from decomp_rules.support.operands import cast, same_size, wide
@@ -41,13 +42,13 @@ VECTORIZED = 128
 
 def _nearest(like: Tensor, size: Any, wanted: Any, align_corners: bool, ratio: Any) -> Taps:
     """⌊i · ratio⌋, in float32 as the kernels have it."""
-    place = _steps(like, size, wanted, torch.float32) * ratio
+    place = _steps(like, size, wanted, ratio, torch.float32) * ratio
     return [(_index(place.floor(), size), None)]
 
 
 def _nearest_exact(like: Tensor, size: Any, wanted: Any, align_corners: bool, ratio: Any) -> Taps:
     """⌊(i + ½) · ratio⌋, in float32 as the kernels have it."""
-    place = (_steps(like, size, wanted, torch.float32) + 0.5) * ratio
+    place = (_steps(like, size, wanted, ratio, torch.float32) + 0.5) * ratio
     return [(_index(place.floor(), size), None)]
 
 
@@ -80,9 +81,9 @@ def cubic_weights(t: Any, a: float = -0.75) -> tuple[Any, Any, Any, Any]:
     return far(t + 1), near(t), near(1 - t), far(2 - t)
 
 
-def _steps(like: Tensor, size: Any, wanted: Any, dtype: torch.dtype) -> Any:
-    """0, 1, … for each output element: numbers where both sizes are."""
-    if isinstance(size, int) and isinstance(wanted, int):
+def _steps(like: Tensor, size: Any, wanted: Any, ratio: Any, dtype: torch.dtype) -> Any:
+    """0, 1, … for each output element: numbers where the sizes and the ratio are."""
+    if isinstance(size, int) and isinstance(wanted, int) and isinstance(ratio, (int, float)):
         return Line([float(i) for i in range(wanted)], dtype)
     return torch.arange(wanted, dtype=dtype, device=like.device)
 
@@ -94,8 +95,8 @@ BY_SIZE: dict[Interpolation, tuple[int, ...]] = {_nearest: (1, 2), _linear: (1,)
 def _ratio(size: Any, wanted: Any, scale: float | None, multiples: Sequence[int] = (), by_scale: Any = 0) -> Any:
     """Elements of the input for each of the output: by the scale if there is one, but by the sizes where the output is
     one of `multiples` of the input, unless `by_scale` is 1."""
-    if scale is None or scale <= 0 or not multiples:
-        return size / wanted if scale is None or scale <= 0 else 1 / scale
+    if scale is None or scale <= 0:
+        return size / wanted
     if same_size(by_scale, 1) or not any(_may_be_multiple(size, wanted, scale, times) for times in multiples):
         return 1 / scale
     gap = math.prod(wanted - times * size for times in multiples)
@@ -108,7 +109,9 @@ def _ratio(size: Any, wanted: Any, scale: float | None, multiples: Sequence[int]
 def _may_be_multiple(size: Any, wanted: Any, scale: float, times: int) -> bool:
     """Whether the output can have `times` as many elements and the scale still matter. Of size · scale elements it has
     them from a size of 2 on if the scale is less than ½ above; of size 1 all elements are the same."""
-    if isinstance(size, int) and isinstance(wanted, int) or not same_size(wanted, _scaled(size, scale)):
+    if isinstance(size, int) and isinstance(wanted, int):
+        return wanted == times * size and times != scale
+    if not same_size(wanted, _scaled(size, scale)):
         return True
     return times < scale < times + 0.5
 
@@ -142,7 +145,7 @@ def _is_channels_last(x: Tensor) -> bool:
 
 def _places(like: Tensor, size: Any, wanted: Any, align_corners: bool, ratio: Any) -> Any:
     """The position of each output element in the input."""
-    steps = _steps(like, size, wanted, opmath(like.dtype))
+    steps = _steps(like, size, wanted, ratio, opmath(like.dtype))
     if align_corners:
         return steps * ((size - 1) / (wanted - 1) if wanted > 1 else 0)
     return (steps + 0.5) * ratio - 0.5
@@ -232,11 +235,30 @@ def _between_neighbours(x: Tensor, dim: int, factor: int) -> Tensor:
     return torch.stack(phases, dim + 1).flatten(dim, dim + 1)
 
 
+def _has_neighbours(size: Any) -> bool:
+    """Whether there are surely two elements or more."""
+    if isinstance(size, int):
+        return size > 1
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # deferred: it imports sympy
+
+    return statically_known_true(size > 1)
+
+
 def _factor(size: Any, wanted: Any, ratio: Any) -> int | None:
-    """The whole number of times that each element is repeated, if it is one."""
-    if not (isinstance(size, int) and isinstance(wanted, int)) or size == 0 or wanted % size:
+    """How many times as long the output is, if that is a whole number and the ratio agrees."""
+    if not isinstance(ratio, float) or not 0 < ratio <= 1:
         return None
-    return wanted // size if ratio == size / wanted else None
+    factor = round(1 / ratio)
+    return factor if ratio == 1 / factor and same_size(wanted, size * factor) else None
+
+
+def _repeats(interpolation: Interpolation, factor: int | None) -> bool:
+    """Whether each element is repeated `factor` times. Where the float32 next to 1 / factor is too small, as for 41,
+    the kernels take the first of the repeated ones from the element before."""
+    if not factor or interpolation not in (_nearest, _nearest_exact):
+        return False
+    ratio = nearest_float(1 / factor, torch.float32)
+    return interpolation is _nearest_exact or nearest_float(factor * ratio, torch.float32) >= 1
 
 
 def _resample(
@@ -284,12 +306,12 @@ def _interpolated(
         dim, size, factor = 2 + i, x.shape[2 + i], _factor(x.shape[2 + i], sizes[i], ratios[i])
         if same_size(size, sizes[i]) and interpolation is _linear:
             out = out + out * 0  # the kernels add the same element with weight 0, which is NaN if it is infinite
-        elif factor and interpolation in (_nearest, _nearest_exact):
+        elif factor and _repeats(interpolation, factor):
             if factor == 1:
                 continue
             lead, rest = list(out.shape[: dim + 1]), list(out.shape[dim + 1 :])
             out = out.unsqueeze(dim + 1).expand([*lead, factor, *rest]).flatten(dim, dim + 1)
-        elif factor in BINARY and size > 1 and interpolation is _linear and not align_corners:
+        elif factor in BINARY and _has_neighbours(size) and interpolation is _linear and not align_corners:
             out = _between_neighbours(out, dim, factor)
         else:
             out = _taps_sum(out, dim, interpolation(x, size, sizes[i], align_corners, ratios[i]))
@@ -328,7 +350,7 @@ def _resample_backward(
         factor = _factor(size, wanted, ratio)
         if factor == 1 or same_size(size, wanted) and interpolation is _linear:
             continue
-        if factor and interpolation in (_nearest, _nearest_exact):
+        if factor and _repeats(interpolation, factor):
             out = out.reshape([*out.shape[:dim], size, factor, *out.shape[dim + 1 :]]).sum(dim + 1)
         else:
             out = _taps_spread(out, dim, size, interpolation(grad, size, wanted, align_corners, ratio))

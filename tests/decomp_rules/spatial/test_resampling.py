@@ -174,6 +174,50 @@ def test_open_sizes_are_scaled_by_a_fraction(mode: str, scale: float, recomputed
         torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear"])
+@pytest.mark.parametrize("open_dims", [(2,), (2, 3)])
+@pytest.mark.parametrize("target", [targets.tinygrad, targets.luminal], ids=lambda target: target.name)
+def test_open_sizes_are_doubled_without_indices(mode: str, open_dims: tuple[int, ...], target) -> None:
+    class Twice(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.interpolate(x, scale_factor=2, mode=mode)
+
+    x = torch.randn(2, 2, 4, 6)
+    shapes = ({dim: torch.export.Dim.AUTO for dim in open_dims},)
+    open_, known = (
+        decomp.lower(Twice(), to=target, args=(x,), dynamic_shapes=given).result for given in (shapes, None)
+    )
+    most = len(decomp.calls(known)) + 1
+    assert len(decomp.calls(open_)) <= most
+    for sizes in ((4, 6), (9, 6), (70, 6), (5, 65)[: len(open_dims)] + (6,) * (2 - len(open_dims))):
+        x = torch.randn(2, 2, *sizes, requires_grad=True)
+        found, expected = open_(x), Twice()(x)
+        torch.testing.assert_close(found, expected)
+        grads = [torch.autograd.grad(result.square().sum(), x)[0] for result in (found, expected)]
+        torch.testing.assert_close(*grads)
+
+
+def test_a_size_that_only_the_kernel_of_open_ones_takes_by_its_scale() -> None:
+    class Scale(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.interpolate(x, scale_factor=2.3, mode="nearest")
+
+    shapes = ({2: torch.export.Dim.AUTO},)
+    module = decomp.lower(Scale(), to=targets.tinygrad, args=(torch.randn(2, 2, 4, 3),), dynamic_shapes=shapes).result
+    for size in (3, 9, 90):
+        x = torch.randn(2, 2, size, 3)
+        torch.testing.assert_close(module(x), Scale()(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize("factor", [3, 41, 47])
+def test_factors_whose_inverse_float32_rounds_down(mode: str, factor: int) -> None:
+    x = torch.randn(1, 2, 5)
+    lowered_agrees(lambda x: F.interpolate(x, scale_factor=factor, mode=mode), x)
+    shape = (1, 2, 5 * factor)
+    lowered_agrees(lambda x: F.interpolate(x, size=shape[-1], mode=mode), x)
+
+
 def test_open_sizes_are_scaled_by_a_fraction_in_an_onnx_model() -> None:
     class Scale(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
