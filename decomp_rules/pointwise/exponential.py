@@ -68,8 +68,8 @@ _EXPM1_BOTH_SIDES = {
 # Two short numbers h and g = h / ln 2, to 2⁻³³ and 2⁻⁶⁸ of it, from the continued fraction of ln 2: times a whole
 # number of up to 9 and 19 bits both are exact.
 STEPS = {torch.float32: (25469 / 2**16, 36744 / 2**16), torch.float64: (6847196937 / 2**34, 9878417065 / 2**34)}
-# Beyond ± this, eˣ is infinite and e⁻ˣ subnormal.
-_EXPM1_END = {torch.float32: 89.0, torch.float64: 710.0}
+# Up to this the power of two next to eˣ is finite, and above e⁻ˣ is subnormal.
+_EXPM1_END = {torch.float32: 88.2, torch.float64: 709.3}
 # From here on down eˣ is 0; and with so small an exponent, 2ⁿᵍ·eʳ for every rest r that has no digits.
 NOTHING = {torch.float32: -110.0, torch.float64: -760.0}
 _NO_POWER = -4096.0
@@ -172,14 +172,6 @@ def steps_and_rest(
     return n * g, x + n * (-sign * h)
 
 
-def whole_and_rest(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The whole part k of −x / ln 2, without a gradient, and x + k·ln 2, good to the last bit where 2ᵏ is normal: a
-    call more than `steps_and_rest`, for those who need 2ᵏ exactly."""
-    high, low = LN_2_PARTS[x.dtype]
-    k = torch.trunc(x * -LOG2_E)
-    return k, (x + k * high) + k * low
-
-
 def shifted(x: Tensor) -> Tensor:
     """A whole number between x − 3/2 and x − 1/2, without a gradient, for |x| < 2²²: adding a large number shifts out
     the fraction bits."""
@@ -249,13 +241,30 @@ def expm1(x: Tensor) -> Tensor:
 @float_math
 def expm1_of_parts(x: Tensor) -> Tensor:
     """eˣ − 1 by `expm1_of_minus`. ≤ 2 ULP, the gradients to 10⁻⁵."""
-    return expm1_of_minus(minus_within(x, _EXPM1_END[x.dtype]))
+    return _expm1_of_parts(x)
 
 
-def expm1_of_minus(x: Tensor) -> Tensor:
-    """e⁻ˣ − 1 = 2ᵏ·(eʳ − 1) + (2ᵏ − 1) with a polynomial for eʳ − 1: all its parts have one sign, so that no digits are
-    lost, next to 0 neither. x is finite."""
-    k, rest = whole_and_rest(x)
+@register(aten.expm1, level="standard")
+@float_math
+def expm1_of_rounded_parts(x: Tensor) -> Tensor:
+    """The same for targets without trunc and maximum. ≤ 2 ULP, the gradients to 10⁻⁵."""
+    return _expm1_of_parts(x, few_ops=True)
+
+
+def _expm1_of_parts(x: Tensor, few_ops: bool = False) -> Tensor:
+    end = _EXPM1_END[x.dtype]
+    turned = -at_least(x, -end, few_ops)
+    # Above, only the power is bounded: the rest grows on, so that result and gradients overflow where they should.
+    return expm1_of_minus(turned, at_least(turned, -end, few_ops), few_ops)
+
+
+def expm1_of_minus(x: Tensor, bounded: Tensor | None = None, few_ops: bool = False) -> Tensor:
+    """e⁻ˣ − 1 = 2ᵏ·(eʳ − 1) + (2ᵏ − 1) with a polynomial for eʳ − 1: with k towards 0 all parts have one sign, so that
+    no digits are lost, next to 0 neither. `bounded`: x, but where 2ᵏ would be infinite."""
+    bounded = x if bounded is None else bounded
+    high, low = LN_2_PARTS[x.dtype]
+    k = nearest(bounded.detach() * -LOG2_E) if few_ops else torch.trunc(bounded * -LOG2_E)
+    rest = (x + k * high) + k * low
     turned = [-c if i % 2 else c for i, c in enumerate(_EXPM1_BOTH_SIDES[x.dtype])]
     power = torch.exp2(k)
     return power * (rest * (rest * polynomial(rest, turned) - 1)) + (power - 1)

@@ -98,11 +98,14 @@ _TERMS = {torch.float32: 4, torch.float64: 8}
 _SINH = {dtype: tuple(1 / math.factorial(2 * k + 3) for k in range(n)) for dtype, n in _TERMS.items()}
 _COSH = {dtype: tuple(1 / math.factorial(2 * k + 2) for k in range(n)) for dtype, n in _TERMS.items()}
 # From where to where e^|x| / 2 is e^(|x| − c) times e^c / 2, which overflows no sooner than it should; c; and e^c / 2,
-# which is all but a float. Beyond, e^|x| itself is infinite, and so is its gradient.
+# which is all but a float.
 _NEAR_OVERFLOW = {
     torch.float32: (80.0, 89.41599, 45.4375, 2.7053628736963346e19),
     torch.float64: (700.0, 710.475860073944, 461.6875, 1.611772041512646e200),
 }
+# Beyond, e to this times e^c / 2 is infinite, and so are its gradients; an infinite exponential would make the second
+# 0·∞. It is a little more than a multiple of ln 2: the terms of a polynomial in what is left have one sign, not ∞ − ∞.
+_BEYOND_OVERFLOW = {torch.float32: 50.1, torch.float64: 300.3}
 
 # π/2 minus its float.
 _QUARTER_TURN_REST = {torch.float32: -4.371139000186241e-08, torch.float64: 6.123233995736766e-17}
@@ -344,8 +347,11 @@ def cosh(x: Tensor) -> Tensor:
 def _scaled(magnitude: Tensor) -> tuple[Tensor, Tensor]:
     """y and h of e^|x| / 2 = h·e^y: |x| and 1/2, but where e^|x| may overflow before its half does. Exact."""
     start, end, shift, half = _NEAR_OVERFLOW[magnitude.dtype]
-    large = torch.logical_and(start < magnitude, magnitude < end)
-    return magnitude - torch.where(large, shift, 0.0), torch.where(large, constant(magnitude, half), 0.5)
+    large = start < magnitude
+    exponent = magnitude - torch.where(large, shift, 0.0)
+    beyond = torch.logical_and(end <= magnitude, magnitude < math.inf)
+    exponent = torch.where(beyond, (magnitude - magnitude.detach()) + _BEYOND_OVERFLOW[magnitude.dtype], exponent)
+    return exponent, torch.where(large, constant(magnitude, half), 0.5)
 
 
 def _within_half(x: Tensor) -> Tensor:
