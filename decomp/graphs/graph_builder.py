@@ -207,12 +207,15 @@ def is_aten(graph: fx.Graph) -> bool:
     return (
         (any(isinstance(target, torch._ops.OpOverload) for target in targets) or _has_aten_bodies(graph))
         and not any(
-            # `_guards_fn` checks the inputs in `ExportedProgram.module()`; it is the only module called there.
-            node.op == "call_method" or node.op == "call_module" and node.target != "_guards_fn"
-            for node in graph.nodes
+            node.op == "call_method" or node.op == "call_module" and not checks_inputs(node) for node in graph.nodes
         )
         and not any(map(_is_function_of_torch, targets))
     )
+
+
+def checks_inputs(node: fx.Node) -> bool:
+    """Whether a node is the check of the inputs that `ExportedProgram.module()` calls; it calls no other module."""
+    return bool(node.op == "call_module" and node.target == "_guards_fn")
 
 
 def _has_aten_bodies(graph: fx.Graph) -> bool:

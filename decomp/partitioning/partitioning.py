@@ -12,11 +12,13 @@ import torch
 from torch import fx
 from typing_extensions import Unpack
 
+from decomp.capture.inputs.exported_guards import ExportedGuards
+from decomp.capture.lowered_module import add_input_check
 from decomp.costs.counting import BYTES
 from decomp.costs.model import Cost, price_by, unit_of
 from decomp.derive.pipeline import CaptureRequest
 from decomp.errors import ArgumentError, CaptureError, NotLowered
-from decomp.graphs.graph_builder import is_aten
+from decomp.graphs.graph_builder import checks_inputs, is_aten
 from decomp.ir.call import CALLS, is_host, metadata
 from decomp.loading import load as program_of
 from decomp.lowering import Lowering, lower
@@ -155,7 +157,13 @@ def _functional(source: CaptureRequest, options: Options) -> fx.GraphModule:
         tracer_class=source.tracer_class,
         dynamic_shapes=source.dynamic_shapes,
     )
-    return program_of(lowering, None, None, None).root
+    program = program_of(lowering, None, None, None).root
+    guards = ExportedGuards.of(program.graph, program)
+    if guards is not None:
+        for node in filter(checks_inputs, program.graph.nodes):
+            program.graph.erase_node(node)
+        add_input_check(program, guards)
+    return program
 
 
 def _require_parts_possible(program: fx.GraphModule, host: torch.device) -> None:

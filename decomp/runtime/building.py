@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from decomp.errors import LoadError, spell_target
+from decomp.graphs.graph_builder import checks_inputs
 from decomp.ir.accounting import effects_in
 from decomp.ir.aliases import attribute
 from decomp.ir.arguments import substituted
@@ -128,6 +129,8 @@ class CodeBuilder:
                 self._attribute(node)
             elif node.op == "output":
                 self.results = substituted(node.args[0], lambda n: n if self._leaves(n) else self.now.get(n, n))
+            elif checks_inputs(node):  # by the loaded program, before it is run
+                continue
             elif node.op == "call_module":
                 self.problems.modules.setdefault(f"the module {node.target}", []).append(node)
             # The backend has one array for both dtypes, so that a cast between them is nothing to it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 import functools
 import traceback
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from decomp.capture.inputs.exported_guards import ExportedGuards
 from decomp.capture.inputs.trees import flat_inputs
 from decomp.capture.lowered_module import check_of
 from decomp.errors import (
@@ -82,6 +83,7 @@ class Loaded:
         self.backend, self.source = backend, root.graph
         self.root, self._results = root, built.results
         """The program, with parameters as attributes."""
+        self._guards = ExportedGuards.of(root.graph, root)
         # State first: generated code takes inputs last, and a caller passes only these.
         self.leaves: tuple[Leaf, ...] = (
             *_state(backend, root, built.state, built.border, self.narrower),
@@ -247,6 +249,15 @@ class Loaded:
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The values of the inputs, in order, checked as the lowered module checks them."""
+        flat, inputs = self._in_order(args, kwargs), [leaf for leaf in self.leaves if leaf.kind == "input"]
+        if self._guards is not None:
+            try:
+                self._guards(self.root, {str(leaf.node.target): value for leaf, value in zip(inputs, flat)})
+            except AssertionError as error:
+                raise _wrong_inputs(inputs, error) from error
+        return flat
+
+    def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         # Hooks of the root are run here, as the graph is not run as a module.
         hooks, check = self.root._forward_pre_hooks, check_of(self.root)
         placed, by_name = tree_map_only(torch.Tensor, _on_meta, (args, kwargs)) if self._is_of_meta else (args, kwargs)
@@ -258,9 +269,7 @@ class Loaded:
         except (RuntimeError, TypeError, ValueError) as error:  # raised by torch.export's input check, without details
             if isinstance(error, DecompError):
                 raise
-            found = [leaf for leaf in self.leaves if leaf.kind == "input"]
-            inputs = (f"{leaf.name}: {describe_tensor(metadata(leaf.node))}" for leaf in found)
-            raise WrongInputs(tuple(inputs), error) from error
+            raise _wrong_inputs([leaf for leaf in self.leaves if leaf.kind == "input"], error) from error
         if isinstance(self.source._codegen, PyTreeCodeGen):
             return flat_inputs(self.source._codegen, args, kwargs)
         names = [leaf.name for leaf in self.leaves if leaf.kind == "input"]
@@ -405,6 +414,10 @@ def _narrower(program: Any) -> Mapping[torch.dtype, torch.dtype]:
     module = program if isinstance(program, fx.GraphModule) else program.graph_module
     found = [tuple(map(dtype_named, pair)) for pair in module.meta.get("custom", {}).get("narrower", {}).items()]
     return {wide: narrow for wide, narrow in found if wide is not None and narrow is not None}
+
+
+def _wrong_inputs(inputs: Iterable[Leaf], why: BaseException) -> WrongInputs:
+    return WrongInputs(tuple(f"{leaf.name}: {describe_tensor(metadata(leaf.node))}" for leaf in inputs), why)
 
 
 def _failed_option(backend: str, option: str, on: str, cause: BaseException) -> BackendError:

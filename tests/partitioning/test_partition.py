@@ -423,3 +423,26 @@ def test_composites_of_the_parts_run_by_the_chips_own_function():
 
     torch.testing.assert_close(own.load(found)(x), Activated()(x))
     assert seen == ["none", "none"] and len(found.parts) == 3
+
+
+class Shifted(nn.Module):
+    def forward(self, x, y):
+        return F.gelu(x + y) * torch.arange(x.shape[0])
+
+
+def test_the_module_of_an_exported_program_keeps_its_guards():
+    x, open_size = torch.randn(6), {0: Dim.AUTO}
+    exported = torch.export.export(Shifted(), (x, x), dynamic_shapes={"x": open_size, "y": open_size}).module()
+    assert exported.graph.find_nodes(op="call_module", target="_guards_fn")
+    parts = decomp.partition(exported, (x, x), to=chip.target)
+    loaded = chip.load(decomp.lower(exported, args=(x, x), to=chip.target))
+    for program in (parts, parts.load(chip), loaded):
+        torch.testing.assert_close(program(x[:4], x[:4]), exported(x[:4], x[:4]))
+    # PyTorch would broadcast it: that the sizes are equal only the guards know.
+    for program, error in (
+        (parts, RuntimeError),
+        (parts.load(chip), RuntimeError),
+        (loaded, decomp.errors.WrongInputs),
+    ):
+        with pytest.raises(error):
+            program(x, x[:1])
