@@ -67,6 +67,12 @@ def test_a_call_on_the_meta_device_becomes_as_many_calls_as_on_the_cpu(op, targe
     assert found[0] == found[1]
 
 
+def test_folding_without_values_says_what_was_not_run():
+    model, args = made("meta")
+    found = decomp.refold(decomp.lower(model, to=targets.core_aten, args=args), verify="values")
+    assert found.proof.checks[-1].startswith("the whole program not run, as there are no values for ")
+
+
 @pytest.mark.parametrize("verify", ["values", "full"])
 @pytest.mark.parametrize("kind", ["meta", "fake"])
 def test_every_level_of_verification_takes_programs_without_numbers(kind, verify):

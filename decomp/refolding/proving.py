@@ -21,6 +21,7 @@ from decomp.proof.invariants import (
     same_regions,
 )
 from decomp.proof.returned_program import signatures_agree
+from decomp.validation.running_programs import without_numbers
 from decomp.validation.whole_programs import whole_programs
 
 
@@ -49,6 +50,9 @@ def verify_refolding(
 def _measured(source: Any, result: Any, given: Any) -> str:
     if given is None:
         return "the whole program not run, as there are no example inputs"
+    missing = without_numbers(source, *given)
+    if missing is not None:
+        return f"the whole program not run, as {missing}"
     return whole_programs(source, result, *given)
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import functools
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
-from decomp.errors import ArgumentError, spell_target
+from decomp.errors import ArgumentError, RuleError, spell_target
 from decomp.ir.call import Call
 from decomp.ir.ops import Op, op as op_of
 from decomp.rules.accuracy import require_level
@@ -343,5 +344,11 @@ def as_rules(rules: Any) -> Rules:
     if isinstance(rules, Rules):
         return rules
     if isinstance(rules, Mapping):
-        return Rules(rules)
+        try:
+            return Rules(rules)
+        except RuleError as error:
+            if not all(isinstance(op, torch._ops.OpOverload) for op in rules):
+                raise
+            remedy = "pass a decomposition table of PyTorch as rules=decomp.Rules.from_torch(table)"
+            raise RuleError(error.rule, error.problem, f"{remedy}, or {error.remedy}") from error
     raise ArgumentError(f"rules= must be decomp.Rules or a dict of functions by op, not {type(rules).__name__}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING or has_collectives():
     RULES = decomp.Rules([*reductions.RULES.entries, *gathers.RULES.entries, *coalesced.RULES.entries])
     _NAMES = "all_reduce all_gather_into_tensor reduce_scatter_tensor all_to_all_single broadcast wait_tensor"
     OPS = frozenset(f"_c10d_functional.{name}" for name in _NAMES.split())
-    """The collectives that PyTorch's own backends have, and the call that waits for one."""
+    """The collectives on one tensor that PyTorch's own backends have, and the call that waits for one."""
 
 
 def __getattr__(name: str) -> Any:

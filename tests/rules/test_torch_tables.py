@@ -97,3 +97,10 @@ def test_entries_that_write_into_their_arguments_are_left_out():
 def test_a_key_that_is_no_op_is_an_error():
     with pytest.raises(decomp.errors.UnknownOp, match="relu"):
         Rules.from_torch({"relu": F.relu})
+
+
+def test_a_table_passed_as_a_dict_is_refused_with_the_way_to_make_rules_of_it():
+    with pytest.raises(
+        decomp.errors.RuleError, match=r"decomp\.Rules\.from_torch\(table\), or use the op's parameter names"
+    ):
+        decomp.lower(nn.Hardswish(), to=targets.core_aten, args=(X,), rules=core_aten_decompositions())
