@@ -134,6 +134,19 @@ def plan_program(
     return PlannedProgram(module, plan, planner.memory, planner.alternatives.runs, traced)
 
 
+def functional_program(module: Module, matching: RuleSelection) -> Module:
+    """A program as its patterns are searched by a plan; the program itself if it writes no tensor. Raises
+    `MutationError`."""
+    if not matching.must_be_functional(module.graph, module.root):
+        return module
+    planner = Planner(matching, module, Policy())
+    with planning_sizes(module.mode):
+        found = functionalize_module(module, PlanningSession(module, matching, planner, partial=True))
+    planner.memory.signatures.forget_nodes()
+    planner.close()
+    return found
+
+
 @dataclass(frozen=True)
 class PlanningSession:
     """What the passes that plan one program share."""

@@ -348,6 +348,38 @@ def test_match_finds_without_replacing():
     assert all(node.graph is graph.graph for each in found for node in each.sources)
 
 
+@pytest.mark.parametrize("exports", [False, True])
+def test_match_finds_calls_in_place_as_lower_does(exports):
+    model, given = nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True)), torch.rand(2, 4)
+    program = torch.export.export(model, (given,)) if exports else fx.symbolic_trace(model)
+    (found,) = decomp.match(program, linear_relu_pattern)
+    assert [node.name for node in found.sources] == (["linear", "relu_"] if exports else ["_0", "_1"])
+    assert all(node.graph is program.graph for node in found.sources)
+
+
+def test_match_names_captured_nodes_wherever_they_can_be_replaced():
+    def function(x):
+        y = F.relu(x * 2)
+        written = x * 3
+        before = F.relu(written)
+        kept = F.relu_(x * 4)
+        kept.add_(1)
+        written.view(-1).add_(1)
+        return y, before, kept, F.relu(written)
+
+    graph = fx.symbolic_trace(function)
+    found = decomp.match(graph, lambda a, k: F.relu(a * k))
+    assert [each["k"] for each in found] == [2, 4]
+    assert [each.root.graph is graph.graph for each in found] == [True, False]
+    assert "mul_1 is used elsewhere" in str(found)
+
+
+def test_match_finds_calls_in_a_program_that_cannot_be_functional():
+    graph = fx.symbolic_trace(lambda x, i: (F.relu(x * 2), x.resize_(3)))
+    (found,) = decomp.match(graph, lambda a: F.relu(a * 2))
+    assert found.root.graph is graph.graph
+
+
 def test_match_says_what_is_nearly_one():
     model = fx.symbolic_trace(lambda x, w, b: F.relu(y := F.linear(x, w, b)) + y + F.relu(F.leaky_relu(x)))
     found = decomp.match(model, linear_relu_pattern)
