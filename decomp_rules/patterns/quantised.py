@@ -84,18 +84,30 @@ def integer_linear(
     bias: Any = None,
 ) -> Tensor | Declined:
     """s s′ (q pᵀ − z Σ p − z′ Σ (q − z)) + b; q: int8 or uint8, (*, K); p: int8, (N, K); s′, z′: (N,). The integers are
-    exact; they are rounded to float32, the scales are multiplied, the two are, and b is added."""
+    exact; they are rounded to float32, the scales are multiplied, the two are, and b is added. Of z′ the part that fits
+    int8 is subtracted exactly, and the rest, usually 0, in float32: so no sum leaves int32, whatever z′ is."""
     if q.dtype not in (torch.int8, torch.uint8) or p.dtype != torch.int8:
         return decomp.decline("the values are not of 8 bits, those of the weight signed")
+    if scales.dtype != torch.float32:
+        return decomp.decline(f"the scales of the weight are {scales.dtype}, in which the kernel rounds the weight")
+    if not isinstance(z, int):
+        return decomp.decline("the zero point is known at run time only, and may not fit 8 bits")
     if p.shape[1] > 2**14 or not -128 <= z <= 255:
         return decomp.decline("sums of more than 16,384 products, or of a zero point beyond 8 bits, may leave int32")
+    # The kernel subtracts zero points of fewer bits in their own dtype, where the difference may wrap.
+    if zeros is not None and zeros.dtype not in (torch.int32, torch.int64):
+        return decomp.decline(f"the zero points of the weight are {zeros.dtype}, not int32 or int64")
     if q.dtype == torch.uint8:
         q, z = (q.to(torch.int16) - 128).to(torch.int8), z - 128
     rows = q.reshape(-1, q.shape[-1])
     total = torch._int_mm(rows, p.t()) - z * p.sum(1, dtype=torch.int32)
-    if zeros is not None:
+    if zeros is None:
+        out = total.to(torch.float32)
+    else:
         steps = rows.sum(1, keepdim=True, dtype=torch.int32) - z * q.shape[-1]
-        total = total - steps * zeros.to(torch.int32)
-    out = total.to(torch.float32) * (scales * s)
+        near = zeros.clamp(-128, 127)
+        total = total - steps * near.to(torch.int32)
+        out = total.to(torch.float32) - steps.to(torch.float32) * (zeros - near).to(torch.float32)
+    out = out * (scales * s)
     out = out if bias is None else out + bias
     return out.reshape([*q.shape[:-1], p.shape[0]])

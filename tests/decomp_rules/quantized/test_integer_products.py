@@ -79,3 +79,71 @@ def test_sums_that_may_not_fit_are_declined() -> None:
     model, q = Quantised(INT8, None, False, 2**14 + 1), values(INT8, 1, 2**14 + 1)
     program = decomp.decompose(torch.export.export(model, (q,)), INTEGER_PRODUCTS)
     assert not decomp.calls(program, "_int_mm")
+
+
+class Given(torch.nn.Module):
+    """A linear layer on quantised values, whose weight, scales and zero points are inputs."""
+
+    def forward(
+        self, q: torch.Tensor, p: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bias: Any = None
+    ) -> torch.Tensor:
+        x = ops.dequantize_per_tensor(q, 0.05, 3, *INT8)
+        return F.linear(x, ops.dequantize_per_channel(p, scales, zeros, 0, *INT8), bias)
+
+
+def operands(scales: torch.dtype, zeros: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    return values(INT8, 4, 16), values(INT8, 8, 16), torch.rand(8).to(scales), zeros
+
+
+@pytest.mark.parametrize(
+    "zeros",
+    [
+        torch.arange(-1, 7, dtype=torch.int32) * 2**28,
+        torch.arange(-4, 4) * 2**40 + 1,
+        torch.arange(8) * 100 - 400,
+    ],
+    ids=["beyond int32 sums", "beyond int32", "about 8 bits"],
+)
+def test_zero_points_of_any_size_give_the_product_of_real_numbers(zeros: torch.Tensor) -> None:
+    q, p, scales, _ = args = operands(torch.float32, zeros)
+    program = decomp.decompose(torch.export.export(Given(), args), INTEGER_PRODUCTS)
+    assert decomp.calls(program, "_int_mm")
+    weight = (p.double() - zeros.double()[:, None]) * scales.double()[:, None]
+    found, real = program.module()(*args).double(), F.linear((q.double() - 3) * 0.05, weight)
+    assert ((found - real).abs() / real.abs().amax(0)).max() < 2**-22
+
+
+DECLINED = {
+    "the zero points of the weight are torch.float32, not int32 or int64": (torch.float32, torch.rand(8) * 5),
+    # The kernel subtracts these in int8, where the difference wraps.
+    "the zero points of the weight are torch.int8, not int32 or int64": (torch.float32, values(INT8, 8)),
+    "the scales of the weight are torch.bfloat16, in which the kernel rounds": (torch.bfloat16, torch.arange(8)),
+    "the scales of the weight are torch.float64, in which the kernel rounds": (torch.float64, torch.arange(8)),
+}
+
+
+@pytest.mark.parametrize("reason", DECLINED)
+def test_what_is_no_product_of_integers_is_declined(reason: str) -> None:
+    args = operands(*DECLINED[reason])
+    program = torch.export.export(Given(), args)
+    assert not decomp.calls(decomp.decompose(program, INTEGER_PRODUCTS), "_int_mm")
+    assert reason in str(decomp.plan(program, to=targets.core_aten, rules=INTEGER_PRODUCTS | RULES))
+
+
+class Dynamic(torch.nn.Module):
+    """A linear layer whose input is quantised by its own range, as dynamic quantisation does it."""
+
+    def forward(self, x: torch.Tensor, p: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+        s, z = ops.choose_qparams.tensor(x, -128, 127, 1e-6, torch.int8)
+        q = ops.quantize_per_tensor.tensor(x, s, z, *INT8)
+        x = ops.dequantize_per_tensor.tensor(q, s, z, *INT8)
+        return F.linear(x, ops.dequantize_per_channel(p, scales, zeros, 0, *INT8))
+
+
+def test_a_zero_point_that_is_known_at_run_time_only_is_declined() -> None:
+    _, *weights = operands(torch.float32, torch.zeros(8, dtype=torch.int64))
+    program = torch.export.export(Dynamic(), (torch.randn(4, 16), *weights))
+    assert not decomp.calls(decomp.decompose(program, INTEGER_PRODUCTS), "_int_mm")
+    said = str(decomp.plan(program, to=targets.core_aten, rules=INTEGER_PRODUCTS | RULES))
+    assert "the zero point is known at run time only, and may not fit 8 bits" in said
