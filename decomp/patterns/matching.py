@@ -227,13 +227,19 @@ class _PatternSearch:
             same = state.placed[p] is h
             return None if same else self._miss(state, f"{h.name} is not the same value as {state.placed[p].name}")
         choices = list(self._readings(state, p, h))
+        if choices:
+            return choices
         # Only if the call itself does not match: a pattern may contain dropout.
         below = self.host.terms.passed_on(h)
-        if not choices and below is not None:
+        if below is not None:
             state.through[h] = None
             state.goals.append((p, below, "", None))
             return None
-        return choices or self._miss(state, self._unlike(p, h))
+        reason = next(self._other_arguments(p, h), None)
+        if reason is None:
+            return self._miss(state, self._unlike(p, h))
+        # The op is that of the pattern, which is further than any other came.
+        return self._miss(_MatchState([], {**state.placed, p: h}), reason)
 
     def _unlike(self, p: fx.Node, h: fx.Node) -> str:
         wanted, found = self.pattern.terms.raw(p), self.host.terms.raw(h)
@@ -250,24 +256,28 @@ class _PatternSearch:
             goals: list[Goal] = [(a, b, "", None) for a, b in pairs]
             if len(p.args) == len(h.args) and p.kwargs.keys() == h.kwargs.keys():
                 yield _Choice(goals, (), p, h)
+        for own, other in self._same_op(p, h):
+            if _other_argument(own, other) is None:
+                yield from self._arguments(p, h, own, other)
+
+    def _same_op(self, p: fx.Node, h: fx.Node) -> Iterator[tuple[NodeReading, NodeReading]]:
+        """The readings of two calls as one op."""
         for own in self.pattern.terms.of(p):
             for other in self.host.terms.of(h):
                 # An in-place call also writes, which the replacement would not.
                 if own.op == other.op and not other.inplace:
-                    yield from self._arguments(state, p, h, own, other)
+                    yield own, other
 
-    def _arguments(
-        self, state: _MatchState, p: fx.Node, h: fx.Node, own: NodeReading, other: NodeReading
-    ) -> Iterator[_Choice]:
+    def _other_arguments(self, p: fx.Node, h: fx.Node) -> Iterator[str]:
+        """Why readings of two calls as one op have other arguments."""
+        for own, other in self._same_op(p, h):
+            name = _other_argument(own, other)
+            if name is not None:
+                yield f"{name} of {h.name} is {_shown(other.arguments.get(name))}"
+
+    def _arguments(self, p: fx.Node, h: fx.Node, own: NodeReading, other: NodeReading) -> Iterator[_Choice]:
         ours, theirs = own.arguments, other.arguments
         goals: list[Goal] = [(ours[name], theirs[name], name, other) for name in ours if name in theirs]
-        if len(goals) < len(ours) or len(goals) < len(theirs):
-            for name in sorted(ours.keys() ^ theirs.keys()):
-                # An optional argument that only one overload has may be absent if it has its default.
-                one = ours.get(name, theirs.get(name))
-                if one not in (None, False) and not (name == "alpha" and one == 1):
-                    self._placed_miss(state, p, h, f"{name} of {h.name} is {_shown(theirs.get(name))}")
-                    return
         orders = [goals]
         if own.op.removeprefix("aten.") in COMMUTATIVE and len(goals) > 1 and own.arguments.get("alpha", 1) == 1:
             (a, b, *_), (c, d, *_) = goals[:2]
@@ -287,9 +297,6 @@ class _PatternSearch:
             return isinstance(h, (int, float)) and kind_of(p) == "host"
         wanted = list_readings(op_name(p))
         return not wanted.isdisjoint(list_readings(op_name(h))) or self.host.terms.passed_on(h) is not None
-
-    def _placed_miss(self, state: _MatchState, p: fx.Node, h: fx.Node, reason: str) -> None:
-        self._miss(_MatchState([], {**state.placed, p: h}), reason)
 
     def _beside(self, state: _MatchState) -> Iterator[_Choice]:
         """Candidates for an output that the root does not depend on, found among the users of matched values."""
@@ -316,7 +323,7 @@ class _PatternSearch:
             found = compute_number(p, state.bound, state.placed)
             # A symbolic size equals no number without a guard.
             if type(found) not in (int, float) or found != number:
-                self._miss(state, f"the pattern computes {found} for {p.name}, but the program has {number}")
+                self._miss(state, f"{_computed(p, found)}, the program has {number}: a free variable takes any number")
                 return False
         return True
 
@@ -337,6 +344,25 @@ def compute_number(p: Any, bound: Mapping[str, Any], placed: Mapping[fx.Node, fx
         return call_target(p.target, args, p.kwargs)
     except Exception:  # it needs data, of which there is only metadata
         return None
+
+
+def _other_argument(own: NodeReading, other: NodeReading) -> str | None:
+    """An argument that only one of two readings of an op has, and that is not its default; None if there is none."""
+    if own.arguments.keys() == other.arguments.keys():
+        return None
+    for name in sorted(own.arguments.keys() ^ other.arguments.keys()):
+        # An optional argument that only one overload has may be absent if it has its default.
+        one = own.arguments.get(name, other.arguments.get(name))
+        if one not in (None, False) and not (name == "alpha" and one == 1):
+            return name
+    return None
+
+
+def _computed(p: fx.Node, found: Any) -> str:
+    """What the pattern computes where the program has a number."""
+    if found is None:
+        return f"the pattern computes {p.name}, which is not known without metadata"
+    return f"the pattern computes {found} for {p.name}"
 
 
 def _op(term: NodeReading | None) -> str:

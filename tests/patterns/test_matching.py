@@ -305,3 +305,25 @@ def test_many_patterns_and_orders_cost_no_more_than_a_bounded_number_of_steps():
     graph = fx.symbolic_trace(chain).graph
     assert len(found(graph, chain)) == 1
     assert not found(graph, other)
+
+
+def flattened(x):
+    return x.view(x.shape[0] * x.shape[1]) * 2
+
+
+def test_a_size_that_the_program_writes_otherwise_is_the_reason():
+    assert found(exported(lambda x: x.view(8) * 2, x).graph, flattened)
+    (reason,) = missed(exported(lambda x: x.view(-1) * 2, x).graph, flattened)
+    assert reason == "the pattern computes 8 for mul, the program has -1: a free variable takes any number"
+    (reason,) = missed(fx.symbolic_trace(lambda x: x.view(-1) * 2).graph, flattened)
+    assert reason == (
+        "the pattern computes mul, which is not known without metadata, the program has -1: a free variable takes any "
+        "number"
+    )
+
+
+def test_the_reason_is_not_an_argument_of_an_overload_that_is_not_called():
+    (reason,) = missed(exported(lambda x: x.view(3, 4) * 2, torch.rand(12)).graph, lambda x, n: x.view(n, 6) * 2)
+    assert reason == "size of aten.view is 4, not 6"
+    (reason,) = missed(exported(lambda x: x.view(torch.int32) * 2, x).graph, lambda x: x.view(2, 4) * 2)
+    assert reason == "dtype of view is torch.int32"
