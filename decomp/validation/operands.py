@@ -17,6 +17,7 @@ from decomp.ir.call import bound_call, metadata
 from decomp.ir.dtypes import is_integer
 from decomp.ir.op_facts import CHECKS_RANGE
 from decomp.metadata.symbolic_sizes import size_hint
+from decomp.patterns.pattern import Pattern
 from decomp.torch_internals import pytree
 
 LARGEST = 1 << 24
@@ -102,7 +103,7 @@ def variants(node: fx.Node, seen: Sequence[Any]) -> Iterator[tuple[str, list[Any
     floats = sum(leaf.is_floating_point() for leaf in leaves)
     for name, change in _VARIANTS.items() if floats else ():
         yield name, _changed(seen, change, torch.is_floating_point)
-    if floats == 1:
+    if floats == 1 and not _takes_steps(node):
         yield "all masked", _changed(seen, _masked, torch.is_floating_point)
     if any(map(_is_bool, leaves)):
         yield "all true", _changed(seen, torch.ones_like, _is_bool)
@@ -110,6 +111,23 @@ def variants(node: fx.Node, seen: Sequence[Any]) -> Iterator[tuple[str, list[Any
     if any(map(is_integer, leaves)) and _checks_its_integers(node):
         yield "repeated", _changed(seen, _repeated, is_integer)
         yield "in another order", _changed(seen, lambda leaf: leaf.flatten().flip(0).view(leaf.shape), is_integer)
+
+
+def _takes_steps(node: fx.Node) -> bool:
+    """Whether a tensor operand is the size of the steps of a quantised op, which is finite: with infinite ones all its
+    results are infinite or NaN, and products of integers sum other ones of these than products of floats do."""
+    if isinstance(node.target, Pattern):
+        given = dict(zip(node.target.variables, node.args))
+        readings = filter(None, map(node.target.terms.raw, node.target.calls))
+        found = [given.get(str(reading.arguments.get(name))) for reading in readings for name in _STEPS]
+    else:
+        bound = bound_call(node)
+        found = [bound.arguments.get(name) for name in _STEPS] if bound is not None else []
+    return any(isinstance(each, fx.Node) and isinstance(metadata(each), torch.Tensor) for each in found)
+
+
+_STEPS = ("scale", "scales")
+"""The names of the argument of quantised ops that is the size of their steps."""
 
 
 def _is_bool(leaf: torch.Tensor) -> bool:

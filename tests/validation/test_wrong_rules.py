@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.ao.quantization.fx._decomposed  # which registers the ops
 from torch.nn import functional as F
 
 import decomp
@@ -129,3 +130,36 @@ def test_a_rule_that_is_wrong_at_an_edge_is_named(name):
         decomp.lower(model, to=targets.tinygrad - [op.overloadpacket], args=args, rules=rules | RULES, verify="values")
     assert type(caught.value).__name__ in ("ValuesDiffer", "GradientsDiffer")
     assert rule.__name__ in str(caught.value)
+
+
+CODES, STEPS = torch.randint(-128, 128, (4, 6), dtype=torch.int8), torch.rand(4) + 0.5
+
+
+def dequantised(q, steps):
+    return torch.ops.quantized_decomposed.dequantize_per_channel(q, steps, None, 0, -128, 127, torch.int8)
+
+
+def test_steps_of_quantised_ops_are_not_masked():
+    rules = decomp.Rules()
+    op = "quantized_decomposed.dequantize_per_channel"
+    # NaN for infinite steps, where the kernel has infinities.
+    rules.register(op)(lambda q, s, *_, **__: q.float() * s[:, None] - 0 * s[:, None])
+    rules.pattern(lambda q, s: torch.relu(dequantised(q, s)))(
+        lambda q, s: torch.relu(q.float() * s[:, None] - 0 * s[:, None])
+    )
+    for function in (dequantised, lambda q, steps: torch.relu(dequantised(q, steps))):
+        decomp.decompose(Holder(function), rules, args=(CODES, STEPS), verify="values")
+
+
+def test_other_operands_beside_quantised_ones_are_masked():
+    def masked(q, scores):
+        values = torch.ops.quantized_decomposed.dequantize_per_tensor(q, 0.5, 0, -128, 127, torch.int8)
+        return values @ torch.softmax(scores, -1)
+
+    def wrong(q, scores):
+        return (q.float() * 0.5) @ softmax_of_nothing(scores, -1)
+
+    rules = decomp.Rules()
+    rules.pattern(masked)(wrong)
+    with pytest.raises(decomp.VerificationError, match="on operands that are all masked"):
+        decomp.decompose(Holder(masked), rules, args=(CODES, torch.randn(6, 5)), verify="values")

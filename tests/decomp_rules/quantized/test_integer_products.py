@@ -54,6 +54,13 @@ def test_they_are_the_product_of_real_numbers_but_for_the_last_bits(ends: Any, z
         assert error < 2**-22
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_they_have_the_values_that_the_layer_has(bias: bool) -> None:
+    model, q = Quantised(INT8, torch.arange(8) - 4, bias), values(INT8, 4, 64)
+    program = decomp.decompose(model, INTEGER_PRODUCTS, args=(q,), verify="values")
+    assert decomp.calls(program, "_int_mm")
+
+
 def test_they_are_taken_where_they_cost_less() -> None:
     model, q = Quantised(INT8, None, True, 512), values(INT8, 64, 512)
     chip = targets.core_aten | ["_int_mm"]
