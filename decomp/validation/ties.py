@@ -1,4 +1,5 @@
-"""Ties: PyTorch leaves unspecified which of several equal elements some ops select, and the signs of some vectors."""
+"""Ties: PyTorch leaves unspecified which of several equal elements some ops select, the signs of some vectors, and what
+some ops give for floats that fit no integer."""
 
 from __future__ import annotations
 
@@ -22,6 +23,13 @@ _VECTORS = {aten._linalg_svd.default: (0, 2), aten._linalg_eigh.default: (1, Non
 in columns, and in rows."""
 SIGNS = 2
 """The number of other choices of signs to try: together they change all signs."""
+
+_CONVERTING = {
+    aten.fake_quantize_per_channel_affine_cachemask.default,
+    aten._fake_quantize_learnable_per_channel_affine.default,
+}
+"""Ops whose kernels convert x / s to int64 (torch 2.13), which is undefined in C++ where it does not fit: on x86 any
+such number gives the smallest integer, on ARM the nearest."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +67,8 @@ class TieBreak:
 
 
 class Ties(TorchDispatchMode):
-    """A mode that records choices among equal elements and of signs, and makes other choices if `other` is set, which
-    says which vectors change their sign: those at odd positions (1) or at even ones (2)."""
+    """A mode that records choices among equal elements, of signs, and of ends of a range, and makes other choices if
+    `other` is set, which says which vectors change their sign: those at odd positions (1) or at even ones (2)."""
 
     def __init__(self, other: int = 0) -> None:
         super().__init__()
@@ -68,17 +76,23 @@ class Ties(TorchDispatchMode):
         self.choices: list[TieBreak] = []
         self.signs = False
         """Whether some call chose signs."""
+        self.overflows = False
+        """Whether some call converted a float that fits no integer."""
 
     @property
     def alternatives(self) -> int:
         """The values of `other` to try."""
-        return SIGNS if self.signs else int(bool(self.choices))
+        return SIGNS if self.signs else int(bool(self.choices) or self.overflows)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
         if func in _VECTORS:
             self.signs = True
             return _turned(results, *_VECTORS[func], self.other) if self.other else results
+        if func in _CONVERTING:
+            beyond, nearest = _at_ends(*args[:6])
+            self.overflows |= bool(beyond.any())
+            return _replaced(results, beyond, nearest) if self.other else results
         dim = _dimension(func, args, kwargs or {}) if func.overloadpacket in _OPEN else None
         if dim is None:
             return results
@@ -97,6 +111,22 @@ def _turned(results: Sequence[torch.Tensor], columns: int | None, rows: int | No
             vectors = torch.where(turned, -vectors, vectors)
             found[place] = vectors if place == columns else vectors.mT
     return found
+
+
+def _at_ends(
+    x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, axis: int, low: int, high: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where x / s may not fit int64, and there the value of the nearest end of the range."""
+    step, start = (each.view([-1 if d == axis else 1 for d in range(x.dim())]) for each in (scale, zero))
+    place = x / step
+    return place.abs() >= 2.0**62, (torch.where(place > 0, high, low) - start) * step
+
+
+def _replaced(results: Any, where: torch.Tensor, value: torch.Tensor) -> Any:
+    """The result of a call, or the first of several, with other elements."""
+    if isinstance(results, torch.Tensor):
+        return torch.where(where, value.to(results.dtype), results)
+    return (_replaced(results[0], where, value), *results[1:])
 
 
 def _dimension(func: Any, args: Any, kwargs: Any) -> int | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from decomp import Sample
 from decomp.results import UnspecifiedBehaviour
+from decomp_rules.nn.quantization import across
 from decomp_rules.samples.complex_leeways import (
     from_either_end,
     products,
@@ -193,16 +194,22 @@ def _of_full_rank(call: Sample, grads: Results) -> Results:
 
 
 def _whole_or_nothing(call: Sample, found: Results) -> Results:
-    """Nothing where a number is so large that its conversion to an integer is undefined in C++ (`static_cast`)."""
-    x = call.tensors[0]
-    return [torch.where(x.abs() < 2.0**32, t, 0) if t.shape == x.shape else t for t in found]
+    """Nothing where x / s is so large that its conversion to an integer is undefined in C++ (`static_cast`)."""
+    x, scale, _, axis = call.args[:4]
+    kept = _is_convertible(x, scale, axis)
+    return [torch.where(kept, t, 0) if t.shape == x.shape else t for t in found]
 
 
 def _whole_channels(call: Sample, found: Results) -> Results:
     """The same for the gradients of the scale and the zero of a channel that holds such a number."""
-    x, axis = call.tensors[1].detach(), call.args[4]
-    lost = (x.abs() >= 2.0**32).movedim(axis, 0).flatten(1).any(1)
+    x, scale, _, axis = call.args[1:5]
+    lost = (~_is_convertible(x, scale, axis)).movedim(axis, 0).flatten(1).any(1)
     return [torch.where(lost, 0.0, t) if t.shape == lost.shape else t for t in found]
+
+
+def _is_convertible(x: Tensor, scale: Tensor, axis: int) -> Tensor:
+    """Where x / s surely fits int64."""
+    return (x.detach() / across(scale.detach(), x, axis)).abs() < 2.0**62
 
 
 def _counted(call: Sample, found: Results) -> Results:

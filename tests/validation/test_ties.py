@@ -125,3 +125,37 @@ def test_what_a_kernel_saves_of_half_types_may_have_the_shape_of_its_metadata():
 
     places = torch.tensor([1, 3, 3, 0, 6])
     decomp.lower(Holder(bag), to=targets.tinygrad, args=(places,), verify="values", training=False)
+
+
+STEPS = torch.tensor([0.1, 1e-6])
+FAR = torch.tensor([[1e30, -1e30, torch.inf, -torch.inf, 1.0], [1e13, -1e13, 1.0, 0.0, torch.nan]])
+"""Numbers that fit int64 after division by their steps, and others, whose conversion C++ leaves undefined."""
+LEARNT = aten._fake_quantize_learnable_per_channel_affine
+
+
+@pytest.mark.parametrize("accuracy", ["exact", "standard"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.fake_quantize_per_channel_affine(x, STEPS, torch.tensor([3, 0], dtype=torch.int32), 0, -9, 9),
+        lambda x: torch.fake_quantize_per_channel_affine(x.T, STEPS, torch.tensor([0.5, 0.0]), 1, -9, 9),
+        lambda x: LEARNT(x, STEPS, torch.tensor([3.0, 0.0]), 0, -9, 9),
+    ],
+    ids=["whole zeros", "float zeros", "learnt"],
+)
+def test_either_end_of_the_range_is_right_for_numbers_that_fit_no_integer(function, accuracy):
+    decomp.lower(Holder(function), to=targets.tinygrad, args=(FAR,), accuracy=accuracy, verify="values")
+
+
+@pytest.mark.parametrize("far", [1e15, 1.0])
+def test_another_value_is_wrong_for_numbers_that_fit(far):
+    rules, x = decomp.Rules(), torch.tensor([[1e30, far]])
+
+    @rules.register(aten.fake_quantize_per_channel_affine)
+    def at_low_end(x, scale, zero_point, axis, quant_min, quant_max):
+        return torch.clamp(x * 0, max=0).nan_to_num(0.0) + quant_min * scale[0]
+
+    zero = torch.tensor([0], dtype=torch.int32)
+    model = Holder(lambda x: torch.fake_quantize_per_channel_affine(x, STEPS[:1], zero, 0, -9, 9))
+    with pytest.raises(decomp.VerificationError, match=r"at_low_end.* at \[0, 1\]"):
+        decomp.lower(model, to=targets.tinygrad, args=(x,), rules=rules | RULES, verify="values")
