@@ -26,7 +26,17 @@ from decomp_rules.index.indexing import (
     where_chosen,
 )
 from decomp_rules.reduce.reduction import known_empty
-from decomp_rules.support.operands import cast, constant, is_scalar, ramp, same_size, view_or_copy, wide, wrap
+from decomp_rules.support.operands import (
+    cast,
+    constant,
+    is_scalar,
+    ramp,
+    same_size,
+    surely_at_least,
+    view_or_copy,
+    wide,
+    wrap,
+)
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -347,7 +357,9 @@ def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> T
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """The sources one after the other where the mask holds: the k-th true place takes source k."""
     shape = torch.broadcast_shapes(x.shape, mask.shape)
-    mask = mask.expand(shape)
+    mask, source = mask.expand(shape), source.reshape(-1)
+    # Of no sources none is taken, but one has to be there to be read.
+    source = source if surely_at_least(source.shape[0], 1) else torch.constant_pad_nd(source, [0, 1])
     number = torch.cumsum(mask.reshape(-1).to(torch.int64), 0) + -1
-    number = torch.clamp(number, min=0, max=source.numel() - 1)
-    return torch.where(mask, torch.index_select(source.reshape(-1), 0, number).view(shape), x)
+    number = torch.clamp(number, min=0, max=source.shape[0] - 1)
+    return torch.where(mask, torch.index_select(source, 0, number).view(shape), x)

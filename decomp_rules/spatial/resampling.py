@@ -22,7 +22,7 @@ from decomp_rules.spatial.windows import every, ntuple, opmath
 from decomp_rules.support.floating import nearest_float
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.lines import Line
-from decomp_rules.support.operands import cast, same_size, wide
+from decomp_rules.support.operands import cast, same_size, surely_at_least, wide
 
 RULES = Rules(level="exact")
 register = RULES.register
@@ -235,15 +235,6 @@ def _between_neighbours(x: Tensor, dim: int, factor: int) -> Tensor:
     return torch.stack(phases, dim + 1).flatten(dim, dim + 1)
 
 
-def _has_neighbours(size: Any) -> bool:
-    """Whether there are surely two elements or more."""
-    if isinstance(size, int):
-        return size > 1
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # deferred: it imports sympy
-
-    return statically_known_true(size > 1)
-
-
 def _factor(size: Any, wanted: Any, ratio: Any) -> int | None:
     """How many times as long the output is, if that is a whole number and the ratio agrees."""
     if not isinstance(ratio, float) or not 0 < ratio <= 1:
@@ -311,7 +302,7 @@ def _interpolated(
                 continue
             lead, rest = list(out.shape[: dim + 1]), list(out.shape[dim + 1 :])
             out = out.unsqueeze(dim + 1).expand([*lead, factor, *rest]).flatten(dim, dim + 1)
-        elif factor in BINARY and _has_neighbours(size) and interpolation is _linear and not align_corners:
+        elif factor in BINARY and surely_at_least(size, 2) and interpolation is _linear and not align_corners:
             out = _between_neighbours(out, dim, factor)
         else:
             out = _taps_sum(out, dim, interpolation(x, size, sizes[i], align_corners, ratios[i]))

@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import decomp
+from decomp_rules import targets
 from decomp_rules.index import indexing, scattering
 from tests.decomp_rules.rule_agreement import agrees, lowered_agrees
+from tests.forms import Holder
 
 aten = torch.ops.aten
 RULES = indexing.RULES | scattering.RULES
@@ -207,6 +210,15 @@ def test_writing_along_a_dimension_agrees():
     agrees(RULES, aten.put.default, TABLE, torch.tensor([0, 0]), torch.tensor([1.0, 2.0]), True)
     agrees(RULES, aten.index_add.default, torch.tensor(1.0), 0, torch.tensor([0]), torch.tensor(2.0))
     agrees(scattering.RULES, aten.masked_scatter.default, TABLE, TABLE > 0, torch.randn(120))
+    agrees(scattering.RULES, aten.masked_scatter.default, TABLE, TABLE > math.inf, torch.randn(0))
+
+
+def test_of_a_number_of_sources_that_data_decide_there_may_be_none():
+    model = Holder(lambda x, mask: x.masked_scatter(mask, torch.exp(x[mask])))
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    lowered = decomp.lower(model, to=targets.onnx, args=(x, x > 0), verify="values").result
+    for mask in (x > 0, x > 1, x <= 1):
+        torch.testing.assert_close(lowered(x, mask), model(x, mask))
 
 
 def test_histograms_agree():
