@@ -32,11 +32,11 @@ from decomp_rules.support.operands import (
     is_scalar,
     ramp,
     same_size,
-    surely_at_least,
     view_or_copy,
     wide,
     wrap,
 )
+from decomp_rules.support.sizes import surely_at_least
 
 RULES = Rules(level="exact")
 register = RULES.register

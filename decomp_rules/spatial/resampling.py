@@ -22,7 +22,8 @@ from decomp_rules.spatial.windows import every, ntuple, opmath
 from decomp_rules.support.floating import nearest_float
 from decomp_rules.support.gradients import with_gradient_of
 from decomp_rules.support.lines import Line
-from decomp_rules.support.operands import cast, same_size, surely_at_least, wide
+from decomp_rules.support.operands import cast, same_size, wide
+from decomp_rules.support.sizes import surely_at_least
 
 RULES = Rules(level="exact")
 register = RULES.register

@@ -149,15 +149,6 @@ def same_size(first: Any, second: Any) -> bool:
     return str(first) == str(second)
 
 
-def surely_at_least(size: Any, least: int) -> bool:
-    """Whether a size, which may be symbolic, has no value below `least`."""
-    if isinstance(size, int):
-        return size >= least
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # deferred: it imports sympy
-
-    return statically_known_true(size >= least)
-
-
 def view_or_copy(x: Tensor, shape: Sequence[Any]) -> Tensor:
     """`x` in `shape` (without −1), as a view where its strides allow one and as a view of a copy otherwise."""
     if not _view_exists(x, shape):
