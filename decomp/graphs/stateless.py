@@ -18,7 +18,7 @@ def call_with_state(
     own."""
     names = {id(own): name for name, own in chain(module.named_parameters(), module.named_buffers())}
     # Each module once. Where one is reached by two paths, `functional_call` ties the names itself, replaces twice and
-    # restores once: https://github.com/pytorch/pytorch/issues/164759 (seen on torch 2.11 to 2.15).
+    # restores once: https://github.com/pytorch/pytorch/issues/164759 (seen on torch 2.13 to 2.15).
     places = {
         f"{path}.{name}" if path else name: state[names[id(own)]]
         for path, inner in module.named_modules()

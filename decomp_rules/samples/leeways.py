@@ -12,7 +12,6 @@ from torch import Tensor
 
 from decomp import Sample
 from decomp.results import UnspecifiedBehaviour
-from decomp_rules.nn.quantization import across
 from decomp_rules.samples.complex_leeways import (
     from_either_end,
     products,
@@ -209,7 +208,8 @@ def _whole_channels(call: Sample, found: Results) -> Results:
 
 def _is_convertible(x: Tensor, scale: Tensor, axis: int) -> Tensor:
     """Where x / s surely fits int64."""
-    return (x.detach() / across(scale.detach(), x, axis)).abs() < 2.0**62
+    step = scale.detach().view([-1 if d == axis % x.dim() else 1 for d in range(x.dim())])
+    return (x.detach() / step).abs() < 2.0**62
 
 
 def _counted(call: Sample, found: Results) -> Results:
