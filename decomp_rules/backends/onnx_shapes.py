@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from decomp.ops import aten
 from decomp_rules.backends.onnx_graph import (
@@ -31,6 +30,7 @@ from decomp_rules.backends.onnx_graph import (
     several,
     tensor_proto,
 )
+from decomp_rules.support.sizes import surely_at_least
 
 OPS: Table = {}
 emits = entering(OPS)
@@ -71,7 +71,7 @@ def _constant_sizes(old: Sequence[Any], new: Sequence[Any]) -> list[int] | None:
     """Sizes for Reshape that are numbers, if there are."""
     if all(type(each) is int for each in new):
         return list(new)
-    if not all(type(each) is int and each > 0 or statically_known_true(each >= 1) for each in new):
+    if not all(surely_at_least(each, 1) for each in new):
         return None  # a size that may be 0 does not say what -1 is
     found = [
         each if type(each) is int else 0 if i < len(old) and _same(old[i], each) else -1 for i, each in enumerate(new)
