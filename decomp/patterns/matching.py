@@ -347,7 +347,7 @@ def compute_number(p: Any, bound: Mapping[str, Any], placed: Mapping[fx.Node, fx
 
 
 def _other_argument(own: NodeReading, other: NodeReading) -> str | None:
-    """An argument that only one of two readings of an op has, and that is not its default; None if there is none."""
+    """The first argument that only one of two readings of an op has, unless it is the default; else None."""
     if own.arguments.keys() == other.arguments.keys():
         return None
     for name in sorted(own.arguments.keys() ^ other.arguments.keys()):
