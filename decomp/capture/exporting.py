@@ -62,12 +62,10 @@ def export(
     whether it is traced where tensor subclasses compute, which Dynamo does not do. Raises `CaptureError`,
     `MutationError`, `NotLowered`."""
     lost = {} if lost is None else lost
-    refuse_dimensions_beyond_rank(dynamic_shapes, _inputs_by_name(model, args, kwargs))
+    if dynamic_shapes is not None:
+        refuse_dimensions_beyond_rank(dynamic_shapes, _inputs_by_name(model, args, kwargs))
     try:
-        with _ExpandByRule(infer) if infer is not None else contextlib.nullcontext() as expanding:
-            found = _export_with_random(model, args, kwargs, dynamic_shapes, lost, below_autograd)
-        if expanding is not None and expanding.replaced:
-            _erase_calls_without_result(found.graph)
+        found = _export_expanding(infer, model, args, kwargs, dynamic_shapes, lost, below_autograd)
         if any(map(is_wrapped, found.constants.values())):
             # torch.export (2.13) does not follow grad transforms, and takes their wrapped tensors for constants.
             # Where Dynamo refuses, the transforms are removed from the program itself.
@@ -398,6 +396,17 @@ class _ExpandByRule(TorchFunctionMode):
                 raise
             self.replaced = True
             return result
+
+
+def _export_expanding(infer: Infer | None, *given: Any) -> ExportedProgram:
+    """As `_export_with_random`, with the expansions of calls that do not run on fake tensors, if there is `infer`."""
+    if infer is None:
+        return _export_with_random(*given)
+    with _ExpandByRule(infer) as expanding:
+        found = _export_with_random(*given)
+    if expanding.replaced:
+        _erase_calls_without_result(found.graph)
+    return found
 
 
 def _erase_calls_without_result(graph: fx.Graph) -> None:
