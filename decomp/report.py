@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 import textwrap
 from typing import TYPE_CHECKING, Any
-import warnings
 
 from torch import fx
 
@@ -19,6 +18,7 @@ from decomp.costs.plans import Totals
 from decomp.derive.decisions import ERASED_GUARD, Decision, Derived
 from decomp.derive.outlining import composite_key, spell_composite
 from decomp.errors import CostError, count_noun, spell_target
+from decomp.former_names import former_name
 from decomp.ir.accounting import COMPOSITE, WRITE_BACK, calls_for_target, effects_in
 from decomp.ir.call import module_path
 from decomp.ir.module import ProgramGraph
@@ -108,11 +108,7 @@ class Report:
         counted = f"{count_noun(before, 'call')} of {count_noun(len(self.before), 'op')}"
         return f"{verb} to {self.target}: {counted} became {after} of {len(self.after)}"
 
-    @property
-    def stamped(self) -> int:
-        """The former name of `inserted`."""
-        warnings.warn("Report.stamped is Report.inserted now; the old name goes in release 0.3", DeprecationWarning, 2)
-        return self.inserted
+    stamped = former_name("Report.stamped", "inserted")
 
     @property
     def effort(self) -> str:

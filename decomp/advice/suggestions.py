@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
-import warnings
 
 from torch import fx
 
@@ -19,6 +18,7 @@ from decomp.derive.pipeline import plan_program
 from decomp.derive.planner import Planner
 from decomp.derive.rule_selection import RuleSelection
 from decomp.derive.session import resumed_session
+from decomp.former_names import former_name
 from decomp.ir.call import is_host, is_projection
 from decomp.ir.dtypes import name_of
 from decomp.ir.module import Module
@@ -148,12 +148,7 @@ class Suggestion:
     untrained: InferenceOutcome | None = None
     """The effect of `training=False` without the additions; given if fewer ops are blocked then."""
 
-    @property
-    def ways(self) -> tuple[Requirement, ...]:
-        """The former name of `requirements`."""
-        text = "Suggestion.ways is Suggestion.requirements now; the old name goes in release 0.3"
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
-        return self.requirements
+    ways = former_name("Suggestion.ways", "requirements")
 
     @property
     def ops(self) -> tuple[str, ...]:

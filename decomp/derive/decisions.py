@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 import functools
 from typing import TYPE_CHECKING, Any
-import warnings
 
 import torch
 from torch import fx
@@ -17,6 +16,7 @@ from decomp.costs.plans import PlanCosts
 from decomp.derive.expansion import Composite
 from decomp.derive.planning_memory import PlanningMemory
 from decomp.errors import Blocker, CostError, NotPortable, TargetError, count_noun, source_line, spell_target
+from decomp.former_names import former_name
 from decomp.graphs.template import ExpansionTemplate
 from decomp.ir.accounting import calls_for_target
 from decomp.ir.aliases import spelling_of, view_chain
@@ -67,11 +67,7 @@ class Derived:
     level: str = LEVELS[0]
     """The accuracy at which it was derived."""
 
-    @property
-    def stamp(self) -> ExpansionTemplate:
-        """The former name of `template`."""
-        warnings.warn("Derived.stamp is Derived.template now; the old name goes in release 0.3", DeprecationWarning, 2)
-        return self.template
+    stamp = former_name("Derived.stamp", "template")
 
 
 @dataclass(frozen=True, slots=True)

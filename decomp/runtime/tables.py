@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
-import warnings
 
 import torch
 from torch import fx
 
 from decomp.errors import ArgumentError, NotPortable, TargetError, UnknownOp, boundary
+from decomp.former_names import former_name
 from decomp.ir.call import Call, Predicate
 from decomp.ir.op_facts import CONTROL_FLOW
 from decomp.ir.ops import Op, meant_overload, resolve
@@ -146,12 +146,7 @@ class Backend:
         for spelling in ops:
             self._deviations.setdefault(_key(spelling), []).append(KnownDeviation(reason, where, epsilons, ulp))
 
-    def departs(self, *ops: Any, **statement: Any) -> None:
-        """The former name of `deviates`."""
-        warnings.warn(
-            "Backend.departs is Backend.deviates now; the old name goes in release 0.3", DeprecationWarning, 2
-        )
-        self.deviates(*ops, **statement)
+    departs = former_name("Backend.departs", "deviates")
 
     def deviations(self, op: Any) -> tuple[KnownDeviation, ...]:
         """The deviations declared for an op, or for one overload of it. Raises `UnknownOp`."""
